@@ -1,0 +1,257 @@
+"""One exception tree for everything that can go wrong on purpose.
+
+Rooms below the broker raise these; only `broker.error_table` knows which Kafka error code each becomes. A
+message is one sentence a user can act on. Anything that is not an `AnabranchError` is a defect of ours and
+closes the link it happened on.
+"""
+
+
+class AnabranchError(Exception):
+    """The root: catch this, never `Exception`."""
+
+
+# --- what a peer sent is not the protocol: the connection is closed ---------------------------------------
+
+
+class ProtocolError(AnabranchError):
+    """Bytes that are not a well-formed Kafka request."""
+
+
+class FrameTooLargeError(ProtocolError):
+    """A frame announces more bytes than a request may have."""
+
+
+class UnsupportedVersionError(ProtocolError):
+    """An API, or a version of it, that this node does not serve."""
+
+
+# --- records ---------------------------------------------------------------------------------------------
+
+
+class CorruptDataError(AnabranchError):
+    """Bytes whose checksum or structure does not hold."""
+
+
+class InvalidRecordError(AnabranchError):
+    """A batch that is intact but breaks a rule: counts, offsets, a missing key in a compacted topic."""
+
+
+class UnsupportedRecordFormatError(AnabranchError):
+    """Message format v0 or v1; only RecordBatch v2 is kept."""
+
+
+class UnsupportedCompressionError(AnabranchError):
+    """A codec number that nobody defined, or one that is not installed."""
+
+
+class BatchTooLargeError(AnabranchError):
+    """A batch above the topic's max.message.bytes, or one that unpacks to more than we are willing to hold."""
+
+
+class InvalidTimestampError(AnabranchError):
+    """A record's time lies outside what the topic accepts."""
+
+
+# --- storage ---------------------------------------------------------------------------------------------
+
+
+class StorageError(AnabranchError):
+    """The disk refused; nothing of the write was kept, and the next one may succeed (a full disk)."""
+
+
+class FencedLogError(StorageError):
+    """A sync failed, so what the disk holds is unknown: no write is accepted until a restart has verified it."""
+
+
+class DataFolderInUseError(AnabranchError):
+    """Another process holds the lock of the data folder."""
+
+
+class OffsetOutOfRangeError(AnabranchError):
+    """A read below the first or above the last offset."""
+
+
+# --- topics and configs ----------------------------------------------------------------------------------
+
+
+class UnknownTopicOrPartitionError(AnabranchError):
+    pass
+
+
+class UnknownTopicIdError(AnabranchError):
+    pass
+
+
+class InconsistentTopicIdError(AnabranchError):
+    pass
+
+
+class TopicExistsError(AnabranchError):
+    pass
+
+
+class InvalidTopicError(AnabranchError):
+    """A name that breaks Kafka's rules, or an internal topic where none is allowed."""
+
+
+class InvalidPartitionsError(AnabranchError):
+    pass
+
+
+class InvalidReplicationFactorError(AnabranchError):
+    pass
+
+
+class InvalidReplicaAssignmentError(AnabranchError):
+    pass
+
+
+class InvalidConfigError(AnabranchError):
+    """A setting that is unknown, out of bounds, or of the wrong kind; the message names it."""
+
+
+class InvalidRequestError(AnabranchError):
+    pass
+
+
+class PolicyViolationError(AnabranchError):
+    pass
+
+
+class NotOwnerError(AnabranchError):
+    """This broker may not write or serve the partition now."""
+
+
+class FencedGenerationError(AnabranchError):
+    """The client knows an older generation than ours."""
+
+
+class UnknownGenerationError(AnabranchError):
+    """The client knows a newer generation than ours."""
+
+
+class InvalidAcksError(AnabranchError):
+    pass
+
+
+class BackPressureError(AnabranchError):
+    """A queue is at its named limit; try again later."""
+
+
+class RequestTimedOutError(AnabranchError):
+    pass
+
+
+# --- fetch sessions --------------------------------------------------------------------------------------
+
+
+class UnknownFetchSessionError(AnabranchError):
+    pass
+
+
+class InvalidFetchSessionEpochError(AnabranchError):
+    pass
+
+
+# --- producers -------------------------------------------------------------------------------------------
+
+
+class OutOfOrderSequenceError(AnabranchError):
+    """A gap between this batch's sequence and the last one kept."""
+
+
+class DuplicateSequenceError(AnabranchError):
+    """A batch older than those whose offsets are still remembered."""
+
+
+class ProducerFencedError(AnabranchError):
+    """A newer producer epoch has taken over."""
+
+
+class UnknownProducerIdError(AnabranchError):
+    pass
+
+
+class TransactionsUnsupportedError(AnabranchError):
+    """Transactions come with a later version; a transactional request is refused, never half done."""
+
+
+# --- groups ----------------------------------------------------------------------------------------------
+
+
+class GroupError(AnabranchError):
+    """The root of everything a consumer group can refuse."""
+
+
+class CoordinatorNotAvailableError(GroupError):
+    pass
+
+
+class CoordinatorLoadingError(GroupError):
+    pass
+
+
+class NotCoordinatorError(GroupError):
+    pass
+
+
+class IllegalGenerationError(GroupError):
+    pass
+
+
+class InconsistentGroupProtocolError(GroupError):
+    pass
+
+
+class InvalidGroupIdError(GroupError):
+    pass
+
+
+class UnknownMemberIdError(GroupError):
+    pass
+
+
+class InvalidSessionTimeoutError(GroupError):
+    pass
+
+
+class RebalanceInProgressError(GroupError):
+    pass
+
+
+class OffsetMetadataTooLargeError(GroupError):
+    pass
+
+
+class GroupNotEmptyError(GroupError):
+    pass
+
+
+class GroupIdNotFoundError(GroupError):
+    pass
+
+
+class MemberIdRequiredError(GroupError):
+    def __init__(self, member_id: str) -> None:
+        super().__init__("Join again with the member id in this answer.")
+        self.member_id = member_id
+
+
+class GroupFullError(GroupError):
+    pass
+
+
+class FencedInstanceError(GroupError):
+    pass
+
+
+class GroupSubscribedError(GroupError):
+    pass
+
+
+class FencedMemberEpochError(GroupError):
+    pass
+
+
+class StaleMemberEpochError(GroupError):
+    pass

@@ -1,0 +1,43 @@
+"""The small numbers and names that every room shares, each with its own type so that they are not mixed.
+
+An *offset* counts records, a *position* counts bytes. Wrap once at the edge (a decoded request, a file name);
+from there on the type checker keeps them apart. This module imports nothing of ours.
+"""
+
+from enum import Enum
+from typing import NamedTuple, NewType
+
+Offset = NewType("Offset", int)
+"""Which record of a partition: 0 is the first ever written."""
+
+Position = NewType("Position", int)
+"""Which byte of a file."""
+
+Generation = NewType("Generation", int)
+"""Which leadership of a partition; Kafka calls it the leader epoch."""
+
+BrokerId = NewType("BrokerId", int)
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; its folder on disk is named by `folder`."""
+
+    topic: str
+    partition: int
+
+    @property
+    def folder(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class SegmentState(Enum):
+    """The life of a segment, in order. The last two belong to object mode."""
+
+    RECOVERING = "recovering"
+    ACTIVE = "active"
+    SEALED = "sealed"
+    FLUSHING = "flushing"
+    FLUSHED = "flushed"
