@@ -1,0 +1,281 @@
+"""What a node is started with: every setting with its default, bounds and one sentence.
+
+`NodeSettings.load` is the only way in for values that people wrote; it refuses by name what is unknown, out
+of bounds, or dangerous (an address that others can reach while nobody has to log in). Settings never change
+while a node runs, so any thread may read them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from anabranch.config.setting import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigEntry,
+    ConfigSource,
+    Setting,
+    Synonym,
+    Value,
+    attribute_of,
+    check_address,
+    choice,
+    find_setting,
+    flag,
+    host_and_port,
+    is_loopback,
+    long,
+    names,
+    ratio,
+    settings_of,
+    text,
+    text_of,
+    whole,
+)
+from anabranch.errors import InvalidConfigError
+
+MIB = 2**20
+CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+DAY_MS = 86_400_000
+
+
+def _check_gzip_level(level: int) -> str | None:
+    return "is not a level: take -1 (gzip's own choice) or 1 to 9." if level == 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSettings:
+    """Settings of one node. The dotted name of an attribute has dots for its underscores."""
+
+    # --- where the node is ---
+    broker_id: int = whole(0, "The number of this node in metadata.")
+    listen: str = text(
+        "127.0.0.1:9092", "Where Kafka clients connect; port 0 picks a free one.", check=check_address
+    )
+    advertise: str | None = text(
+        None, "The address told to clients; unset: the one each client connected to.", check=check_address
+    )
+    http: str | None = text(None, "Where /metrics and /healthz answer; unset: nowhere.", check=check_address)
+    allow_unauthenticated: bool = flag(
+        False, "Bind an address that other machines can reach, without any login."
+    )
+    data_dir: str = text("anabranch-data", "The folder of everything this node keeps.")
+
+    # --- how safe a record is ---
+    flush: str = choice(
+        "always",
+        "When records are synced to disk: before the acknowledgement, every flush.interval.ms, or when the "
+        "operating system likes.",
+        "always",
+        "interval",
+        "os",
+    )
+    flush_interval_ms: int = whole(1000, "The longest time between two syncs under flush=interval.", low=1)
+    min_insync_replicas: int = whole(1, "Copies that must exist before acks=all is answered.", low=1)
+
+    # --- topics ---
+    num_partitions: int = whole(1, "Partitions of a topic that does not say how many.", low=1, high=100_000)
+    default_replication_factor: int = whole(
+        1, "Copies of a topic that does not say how many; one node can hold one.", low=1, high=1
+    )
+    auto_create_topics_enable: bool = flag(True, "Create a topic when a client first asks for it.")
+    delete_topic_enable: bool = flag(True, "Let clients delete topics.")
+    message_max_bytes: int = whole(1_048_588, "The largest batch a topic accepts.")
+    compression_type: str = choice("producer", "How batches are kept: as sent, or recompressed.", *CODECS)
+    compression_gzip_level: int = whole(
+        -1, "The level when compression.type is gzip.", low=-1, high=9, check=_check_gzip_level
+    )
+    compression_lz4_level: int = whole(9, "The level when compression.type is lz4.", low=1, high=17)
+    compression_zstd_level: int = whole(3, "The level when compression.type is zstd.", low=-131_072, high=22)
+
+    # --- the log ---
+    log_retention_ms: int | None = long(None, "How long records are kept, in ms; -1: for ever.", low=-1)
+    log_retention_minutes: int | None = whole(
+        None, "The same in minutes, if log.retention.ms is unset.", low=-1
+    )
+    log_retention_hours: int = whole(168, "The same in hours, if neither of the two is set.", low=-1)
+    log_retention_bytes: int = long(-1, "Bytes kept per partition; -1: no limit.", low=-1)
+    log_retention_check_interval_ms: int = long(
+        300_000, "How often retention looks for segments to drop.", low=1
+    )
+    log_segment_bytes: int = whole(1_073_741_824, "The size at which a new segment begins.", low=1024)
+    log_roll_ms: int | None = long(None, "The age at which a new segment begins, in ms.", low=1)
+    log_roll_hours: int = whole(168, "The same in hours, if log.roll.ms is unset.", low=1)
+    log_index_interval_bytes: int = whole(4096, "Bytes of log between two entries of an index.")
+    log_cleanup_policy: tuple[str, ...] = names(
+        ("delete",), "Drop old segments, keep the last value of each key, or both.", "delete", "compact"
+    )
+    log_message_timestamp_type: str = choice(
+        "CreateTime", "Whose time a record carries: the producer's or ours.", "CreateTime", "LogAppendTime"
+    )
+    log_message_timestamp_before_max_ms: int = long(
+        LONG_MAX, "How far behind our clock a record's time may be."
+    )
+    log_message_timestamp_after_max_ms: int = long(
+        3_600_000, "How far ahead of our clock a record's time may be."
+    )
+
+    # --- the cleaner of compacted topics ---
+    log_cleaner_enable: bool = flag(True, "Clean compacted topics in the background.")
+    log_cleaner_backoff_ms: int = long(15_000, "How long the cleaner rests when there is nothing to clean.")
+    log_cleaner_dedupe_buffer_size: int = long(
+        32 * MIB, "Memory of the cleaner's map of keys. Kafka takes 128 MiB; ours starts small.", low=MIB
+    )
+    log_cleaner_delete_retention_ms: int = long(DAY_MS, "How long a tombstone stays readable.")
+    log_cleaner_min_cleanable_ratio: float = ratio(
+        0.5, "The share of uncleaned bytes that makes cleaning worth it."
+    )
+    log_cleaner_min_compaction_lag_ms: int = long(0, "How long a record is left alone by the cleaner.")
+    log_cleaner_max_compaction_lag_ms: int = long(
+        LONG_MAX, "How long a record may wait for the cleaner.", low=1
+    )
+
+    # --- groups ---
+    group_min_session_timeout_ms: int = whole(
+        6000, "The shortest session timeout a group member may ask for.", low=1
+    )
+    group_max_session_timeout_ms: int = whole(1_800_000, "The longest one.", low=1)
+    group_initial_rebalance_delay_ms: int = whole(
+        100,
+        "How long an empty group waits for more members. Kafka waits 3000 so that a fleet started at once is "
+        "assigned once; on one node a test or a laptop should not pause for that.",
+    )
+    group_max_size: int = whole(INT_MAX, "Members one group may have.", low=1)
+    offsets_topic_num_partitions: int = whole(
+        16,
+        "Partitions of the log of committed offsets, fixed once it exists. Kafka makes 50, for many brokers.",
+        low=1,
+    )
+    offsets_retention_minutes: int = whole(10_080, "How long an empty group's offsets are kept.", low=1)
+    offset_metadata_max_bytes: int = whole(4096, "The longest note a client may commit with an offset.")
+
+    # --- producers and fetch sessions ---
+    producer_id_expiration_ms: int = whole(
+        DAY_MS, "How long a silent producer's sequence is remembered.", low=1
+    )
+    fetch_max_bytes: int = whole(57_671_680, "The most bytes one fetch answers with.", low=1024)
+    max_incremental_fetch_session_cache_slots: int = whole(1000, "Fetch sessions remembered at once.")
+
+    # --- limits ---
+    socket_request_max_bytes: int = whole(
+        104_857_600, "The largest request; a larger one closes the link.", low=1024
+    )
+    request_memory_bytes_max: int = long(
+        256 * MIB, "Bytes of requests held at once over all connections; beyond, sockets wait.", low=MIB
+    )
+    append_queue_bytes_max: int = long(
+        64 * MIB, "Bytes waiting for the writer; beyond, producers wait.", low=MIB
+    )
+    batch_decompressed_bytes_max: int = long(128 * MIB, "What one batch may unpack to.", low=1024)
+    connection_requests_max: int = whole(
+        64, "Unanswered requests per connection; beyond, it is not read.", low=1
+    )
+    connection_response_bytes_max: int = whole(
+        8 * MIB, "Answer bytes waiting per connection; beyond, it is not read.", low=1024
+    )
+    max_connections: int | None = whole(
+        None, "Connections at once; unset: three quarters of the open-file limit.", low=1
+    )
+    connections_max_idle_ms: int = long(600_000, "A connection silent for this long is closed.", low=1)
+    log_open_files_max: int | None = whole(
+        None, "Segment files open at once; unset: an eighth of the open-file limit.", low=8
+    )
+    worker_threads: int = whole(4, "Threads that sync, verify, decompress and clean.", low=1, high=256)
+    scrub_bytes_per_second: int = long(
+        8 * MIB, "How fast sealed segments are re-read for rot; 0: not at all."
+    )
+
+    given: frozenset[str] = frozenset()
+    """Dotted names of what was set rather than left at its default."""
+
+    @classmethod
+    def load(cls, overrides: Mapping[str, object] | None = None) -> Self:
+        """Settings from what people wrote: strings, or the values of a TOML file."""
+        overrides = overrides or {}
+        parsed: dict[str, Value] = {}
+        for name, given in overrides.items():
+            setting = find_setting(NODE_SETTINGS, name, _KAFKA_NAMES, "setting")
+            parsed[attribute_of(name)] = setting.parse(given)
+        settings = cls(**parsed, given=frozenset(overrides))  # type: ignore[arg-type] # parsed by kind
+        settings._check_together()
+        return settings
+
+    def _check_together(self) -> None:
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise InvalidConfigError(
+                "group.min.session.timeout.ms is above group.max.session.timeout.ms: lower the first."
+            )
+        if self.request_memory_bytes_max < self.socket_request_max_bytes:
+            raise InvalidConfigError(
+                "request.memory.bytes.max is below socket.request.max.bytes, so the largest request could "
+                "never be read: raise the first or lower the second."
+            )
+        for name, address in (("listen", self.listen), ("http", self.http)):
+            if address and not self.allow_unauthenticated and not is_loopback(host_and_port(address)[0]):
+                raise InvalidConfigError(
+                    f"{name}={address} can be reached from other machines and nobody has to log in: bind "
+                    "127.0.0.1, or say --allow-unauthenticated if that is meant."
+                )
+
+    # --- what follows from several settings ---
+
+    @property
+    def retention_ms(self) -> int:
+        """log.retention.ms, else minutes, else hours, as Kafka ranks them; -1 keeps for ever."""
+        if self.log_retention_ms is not None:
+            return self.log_retention_ms
+        if self.log_retention_minutes is not None:
+            return self.log_retention_minutes * 60_000 if self.log_retention_minutes >= 0 else -1
+        return self.log_retention_hours * 3_600_000 if self.log_retention_hours >= 0 else -1
+
+    @property
+    def segment_ms(self) -> int:
+        """log.roll.ms, else hours."""
+        return self.log_roll_ms if self.log_roll_ms is not None else self.log_roll_hours * 3_600_000
+
+    def connections_limit(self, open_files_limit: int) -> int:
+        return self.max_connections or max(16, open_files_limit * 3 // 4)
+
+    def open_files_budget(self, open_files_limit: int) -> int:
+        return self.log_open_files_max or max(8, open_files_limit // 8)
+
+    # --- for DescribeConfigs ---
+
+    def value_of(self, name: str) -> Value:
+        value: Value = getattr(self, attribute_of(name))
+        return value
+
+    def source_of(self, name: str) -> ConfigSource:
+        return ConfigSource.NODE if name in self.given else ConfigSource.DEFAULT
+
+    def describe(self) -> list[ConfigEntry]:
+        """Every setting of this node; all are read-only while it runs."""
+        return [self._entry(setting) for setting in NODE_SETTINGS.values()]
+
+    def _entry(self, setting: Setting) -> ConfigEntry:
+        value = text_of(self.value_of(setting.name))
+        source = self.source_of(setting.name)
+        own = Synonym(setting.name, value, source)
+        default = Synonym(setting.name, text_of(setting.default), ConfigSource.DEFAULT)
+        synonyms = (own,) if source is ConfigSource.DEFAULT else (own, default)
+        return ConfigEntry(setting.name, value, source, setting.kind, setting.doc, True, synonyms)
+
+
+NODE_SETTINGS: dict[str, Setting] = settings_of(NodeSettings)
+
+_KAFKA_NAMES = {
+    "node.id": "broker.id",
+    "listeners": "listen",
+    "port": "listen",
+    "advertised.listeners": "advertise",
+    "log.dirs": "data.dir",
+    "log.dir": "data.dir",
+    "log.flush.interval.messages": "flush",
+    "log.flush.interval.ms": "flush.interval.ms",
+    "retention.ms": "log.retention.ms",
+    "retention.bytes": "log.retention.bytes",
+    "segment.bytes": "log.segment.bytes",
+    "cleanup.policy": "log.cleanup.policy",
+    "max.message.bytes": "message.max.bytes",
+}
+"""Names people bring from Kafka, or from a topic, that are written otherwise here."""
