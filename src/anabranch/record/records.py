@@ -1,0 +1,163 @@
+"""The records inside a batch: hop over them to check a producer's input, or read them one by one.
+
+    length varint | attributes i8 | timestamp delta varlong | offset delta varint | key | value |
+    header count varint | for each header its key and its value
+
+Keys and values are a varint length and that many bytes; -1 is null, which a header's key cannot be.
+`check_records` is the produce path: it makes no object per record and proves only that the records fill the
+section. `records_of` is for those who need contents (cleaner, CLI, group logs) and believes nothing. Header
+keys that are not UTF-8 keep their bytes as lone surrogates, so that a rewritten batch gives back exactly what
+its producer sent.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from anabranch.errors import InvalidRecordError
+from anabranch.record.batch import BatchHeader, payload_of, read_header
+from anabranch.record.buffers import ByteBuffer
+from anabranch.record.varint import read_varint, read_varlong
+from anabranch.values import Offset
+
+__all__ = ["RECORDS_BYTES_MAX", "Record", "check_records", "payload_of", "records_of"]
+
+RECORDS_BYTES_MAX = 128 * 2**20
+"""What a batch may unpack to unless the caller says otherwise."""
+
+_RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
+_HEADER_BYTES_MIN = 2  # An empty key and a null value.
+_TIMESTAMP_MAX = 2**63 - 1
+
+# By the first byte of a record's length: how far the next record is, or 0 where more must be looked at: the
+# length takes several bytes, is negative, or is less than a record can have.
+_HOP = bytes(
+    byte // 2 + 1 if byte < 128 and not byte & 1 and byte // 2 >= _RECORD_BYTES_MIN else 0
+    for byte in range(256)
+)
+
+
+class Record(NamedTuple):
+    offset: Offset
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> None:
+    """Refuses a section that is not exactly `record_count` records, or lacks a key where each needs one."""
+    hop_over = _hop_over_keyed if keys_required else _hop_over
+    end = hop_over(payload, record_count)
+    if end != len(payload):
+        raise InvalidRecordError(f"{record_count} records end at byte {end} of {len(payload)}.")
+
+
+def _hop_over(payload: ByteBuffer, record_count: int) -> int:
+    hop, position = _HOP, 0
+    try:
+        for _ in range(record_count):
+            byte = payload[position]
+            step = hop[byte]
+            if step:
+                position += step
+                continue
+            high = payload[position + 1]
+            if byte > 127 and 0 < high < 128 and not byte & 1:
+                position += 2 + (high << 6) + ((byte & 127) >> 1)
+            else:
+                position = _record_end(payload, position)[1]
+    except IndexError:
+        raise InvalidRecordError(f"The batch ends before its {record_count} records do.") from None
+    return position
+
+
+def _record_end(payload: ByteBuffer, position: int) -> tuple[int, int]:
+    """Where the body of the record at `position` begins and ends."""
+    length, start = read_varint(payload, position)
+    if length < _RECORD_BYTES_MIN or start + length > len(payload):
+        raise InvalidRecordError(f"A record announces {length} bytes; {len(payload) - start} follow.")
+    return start, start + length
+
+
+def _hop_over_keyed(payload: ByteBuffer, record_count: int) -> int:
+    position = 0
+    for _ in range(record_count):
+        body, end = _record_end(payload, position)
+        _, position = read_varlong(payload, body + 1)
+        _, position = read_varint(payload, position)
+        key_length, position = read_varint(payload, position)
+        if key_length < 0:
+            raise InvalidRecordError("A record of a compacted topic has no key.")
+        if position + key_length > end:
+            raise InvalidRecordError("The key of a record reaches beyond the record.")
+        position = end
+    return position
+
+
+def records_of(batch: ByteBuffer, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
+    """The records of one whole batch, each checked as its turn comes; unpacking is checked at once.
+
+    Deltas must grow and stay within the header's last: in a batch without gaps they are then 0, 1, 2 and so
+    on, and one that the cleaner thinned may skip some.
+    """
+    header = read_header(batch)
+    if header.record_count < 0:
+        raise InvalidRecordError(f"A batch cannot have {header.record_count} records.")
+    return _walk(header, payload_of(batch, bytes_max))
+
+
+def _walk(header: BatchHeader, payload: bytes | memoryview) -> Iterator[Record]:
+    position, delta_before = 0, -1
+    for _ in range(header.record_count):
+        body, end = _record_end(payload, position)
+        # A reader of this slice cannot stray into the next record, whatever the lengths inside say.
+        record, delta = _read_record(header, payload[body:end])
+        if not delta_before < delta <= header.last_offset_delta:
+            raise InvalidRecordError(
+                f"Offset delta {delta} follows {delta_before} in a batch of deltas up to "
+                f"{header.last_offset_delta}."
+            )
+        yield record
+        position, delta_before = end, delta
+    if position != len(payload):
+        raise InvalidRecordError(f"{len(payload) - position} bytes follow the last record of a batch.")
+
+
+def _read_record(header: BatchHeader, body: bytes | memoryview) -> tuple[Record, int]:
+    timestamp_delta, position = read_varlong(body, 1)
+    delta, position = read_varint(body, position)
+    key, position = _read_bytes(body, position)
+    value, position = _read_bytes(body, position)
+    headers, position = _read_headers(body, position)
+    if position != len(body):
+        raise InvalidRecordError(f"{len(body) - position} bytes of a record belong to none of its fields.")
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
+    if not -_TIMESTAMP_MAX <= timestamp <= _TIMESTAMP_MAX:
+        raise InvalidRecordError("The timestamp of a record does not fit in 64 bits.")
+    return Record(Offset(header.base_offset + delta), timestamp, key, value, headers), delta
+
+
+def _read_bytes(body: bytes | memoryview, position: int) -> tuple[bytes | None, int]:
+    length, position = read_varint(body, position)
+    if length == -1:
+        return None, position
+    end = position + length
+    if length < 0 or end > len(body):
+        raise InvalidRecordError(f"A field of {length} bytes does not fit in its record.")
+    return bytes(body[position:end]), end
+
+
+def _read_headers(
+    body: bytes | memoryview, position: int
+) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = read_varint(body, position)
+    if not 0 <= count <= (len(body) - position) // _HEADER_BYTES_MIN:
+        raise InvalidRecordError(f"{count} headers do not fit in {len(body) - position} bytes.")
+    headers = []
+    for _ in range(count):
+        key, position = _read_bytes(body, position)
+        if key is None:
+            raise InvalidRecordError("A header of a record has no key.")
+        value, position = _read_bytes(body, position)
+        headers.append((key.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), position
