@@ -5,9 +5,9 @@
     base_sequence i32 | record_count i32 | records, compressed as a whole
 
 `batch_length` counts what follows it. The CRC covers everything from the attributes on, so that a broker
-stamps base offset and generation without touching it. Functions that check never copy the records; those that
-rewrite return new bytes. The base timestamp is the first record's, unless the delete-horizon attribute is set:
-then it is the time from which the tombstones inside may be dropped.
+stamps base offset and generation without touching it. Functions that check never copy the records;
+those that rewrite return new bytes. The base timestamp is the first record's, unless the delete-horizon
+attribute is set: then it is the time from which the tombstones inside may be dropped.
 """
 
 from collections.abc import Iterator

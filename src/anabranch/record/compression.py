@@ -28,10 +28,10 @@ class Codec(IntEnum):
 
 
 FRAMES_MAX = 1024
-"""Frames in one records section. Each costs a copy of what follows, so many tiny ones would cost the square."""
+"""Frames in one records section. Each costs a copy of what follows it: many tiny ones would cost the square."""
 
 _GZIP_WBITS = 31  # 15 bits of window, and 16 for "with a gzip header".
-_STEP_BYTES = 256 * 1024
+_STEP_BYTES = 2**20
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + Struct(">ii").pack(1, 1)
 _XERIAL_CHUNK_BYTES = 32 * 1024
@@ -194,7 +194,7 @@ def _unlz4_frame(data: ByteBuffer, room: int) -> tuple[bytes, ByteBuffer]:
             part = unpacker.decompress(pending, max_length=_STEP_BYTES)
             pending = b""
             out += part
-            if not part and unpacker.needs_input:
+            if not part and not unpacker.eof:
                 raise _cut_short()
     except RuntimeError as error:
         raise CorruptDataError(f"The records of a batch are not LZ4 frames: {error}.") from error
