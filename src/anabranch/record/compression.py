@@ -28,7 +28,7 @@ class Codec(IntEnum):
 
 
 FRAMES_MAX = 1024
-"""Frames in one records section. Each costs a copy of what follows it: many tiny ones would cost the square."""
+"""In one records section. A frame costs a copy of what follows it, so that many tiny ones cost its square."""
 
 _GZIP_WBITS = 31  # 15 bits of window, and 16 for "with a gzip header".
 _STEP_BYTES = 2**20

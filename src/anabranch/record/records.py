@@ -16,7 +16,7 @@ from typing import NamedTuple
 from anabranch.errors import InvalidRecordError
 from anabranch.record.batch import BatchHeader, payload_of, read_header
 from anabranch.record.buffers import ByteBuffer
-from anabranch.record.varint import read_varint, read_varlong
+from anabranch.record.varint import read_varint, read_varlong, wrapped_int64
 from anabranch.values import Offset
 
 __all__ = ["RECORDS_BYTES_MAX", "Record", "check_records", "payload_of", "records_of"]
@@ -26,7 +26,6 @@ RECORDS_BYTES_MAX = 128 * 2**20
 
 _RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
 _HEADER_BYTES_MIN = 2  # An empty key and a null value.
-_TIMESTAMP_MAX = 2**63 - 1
 
 # By the first byte of a record's length: how far the next record is, or 0 where more must be looked at: the
 # length takes several bytes, is negative, or is less than a record can have.
@@ -132,9 +131,8 @@ def _read_record(header: BatchHeader, body: bytes | memoryview) -> tuple[Record,
     if position != len(body):
         raise InvalidRecordError(f"{len(body) - position} bytes of a record belong to none of its fields.")
     timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + timestamp_delta
-    if not -_TIMESTAMP_MAX <= timestamp <= _TIMESTAMP_MAX:
-        raise InvalidRecordError("The timestamp of a record does not fit in 64 bits.")
-    return Record(Offset(header.base_offset + delta), timestamp, key, value, headers), delta
+    offset = Offset(header.base_offset + delta)
+    return Record(offset, wrapped_int64(timestamp), key, value, headers), delta
 
 
 def _read_bytes(body: bytes | memoryview, position: int) -> tuple[bytes | None, int]:

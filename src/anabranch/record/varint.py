@@ -40,6 +40,11 @@ def _read(buffer: ByteBuffer, position: int, bits: int) -> tuple[int, int]:
     return (unsigned >> 1) ^ -(unsigned & 1), position + 1
 
 
+def wrapped_int64(value: int) -> int:
+    """What Java's long would hold: a sum or difference of two of them may pass the end and come in again."""
+    return (value + 2**63 & 2**64 - 1) - 2**63
+
+
 def append_varint(out: bytearray, value: int) -> None:
     """Appends a varint or a varlong: they differ only in what may be put in, which the caller has checked."""
     unsigned = value << 1 if value >= 0 else (~value << 1) | 1
