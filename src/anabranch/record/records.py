@@ -25,14 +25,17 @@ RECORDS_BYTES_MAX = 128 * 2**20
 """What a batch may unpack to unless the caller says otherwise."""
 
 _RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
+_DELTAS_END_MAX = 1 + 10 + 5  # Attributes, the longest varlong, the longest varint.
 _HEADER_BYTES_MIN = 2  # An empty key and a null value.
 
-# By the first byte of a record's length: how far the next record is, or 0 where more must be looked at: the
-# length takes several bytes, is negative, or is less than a record can have.
-_HOP = bytes(
-    byte // 2 + 1 if byte < 128 and not byte & 1 and byte // 2 >= _RECORD_BYTES_MIN else 0
+# Tables instead of arithmetic, since the produce path looks at every record. By the first byte of a record's
+# length, how far the next record is as far as that byte tells; 0 if the length is negative, or less than a record
+# can have. By its second and last byte, how much further; 0 if a third follows, or if the second adds nothing.
+_NEAR = tuple(
+    0 if byte & 1 or byte // 2 < _RECORD_BYTES_MIN else byte // 2 + 1 if byte < 128 else (byte & 127) // 2 + 2
     for byte in range(256)
 )
+_FAR = tuple(byte << 6 if byte < 128 else 0 for byte in range(256))
 
 
 class Record(NamedTuple):
@@ -52,17 +55,14 @@ def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = 
 
 
 def _hop_over(payload: ByteBuffer, record_count: int) -> int:
-    hop, position = _HOP, 0
+    near, far, position = _NEAR, _FAR, 0
     try:
         for _ in range(record_count):
             byte = payload[position]
-            step = hop[byte]
-            if step:
+            if byte > 127 and (more := far[payload[position + 1]]) and (step := near[byte]):
+                position += step + more
+            elif byte < 128 and (step := near[byte]):
                 position += step
-                continue
-            high = payload[position + 1]
-            if byte > 127 and 0 < high < 128 and not byte & 1:
-                position += 2 + (high << 6) + ((byte & 127) >> 1)
             else:
                 position = _record_end(payload, position)[1]
     except IndexError:
@@ -80,16 +80,26 @@ def _record_end(payload: ByteBuffer, position: int) -> tuple[int, int]:
 
 def _hop_over_keyed(payload: ByteBuffer, record_count: int) -> int:
     position = 0
-    for _ in range(record_count):
-        body, end = _record_end(payload, position)
-        _, position = read_varlong(payload, body + 1)
-        _, position = read_varint(payload, position)
-        key_length, position = read_varint(payload, position)
-        if key_length < 0:
-            raise InvalidRecordError("A record of a compacted topic has no key.")
-        if position + key_length > end:
-            raise InvalidRecordError("The key of a record reaches beyond the record.")
-        position = end
+    try:
+        for _ in range(record_count):
+            body, end = _record_end(payload, position)
+            position = body + 1
+            while payload[position] > 127:  # The timestamp delta, whose value does not matter here.
+                position += 1
+            position += 1
+            while payload[position] > 127:  # The offset delta likewise.
+                position += 1
+            position += 1
+            if position - body > _DELTAS_END_MAX:
+                raise InvalidRecordError("The deltas of a record are too long for their kind of integer.")
+            key_length, position = read_varint(payload, position)
+            if key_length < 0:
+                raise InvalidRecordError("A record of a compacted topic has no key.")
+            if position + key_length > end:
+                raise InvalidRecordError("The key of a record reaches beyond the record.")
+            position = end
+    except IndexError:
+        raise InvalidRecordError(f"The batch ends before its {record_count} records do.") from None
     return position
 
 
