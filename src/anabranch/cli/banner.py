@@ -1,0 +1,63 @@
+"""What `anabranch up` says once clients can connect: where, how safe, and what to try next."""
+
+import os
+from typing import TYPE_CHECKING
+
+import anabranch
+
+if TYPE_CHECKING:
+    from anabranch.config import NodeSettings
+    from anabranch.node import Node
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def durability(settings: "NodeSettings") -> str:
+    """The flush mode in words: what a power cut may take."""
+    return {
+        "always": "flush=always: acks=all is answered after the sync to disk",
+        "interval": f"flush=interval: a power cut may lose the last {settings.flush_interval_ms} ms",
+        "os": "flush=os: a power cut may lose what the system had not written yet",
+    }[settings.flush]
+
+
+def facts(node: "Node", settings: "NodeSettings", ephemeral: bool) -> dict[str, object]:
+    """The one line of `--format json`."""
+    return {
+        "bootstrap": node.bootstrap,
+        "http": node.http_address,
+        "data_dir": os.path.abspath(node.data_dir),
+        "persists": not ephemeral,
+        "flush": settings.flush,
+        "authentication": False,
+        "pid": os.getpid(),
+        "version": anabranch.__version__,
+    }
+
+
+def banner(node: "Node", settings: "NodeSettings", ephemeral: bool) -> str:
+    where = os.path.abspath(node.data_dir)
+    kept = "removed when the node stops" if ephemeral else "kept when the node stops"
+    metrics = f"http://{node.http_address}/metrics" if node.http_address else "off (--http 127.0.0.1:9644)"
+    bootstrap = "" if node.bootstrap == DEFAULT_BOOTSTRAP else f" --bootstrap {node.bootstrap}"
+    return f"""anabranch {anabranch.__version__} is ready
+
+  Kafka address    {node.bootstrap}
+  data folder      {where} ({kept})
+  durability       {durability(settings)}
+  authentication   off{_who_may_connect(settings)}
+  metrics          {metrics}
+
+Try next, in another terminal:
+  echo hello | anabranch produce demo{bootstrap}
+  anabranch consume demo{bootstrap}
+  anabranch topic list{bootstrap}
+Stop with Ctrl-C."""
+
+
+def _who_may_connect(settings: "NodeSettings") -> str:
+    from anabranch.config import host_and_port, is_loopback
+
+    if is_loopback(host_and_port(settings.listen)[0]):
+        return " (only this machine can connect)"
+    return " (anyone who reaches this address can read and write)"

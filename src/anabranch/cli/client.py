@@ -1,0 +1,171 @@
+"""The Kafka client behind the commands: confluent-kafka, imported on first use, quiet, with readable errors.
+
+`Broker` holds the address and the waiting time of one command. Its port is tried with a plain connection
+first, because librdkafka goes on trying a dead address until its time is up. Librdkafka's own log lines go nowhere:
+whatever matters comes back as an error and is said once.
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from anabranch.cli.common import Failure, Function
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+CONNECT_SECONDS_MAX = 3.0
+Result = TypeVar("Result")
+
+
+def broker_options(function: Function) -> Function:
+    """`--bootstrap` and `--timeout`, which arrive as one `broker` argument."""
+
+    def collect(ctx: click.Context, _: click.Parameter, address: str) -> "Broker":
+        return Broker(address, ctx.params.pop("timeout"))
+
+    waiting = click.option(
+        "--timeout", type=click.FloatRange(min=0.1), default=15.0, show_default=True, is_eager=True,
+        help="Seconds to wait for the broker.",
+    )  # fmt: skip
+    address = click.option(
+        "--bootstrap", "broker", metavar="HOST:PORT", envvar="ANABRANCH_BOOTSTRAP", default="127.0.0.1:9092",
+        show_default=True, callback=collect, help="The broker to talk to.",
+    )  # fmt: skip
+    return waiting(address(function))
+
+
+class Broker:
+    """Where a command's clients connect and how long they wait."""
+
+    def __init__(self, bootstrap: str, seconds_max: float) -> None:
+        self.bootstrap = bootstrap
+        self.seconds_max = seconds_max
+
+    def admin(self) -> "AdminClient":
+        self.require_answer()
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(self._config({}), logger=_silent_logger())
+
+    def producer(self, config: Mapping[str, Any]) -> "Producer":
+        self.require_answer()
+        from confluent_kafka import Producer
+
+        return Producer(self._config(config), logger=_silent_logger())
+
+    def consumer(self, config: Mapping[str, Any]) -> "Consumer":
+        self.require_answer()
+        from confluent_kafka import Consumer
+
+        return Consumer(self._config(config), logger=_silent_logger())
+
+    def require_answer(self) -> None:
+        if not any(answers(address) for address in self.bootstrap.split(",")):
+            raise Failure(f"No broker answers at {self.bootstrap}: start one with `anabranch up`.")
+
+    def partitions(self, admin: "AdminClient | Consumer") -> dict[str, list[int]]:
+        """Every topic and its partitions. All are asked for: naming one could create it."""
+        with self.errors():
+            topics = admin.list_topics(timeout=self.seconds_max).topics
+        return {name: sorted(topic.partitions) for name, topic in sorted(topics.items())}
+
+    def partitions_of(self, admin: "AdminClient | Consumer", topic: str) -> list[int]:
+        found = self.partitions(admin).get(topic)
+        if found is None:
+            raise Failure(f"There is no topic called {topic}: `anabranch topic list` shows those there are.")
+        return found
+
+    def offsets(
+        self, admin: "AdminClient", where: "Mapping[TopicPartition, Any]"
+    ) -> dict[tuple[str, int], int]:
+        """What ListOffsets answers for each (topic, partition): -1 if there is no such record."""
+        if not where:
+            return {}
+        with self.errors():
+            futures = admin.list_offsets(dict(where), request_timeout=self.seconds_max)
+            return {(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turns what confluent-kafka raises into one sentence and the next step."""
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except KafkaException as error:
+            raise Failure(self.explain(error.args[0])) from error
+
+    def explain(self, error: "KafkaError") -> str:
+        from confluent_kafka import KafkaError
+
+        match error.code():
+            case KafkaError._TRANSPORT | KafkaError._ALL_BROKERS_DOWN | KafkaError._RESOLVE:
+                return f"The connection to {self.bootstrap} broke: check that the broker still runs."
+            case KafkaError._TIMED_OUT | KafkaError._TIMED_OUT_QUEUE | KafkaError._MSG_TIMED_OUT:
+                return f"{self.bootstrap} did not answer in time: check it, or wait longer with --timeout."
+            case KafkaError._UNKNOWN_TOPIC | KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return "There is no such topic: `anabranch topic list` shows those there are."
+            case KafkaError._UNKNOWN_PARTITION:
+                return "There is no such partition: `anabranch topic describe` shows those there are."
+            case _:
+                return f"{self.bootstrap} refused: {error.str().strip().rstrip('.')} ({error.name()})."
+
+    def _config(self, more: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": "anabranch-cli",
+            "log_level": 0,
+            "socket.connection.setup.timeout.ms": 5000,
+            "error_cb": lambda error: None,
+            **more,
+        }
+
+
+def _silent_logger() -> logging.Logger:
+    logger = logging.getLogger("anabranch.cli.librdkafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+def answers(address: str) -> bool:
+    """Whether something accepts connections there."""
+    host, _, port = address.strip().rpartition(":")
+    if not port.isdigit():
+        raise click.UsageError(f"{address} is not HOST:PORT: write for example --bootstrap 127.0.0.1:9092.")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS_MAX):
+            return True
+    except (OSError, OverflowError):
+        return False
+
+
+def settle(
+    futures: "Mapping[str, Future[Result]]", explain: "Callable[[str, KafkaError], str | None]"
+) -> dict[str, Result]:
+    """Waits for every future. `explain` may say a sentence, or None for an error that is none here."""
+    from confluent_kafka import KafkaException
+
+    results, problems = {}, []
+    for name, future in futures.items():
+        try:
+            results[name] = future.result()
+        except KafkaException as error:
+            problems.append(explain(name, error.args[0]))
+    said = [problem for problem in problems if problem]
+    if said:
+        raise Failure(" ".join(said))
+    return results
+
+
+def topic_partitions(pairs: Iterable[tuple[str, int]], spec: object) -> "dict[TopicPartition, Any]":
+    from confluent_kafka import TopicPartition
+
+    return {TopicPartition(topic, partition): spec for topic, partition in pairs}

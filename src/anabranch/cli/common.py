@@ -1,0 +1,108 @@
+"""What every command shares: `--format`, one way to fail, one way to show a table.
+
+A command that cannot do its work raises `Failure` (or any `AnabranchError`, which `Command` turns into one):
+one sentence and the next step on stderr, as JSON when `--format json` was asked for, and exit code 1.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any, TypeVar
+
+import click
+
+from anabranch.errors import AnabranchError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Failure(click.ClickException):
+    """It could not be done; the message is one sentence and the next step."""
+
+    exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        context = click.get_current_context(silent=True)
+        self.as_json = context is not None and wants_json(context)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        line = json.dumps({"error": self.message}) if self.as_json else f"Error: {self.message}"
+        click.echo(line, file=file, err=file is None)
+
+
+def wants_json(context: click.Context) -> bool:
+    return context.params.get("format") in ("json", "ndjson")
+
+
+class Command(click.Command):
+    """A command whose expected errors never become a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except AnabranchError as error:
+            raise Failure(str(error)) from error
+
+
+class Group(click.Group):
+    """A command with subcommands, all of them `Command`."""
+
+    command_class = Command
+
+
+def format_option(
+    *formats: str, default: str = "text", help_text: str = "How to answer."
+) -> Callable[[Function], Function]:
+    choices = formats or ("text", "json")
+    return click.option(
+        "--format", type=click.Choice(choices), default=default, show_default=True, help=help_text
+    )
+
+
+def yes_option(function: Function) -> Function:
+    return click.option("--yes", "-y", is_flag=True, help="Do it without asking.")(function)
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Go on only if the user agrees; a script that cannot answer must say --yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nobody is here to ask: say --yes to go ahead.")
+    click.confirm(question, abort=True, err=True)
+
+
+def show_json(data: object) -> None:
+    click.echo(json.dumps(data, ensure_ascii=False))
+
+
+def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """A table on a terminal, the same in full width into a pipe. A column headed '#...' is aligned right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for column in columns:
+        is_number = column.startswith("#")
+        table.add_column(column.lstrip("#"), justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+    # A pipe has no width: without one given, rich would fold everything at 80 columns. Markup is off because
+    # names and values are other people's text.
+    width = None if sys.stdout.isatty() else 10_000
+    Console(markup=False, highlight=False, width=width).print(table)
+
+
+def pairs_of(options: Iterable[str], flag: str) -> dict[str, str]:
+    """`name=value` options as a dict."""
+    found: dict[str, str] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(
+                f"{flag} {option} is not name=value: write for example {flag} retention.ms=60000."
+            )
+        found[name.strip()] = value
+    return found

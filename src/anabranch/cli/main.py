@@ -1,0 +1,40 @@
+"""The entry point: a table of commands, each imported when it is asked for.
+
+Exit codes are the same everywhere: 0 done, 1 it could not be done (one sentence on stderr says why and what
+next), 2 the command line itself is wrong.
+"""
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "up": "anabranch.cli.up",
+    "topic": "anabranch.cli.topic",
+    "produce": "anabranch.cli.produce",
+    "consume": "anabranch.cli.consume",
+    "group": "anabranch.cli.group",
+    "log": "anabranch.cli.log",
+    "doctor": "anabranch.cli.doctor",
+    "version": "anabranch.cli.version",
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command, or the help, is wanted."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
+        return command
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+def main() -> None:
+    """A streaming log that speaks Kafka's protocol. Start a node with `anabranch up`."""

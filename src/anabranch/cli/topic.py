@@ -1,0 +1,227 @@
+"""`anabranch topic`: create, list, describe, alter and delete topics through the admin API."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anabranch.cli.client import Broker, broker_options, settle, topic_partitions
+from anabranch.cli.common import (
+    Failure,
+    Group,
+    confirm,
+    format_option,
+    pairs_of,
+    show_json,
+    show_table,
+    yes_option,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import AdminClient, ConfigEntry
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Create, list, describe, alter and delete topics."""
+
+
+config_option = click.option(
+    "--config", "configs", metavar="NAME=VALUE", multiple=True, help="A topic config; may be repeated."
+)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), help="How many. [the broker's num.partitions]")
+@config_option
+@click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic is there already.")
+@broker_options
+@format_option()
+def create(
+    name: str,
+    partitions: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    broker: Broker,
+    format: str,
+) -> None:
+    """Create a topic."""
+    wanted = pairs_of(configs, "--config")
+    admin = broker.admin()
+    from confluent_kafka import KafkaError
+    from confluent_kafka.admin import NewTopic
+
+    existed: list[str] = []
+
+    def explain(topic: str, error: "KafkaError") -> str | None:
+        if error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            return broker.explain(error)
+        existed.append(topic)
+        return (
+            None
+            if if_not_exists
+            else f"There is a topic {name} already: add --if-not-exists if that is fine."
+        )
+
+    new = NewTopic(name, num_partitions=partitions or -1, replication_factor=-1, config=wanted)
+    settle(admin.create_topics([new], request_timeout=broker.seconds_max), explain)
+    if format == "json":
+        show_json({"topic": name, "created": not existed})
+    else:
+        click.echo(f"Topic {name} is there already." if existed else f"Created topic {name}.")
+
+
+@command.command(name="list")
+@click.option("--internal", is_flag=True, help="Show those that begin with __ too.")
+@broker_options
+@format_option()
+def list_(internal: bool, broker: Broker, format: str) -> None:
+    """List the topics."""
+    found = broker.partitions(broker.admin())
+    rows = [(name, len(numbers)) for name, numbers in found.items() if internal or not name.startswith("__")]
+    if format == "json":
+        show_json([{"topic": name, "partitions": count} for name, count in rows])
+    elif rows:
+        show_table(["topic", "#partitions"], rows)
+    else:
+        click.echo("There are no topics yet: make one with `anabranch topic create demo`.")
+
+
+@command.command()
+@click.argument("name")
+@click.option("--all-configs", is_flag=True, help="Show configs that are at their default too.")
+@broker_options
+@format_option()
+def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
+    """Show a topic's partitions, offsets and configs."""
+    admin = broker.admin()
+    numbers = broker.partitions_of(admin, name)
+    partitions = _partition_rows(broker, admin, name, numbers)
+    configs = {
+        entry.name: entry.value
+        for entry in _configs(broker, admin, name).values()
+        if all_configs or not (entry.is_default or _is_from_node(entry))
+    }
+    if format == "json":
+        show_json({"topic": name, "partitions": partitions, "configs": configs})
+        return
+    show_table(
+        ["#partition", "#first offset", "#end offset", "#records"],
+        [tuple(row.values()) for row in partitions],
+    )
+    if configs:
+        show_table(["config", "value"], sorted(configs.items()))
+    else:
+        click.echo("Every config is at its default (--all-configs shows them).")
+
+
+def _partition_rows(
+    broker: Broker, admin: "AdminClient", name: str, numbers: list[int]
+) -> list[dict[str, int]]:
+    from confluent_kafka.admin import OffsetSpec
+
+    pairs = [(name, number) for number in numbers]
+    starts = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.earliest()))
+    ends = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.latest()))
+    return [
+        # An upper bound: compaction and transaction markers leave offsets without records.
+        {
+            "partition": pair[1],
+            "start": starts[pair],
+            "end": ends[pair],
+            "records_max": ends[pair] - starts[pair],
+        }
+        for pair in pairs
+    ]
+
+
+def _configs(broker: Broker, admin: "AdminClient", name: str) -> "dict[str, ConfigEntry]":
+    from confluent_kafka.admin import ConfigResource
+
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    with broker.errors():
+        answers = admin.describe_configs([resource], request_timeout=broker.seconds_max)
+        found: dict[str, ConfigEntry] = answers[resource].result()
+    return found
+
+
+def _is_from_node(entry: "ConfigEntry") -> bool:
+    from confluent_kafka.admin import ConfigSource
+
+    return entry.source != ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+
+
+@command.command()
+@click.argument("name")
+@config_option
+@click.option(
+    "--delete-config", "resets", metavar="NAME", multiple=True, help="Back to the broker's default."
+)
+@click.option("--partitions", type=click.IntRange(min=1), help="Grow to this many in all.")
+@broker_options
+@format_option()
+def alter(
+    name: str,
+    configs: tuple[str, ...],
+    resets: tuple[str, ...],
+    partitions: int | None,
+    broker: Broker,
+    format: str,
+) -> None:
+    """Change a topic's configs, or give it more partitions."""
+    wanted = pairs_of(configs, "--config")
+    if not (wanted or resets or partitions):
+        raise click.UsageError("Nothing to change: give --config, --delete-config or --partitions.")
+    admin = broker.admin()
+    broker.partitions_of(admin, name)
+    if wanted or resets:
+        _alter_configs(broker, admin, name, wanted, resets)
+    if partitions:
+        _grow(broker, admin, name, partitions)
+    if format == "json":
+        show_json({"topic": name, "set": wanted, "reset": list(resets), "partitions": partitions})
+    else:
+        click.echo(f"Changed topic {name}.")
+
+
+def _alter_configs(
+    broker: Broker, admin: "AdminClient", name: str, wanted: dict[str, str], resets: tuple[str, ...]
+) -> None:
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+    entries: list[Any] = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in wanted.items()
+    ]
+    entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in resets]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+    with broker.errors():
+        admin.incremental_alter_configs([resource], request_timeout=broker.seconds_max)[resource].result()
+
+
+def _grow(broker: Broker, admin: "AdminClient", name: str, partitions: int) -> None:
+    from confluent_kafka.admin import NewPartitions
+
+    futures = admin.create_partitions([NewPartitions(name, partitions)], request_timeout=broker.seconds_max)
+    settle(futures, lambda _, error: broker.explain(error))
+
+
+@command.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@yes_option
+@broker_options
+@format_option()
+def delete(names: tuple[str, ...], yes: bool, broker: Broker, format: str) -> None:
+    """Delete topics and every record in them."""
+    admin = broker.admin()
+    there = broker.partitions(admin)
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise Failure(f"There is no topic called {missing[0]}: `anabranch topic list` shows those there are.")
+    confirm(f"Delete {', '.join(names)} with all records?", yes)
+    futures = admin.delete_topics(list(names), request_timeout=broker.seconds_max)
+    settle(futures, lambda name, error: f"{name} was not deleted. {broker.explain(error)}")
+    if format == "json":
+        show_json({"deleted": list(names)})
+    else:
+        click.echo(f"Deleted {', '.join(names)}.")
