@@ -71,7 +71,9 @@ def end_of(view: memoryview, position: int, length: int) -> int:
 def _text(view: memoryview, position: int, length: int) -> tuple[str, int]:
     if length > STRING_BYTES_MAX:
         raise Malformed(f"is a string of {length} bytes, more than {STRING_BYTES_MAX}")
-    end = end_of(view, position, length)
+    end = position + length
+    if length < 0 or end > len(view):
+        end_of(view, position, length)
     try:
         return str(view[position:end], "utf-8"), end
     except UnicodeDecodeError:
@@ -94,8 +96,11 @@ def read_nullable_string(view: memoryview, position: int) -> tuple[str | None, i
 
 
 def read_compact_string(view: memoryview, position: int) -> tuple[str, int]:
-    length, position = read_uvarint(view, position)
-    return _text(view, position, length - 1)
+    length = view[position]
+    if length > 127:
+        length, position = read_uvarint(view, position)
+        return _text(view, position, length - 1)
+    return _text(view, position + 1, length - 1)
 
 
 def read_compact_nullable_string(view: memoryview, position: int) -> tuple[str | None, int]:

@@ -1,0 +1,199 @@
+"""Produce, written out by hand: the request a busy node sees most.
+
+Reads versions 3 to 13 in place: records are given as positions in the caller's buffer and never touched.
+What is malformed here is malformed for the table too, and the table then says which field it was.
+"""
+
+import struct
+from uuid import UUID
+
+from anabranch.errors import ProtocolError
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.codec import decode_request
+from anabranch.wire.primitives import (
+    MALFORMED,
+    end_of,
+    read_compact_count,
+    read_compact_nullable_string,
+    read_compact_string,
+    read_count,
+    read_nullable_string,
+    read_string,
+    read_uuid,
+    read_uvarint,
+    skip_tags,
+    write_compact_count,
+    write_compact_nullable_string,
+    write_compact_string,
+    write_count,
+    write_nullable_string,
+    write_string,
+)
+
+VERSIONS = range(3, 14)
+FLEXIBLE_SINCE = 9
+TOPIC_IDS_SINCE = 13
+
+NULL_RECORDS = -1
+"""Where the records of a partition start when there are none at all."""
+
+PartitionSpan = tuple[int, int, int]
+"""Partition index, start and end of its records in the caller's buffer."""
+
+TopicSpans = tuple[str | UUID, list[PartitionSpan]]
+
+
+ProduceRequest = tuple[str | None, int, int, list[TopicSpans]]
+"""Transactional id, acks, timeout in milliseconds, topics."""
+
+_acks_and_timeout = struct.Struct(">hi").unpack_from
+_index = struct.Struct(">i").unpack_from
+_index_and_length = struct.Struct(">ii").unpack_from
+
+
+def parse_produce_request(view: memoryview, position: int, end: int, version: int) -> ProduceRequest:
+    """The request whose body lies in `view[position:end]`."""
+    if version in VERSIONS:
+        parse = _parse_flexible if version >= FLEXIBLE_SINCE else _parse_plain
+        try:
+            request, stopped = parse(view[:end], position, version)
+        except MALFORMED:
+            stopped = -1
+        if stopped == end:
+            return request
+    raise _refusal(view, position, end, version)
+
+
+def _refusal(view: memoryview, position: int, end: int, version: int) -> ProtocolError:
+    """The table's own words for what is wrong."""
+    try:
+        decode_request(ApiKey.PRODUCE, version, view, position, end)
+    except ProtocolError as error:
+        return error
+    raise AssertionError("A Produce request was refused that its table accepts.")
+
+
+def _parse_plain(view: memoryview, position: int, version: int) -> tuple[ProduceRequest, int]:
+    transactional_id, position = read_nullable_string(view, position)
+    acks, timeout_ms = _acks_and_timeout(view, position)
+    topic_count, position = read_count(view, position + 6, 6)
+    topics: list[TopicSpans] = []
+    for _ in range(topic_count):
+        name, position = read_string(view, position)
+        count, position = read_count(view, position, 8)
+        spans: list[PartitionSpan] = []
+        for _ in range(count):
+            index, length = _index_and_length(view, position)
+            position += 8
+            if length == -1:
+                spans.append((index, NULL_RECORDS, NULL_RECORDS))
+                continue
+            start, position = position, end_of(view, position, length)
+            spans.append((index, start, position))
+        topics.append((name, spans))
+    return (transactional_id, acks, timeout_ms, topics), position
+
+
+def _parse_flexible(view: memoryview, position: int, version: int) -> tuple[ProduceRequest, int]:
+    if view[position]:
+        transactional_id, position = read_compact_nullable_string(view, position)
+    else:
+        transactional_id, position = None, position + 1
+    acks, timeout_ms = _acks_and_timeout(view, position)
+    topic_count, position = read_compact_count(view, position + 6, 3)
+    read_topic = read_uuid if version >= TOPIC_IDS_SINCE else read_compact_string
+    topics: list[TopicSpans] = []
+    for _ in range(topic_count):
+        topic, position = read_topic(view, position)
+        spans, position = _flexible_spans(view, position)
+        topics.append((topic, spans))
+    position = skip_tags(view, position) if view[position] else position + 1
+    return (transactional_id, acks, timeout_ms, topics), position
+
+
+def _flexible_spans(view: memoryview, position: int) -> tuple[list[PartitionSpan], int]:
+    """The partitions of one topic, and past its tags. Short lengths are read in place: a call costs more."""
+    count, position = read_compact_count(view, position, 6)
+    spans: list[PartitionSpan] = []
+    for _ in range(count):
+        (index,) = _index(view, position)
+        length, position = view[position + 4], position + 5
+        if length > 127:
+            length, position = read_uvarint(view, position - 1)
+        if length:
+            start, position = position, position + length - 1
+            spans.append((index, start, position))
+        else:
+            spans.append((index, NULL_RECORDS, NULL_RECORDS))
+        # A length beyond the message fails here, where the byte behind the records is read.
+        position = skip_tags(view, position) if view[position] else position + 1
+    return spans, skip_tags(view, position) if view[position] else position + 1
+
+
+# --- the answer ------------------------------------------------------------------------------------------
+
+PartitionAnswer = tuple[int, int, int, int, int, str | None]
+"""Index, error code, base offset, log append time, log start offset, error message."""
+
+_size = struct.Struct(">i")
+_header = struct.Struct(">ii")
+_flexible_header = struct.Struct(">iix")
+
+_v3 = struct.Struct(">ihqq").pack
+_v5 = struct.Struct(">ihqqq").pack
+_v8 = struct.Struct(">ihqqqi").pack
+_v9 = struct.Struct(">ihqqqB").pack
+NO_RECORD_ERRORS = 1
+"""An empty array in compact form: its length and one."""
+
+
+def encode_produce_response(
+    version: int,
+    correlation_id: int,
+    topics: list[tuple[str | UUID, list[PartitionAnswer]]],
+    throttle_ms: int = 0,
+) -> bytes:
+    """The whole frame: size, header, body. Leaders that moved are not told here (tagged fields of v10)."""
+    assert version in VERSIONS, version
+    flexible = version >= FLEXIBLE_SINCE
+    out = bytearray((_flexible_header if flexible else _header).pack(0, correlation_id))
+    (_flexible_topics if flexible else _plain_topics)(out, version, topics)
+    out += _size.pack(throttle_ms)
+    if flexible:
+        out.append(0)
+    _size.pack_into(out, 0, len(out) - _size.size)
+    return bytes(out)
+
+
+def _plain_topics(
+    out: bytearray, version: int, topics: list[tuple[str | UUID, list[PartitionAnswer]]]
+) -> None:
+    write_count(out, len(topics))
+    for topic, answers in topics:
+        write_string(out, str(topic))
+        write_count(out, len(answers))
+        for index, error_code, base_offset, time_ms, start_offset, message in answers:
+            if version < 5:
+                out += _v3(index, error_code, base_offset, time_ms)
+            elif version < 8:
+                out += _v5(index, error_code, base_offset, time_ms, start_offset)
+            else:
+                out += _v8(index, error_code, base_offset, time_ms, start_offset, 0)
+                write_nullable_string(out, message)
+
+
+def _flexible_topics(
+    out: bytearray, version: int, topics: list[tuple[str | UUID, list[PartitionAnswer]]]
+) -> None:
+    write_compact_count(out, len(topics))
+    for topic, answers in topics:
+        if isinstance(topic, UUID):
+            out += topic.bytes
+        else:
+            write_compact_string(out, topic)
+        write_compact_count(out, len(answers))
+        for index, error_code, base_offset, time_ms, start_offset, message in answers:
+            out += _v9(index, error_code, base_offset, time_ms, start_offset, NO_RECORD_ERRORS)
+            write_compact_nullable_string(out, message)
+            out.append(0)
+        out.append(0)
