@@ -1,8 +1,8 @@
 """The Kafka client behind the commands: confluent-kafka, imported on first use, quiet, with readable errors.
 
 `Broker` holds the address and the waiting time of one command. Its port is tried with a plain connection
-first, because librdkafka goes on trying a dead address until its time is up. Librdkafka's own log lines go nowhere:
-whatever matters comes back as an error and is said once.
+first, because librdkafka goes on trying a dead address until its time is up. Librdkafka's own log lines go
+nowhere: whatever matters comes back as an error and is said once.
 """
 
 import logging

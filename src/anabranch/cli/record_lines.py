@@ -1,8 +1,8 @@
 """Records as lines: NDJSON that gives every byte back, and text for people.
 
 One NDJSON object per record: `topic partition offset timestamp key value headers`. Bytes are a JSON string
-when they are UTF-8, null when they are null, and `{"base64": "..."}` otherwise; headers are `[name, bytes]` pairs
-in order. `decode(encode(record))` is the same record. This module is pure.
+when they are UTF-8, null when they are null, and `{"base64": "..."}` otherwise; headers are `[name, bytes]`
+pairs in order. `decode(encode(record))` is the same record. This module is pure.
 """
 
 import base64

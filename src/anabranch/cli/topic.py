@@ -149,7 +149,7 @@ def _configs(broker: Broker, admin: "AdminClient", name: str) -> "dict[str, Conf
 def _is_from_node(entry: "ConfigEntry") -> bool:
     from confluent_kafka.admin import ConfigSource
 
-    return entry.source != ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    return int(entry.source) != int(ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
 
 
 @command.command()
