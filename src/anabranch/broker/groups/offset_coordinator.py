@@ -1,0 +1,162 @@
+"""The offsets' half of the coordinator: commit, fetch, delete, and forgetting what nobody wants any more.
+
+A commit shows in `fetch` only once the log has it. Deletions also cover commits that are still on their way,
+so that none of them comes back to life after a restart.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+from anabranch.broker.groups.classic_group import ClassicGroup
+from anabranch.broker.groups.coordinator_base import CoordinatorBase
+from anabranch.broker.groups.group_base import GroupState
+from anabranch.broker.groups.messages import CommitRequest, Now, PartitionCommit
+from anabranch.broker.groups.records import CommittedOffset, offset_record
+from anabranch.errors import (
+    AnabranchError,
+    GroupIdNotFoundError,
+    GroupSubscribedError,
+    IllegalGenerationError,
+    OffsetMetadataTooLargeError,
+)
+from anabranch.values import TopicPartition
+
+_COMMIT_SAYS_NOT_FOUND_FROM = 9
+
+
+class OffsetCoordinator(CoordinatorBase):
+    # --- commit and fetch -------------------------------------------------------------------------------
+
+    async def commit(self, request: CommitRequest) -> list[AnabranchError | None]:
+        """One outcome per partition of the request; an error of the whole request is raised."""
+        self._check_open()
+        self._check_commit(request)
+        outcomes = [self._check_metadata(one) for one in request.partitions]
+        accepted = [one for one, error in zip(request.partitions, outcomes, strict=True) if error is None]
+        if accepted:
+            error = await self._submit_commit(request, accepted)
+            if error is not None:
+                raise error
+        return outcomes
+
+    def fetch(
+        self, group_id: str, wanted: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The committed ones among the wanted, or all; whatever is missing has no offset."""
+        self._check_open()
+        offsets = self._table.offsets_of(group_id)
+        if wanted is None:
+            return dict(offsets)
+        return {one: offsets[one] for one in wanted if one in offsets}
+
+    def _check_commit(self, request: CommitRequest) -> None:
+        group = self._table.groups.get(request.group_id)
+        if group is not None:
+            group.check_commit(request.member_id, request.instance_id, request.generation, self._now())
+            self._set_deadline(group)
+        elif request.generation >= 0:
+            if request.version >= _COMMIT_SAYS_NOT_FOUND_FROM:
+                raise GroupIdNotFoundError(f"Group {request.group_id} not found.")
+            raise IllegalGenerationError(f"There is no group {request.group_id}: join first.")
+
+    def _check_metadata(self, one: PartitionCommit) -> AnabranchError | None:
+        limit = self._settings.offset_metadata_bytes_max
+        if one.metadata is not None and len(one.metadata) > limit:
+            return OffsetMetadataTooLargeError(f"The note of a commit may have {limit} characters.")
+        return None
+
+    def _submit_commit(
+        self, request: CommitRequest, accepted: list[PartitionCommit]
+    ) -> "asyncio.Future[Exception | None]":
+        wall_ms = self._clock.wall_ms()
+        expires_ms = wall_ms + request.retention_ms if request.retention_ms >= 0 else None
+        committed = {
+            one.topic_partition: CommittedOffset(
+                one.offset, one.leader_epoch, one.metadata or "", wall_ms, expires_ms
+            )
+            for one in accepted
+        }
+        return self._submit_offsets(request.group_id, committed)
+
+    def _submit_offsets(
+        self, group_id: str, changes: "dict[TopicPartition, CommittedOffset] | dict[TopicPartition, None]"
+    ) -> "asyncio.Future[Exception | None]":
+        records = [offset_record(group_id, *topic_partition, new) for topic_partition, new in changes.items()]
+
+        def apply() -> None:
+            for topic_partition, new in changes.items():
+                self._table.apply_offset(group_id, topic_partition, new, self._now())
+
+        return self._submit(group_id, records, changes.keys(), apply)
+
+    # --- deletion ---------------------------------------------------------------------------------------
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> list[AnabranchError | None]:
+        """One outcome per partition; to delete what is not there is no error."""
+        self._check_open()
+        group = self._table.groups.get(group_id)
+        if group is None:
+            raise GroupIdNotFoundError(f"Group {group_id} not found.")
+        group.check_offset_deletion()
+        asked = list(partitions)
+        outcomes = [_check_unsubscribed(group, one) for one in asked]
+        present = self._table.offsets_of(group_id).keys() | self._in_flight(group_id)
+        doomed = {
+            one: None for one, error in zip(asked, outcomes, strict=True) if error is None and one in present
+        }
+        if doomed:
+            error = await self._submit_offsets(group_id, doomed)
+            if error is not None:
+                raise error
+        return outcomes
+
+    async def forget_topics(self, topics: Iterable[str]) -> None:
+        """These topics are gone, and with them all offsets in them."""
+        self._check_open()
+        gone = set(topics)
+        writes = []
+        for group_id in list(self._table.groups):
+            present = self._table.offsets_of(group_id).keys() | self._in_flight(group_id)
+            doomed = {one: None for one in present if one.topic in gone}
+            if doomed:
+                writes.append(self._submit_offsets(group_id, doomed))
+        errors = [error for error in await asyncio.gather(*writes) if error is not None]
+        if errors:
+            raise errors[0]
+
+    def _submit_deletion(self, group: ClassicGroup) -> "asyncio.Future[Exception | None]":
+        """The group is already dead to newcomers; the log decides whether it stays so."""
+        group_id = group.group_id
+        in_flight = self._in_flight(group_id)
+        records = self._table.deletion_of(group_id, in_flight)
+
+        def apply() -> None:
+            self._table.remove(group_id)
+            self._deadlines.cancel(group_id)
+
+        return self._submit(group_id, records, in_flight, apply, group.cancel_deletion)
+
+    # --- expiry -----------------------------------------------------------------------------------------
+
+    def _expire_offsets(self, now: Now) -> None:
+        for group_id, group in list(self._table.groups.items()):
+            in_flight = self._in_flight(group_id)
+            expired = self._table.expired_offsets(group_id, now.wall_ms, in_flight)
+            all_expired = len(expired) == len(self._table.offsets_of(group_id))
+            if all_expired and self._is_abandoned(group):
+                group.begin_deletion(now)
+                self._submit_deletion(group)
+            elif expired:
+                self._submit_offsets(group_id, dict.fromkeys(expired))
+
+    def _is_abandoned(self, group: ClassicGroup) -> bool:
+        is_empty = group.is_in(GroupState.EMPTY) and not group.roster.pending
+        return is_empty and group.group_id not in self._lanes
+
+
+def _check_unsubscribed(group: ClassicGroup, one: TopicPartition) -> AnabranchError | None:
+    if group.is_subscribed_to(one.topic):
+        return GroupSubscribedError(f"Group {group.group_id} is subscribed to {one.topic}.")
+    return None
