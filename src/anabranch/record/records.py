@@ -29,8 +29,8 @@ _DELTAS_END_MAX = 1 + 10 + 5  # Attributes, the longest varlong, the longest var
 _HEADER_BYTES_MIN = 2  # An empty key and a null value.
 
 # Tables instead of arithmetic, since the produce path looks at every record. By the first byte of a record's
-# length, how far the next record is as far as that byte tells; 0 if the length is negative, or less than a record
-# can have. By its second and last byte, how much further; 0 if a third follows, or if the second adds nothing.
+# length, how far the next record is as far as that byte tells; 0 if the length is negative, or less than a
+# record can have. By its second byte, how much further; 0 if a third one follows, or if it adds nothing.
 _NEAR = tuple(
     0 if byte & 1 or byte // 2 < _RECORD_BYTES_MIN else byte // 2 + 1 if byte < 128 else (byte & 127) // 2 + 2
     for byte in range(256)
