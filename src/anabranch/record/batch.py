@@ -181,7 +181,10 @@ def batch_spans(buffer: ByteBuffer, start: int = 0, end: int | None = None) -> I
 
 
 def payload_of(batch: ByteBuffer, bytes_max: int) -> bytes | memoryview:
-    """The records section of one whole batch, decompressed; `BatchTooLargeError` beyond `bytes_max`."""
+    """The records section of one whole batch, unpacked; `BatchTooLargeError` if that exceeds `bytes_max`.
+
+    Uncompressed records are a view of the batch: they take no memory and are not limited.
+    """
     header = read_header(batch)
     if header.magic != MAGIC or header.size_bytes != len(batch):
         raise CorruptDataError(f"{len(batch)} bytes are not one whole batch of {header.size_bytes}.")
