@@ -19,6 +19,7 @@ from anabranch.config.setting import (
     Value,
     attribute_of,
     check_address,
+    check_gzip_level,
     choice,
     find_setting,
     flag,
@@ -37,10 +38,6 @@ from anabranch.errors import InvalidConfigError
 MIB = 2**20
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 DAY_MS = 86_400_000
-
-
-def _check_gzip_level(level: int) -> str | None:
-    return "is not a level: take -1 (gzip's own choice) or 1 to 9." if level == 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +80,7 @@ class NodeSettings:
     message_max_bytes: int = whole(1_048_588, "The largest batch a topic accepts.")
     compression_type: str = choice("producer", "How batches are kept: as sent, or recompressed.", *CODECS)
     compression_gzip_level: int = whole(
-        -1, "The level when compression.type is gzip.", low=-1, high=9, check=_check_gzip_level
+        -1, "The level when compression.type is gzip.", low=-1, high=9, check=check_gzip_level
     )
     compression_lz4_level: int = whole(9, "The level when compression.type is lz4.", low=1, high=17)
     compression_zstd_level: int = whole(3, "The level when compression.type is zstd.", low=-131_072, high=22)

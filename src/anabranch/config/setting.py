@@ -262,6 +262,11 @@ def find_setting(table: Mapping[str, Setting], name: str, hints: Mapping[str, st
     raise InvalidConfigError(f"There is no {what} called {name}: {step}")
 
 
+def check_gzip_level(level: int) -> str | None:
+    """The `check` of a gzip level: -1 to 9 has a hole at 0, which means "none" to zlib."""
+    return "is not a level: take -1 (gzip's own choice) or 1 to 9." if level == 0 else None
+
+
 # --- addresses -------------------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
-from anabranch.config.node_settings import CODECS, NodeSettings
+from anabranch.config.node_settings import CODECS, NODE_SETTINGS, NodeSettings
 from anabranch.config.setting import (
     LONG_MAX,
     ConfigEntry,
@@ -20,6 +20,7 @@ from anabranch.config.setting import (
     Synonym,
     Value,
     attribute_of,
+    check_gzip_level,
     choice,
     find_setting,
     flag,
@@ -41,10 +42,6 @@ def _check_mode(mode: str) -> str | None:
     if mode in ("ring", "branch", "object"):
         return "comes with a cluster: one node keeps a topic in mode solo."
     return None if mode == "solo" else "is not a mode: take solo."
-
-
-def _check_gzip_level(level: int) -> str | None:
-    return "is not a level: take -1 (gzip's own choice) or 1 to 9." if level == 0 else None
 
 
 def _check_throttled(replicas: tuple[str, ...]) -> str | None:
@@ -145,7 +142,7 @@ class TopicSettings:
         "The level when compression.type is gzip.",
         low=-1,
         high=9,
-        check=_check_gzip_level,
+        check=check_gzip_level,
         **_of("compression.gzip.level"),
     )
     compression_lz4_level: int = whole(
@@ -237,8 +234,9 @@ class TopicSettings:
         for name in setting.synonyms:
             if name in node.given:
                 found.append(Synonym(name, text_of(node.value_of(name)), ConfigSource.NODE))
-        default_name = setting.synonyms[-1] if setting.synonyms else setting.name
-        found.append(Synonym(default_name, _default_text(setting), ConfigSource.DEFAULT))
+        # In its own unit: what decides retention.ms in the end is log.retention.hours, and that is 168.
+        last = NODE_SETTINGS[setting.synonyms[-1]] if setting.synonyms else setting
+        found.append(Synonym(last.name, text_of(last.default), ConfigSource.DEFAULT))
         return tuple(found)
 
 
@@ -264,10 +262,6 @@ def _node_value(node: NodeSettings, setting: Setting) -> Value:
         return setting.default
     value: Value = getattr(node, setting.node_default)
     return value
-
-
-def _default_text(setting: Setting) -> str | None:
-    return text_of(setting.default)
 
 
 # --- judging what somebody wants to set --------------------------------------------------------------------
