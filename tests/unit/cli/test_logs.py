@@ -1,0 +1,35 @@
+import json
+import logging
+import sys
+
+from anabranch.cli.logs import JsonFormatter
+
+
+def line_of(**record):
+    return json.loads(JsonFormatter().format(logging.makeLogRecord(record)))
+
+
+def test_line_is_json_with_time_level_logger_and_message():
+    line = line_of(msg="%s is full", args=("disk",), name="anabranch.log", levelname="ERROR", created=1.5)
+    assert line == {
+        "time": "1970-01-01T00:00:01.500Z",
+        "level": "error",
+        "logger": "anabranch.log",
+        "message": "disk is full",
+    }
+
+
+def test_what_the_caller_added_is_kept():
+    assert line_of(msg="x", topic="demo")["topic"] == "demo"
+
+
+def test_value_that_json_does_not_know_becomes_its_text():
+    assert line_of(msg="x", error=ValueError("bad"))["error"] == "bad"
+
+
+def test_traceback_is_part_of_the_line():
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        line = line_of(msg="x", exc_info=sys.exc_info())
+    assert "ValueError: broken" in line["exception"]

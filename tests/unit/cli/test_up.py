@@ -1,0 +1,99 @@
+import errno
+import json
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from anabranch.cli.banner import banner, facts
+from anabranch.cli.main import main
+from anabranch.cli.up import explain_os_error
+from anabranch.config import NodeSettings
+
+NODE = SimpleNamespace(bootstrap="127.0.0.1:9092", http_address=None, data_dir="/data")
+
+
+def up(*arguments):
+    return CliRunner().invoke(main, ["up", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--set", "num.partition=4"), "did you mean num.partitions?"),
+        (("--set", "num.partitions=0"), "from 1 to 100000"),
+        (("--listen", "9092"), "is not HOST:PORT"),
+        (("--listen", "0.0.0.0:0"), "--allow-unauthenticated"),
+        (("--http", "0.0.0.0:0"), "--allow-unauthenticated"),
+        (("--config", "/no/such/file.toml"), "cannot be read"),
+    ],
+)
+def test_setting_that_cannot_be_is_one_sentence(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = up(*arguments)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir()), "nothing is made before the settings are known to be good"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--set", "x"), ("--ephemeral", "--data-dir", "x"), ("--flush", "never"), ("--log-level", "loud")],
+)
+def test_wrong_option_is_a_usage_error(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert up(*arguments).exit_code == 2
+
+
+def test_data_folder_that_is_a_file_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.touch()
+    result = up("--data-dir", path, "--format", "json")
+    assert result.exit_code == 1
+    assert "choose another --data-dir" in json.loads(result.stderr)["error"]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EADDRINUSE, "in use"), "is taken by another process"),
+        (OSError(errno.EADDRNOTAVAIL, "not there"), "is not an address of this machine"),
+        (PermissionError(errno.EACCES, "no"), "take a port above 1023"),
+        (PermissionError(errno.EACCES, "no", "/data/x"), "/data/x cannot be used"),
+        (OSError(errno.ENOSPC, "full", "/data/x"), "is full"),
+        (OSError("odd"), "cannot be bound (odd)"),
+    ],
+)
+def test_what_the_system_refuses_becomes_a_sentence(error, said):
+    assert said in explain_os_error(error, NodeSettings.load())
+
+
+def test_banner_says_where_how_safe_and_what_next():
+    text = banner(NODE, NodeSettings.load(), ephemeral=False)
+    for said in (
+        "127.0.0.1:9092",
+        "/data (kept",
+        "acks=all is answered after the sync",
+        "off (only this machine",
+    ):
+        assert said in text
+    assert "anabranch produce demo\n" in text
+
+
+def test_banner_of_an_ephemeral_node_on_another_port_says_so():
+    node = SimpleNamespace(bootstrap="127.0.0.1:5", http_address="127.0.0.1:6", data_dir="/data")
+    text = banner(node, NodeSettings.load({"flush": "interval"}), ephemeral=True)
+    for said in ("removed when the node stops", "may lose the last 1000 ms", "http://127.0.0.1:6/metrics"):
+        assert said in text
+    assert "anabranch consume demo --bootstrap 127.0.0.1:5" in text
+
+
+def test_banner_warns_when_anyone_may_connect():
+    open_to_all = NodeSettings.load({"listen": "0.0.0.0:9092", "allow.unauthenticated": "true"})
+    assert "anyone who reaches this address" in banner(NODE, open_to_all, ephemeral=False)
+
+
+def test_facts_are_json_with_the_bootstrap_address():
+    line = json.loads(json.dumps(facts(NODE, NodeSettings.load(), ephemeral=True)))
+    assert (line["bootstrap"], line["persists"], line["flush"]) == ("127.0.0.1:9092", False, "always")
