@@ -1,0 +1,109 @@
+"""Small state files, replaced atomically: a crash leaves the old one or the new one, never half of each.
+
+    anabranch 1 <crc-32 of the rest, 8 hex digits>\\n
+    JSON
+
+Written aside, synced, renamed, folder synced. A file that is torn, garbled or of another version reads as
+missing, with the reason why; the caller decides what that means and says so. On top of it, the three lists a
+node keeps for all of its partitions at once: where recovery may begin, where each log starts, how far each
+log has been cleaned.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from anabranch.log.files import Files, folder_of
+from anabranch.values import Offset
+
+VERSION = 1
+_MAGIC = b"anabranch"
+
+
+class Checkpoint(NamedTuple):
+    """What a state file holds, or why it holds nothing."""
+
+    value: Any
+    missing_because: str | None
+
+
+class RecoveryPoint(NamedTuple):
+    """Everything below this offset is whole in the file: a recovery scan may begin here."""
+
+    offset: Offset
+
+
+class RecoveryMark(NamedTuple):
+    """What a log says of itself for the next recovery: below `synced` the disk has it, below `written` at
+    least the page cache has it, which outlives a killed process but not the boot."""
+
+    synced: Offset
+    written: Offset
+
+
+def write_checkpoint(files: Files, path: str, value: Any) -> None:
+    """Replace the file with `value` (anything JSON can carry), durably."""
+    body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    aside = f"{path}.tmp"
+    files.write(aside, _header(body) + body, sync=True)
+    files.rename(aside, path)
+    files.sync_folder(folder_of(path))
+
+
+def read_checkpoint(files: Files, path: str) -> Checkpoint:
+    try:
+        data = files.read(path)
+    except FileNotFoundError:
+        return Checkpoint(None, "there is no such file")
+    except OSError as error:
+        return Checkpoint(None, f"it cannot be read: {error.strerror or error}")
+    header, _, body = data.partition(b"\n")
+    words = header.split(b" ")
+    if len(words) != 3 or words[0] != _MAGIC:
+        return Checkpoint(None, "it does not begin like a state file of anabranch")
+    if words[1] != str(VERSION).encode():
+        return Checkpoint(None, f"it is of version {words[1].decode('ascii', 'replace')}, this is {VERSION}")
+    if header + b"\n" != _header(body):
+        return Checkpoint(None, "its checksum does not hold")
+    return Checkpoint(json.loads(body), None)
+
+
+def _header(body: bytes) -> bytes:
+    return b"%s %d %08x\n" % (_MAGIC, VERSION, zlib.crc32(body))
+
+
+def write_recovery_points(files: Files, path: str, boot: str, marks: Mapping[str, RecoveryMark]) -> None:
+    """`marks` by partition folder; `boot` names the boot of the machine (`real_files.boot_id`)."""
+    write_checkpoint(
+        files, path, {"boot": boot, "points": {name: list(mark) for name, mark in marks.items()}}
+    )
+
+
+def read_recovery_points(files: Files, path: str, boot: str) -> tuple[dict[str, RecoveryPoint], str | None]:
+    """Where each partition's recovery may begin, and why nothing is known if so.
+
+    In the same boot all that was written is still there; after another one, only what was synced.
+    """
+    value, reason = read_checkpoint(files, path)
+    if value is None:
+        return {}, reason
+    same_boot = bool(boot) and value["boot"] == boot
+    points = {}
+    for name, (synced, written) in value["points"].items():
+        points[name] = RecoveryPoint(Offset(written if same_boot else synced))
+    return points, None
+
+
+def write_offsets(files: Files, path: str, offsets: Mapping[str, Offset]) -> None:
+    """One offset per partition folder: `log-start-offsets`, `cleaner-offsets`."""
+    write_checkpoint(files, path, dict(offsets))
+
+
+def read_offsets(files: Files, path: str) -> tuple[dict[str, Offset], str | None]:
+    value, reason = read_checkpoint(files, path)
+    return (
+        ({name: Offset(offset) for name, offset in value.items()}, None)
+        if value is not None
+        else ({}, reason)
+    )

@@ -1,0 +1,118 @@
+"""The disk behind two small protocols, so that everything above runs the same on `RealFiles` and on a
+fault-injecting disk.
+
+Paths are plain strings. Every method may raise OSError; callers in this room turn it into `StorageError`. A
+`File` may be used from any thread; it opens its descriptor on first use and may lose it again between two
+calls (the budget of `RealFiles`), which no caller notices. `pin` keeps the descriptor, for as long as
+somebody outside holds its number. Nothing is durable before `sync`; a name (created, renamed, removed) is not
+durable before `sync_folder`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+Bytes = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file."""
+
+    path: str
+
+    def size(self) -> int: ...
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Up to `count` bytes; fewer only at the end of the file."""
+        ...
+
+    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
+        """Write all buffers one after another; answers how many bytes the disk took, which may be fewer."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def forget_cache(self) -> None:
+        """Ask the system to drop clean cached pages, so that the next read comes from the disk itself."""
+        ...
+
+    def fileno(self) -> int | None:
+        """The descriptor for sendfile, or None where there is none. Valid while pinned."""
+        ...
+
+    def pin(self) -> None: ...
+
+    def unpin(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FolderLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Files(Protocol):
+    """A disk."""
+
+    def open(self, path: str) -> File:
+        """An existing file; touched only when first used."""
+        ...
+
+    def create(self, path: str) -> File:
+        """A new, empty file; FileExistsError if there is one."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def read(self, path: str) -> bytes:
+        """A whole small file."""
+        ...
+
+    def write(self, path: str, data: Bytes, position: int = 0, *, sync: bool = False) -> None:
+        """Write `data` at `position` and end the file there; the file is made if there is none."""
+        ...
+
+    def list(self, folder: str) -> list[str]:
+        """The names in a folder, sorted."""
+        ...
+
+    def make_folder(self, folder: str) -> None:
+        """Make a folder with its parents, durably; no error if it is there."""
+        ...
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove an empty folder."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_folder(self, folder: str) -> None: ...
+
+    def free_bytes(self, folder: str) -> int: ...
+
+    def lock(self, path: str) -> FolderLock:
+        """Hold a file exclusively, until released or the process ends; DataFolderInUseError if another holds
+        it."""
+        ...
+
+
+def folder_of(path: str) -> str:
+    return path.rpartition("/")[0] or "."
+
+
+def write_fully(file: File, buffers: Sequence[Bytes], position: int) -> int:
+    """Write all of `buffers` or raise OSError; a disk that took fewer bytes is asked once more for its
+    reason."""
+    total = sum(len(buffer) for buffer in buffers)
+    taken = file.pwritev(buffers, position)
+    if taken < total:
+        rest = b"".join(buffers)[taken:]
+        again = file.pwritev([rest], position + taken)
+        if again < len(rest):
+            raise OSError(f"{file.path}: the disk took {taken + again} of {total} bytes")
+    return total

@@ -1,0 +1,459 @@
+"""A partition's log: its segments, oldest first, the last one active.
+
+One thread, the writer, calls everything but `sync`, which is made for a worker, and what a `Slice` allows. An
+append writes all of its batches or keeps none. `end_offset` moves when the bytes are in the file,
+`synced_offset` when they are on the disk; the difference is what a power cut may take. A failed sync fences
+the log for good: what the disk holds is then unknown, and only a restart, which reads it again, can tell. A
+crash at any point leaves a folder that `open` recovers.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
+from anabranch.log import names
+from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
+from anabranch.log.files import Bytes, File, Files, write_fully
+from anabranch.log.index import IndexCache
+from anabranch.log.recovery import Opener, Recovered
+from anabranch.log.retention import Age, expired_count, is_expired
+from anabranch.log.scan import UNSUMMED_BYTES, Batch
+from anabranch.log.segment import Segment
+from anabranch.log.settings import SEGMENT_BYTES_MAX, LogConfig
+from anabranch.log.slice import Slice
+from anabranch.log.tail import Tail
+from anabranch.log.timestamps import Moment, first_at_or_after, of_largest_timestamp
+from anabranch.record.batch import BatchHeader
+from anabranch.record.index_format import RELATIVE_OFFSET_MAX
+from anabranch.values import Offset, SegmentState
+
+Stamped = tuple[Bytes, Offset, Offset, int]
+"""A batch with its place: bytes, base offset, last offset, largest timestamp."""
+
+_Run = tuple[Offset | None, list[Stamped]]
+"""Batches that go into one file: a new segment with this base offset, or the active one (None)."""
+
+
+class Log:
+    def __init__(
+        self, files: Files, folder: str, config: LogConfig, cache: IndexCache, recovered: Recovered
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.quarantined = recovered.quarantined
+        self.scanned_bytes = recovered.scanned_bytes
+        self.cut_bytes = recovered.cut_bytes
+        self._files = files
+        self._cache = cache
+        self._segments = recovered.segments
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1]
+        self._start_offset = self._bases[0]
+        self.synced_offset: Offset = self._start_offset
+        self._fenced_because: str | None = None
+        self._unsynced: list[Segment] = []
+        self._folder_changes = 0
+        self._folder_changes_synced = 0
+        self._sync_lock = threading.Lock()
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        folder: str,
+        config: LogConfig,
+        *,
+        clean: bool,
+        recovery_point: RecoveryPoint | None = None,
+        start_offset: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
+        index_cache: IndexCache | None = None,
+    ) -> "Log":
+        """Open or make a partition's folder; `clean` says that the last process closed it and said so.
+
+        `start_offset` is the durable start of the log: what lies wholly below it is removed. Raises
+        StorageError.
+        """
+        cache = index_cache if index_cache is not None else IndexCache()
+        try:
+            recovered = Opener(files, folder, config, cache, clean, recovery_point, start_offset).run()
+            made = not recovered.segments
+            if made:
+                recovered.segments.append(_create_segment(files, folder, start_offset, config, cache))
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be opened: {error.strerror or error}.") from error
+        log = cls(files, folder, config, cache, recovered)
+        log._folder_changes = 1 if made or not clean else 0
+        log.advance_start(min(start_offset, log.end_offset))
+        if clean:
+            log.synced_offset = log.end_offset
+        return log
+
+    # --- what is known --------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._start_offset
+
+    @property
+    def end_offset(self) -> Offset:
+        """The next record gets this offset."""
+        return self._active.published_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.published_bytes for segment in self._segments)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        return self._segments
+
+    @property
+    def fenced(self) -> bool:
+        return self._fenced_because is not None
+
+    @property
+    def recovery_mark(self) -> RecoveryMark:
+        """For the checkpoint of recovery points. A fenced log's cache holds what its disk may not."""
+        return RecoveryMark(self.synced_offset, self.synced_offset if self.fenced else self.end_offset)
+
+    # --- append ---------------------------------------------------------------------------------------------
+
+    def append(self, batches: Sequence[Stamped], now_ms: int) -> None:
+        """Write stamped batches at the end: all of them, or StorageError and none. FencedLogError: never
+        again."""
+        self._refuse_if_fenced()
+        if not batches:
+            return
+        assert batches[0][1] >= self.end_offset, "offsets are given in order"
+        runs = self._plan(batches, now_ms)
+        created = self._write(runs)
+        for base, run in runs:
+            if base is not None:
+                self._roll_onto(created[base], base)
+            if self._active.created_ms is None:
+                self._active.created_ms = now_ms
+            self._active.note_appended([_noted(batch) for batch in run])
+
+    def _plan(self, batches: Sequence[Stamped], now_ms: int) -> list[_Run]:
+        active = self._active
+        assert active.tail is not None
+        base, size, first_timestamp = active.base_offset, active.published_bytes, active.tail.first_timestamp
+        run: list[Stamped] = []
+        runs: list[_Run] = [(None, run)]
+        full = active.index_full or self._is_old(active, now_ms)
+        for batch in batches:
+            length = len(batch[0])
+            if (size and (full or self._outgrows(size + length, first_timestamp, batch[3]))) or (
+                batch[2] - base > RELATIVE_OFFSET_MAX
+            ):
+                base, size, first_timestamp, full = batch[1], 0, None, False
+                run = []
+                runs.append((base, run))
+            if not size:
+                first_timestamp = batch[3] if batch[3] >= 0 else None
+            size += length
+            run.append(batch)
+        return runs if runs[0][1] else runs[1:]
+
+    def _outgrows(self, size: int, first_timestamp: int | None, timestamp: int) -> bool:
+        if size > min(self.config.segment_bytes, SEGMENT_BYTES_MAX):
+            return True
+        # Kafka's rule: age is counted in the records' own time, lest a backfill of old records roll at every
+        # append.
+        return first_timestamp is not None and timestamp - first_timestamp > self.config.segment_ms
+
+    def _is_old(self, segment: Segment, now_ms: int) -> bool:
+        return segment.created_ms is not None and now_ms - segment.created_ms > self.config.segment_ms
+
+    def _write(self, runs: list[_Run]) -> dict[Offset, File]:
+        """Put all bytes into their files; nothing in memory changes yet, so that a failure has only files to
+        undo."""
+        created: dict[Offset, File] = {}
+        try:
+            for base, run in runs:
+                file, position = self._active.file, self._active.published_bytes
+                if base is not None:
+                    file, position = self._files.create(self._log_path(base)), 0
+                    created[base] = file
+                write_fully(file, [batch[0] for batch in run], position)
+        except OSError as error:
+            self._undo(created)
+            raise StorageError(f"{self.folder} took no write: {error.strerror or error}.") from error
+        return created
+
+    def _undo(self, created: dict[Offset, File]) -> None:
+        try:
+            self._active.file.truncate(self._active.published_bytes)
+            for base, file in created.items():
+                file.close()
+                self._files.unlink(self._log_path(base))
+        except OSError as error:
+            self._fence(f"a failed write could not be taken back: {error.strerror or error}", error)
+
+    # --- rolling --------------------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Seal the active segment and begin an empty one; nothing happens if it is empty itself."""
+        self._refuse_if_fenced()
+        if not self._active.published_bytes:
+            return
+        base = self.end_offset
+        try:
+            file = self._files.create(self._log_path(base))
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot begin a segment: {error.strerror or error}.") from error
+        self._roll_onto(file, base)
+
+    def roll_if_due(self, now_ms: int) -> bool:
+        """Roll a segment that has been written to for `segment_ms`."""
+        due = self._active.published_bytes > 0 and self._is_old(self._active, now_ms)
+        if self._active.created_ms is None:
+            self._active.created_ms = now_ms
+        if due:
+            self.roll()
+        return due
+
+    def _roll_onto(self, file: File, base: Offset) -> None:
+        file.close()  # The segment opens the file itself, when it first needs it.
+        segment = _new_segment(self._files, self.folder, base, self.config, self._cache)
+        old = self._active
+        if old.published_bytes:
+            old.seal(base)
+            self._unsynced.append(old)  # Before the switch below: `sync` looks at the active segment first.
+        else:
+            self._forget(old)
+        self._segments.append(segment)
+        self._bases.append(base)
+        self._active = segment
+        self._folder_changes += 1
+        if not old.published_bytes:
+            delete_segments(self._files, [old])
+
+    # --- sync -----------------------------------------------------------------------------------------------
+
+    def sync(self) -> Offset:
+        """Any thread: make durable what was appended before this; answers the offset up to which all is."""
+        with self._sync_lock:
+            self._refuse_if_fenced()
+            # In this order: a roll puts the old segment among the unsynced before it replaces the active one.
+            target, active = self.end_offset, self._active
+            sealed, folder_changes = list(self._unsynced), self._folder_changes
+            try:
+                for segment in sealed:
+                    segment.sync()
+                    segment.sync_sidecars()
+                active.sync()
+                if folder_changes != self._folder_changes_synced:
+                    self._files.sync_folder(self.folder)
+            except OSError as error:
+                self._fence(f"a sync failed: {error.strerror or error}", error)
+            self._folder_changes_synced = folder_changes
+            for segment in sealed:
+                self._unsynced.remove(segment)
+            self.synced_offset = max(self.synced_offset, target)
+            return target
+
+    def _fence(self, reason: str, error: OSError) -> None:
+        self._fenced_because = reason
+        raise FencedLogError(f"{self.folder} takes no more writes until a restart: {reason}.") from error
+
+    def _refuse_if_fenced(self) -> None:
+        if self._fenced_because is not None:
+            raise FencedLogError(f"{self.folder} takes no writes until a restart: {self._fenced_because}.")
+
+    # --- read -----------------------------------------------------------------------------------------------
+
+    def slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool = True) -> Slice:
+        """Whole batches from the one that holds `start` on, at most `bytes_max` and none that reaches `upto`.
+
+        With `whole_first` the first batch comes even if it is larger. Empty if there is nothing below `upto`.
+        Raises OffsetOutOfRangeError, and CorruptDataError where the way to the batch is damaged.
+        """
+        if not self._start_offset <= start <= self.end_offset:
+            raise OffsetOutOfRangeError(
+                f"Offset {start} is not within {self._start_offset} to {self.end_offset} of {self.folder}."
+            )
+        upto = min(upto, self.end_offset)
+        number = bisect_right(self._bases, start) - 1
+        while start < upto and number < len(self._segments):
+            segment = self._segments[number]
+            if segment.base_offset >= upto:
+                break
+            found = segment.slice(start, bytes_max, upto, whole_first=whole_first)
+            if found is not None:
+                return found
+            number += 1  # The cleaner took the end of this segment: the next batch is in a later one.
+        return Slice(self._active.file, self._active.published_bytes, 0)
+
+    def batch_headers(self, start: Offset) -> Iterator[BatchHeader]:
+        """Every header from the batch that holds `start`; read in chunks, up to the end at each segment's
+        turn."""
+        first = max(0, bisect_right(self._bases, start) - 1)
+        for segment in self._segments[first:]:
+            yield from segment.headers(start)
+
+    def offset_for_time(self, timestamp_ms: int) -> Moment | None:
+        """The first record, from the start of the log, whose timestamp is not before `timestamp_ms`."""
+        return first_at_or_after(
+            self._segments, self._start_offset, timestamp_ms, self.config.batch_bytes_max
+        )
+
+    def max_timestamp(self) -> Moment | None:
+        """The record with the largest timestamp; the first one if there are several in its batch."""
+        return of_largest_timestamp(self._segments, self._start_offset, self.config.batch_bytes_max)
+
+    # --- the old end ----------------------------------------------------------------------------------------
+
+    def advance_start(self, offset: Offset) -> None:
+        """Readers may not go below `offset` any more. The caller keeps it durable; it never moves back."""
+        if offset > self.end_offset:
+            raise OffsetOutOfRangeError(
+                f"Offset {offset} lies beyond the end {self.end_offset} of {self.folder}."
+            )
+        self._start_offset = max(self._start_offset, offset)
+
+    def expired(self, now_ms: int) -> list[Segment]:
+        """The segments that retention or DeleteRecords lets go, oldest first; hand them to `drop`.
+
+        An active segment that is expired as a whole is rolled first, as Kafka does, so that it may go too.
+        """
+        if self._active.published_bytes and not self.fenced and self._active_may_go(now_ms):
+            self.roll()
+        sealed = self._segments[:-1]
+        ages = [
+            Age(segment.published_bytes, segment.largest_timestamp()[0], segment.published_offset)
+            for segment in sealed
+        ]
+        count = expired_count(ages, self._active.published_bytes, self._start_offset, self.config, now_ms)
+        return sealed[:count]
+
+    def _active_may_go(self, now_ms: int) -> bool:
+        return is_expired(self._active.largest_timestamp()[0], self.config, now_ms)
+
+    def drop(self, segments: Sequence[Segment]) -> list[Segment]:
+        """Take the oldest segments out of the log and move its start; then `delete_segments` them in a
+        worker.
+
+        Answers those that were still there. Write the new start offset to its checkpoint before their files
+        go.
+        """
+        dropped = []
+        for segment in segments:
+            if self._segments[0] is not segment or segment is self._active:
+                break
+            self._forget(segment)
+            dropped.append(segment)
+        self._start_offset = max(self._start_offset, self._bases[0])
+        return dropped
+
+    def _forget(self, segment: Segment) -> None:
+        number = self._segments.index(segment)
+        del self._segments[number], self._bases[number]
+        segment.dropped = True
+        if segment in self._unsynced:
+            self._unsynced = [other for other in self._unsynced if other is not segment]
+
+    # --- upkeep ---------------------------------------------------------------------------------------------
+
+    def flush_indexes(self) -> None:
+        """Write what the indexes have in memory, so that a recovery may begin near the end. StorageError if
+        not."""
+        try:
+            for segment in [*self._unsynced, self._active]:
+                segment.save()
+        except OSError as error:
+            raise StorageError(
+                f"{self.folder} cannot keep its indexes: {error.strerror or error}."
+            ) from error
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Forget every batch that reaches `offset` or beyond, durably. Later segments go, newest first."""
+        self._refuse_if_fenced()
+        if offset < self._start_offset:
+            raise OffsetOutOfRangeError(
+                f"Offset {offset} lies below the start {self._start_offset} of {self.folder}."
+            )
+        with self._sync_lock:
+            try:
+                self._truncate(offset)
+            except OSError as error:
+                self._fence(f"a truncation failed half way: {error.strerror or error}", error)
+
+    def _truncate(self, offset: Offset) -> None:
+        while len(self._segments) > 1 and self._active.base_offset >= offset:
+            last = self._active
+            self._active = self._segments[-2]
+            self._forget(last)
+            delete_segments(self._files, [last])
+        segment = self._active
+        found = segment.locate(offset)
+        size = found.position if found is not None else segment.published_bytes
+        segment.reopen(size)
+        self.synced_offset = min(self.synced_offset, self.end_offset)
+        self._unsynced = [other for other in self._unsynced if other is not segment]
+
+    def close(self, *, clean: bool = True) -> None:
+        """End the log. A clean close leaves everything synced and the indexes written: the next `open` trusts
+        it."""
+        try:
+            if clean:
+                self._close_cleanly()
+        finally:
+            for segment in self._segments:
+                segment.close()
+
+    def _close_cleanly(self) -> None:
+        self.flush_indexes()
+        try:
+            self._active.save(closing=True)
+            self._active.sync_sidecars()
+        except OSError as error:
+            raise StorageError(
+                f"{self.folder} cannot keep its indexes: {error.strerror or error}."
+            ) from error
+        self._folder_changes += 1
+        self.sync()
+
+    def reconfigure(self, **changes: object) -> None:
+        self.config = replace(self.config, **changes)  # type: ignore[arg-type]
+
+    def _log_path(self, base: Offset) -> str:
+        return names.segment_path(self.folder, base, names.LOG)
+
+
+def delete_segments(files: Files, segments: Sequence[Segment]) -> None:
+    """Any thread; after `Log.drop`. Removes the files, oldest segment first.
+
+    Each `.log` is renamed and the folder synced before the next one goes: a crash in between must not leave a
+    hole.
+    """
+    for segment in segments:
+        segment.close()
+        path = segment.file.path
+        files.rename(path, f"{path}{names.DELETED}")
+        files.sync_folder(segment.folder)
+    for segment in segments:
+        files.unlink(f"{segment.file.path}{names.DELETED}")
+        for path in segment.paths()[1:]:
+            if files.exists(path):
+                files.unlink(path)
+
+
+def _noted(batch: Stamped) -> Batch:
+    return len(batch[0]), batch[2], batch[3], bytes(batch[0][:UNSUMMED_BYTES])
+
+
+def _new_segment(files: Files, folder: str, base: Offset, config: LogConfig, cache: IndexCache) -> Segment:
+    segment = Segment(files, folder, base, config, cache)
+    segment.activate(Tail(base, config.index_interval_bytes))
+    return segment
+
+
+def _create_segment(files: Files, folder: str, base: Offset, config: LogConfig, cache: IndexCache) -> Segment:
+    files.create(names.segment_path(folder, base, names.LOG)).close()
+    return _new_segment(files, folder, base, config, cache)
+
+
+__all__ = ["Log", "LogConfig", "SegmentState", "Stamped", "delete_segments"]

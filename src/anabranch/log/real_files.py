@@ -1,0 +1,298 @@
+"""The machine's disk, with a budget of open files: 5,000 partitions must not need 5,000 descriptors.
+
+A `RealFile` opens its descriptor when it is used and may lose it afterwards. The budget gives a second
+chance: the hand goes round, a file used since its last visit is passed over once, a pinned one always. A file
+with unsynced writes goes last and is synced before it is closed, because a writeback error that strikes after
+the last descriptor is gone would never be reported; the error of such a sync is raised by the next `sync`. If
+all are pinned, the budget is exceeded rather than a request refused: `open_files_max` leaves room for that.
+"""
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+
+from anabranch.errors import DataFolderInUseError
+from anabranch.log.files import Bytes, folder_of
+
+IOV_MAX = 1024
+
+
+class RealFile:
+    """One file of the budget; see `anabranch.log.files.File`."""
+
+    def __init__(self, budget: "RealFiles", path: str) -> None:
+        self.path = path
+        self._budget = budget
+        self.descriptor = -1
+        self.pins = 0
+        self.recently_used = False
+        self.unsynced = False
+        self.lost_error: OSError | None = None
+        self.closed = False
+
+    def size(self) -> int:
+        with self._held() as descriptor:
+            return os.fstat(descriptor).st_size
+
+    def pread(self, count: int, position: int) -> bytes:
+        with self._held() as descriptor:
+            data = os.pread(descriptor, count, position)
+            if len(data) == count or not data:
+                return data
+            parts = [data]
+            missing = count - len(data)
+            while missing and (data := os.pread(descriptor, missing, position + count - missing)):
+                parts.append(data)
+                missing -= len(data)
+            return b"".join(parts)
+
+    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
+        with self._held() as descriptor:
+            self.unsynced = True
+            if len(buffers) <= IOV_MAX:
+                return os.pwritev(descriptor, buffers, position)
+            return _pwritev_in_turns(descriptor, buffers, position)
+
+    def truncate(self, size: int) -> None:
+        with self._held() as descriptor:
+            self.unsynced = True
+            os.ftruncate(descriptor, size)
+
+    def sync(self) -> None:
+        with self._held() as descriptor:
+            if self.lost_error is not None:
+                raise self.lost_error
+            # Cleared before the sync: a write that lands meanwhile sets it again and is not covered by this
+            # one.
+            self.unsynced = False
+            try:
+                os.fdatasync(descriptor)
+            except OSError as error:
+                # The kernel reports a writeback error once; whoever asks again must hear it too.
+                self.lost_error = error
+                raise
+
+    def forget_cache(self) -> None:
+        with self._held() as descriptor:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def fileno(self) -> int | None:
+        return self.descriptor if self.descriptor >= 0 else None
+
+    def pin(self) -> None:
+        self._budget.acquire(self)
+
+    def unpin(self) -> None:
+        self._budget.release(self)
+
+    def close(self) -> None:
+        self._budget.forget(self)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[int]:
+        descriptor = self._budget.acquire(self)
+        try:
+            yield descriptor
+        finally:
+            self._budget.release(self)
+
+
+class RealFiles:
+    """The machine's disk; see `anabranch.log.files.Files`."""
+
+    def __init__(self, open_files_max: int = 512) -> None:
+        assert open_files_max > 0
+        self.open_files_max = open_files_max
+        self._open: OrderedDict[int, RealFile] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def open_files(self) -> int:
+        return len(self._open)
+
+    def open(self, path: str) -> RealFile:
+        return RealFile(self, path)
+
+    def create(self, path: str) -> RealFile:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        return RealFile(self, path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as stream:
+            return stream.read()
+
+    def write(self, path: str, data: Bytes, position: int = 0, *, sync: bool = False) -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _pwrite_fully(descriptor, memoryview(data), position)
+            os.ftruncate(descriptor, position + len(data))
+            if sync:
+                os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def list(self, folder: str) -> list[str]:
+        return sorted(os.listdir(folder))
+
+    def make_folder(self, folder: str) -> None:
+        if not os.path.isdir(folder):
+            parent = folder_of(folder)
+            if parent != folder:
+                self.make_folder(parent)
+            os.mkdir(folder)
+            self.sync_folder(parent)
+
+    def remove_folder(self, folder: str) -> None:
+        os.rmdir(folder)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_folder(self, folder: str) -> None:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, folder: str) -> int:
+        stats = os.statvfs(folder)
+        return stats.f_bavail * stats.f_frsize
+
+    def lock(self, path: str) -> "RealLock":
+        return RealLock(path)
+
+    # --- the budget: called by RealFile, from any thread ---------------------------------------------------
+
+    def acquire(self, file: RealFile) -> int:
+        with self._lock:
+            file.pins += 1
+            file.recently_used = True
+            if file.descriptor >= 0:
+                return file.descriptor
+            try:
+                if file.closed:
+                    raise FileNotFoundError(f"{file.path} was closed")
+                self._make_room()
+                file.descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+            except OSError:
+                file.pins -= 1
+                raise
+            self._open[id(file)] = file
+            return file.descriptor
+
+    def release(self, file: RealFile) -> None:
+        with self._lock:
+            file.pins -= 1
+            assert file.pins >= 0
+            if file.closed and not file.pins:
+                self._close(file)
+
+    def forget(self, file: RealFile) -> None:
+        """Close for good: now, or when the last pin goes."""
+        with self._lock:
+            file.closed = True
+            if not file.pins:
+                self._close(file)
+
+    def _make_room(self) -> None:
+        while len(self._open) >= self.open_files_max:
+            victim = self._victim()
+            if victim is None:
+                return
+            if victim.unsynced and victim.lost_error is None:
+                try:
+                    os.fdatasync(victim.descriptor)
+                    victim.unsynced = False
+                except OSError as error:
+                    victim.lost_error = error
+            self._close(victim)
+
+    def _victim(self) -> RealFile | None:
+        dirty = None
+        for _ in range(2 * len(self._open)):
+            key, file = next(iter(self._open.items()))
+            self._open.move_to_end(key)
+            if file.pins:
+                continue
+            if file.recently_used:
+                file.recently_used = False
+            elif not file.unsynced:
+                return file
+            else:
+                dirty = dirty or file
+        return dirty
+
+    def _close(self, file: RealFile) -> None:
+        if file.descriptor >= 0:
+            del self._open[id(file)]
+            os.close(file.descriptor)
+            file.descriptor = -1
+
+
+class RealLock:
+    """flock on a small file that also names the process, for the message of whoever comes second."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
+            os.close(self._descriptor)
+            by = f"process {holder}" if holder else "another process"
+            raise DataFolderInUseError(
+                f"The data folder {folder_of(path)} is in use by {by}; stop it or choose another folder."
+            ) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def lock_folder(files: RealFiles, folder: str) -> RealLock:
+    """Take the data folder for this process; DataFolderInUseError names who has it."""
+    files.make_folder(folder)
+    return files.lock(f"{folder}/.lock")
+
+
+def boot_id() -> str:
+    """Names this boot of the machine: while it lasts, a killed process loses nothing of the page cache."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
+
+
+def _pwritev_in_turns(descriptor: int, buffers: Sequence[Bytes], position: int) -> int:
+    written = 0
+    for first in range(0, len(buffers), IOV_MAX):
+        part = buffers[first : first + IOV_MAX]
+        taken = os.pwritev(descriptor, part, position + written)
+        written += taken
+        if taken < sum(len(buffer) for buffer in part):
+            break
+    return written
+
+
+def _pwrite_fully(descriptor: int, data: memoryview, position: int) -> None:
+    while data:
+        taken = os.pwrite(descriptor, data, position)
+        data = data[taken:]
+        position += taken

@@ -1,0 +1,261 @@
+"""Opens a partition's folder: which segments it has, how far they can be trusted, and what has to go aside.
+
+After a clean stop sizes are believed and nothing is scanned but the last few kilobytes. After any other stop
+every batch from the recovery point on has its CRC checked: a torn or zero-filled tail of the last segment is
+cut off. If an earlier segment is torn, or the file that should follow it is missing, it becomes the last one
+and everything after it is quarantined. A crash within recovery is harmless: it only cuts what is bad and
+moves what is listed, and then runs again.
+"""
+
+from dataclasses import dataclass, field
+
+from anabranch.errors import AnabranchError, CorruptDataError
+from anabranch.log import names
+from anabranch.log.checkpoint import RecoveryPoint
+from anabranch.log.files import Files
+from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
+from anabranch.log.quarantine import Quarantined, keep_copy, quarantine
+from anabranch.log.scan import Scan, hop_to
+from anabranch.log.seal import HeadSums, Seal, load_seal
+from anabranch.log.segment import Segment
+from anabranch.log.settings import LogConfig
+from anabranch.log.tail import Tail
+from anabranch.record.batch import batch_spans, crc_holds
+from anabranch.values import Offset, SegmentState
+
+
+@dataclass
+class Recovered:
+    """The segments, oldest first and the last one active (or none at all), and what recovery had to do."""
+
+    segments: list[Segment] = field(default_factory=list)
+    quarantined: list[Quarantined] = field(default_factory=list)
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+
+
+@dataclass
+class Opener:
+    """One run over one folder."""
+
+    files: Files
+    folder: str
+    config: LogConfig
+    cache: IndexCache
+    clean: bool
+    point: RecoveryPoint | None
+    start_offset: Offset
+    result: Recovered = field(default_factory=Recovered)
+
+    def run(self) -> Recovered:
+        self.files.make_folder(self.folder)
+        bases = self._drop_expired(self._bases())
+        for number, base in enumerate(bases):
+            following = bases[number + 1] if number + 1 < len(bases) else None
+            segment = self._segment(base)
+            problem = self._open_sealed(segment, following) if following is not None else None
+            self.result.segments.append(segment)
+            if following is None or problem is not None:
+                if problem is not None:
+                    self._set_aside(bases[number + 1 :], problem)
+                self._open_active(segment, torn=problem is not None)
+                break
+        return self.result
+
+    # --- which files ----------------------------------------------------------------------------------------
+
+    def _bases(self) -> list[Offset]:
+        present = self.files.list(self.folder)
+        bases = []
+        for name in present:
+            base = names.base_offset_of(name)
+            if name.endswith(names.DELETED):
+                self.files.unlink(f"{self.folder}/{name}")
+            elif name.endswith(names.LOG):
+                if base is None or name != f"{base:020d}{names.LOG}":
+                    reason = "its name is not twenty digits and .log"
+                    self.result.quarantined += quarantine(self.files, self.folder, [name], reason)
+                else:
+                    bases.append(base)
+            elif (
+                base is not None and name[20:] in names.SIDECARS and f"{name[:20]}{names.LOG}" not in present
+            ):
+                self.files.unlink(f"{self.folder}/{name}")  # Derived from a log that is gone.
+        return bases
+
+    def _drop_expired(self, bases: list[Offset]) -> list[Offset]:
+        """Segments wholly below the start of the log were being deleted when the process stopped."""
+        first = 0
+        while first + 1 < len(bases) and bases[first + 1] <= self.start_offset:
+            self._unlink(bases[first])
+            first += 1
+        return bases[first:]
+
+    def _unlink(self, base: Offset) -> None:
+        for suffix in names.SUFFIXES:
+            path = names.segment_path(self.folder, base, suffix)
+            if self.files.exists(path):
+                self.files.unlink(path)
+
+    def _segment(self, base: Offset) -> Segment:
+        segment = Segment(self.files, self.folder, base, self.config, self.cache)
+        segment.published_bytes = self.files.size(segment.file.path)
+        segment.synced_bytes = segment.published_bytes
+        return segment
+
+    # --- segments before the last ---------------------------------------------------------------------------
+
+    def _open_sealed(self, segment: Segment, following: Offset) -> str | None:
+        """Why the log cannot go on after this segment, or None."""
+        segment.published_offset = following
+        segment.state = SegmentState.SEALED
+        seal = self._seal(segment)
+        if seal is not None and seal.final:
+            if seal.log_bytes != segment.published_bytes:
+                sizes = f"{segment.published_bytes} bytes and was sealed with {seal.log_bytes}"
+                return f"{segment.file.path} has {sizes}"
+            if seal.next_base != following:
+                return f"the segment {seal.next_base} is missing after {segment.file.path}"
+        if not segment.published_bytes:
+            return f"{segment.file.path} is empty but not the last"
+        if self.clean or (self.point is not None and following <= self.point.offset):
+            return None
+        return self._scan_sealed(segment, following)
+
+    def _scan_sealed(self, segment: Segment, following: Offset) -> str | None:
+        segment.file.forget_cache()
+        scan = Scan(segment.file, 0, segment.published_bytes, segment.base_offset, check_crc=True)
+        tail = Tail(segment.base_offset, self.config.index_interval_bytes)
+        for batches in scan:
+            tail.note(batches)
+        self.result.scanned_bytes += scan.position
+        if scan.reason is not None:
+            return f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}"
+        if scan.next_offset > following or (scan.next_offset < following and not self.config.compacted):
+            return f"{segment.file.path} ends before {scan.next_offset} and is followed by {following}"
+        segment.verified.add(0, scan.position)
+        tail.finish()
+        self.cache.put(segment.file.path, (tail.index, tail.time_index))
+        segment.write_indexes(tail)
+        return None
+
+    def _set_aside(self, bases: list[Offset], problem: str) -> None:
+        present = set(self.files.list(self.folder))
+        wanted = []
+        for base in bases:
+            segment_names = [f"{base:020d}{suffix}" for suffix in names.SUFFIXES]
+            if self.files.size(f"{self.folder}/{segment_names[0]}"):
+                wanted += [name for name in segment_names if name in present]
+            else:
+                self._unlink(base)
+        if wanted:
+            reason = f"it follows what cannot be trusted: {problem}"
+            self.result.quarantined += quarantine(self.files, self.folder, wanted, reason)
+        self.files.sync_folder(self.folder)
+
+    # --- the last segment -----------------------------------------------------------------------------------
+
+    def _open_active(self, segment: Segment, *, torn: bool) -> None:
+        tail = None
+        if self.clean and not torn:
+            tail = self._trusted_tail(segment)
+        if tail is None:
+            tail = self._scanned_tail(segment)
+        segment.activate(tail)
+        path = names.segment_path(self.folder, segment.base_offset, names.SEAL)
+        if self.files.exists(path):
+            self.files.unlink(
+                path
+            )  # It will be written to, so what the seal says of its length ends to be true.
+
+    def _trusted_tail(self, segment: Segment) -> Tail | None:
+        """After a clean stop: walk only what follows the last index entry. None if that does not work out."""
+        try:
+            index, time_index = segment.read_indexes()
+        except (OSError, CorruptDataError):
+            index, time_index = OffsetIndex(), TimeIndex()
+        tail, start = self._resumed(segment, index, time_index)
+        scan = Scan(segment.file, start, segment.published_bytes, segment.base_offset, check_crc=False)
+        for batches in scan:
+            tail.note(batches)
+        return tail if scan.reason is None else None
+
+    def _scanned_tail(self, segment: Segment) -> Tail:
+        segment.file.forget_cache()
+        index, time_index = self._indexes_below_point(segment)
+        tail, start = self._resumed(segment, index, time_index)
+        end = segment.published_bytes
+        scan = Scan(segment.file, start, end, segment.base_offset, check_crc=True)
+        for batches in scan:
+            tail.note(batches)
+        self.result.scanned_bytes += scan.position - start
+        segment.verified.add(start, scan.position)
+        if scan.position < end:
+            self._cut(segment, scan, end)
+        segment.synced_bytes = (
+            -1
+        )  # What the last process wrote may never have been synced: the next sync does it.
+        return tail
+
+    def _indexes_below_point(self, segment: Segment) -> tuple[OffsetIndex, TimeIndex]:
+        """What the indexes say up to the recovery point, if they can be believed; else nothing, and all is
+        scanned."""
+        nothing = OffsetIndex(), TimeIndex()
+        if self.point is None or self.point.offset <= segment.base_offset:
+            return nothing
+        try:
+            index, time_index = segment.read_indexes()
+            entry = index.entry_at_or_before(self.point.offset - 1 - segment.base_offset)
+            if entry is None or not time_index:
+                return nothing
+            found = hop_to(segment.file, entry[1], segment.published_bytes, -1)
+        except (OSError, CorruptDataError):
+            return nothing
+        if found is None or found.last_offset != segment.base_offset + entry[0]:
+            return nothing
+        index.cut(entry[1] + 1)
+        time_index.cut(entry[0])
+        return index, time_index
+
+    def _resumed(self, segment: Segment, index: OffsetIndex, time_index: TimeIndex) -> tuple[Tail, int]:
+        tail = Tail(segment.base_offset, self.config.index_interval_bytes)
+        first_timestamp = None
+        if index:
+            header = next(segment.headers_at(0), None)
+            first_timestamp = header.max_timestamp if header is not None else None
+        start = tail.resume(index, time_index, self._sums_below(segment, index), first_timestamp)
+        return tail, start
+
+    def _sums_below(self, segment: Segment, index: OffsetIndex) -> HeadSums:
+        if not index:
+            return HeadSums()
+        return segment.read_sums().below(index.positions[-1])
+
+    def _cut(self, segment: Segment, scan: Scan, end: int) -> None:
+        """Cut to the last good batch. What is more than a torn end is kept aside first."""
+        rest = segment.file.pread(end - scan.position, scan.position)
+        if rest.count(0) != len(rest) and _another_batch_follows(rest):
+            name = f"{segment.base_offset:020d}{names.LOG}.from-{scan.position}"
+            self.result.quarantined += keep_copy(self.files, self.folder, name, rest, str(scan.reason))
+        segment.file.truncate(scan.position)
+        segment.file.sync()
+        self.result.cut_bytes += end - scan.position
+
+    def _seal(self, segment: Segment) -> Seal | None:
+        try:
+            return load_seal(
+                self.files.read(names.segment_path(self.folder, segment.base_offset, names.SEAL))
+            )
+        except (OSError, CorruptDataError):
+            return None
+
+
+def _another_batch_follows(rest: bytes) -> bool:
+    """Whether a whole batch comes after the first, bad one: then this is no write that was cut short."""
+    try:
+        spans = batch_spans(rest)
+        next(spans)
+        start, end = next(spans)
+    except (AnabranchError, StopIteration):
+        return False
+    return crc_holds(rest, start, end)

@@ -1,0 +1,123 @@
+"""What a segment promises about itself: a `.seal` file beside a `.log` that will not change any more.
+
+    "ABSL" | version u16 | flags u16 | next base offset i64 | log bytes i64 | region count u32
+    regions: start u32 | end u32 | crc-32c u32 over the first 17 bytes of every batch in [start, end)
+    crc-32c u32 over all of the above
+
+A batch's own CRC leaves out its base offset, length and generation, because a broker stamps them. A flipped
+bit there would go unnoticed, so each 64 KiB of batches gets a sum over these heads. `next base offset` is
+that of the segment that follows: a missing file between two segments shows. The file is derived: without it
+(an unclean stop, a folder written by Kafka) verification rests on the batches' CRCs and their order.
+"""
+
+from array import array
+from bisect import bisect_right
+from struct import Struct
+from typing import NamedTuple
+
+from anabranch.errors import CorruptDataError
+from anabranch.record.crc32c import crc32c
+from anabranch.values import Offset
+
+REGION_BYTES = 64 * 2**10
+_HEADER = Struct(">4sHHqqI")
+_REGION = Struct(">III")
+_CRC = Struct(">I")
+_MAGIC = b"ABSL"
+_VERSION = 1
+_FINAL = 1
+
+
+class Region(NamedTuple):
+    """A stretch of whole batches, and the sum over their heads if one was kept."""
+
+    start: int
+    end: int
+    crc: int | None
+
+
+class HeadSums:
+    """The sums of one segment's regions, in order of position; the last region may still be open."""
+
+    def __init__(self) -> None:
+        self._starts = array("q")
+        self._ends = array("q")
+        self._crcs = array("q")
+        self._open_from = 0
+        self._open_to = 0
+        self._heads: list[bytes | memoryview] = []
+
+    def note(self, position: int, end: int, head: bytes | memoryview) -> None:
+        """One more batch, in [position, end)."""
+        if position != self._open_to:
+            self.close_region()
+            self._open_from = position
+        self._heads.append(head)
+        self._open_to = end
+        if end - self._open_from >= REGION_BYTES:
+            self.close_region()
+
+    def close_region(self) -> None:
+        if self._heads:
+            self._starts.append(self._open_from)
+            self._ends.append(self._open_to)
+            self._crcs.append(crc32c(b"".join(self._heads)))
+            self._heads.clear()
+        self._open_from = self._open_to
+
+    def regions(self, start: int, end: int) -> list[Region]:
+        """[start, end) widened to whole regions where there are some; both must be batch boundaries."""
+        found: list[Region] = []
+        number = max(0, bisect_right(self._ends, start))
+        while start < end:
+            if number < len(self._starts) and self._starts[number] <= start:
+                found.append(Region(self._starts[number], self._ends[number], self._crcs[number]))
+                start = self._ends[number]
+                number += 1
+            else:
+                stop = min(end, self._starts[number]) if number < len(self._starts) else end
+                found.append(Region(start, stop, None))
+                start = stop
+        return found
+
+    def below(self, position: int) -> "HeadSums":
+        """Only the regions that end at `position` or before."""
+        kept = bisect_right(self._ends, position)
+        sums = HeadSums()
+        sums._starts, sums._ends, sums._crcs = self._starts[:kept], self._ends[:kept], self._crcs[:kept]
+        sums._open_from = sums._open_to = sums._ends[-1] if sums._ends else 0
+        return sums
+
+    def dump(self, next_base: Offset, log_bytes: int, *, final: bool) -> bytes:
+        self.close_region()
+        flags = _FINAL if final else 0
+        head = _HEADER.pack(_MAGIC, _VERSION, flags, next_base, log_bytes, len(self._starts))
+        body = head + b"".join(map(_REGION.pack, self._starts, self._ends, self._crcs))
+        return body + _CRC.pack(crc32c(body))
+
+
+class Seal(NamedTuple):
+    final: bool
+    next_base: Offset
+    log_bytes: int
+    sums: HeadSums
+
+
+def load_seal(data: bytes) -> Seal:
+    """CorruptDataError if the file does not hold."""
+    if (
+        len(data) < _HEADER.size + _CRC.size
+        or crc32c(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]
+    ):
+        raise CorruptDataError("its checksum does not hold")
+    magic, version, flags, next_base, log_bytes, count = _HEADER.unpack_from(data)
+    body = data[_HEADER.size : -_CRC.size]
+    if magic != _MAGIC or version != _VERSION or len(body) != count * _REGION.size:
+        raise CorruptDataError("it is not a seal of this version")
+    sums = HeadSums()
+    for start, end, crc in _REGION.iter_unpack(body):
+        sums._starts.append(start)
+        sums._ends.append(end)
+        sums._crcs.append(crc)
+    sums._open_from = sums._open_to = sums._ends[-1] if sums._ends else 0
+    return Seal(bool(flags & _FINAL), Offset(next_base), log_bytes, sums)

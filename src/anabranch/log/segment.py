@@ -1,0 +1,354 @@
+"""One segment: a `.log` file of record batches, its `.index` and `.timeindex`, and the `.seal` once it is
+full.
+
+One writer appends to the active segment; any thread may read its file below `published_bytes`, which moves
+only after the bytes are in the file. A sealed segment never changes. The `Tail` of the active one holds its
+indexes in memory; they are written by `save` (at seal, at close, and whenever the broker asks), never by an
+append. A sealed segment reads its indexes when a lookup needs them, through a cache that all logs share; one
+that is missing or cannot be true is made anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from struct import Struct
+
+from anabranch.errors import CorruptDataError
+from anabranch.log import names
+from anabranch.log.files import File, Files
+from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
+from anabranch.log.ranges import Ranges
+from anabranch.log.scan import NO_TIMESTAMP, Batch, Located, Scan, headers_from, hop_to, last_whole
+from anabranch.log.seal import HeadSums, load_seal
+from anabranch.log.settings import LogConfig
+from anabranch.log.slice import Slice
+from anabranch.log.tail import Tail
+from anabranch.record.batch import BatchHeader
+from anabranch.record.index_format import TIME_ENTRY_BYTES
+from anabranch.values import Offset, SegmentState
+
+_TIME_ENTRY = Struct(">qi")
+
+
+class Segment:
+    def __init__(
+        self, files: Files, folder: str, base_offset: Offset, config: LogConfig, cache: IndexCache
+    ) -> None:
+        self.base_offset = base_offset
+        self.folder = folder
+        self.state = SegmentState.RECOVERING
+        self.file: File = files.open(names.segment_path(folder, base_offset, names.LOG))
+        self.published_offset: Offset = base_offset
+        self.published_bytes = 0
+        self.synced_bytes = 0
+        """How much of the file is known to be on disk; moved by whoever synced."""
+        self.created_ms: int | None = None
+        self.dropped = False
+        self.verified = Ranges()
+        self.tail: Tail | None = None
+        self._files = files
+        self._config = config
+        self._cache = cache
+        self._sums: HeadSums | None = None
+        self._largest: tuple[int, Offset] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Segment {self.base_offset}..{self.published_offset} {self.state.value}>"
+
+    # --- the writer -----------------------------------------------------------------------------------------
+
+    def activate(self, tail: Tail) -> None:
+        """Become the segment that is appended to, with what is known of its content."""
+        self.tail = tail
+        self.state = SegmentState.ACTIVE
+        self.publish(tail.next_offset, tail.end_bytes)
+
+    def publish(self, end_offset: Offset, end_bytes: int) -> None:
+        """The bytes are in the file: readers may go this far."""
+        self.published_offset = end_offset
+        self.published_bytes = end_bytes
+
+    def note_appended(self, batches: Sequence[Batch]) -> None:
+        """Batches that were just written at `published_bytes`."""
+        assert self.tail is not None
+        start = self.published_bytes
+        self.tail.note(batches)
+        self.verified.add(start, self.tail.end_bytes)
+        self.publish(self.tail.next_offset, self.tail.end_bytes)
+
+    @property
+    def index_full(self) -> bool:
+        assert self.tail is not None
+        most = max(self.tail.index.size_bytes, self.tail.time_index.size_bytes)
+        return most + TIME_ENTRY_BYTES > self._config.index_bytes_max
+
+    def seal(self, next_base: Offset) -> None:
+        """No more appends; the next segment begins at `next_base`. The sidecars may have to wait for room on
+        the disk."""
+        assert self.tail is not None
+        self.published_offset = next_base
+        self.state = SegmentState.SEALED
+        self.tail.finish()
+        self._largest = (self.tail.max_timestamp, self.tail.max_timestamp_offset)
+        with suppress(OSError):  # Derived data: `save` is asked again later, and a reader could do without.
+            self.save()
+
+    def save(self, *, closing: bool = False) -> None:
+        """Write the indexes out (not synced), and the seal of a sealed or closing segment, which then needs
+        no memory."""
+        if self.tail is None:
+            return
+        sealed = self.state is SegmentState.SEALED
+        if sealed or closing:
+            self.tail.finish()
+        # The time index first: were only the other there after a kill, the largest timestamp would be taken
+        # as too small.
+        self._write(names.TIME_INDEX, self.tail.time_index.dump())
+        self._write(names.INDEX, self.tail.index.dump())
+        if sealed or closing:
+            seal = self.tail.sums.dump(self.published_offset, self.published_bytes, final=sealed)
+            self._write(names.SEAL, seal)
+        if sealed:
+            self._cache.put(self.file.path, (self.tail.index, self.tail.time_index))
+            self.tail = None
+
+    def reopen(self, size: int) -> None:
+        """Become the active segment again, cut to `size` (a batch boundary), durably. The sidecars are made
+        anew."""
+        for path in self.paths()[1:]:
+            if self._files.exists(path):
+                self._files.unlink(path)
+        self.file.truncate(size)
+        self.file.sync()
+        self._cache.discard(self.file.path)
+        self._sums, self._largest = None, None
+        self.verified.cut(size)
+        self.published_bytes = size
+        tail = Tail(self.base_offset, self._config.index_interval_bytes)
+        for batches in Scan(self.file, 0, size, self.base_offset, check_crc=False):
+            tail.note(batches)
+        self.activate(tail)
+        self.synced_bytes = size
+
+    def sync(self) -> None:
+        """Any thread. Make the log durable up to what was published when this began."""
+        covered = self.published_bytes
+        if covered == self.synced_bytes or self.dropped:
+            return
+        try:
+            self.file.sync()
+        except OSError:
+            if self.dropped:
+                return  # Retention or the cleaner removed it meanwhile; there is nothing left to keep.
+            raise
+        self.synced_bytes = covered
+
+    def close(self) -> None:
+        self._cache.discard(self.file.path)
+        self.file.close()
+
+    # --- readers: the writer's thread -----------------------------------------------------------------------
+
+    def locate(self, offset: Offset) -> Located | None:
+        """The first batch whose last offset is not below `offset`; None if the segment ends before."""
+        if offset >= self.published_offset:
+            return None
+        if self.tail is not None:
+            position = self.tail.position_of(offset)
+            if position is not None:
+                return hop_to(self.file, position, self.published_bytes, -1)
+        return self._locate_by_index(offset, may_rebuild=True)
+
+    def _locate_by_index(self, offset: Offset, *, may_rebuild: bool) -> Located | None:
+        index, _ = self._indexes()
+        entry = index.entry_at_or_before(offset - self.base_offset)
+        if entry is None:
+            return hop_to(self.file, 0, self.published_bytes, offset)
+        relative_offset, position = entry
+        try:
+            indexed = hop_to(self.file, position, self.published_bytes, -1)
+            if indexed is None or indexed.last_offset != self.base_offset + relative_offset:
+                raise CorruptDataError(
+                    f"The index of {self.file.path} disagrees with it at position {position}."
+                )
+        except CorruptDataError:
+            # Either the index or the log lies. If the log is whole as a chain of batches, it was the index.
+            if not may_rebuild:
+                raise
+            self.rebuild_indexes()
+            return self._locate_by_index(offset, may_rebuild=False)
+        if indexed.last_offset >= offset:
+            return indexed
+        return hop_to(self.file, position, self.published_bytes, offset)
+
+    def slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool) -> Slice | None:
+        """Whole batches from the one that holds `start`, or the next; None if the segment ends before."""
+        tail = self.tail
+        position = tail.position_of(start) if tail is not None and start < self.published_offset else None
+        first_end = tail.batch_end(position) if tail is not None and position is not None else None
+        walked_from = position
+        if position is None or first_end is None:
+            first = self.locate(start)
+            if first is None:
+                return None
+            position, first_end, walked_from = first.position, first.position + first.size, first.walked_from
+        limit = self._limit(upto)
+        end = self._slice_end(position, first_end, limit, bytes_max, whole_first)
+        assert walked_from is not None
+        return self._make_slice(position, end, walked_from)
+
+    def _make_slice(self, position: int, end: int, walked_from: int) -> Slice:
+        if end <= position or self.verified.covers(walked_from, end):
+            return Slice(self.file, position, max(0, end - position))
+        regions = self._head_sums().regions(walked_from, end)
+        wanted = [region for region in regions if not self.verified.covers(region.start, region.end)]
+        return Slice(self.file, position, end - position, wanted, self.verified.add)
+
+    def _limit(self, upto: Offset) -> int:
+        """Where the first batch begins that reaches `upto` or beyond."""
+        if upto >= self.published_offset:
+            return self.published_bytes
+        if self.tail is not None and (position := self.tail.position_of(upto)) is not None:
+            return position
+        located = self.locate(upto)
+        return located.position if located is not None else self.published_bytes
+
+    def _slice_end(self, position: int, first_end: int, limit: int, bytes_max: int, whole_first: bool) -> int:
+        if first_end > limit:
+            return position
+        if position + bytes_max >= limit:
+            return limit
+        if first_end - position > bytes_max:
+            return first_end if whole_first else position
+        boundary = None
+        if self.tail is not None:
+            boundary = self.tail.boundary_within(position, position + bytes_max)
+        if boundary is None:
+            boundary = self._indexes()[0].last_position_within(position, position + bytes_max)
+        if boundary is None or boundary < first_end:
+            boundary = last_whole(self.file, position, limit, bytes_max)
+        return max(first_end, boundary)
+
+    def headers(self, start: Offset) -> Iterator[BatchHeader]:
+        """Headers of the batches from the one that holds `start`, up to what is published now."""
+        first = self.locate(start)
+        return (
+            headers_from(self.file, first.position, self.published_bytes) if first is not None else iter(())
+        )
+
+    def headers_at(self, position: int) -> Iterator[BatchHeader]:
+        """Headers from a batch boundary on."""
+        return headers_from(self.file, position, self.published_bytes)
+
+    # --- time -----------------------------------------------------------------------------------------------
+
+    def largest_timestamp(self) -> tuple[int, Offset]:
+        """The largest timestamp and the last offset of the batch that has it; -1 if no record has one."""
+        if self.tail is not None:
+            return self.tail.max_timestamp, self.tail.max_timestamp_offset
+        if self._largest is None:
+            self._largest = self._read_largest_timestamp()
+        return self._largest
+
+    def _read_largest_timestamp(self) -> tuple[int, Offset]:
+        """From the last entry of the time index: retention asks every segment, so none is loaded whole."""
+        path = names.segment_path(self.folder, self.base_offset, names.TIME_INDEX)
+        try:
+            size = self._files.size(path)
+            file = self._files.open(path)
+            entry = file.pread(TIME_ENTRY_BYTES, size - TIME_ENTRY_BYTES) if size >= TIME_ENTRY_BYTES else b""
+            file.close()
+            if size % TIME_ENTRY_BYTES == 0 and len(entry) == TIME_ENTRY_BYTES:
+                timestamp, relative_offset = _TIME_ENTRY.unpack(entry)
+                if timestamp >= 0 and 0 <= relative_offset < self.published_offset - self.base_offset:
+                    return timestamp, Offset(self.base_offset + relative_offset)
+        except OSError:
+            pass  # Missing or unreadable, which the rebuild below answers.
+        tail = self.rebuild_indexes()
+        return tail.max_timestamp, tail.max_timestamp_offset
+
+    def offset_before(self, timestamp: int) -> Offset:
+        """An offset below which every record of the segment is earlier than `timestamp`."""
+        return Offset(self.base_offset + self._indexes()[1].offset_before(timestamp))
+
+    # --- indexes --------------------------------------------------------------------------------------------
+
+    def _indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        if self.tail is not None:
+            return self.tail.index, self.tail.time_index
+        return self._cache.get(self.file.path, self._load_indexes)
+
+    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        try:
+            return self.read_indexes()
+        except (OSError, CorruptDataError):
+            tail = self.rebuild_indexes()
+            return tail.index, tail.time_index
+
+    def read_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """As they are on disk; OSError or CorruptDataError if they cannot be used."""
+        index = OffsetIndex.load(self._read(names.INDEX), self.published_bytes)
+        return index, TimeIndex.load(self._read(names.TIME_INDEX))
+
+    def rebuild_indexes(self) -> Tail:
+        """Make both indexes anew by walking the log; CorruptDataError if the walk cannot reach its end."""
+        tail = Tail(self.base_offset, self._config.index_interval_bytes)
+        scan = Scan(self.file, 0, self.published_bytes, self.base_offset, check_crc=False)
+        for batches in scan:
+            tail.note(batches)
+        if scan.reason is not None:
+            raise CorruptDataError(f"{self.file.path} is damaged at position {scan.position}: {scan.reason}.")
+        tail.finish()
+        self._cache.put(self.file.path, (tail.index, tail.time_index))
+        self.write_indexes(tail)
+        return tail
+
+    def write_indexes(self, tail: Tail) -> None:
+        """Replace the index files of a sealed segment. On a full disk those in memory serve until they are
+        made again."""
+        with suppress(OSError):
+            self._write(names.TIME_INDEX, tail.time_index.dump())
+            self._write(names.INDEX, tail.index.dump())
+
+    def _head_sums(self) -> HeadSums:
+        if self.tail is not None:
+            self.tail.sums.close_region()
+            return self.tail.sums
+        if self._sums is None:
+            self._sums = self.read_sums()
+        return self._sums
+
+    def read_sums(self) -> HeadSums:
+        """Of the seal on disk, or none at all: then batches are verified by their own CRCs alone."""
+        try:
+            seal = load_seal(self._read(names.SEAL))
+        except (OSError, CorruptDataError):
+            return HeadSums()
+        return seal.sums if seal.log_bytes <= self.published_bytes else HeadSums()
+
+    # --- files ----------------------------------------------------------------------------------------------
+
+    def paths(self) -> list[str]:
+        """Every file of the segment, the `.log` first."""
+        return [names.segment_path(self.folder, self.base_offset, suffix) for suffix in names.SUFFIXES]
+
+    def sync_sidecars(self) -> None:
+        """Any thread; after `save`. A sidecar that is not there yet is made again when it is missed."""
+        for path in self.paths()[1:]:
+            self._sync_if_there(path)
+
+    def _sync_if_there(self, path: str) -> None:
+        if self._files.exists(path):
+            file = self._files.open(path)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
+    def _read(self, suffix: str) -> bytes:
+        return self._files.read(names.segment_path(self.folder, self.base_offset, suffix))
+
+    def _write(self, suffix: str, data: bytes) -> None:
+        self._files.write(names.segment_path(self.folder, self.base_offset, suffix), data)
+
+
+__all__ = ["NO_TIMESTAMP", "Segment"]

@@ -1,0 +1,236 @@
+import errno
+
+import pytest
+from log_helpers import NOW_MS, Open, fill, make_batch, offsets_of, read_all
+
+from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
+from anabranch.testing.fake_disk import FakeDisk
+from anabranch.values import Offset, SegmentState
+
+
+def test_what_was_appended_is_read_back_byte_for_byte(both_disks: Open) -> None:
+    log = both_disks(segment_bytes=1000)
+    written = fill(log, 50, count=3)
+    assert len(log.segments) > 5
+    assert read_all(log) == written
+    assert read_all(log, bytes_max=1) == written
+    assert read_all(log, bytes_max=300) == written
+
+
+def test_a_clean_close_and_open_keeps_everything_without_a_scan(both_disks: Open) -> None:
+    log = both_disks(segment_bytes=3000, index_interval_bytes=100)
+    written = fill(log, 60, count=2)
+    log.close()
+    again = both_disks(clean=True, segment_bytes=3000, index_interval_bytes=100)
+    assert again.scanned_bytes == 0
+    assert again.end_offset == again.synced_offset == 120
+    assert read_all(again) == written
+    written += fill(again, 5)
+    assert read_all(again) == written
+
+
+def test_a_read_from_every_offset_begins_with_the_batch_that_holds_it(both_disks: Open) -> None:
+    log = both_disks(segment_bytes=2000, index_interval_bytes=150)
+    fill(log, 40, count=5)
+    log.close()
+    log = both_disks(clean=True, segment_bytes=2000, index_interval_bytes=150)
+    for offset in range(200):
+        assert offsets_of(read_all(log, offset, bytes_max=1)[:1]) == list(
+            range(offset // 5 * 5, offset // 5 * 5 + 5)
+        )
+
+
+def test_one_append_may_fill_several_segments(both_disks: Open) -> None:
+    log = both_disks(segment_bytes=300)
+    batches = [make_batch(offset) for offset in range(20)]
+    log.append(batches, NOW_MS)
+    assert read_all(log) == [bytes(batch[0]) for batch in batches]
+    assert all(segment.published_bytes <= 300 for segment in log.segments)
+    states = [segment.state for segment in log.segments]
+    assert states == [SegmentState.SEALED] * (len(states) - 1) + [SegmentState.ACTIVE]
+
+
+def test_a_read_stops_before_the_offset_it_may_not_reach(open_log: Open) -> None:
+    log = open_log(segment_bytes=600)
+    fill(log, 20)
+    for upto in range(21):
+        batches: list[int] = []
+        start = Offset(0)
+        while (found := log.slice(start, 10_000, Offset(upto))).count:
+            batches += offsets_of([found.read()])[:1]
+            start = Offset(batches[-1] + found.count // len(make_batch(0)[0]))
+        assert start == upto
+
+
+def test_a_read_at_the_limit_is_empty_and_beyond_the_log_an_error(open_log: Open) -> None:
+    log = open_log()
+    fill(log, 3)
+    assert log.slice(Offset(3), 100, Offset(3)).count == 0
+    assert log.slice(Offset(2), 100, Offset(2)).count == 0
+    with pytest.raises(OffsetOutOfRangeError):
+        log.slice(Offset(4), 100, Offset(3))
+    log.advance_start(Offset(2))
+    with pytest.raises(OffsetOutOfRangeError):
+        log.slice(Offset(1), 100, Offset(3))
+
+
+def test_the_first_batch_comes_whole_only_if_asked_for(open_log: Open) -> None:
+    log = open_log()
+    first, *_ = fill(log, 3)
+    assert log.slice(Offset(0), 10, Offset(3)).count == len(first)
+    assert log.slice(Offset(0), 10, Offset(3), whole_first=False).count == 0
+    assert log.slice(Offset(0), len(first) + 1, Offset(3), whole_first=False).count == len(first)
+
+
+def test_a_segment_rolls_before_a_relative_offset_overflows(open_log: Open) -> None:
+    log = open_log()
+    fill(log, 2)
+    far = 2**31 + 1
+    log.append([make_batch(far)], NOW_MS)
+    assert [segment.base_offset for segment in log.segments] == [0, far]
+    assert offsets_of(read_all(log)) == [0, 1, far]
+
+
+def test_an_empty_segment_makes_room_for_one_that_begins_far_away(open_log: Open) -> None:
+    log = open_log()
+    log.append([make_batch(2**33)], NOW_MS)
+    assert [segment.base_offset for segment in log.segments] == [2**33]
+    log.close()
+    assert offsets_of(read_all(open_log(clean=True), 2**33)) == [2**33]
+
+
+def test_a_segment_rolls_by_age_of_its_records_and_when_asked(open_log: Open) -> None:
+    log = open_log(segment_ms=1000)
+    log.append([make_batch(0, timestamp=5000)], NOW_MS)
+    log.append([make_batch(1, timestamp=6000)], NOW_MS)
+    assert len(log.segments) == 1
+    log.append([make_batch(2, timestamp=6001)], NOW_MS)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+    assert not log.roll_if_due(NOW_MS + 1000)
+    assert log.roll_if_due(NOW_MS + 1001)
+    assert not log.roll_if_due(NOW_MS + 9000)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 3]
+
+
+def test_a_segment_rolls_when_its_index_is_full(open_log: Open) -> None:
+    log = open_log(index_interval_bytes=1, index_bytes_max=60)
+    fill(log, 30)
+    assert len(log.segments) > 3
+    assert all(disk_bytes <= 60 for disk_bytes in (s._indexes()[1].size_bytes for s in log.segments))
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_failed_write_keeps_nothing_and_the_next_one_works(
+    disk: FakeDisk, open_log: Open, error: int
+) -> None:
+    log = open_log(segment_bytes=500)
+    written = fill(log, 3)
+    files_before = disk.list("data/t-0")
+    for failing in range(1, 6):
+        disk.fail_next("write", error)
+        with pytest.raises(StorageError):
+            log.append([make_batch(offset) for offset in range(3, 3 + failing * 3)], NOW_MS)
+        assert log.end_offset == 3
+        assert disk.list("data/t-0") == files_before
+    written += fill(log, 10)
+    assert read_all(log) == written
+
+
+def test_a_failure_in_the_second_segment_takes_back_the_first(disk: FakeDisk, open_log: Open) -> None:
+    log = open_log(segment_bytes=500)
+    written = fill(log, 3)
+    disk.fail_next("create")
+    with pytest.raises(StorageError):
+        log.append([make_batch(offset) for offset in range(3, 20)], NOW_MS)
+    assert (log.end_offset, len(log.segments)) == (3, 1)
+    assert disk.size("data/t-0/00000000000000000000.log") == sum(map(len, written))
+
+
+def test_a_short_write_is_completed_or_taken_back(disk: FakeDisk, open_log: Open) -> None:
+    log = open_log()
+    written = fill(log, 2)
+    disk.short_next(10)
+    written += fill(log, 1)
+    assert read_all(log) == written
+    disk.short_next(10)
+    disk.capacity_bytes = disk._used_bytes() + 30
+    with pytest.raises(StorageError):
+        log.append([make_batch(3)], NOW_MS)
+    assert disk.size("data/t-0/00000000000000000000.log") == sum(map(len, written))
+
+
+def test_a_full_disk_refuses_writes_serves_reads_and_goes_on_when_room_returns(
+    disk: FakeDisk, open_log: Open
+) -> None:
+    log = open_log(segment_bytes=800)
+    written = fill(log, 10)
+    disk.capacity_bytes = disk._used_bytes() + 50
+    for _ in range(3):
+        with pytest.raises(StorageError):
+            log.append([make_batch(10)], NOW_MS)
+        assert read_all(log) == written
+    disk.capacity_bytes = None
+    written += fill(log, 10)
+    log.close()
+    assert read_all(open_log(clean=True)) == written
+
+
+def test_a_write_that_cannot_be_taken_back_fences_the_log(disk: FakeDisk, open_log: Open) -> None:
+    log = open_log()
+    fill(log, 2)
+    disk.fail_next("write")
+    disk.fail_next("truncate")
+    with pytest.raises(FencedLogError):
+        log.append([make_batch(2)], NOW_MS)
+    with pytest.raises(FencedLogError):
+        log.append([make_batch(2)], NOW_MS)
+    assert offsets_of(read_all(log)) == [0, 1]
+
+
+def test_a_failed_sync_fences_the_log_for_good_and_a_restart_finds_what_the_disk_has(
+    disk: FakeDisk, open_log: Open
+) -> None:
+    log = open_log()
+    fill(log, 4)
+    assert log.sync() == 4
+    fill(log, 4)
+    disk.fail_next("sync")
+    with pytest.raises(FencedLogError):
+        log.sync()
+    for _ in range(2):
+        with pytest.raises(FencedLogError):
+            log.sync()
+        with pytest.raises(FencedLogError):
+            log.append([make_batch(8)], NOW_MS)
+    assert log.synced_offset == 4
+    assert log.recovery_mark == (4, 4)
+    disk.kill()
+    assert open_log(point=4).end_offset == 4
+
+
+def test_sync_reaches_segments_sealed_since_the_last_one(disk: FakeDisk, open_log: Open) -> None:
+    log = open_log(segment_bytes=300)
+    fill(log, 20)
+    assert log.sync() == 20 == log.synced_offset
+    for segment in log.segments:
+        inode = disk.inode(segment.file.path)
+        assert inode.durable == inode.visible
+    assert log.sync() == 20
+
+
+def test_truncation_forgets_batches_durably_and_appends_go_on(both_disks: Open) -> None:
+    log = both_disks(segment_bytes=1000, index_interval_bytes=100)
+    written = fill(log, 40, count=2)
+    log.truncate_to(Offset(31))
+    assert log.end_offset == 30
+    assert read_all(log) == written[:15]
+    written[15:] = fill(log, 10)
+    assert read_all(log) == written
+    log.close()
+    assert read_all(both_disks(clean=True)) == written
+
+
+def test_headers_come_from_the_asked_offset_to_the_end(open_log: Open) -> None:
+    log = open_log(segment_bytes=700)
+    fill(log, 12, count=2)
+    assert [header.base_offset for header in log.batch_headers(Offset(5))] == list(range(4, 24, 2))
