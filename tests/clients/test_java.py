@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from .registries import kafka_jars, or_skip, program
+from .samples import CODECS
 
 pytestmark = pytest.mark.interop
 
@@ -16,7 +17,7 @@ SOURCES = Path(__file__).with_name("java")
 COMPILE_S_MAX = 120.0
 RUN_S_MAX = 240.0
 CHECKS = (
-    *(f"records_{codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")),
+    *(f"records_{codec}" for codec in CODECS),
     "records_without_idempotence",
     "idempotent_production",
     "group_RangeAssignor",
