@@ -7,6 +7,7 @@ Runs on the loop's thread only. Every change of a group ends in `_carry_out`; ev
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from anabranch.broker.groups.append_lane import Append, AppendLane
 from anabranch.broker.groups.classic_group import ClassicGroup
@@ -70,7 +71,8 @@ class CoordinatorBase:
         """When `tick` has something to do, on the monotonic clock."""
         if self._is_loading or self._is_closed:
             return None
-        return min(self._next_check_ms, self._deadlines.next_ms() or self._next_check_ms)
+        next_ms = self._deadlines.next_ms()
+        return self._next_check_ms if next_ms is None else min(self._next_check_ms, next_ms)
 
     def tick(self, now_ms: int) -> None:
         """Do what is due by now."""
@@ -168,11 +170,14 @@ class CoordinatorBase:
                 self._settle(group)
             _wake(done, error)
 
-        self._lane(group_id).submit(records, finish, offsets)
+        if records:
+            self._lane(group_id).submit(records, finish, offsets)
+        else:
+            finish(None)  # The log has never heard of it, so it need not hear of its end.
         return done
 
 
-def _wake(waiter: "asyncio.Future[object]", outcome: object) -> None:
+def _wake(waiter: "asyncio.Future[Any]", outcome: object) -> None:
     """Errors travel as results: one that nobody came to fetch, because its client hung up, is no defect."""
     if not waiter.done():
         waiter.set_result(outcome)

@@ -1,0 +1,26 @@
+"""Topics in a consumer's metadata."""
+
+import pytest
+from group_bench import subscription
+
+from anabranch.broker.groups.subscription import subscribed_topics
+
+
+@pytest.mark.parametrize("version", [0, 1, 3, 9])
+def test_topics_are_read_from_every_version(version: int) -> None:
+    assert subscribed_topics(subscription("a", "bé", version=version)) == {"a", "bé"}
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        b"",
+        b"\0",
+        b"\xff\xff\0\0\0\0",
+        b"\0\0\xff\xff\xff\xff",
+        b"\0\0\0\0\0\1\0\5ab",
+        b"\0\0\0\0\0\1\0\1\xff",
+    ],
+)
+def test_what_is_no_subscription_is_none(metadata: bytes) -> None:
+    assert subscribed_topics(metadata) is None
