@@ -1,0 +1,255 @@
+import fcntl
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from anabranch.cli.main import main
+from anabranch.log.log import Log
+from anabranch.log.real_files import RealFiles
+from anabranch.log.settings import LogConfig
+from anabranch.record.builder import BatchBuilder
+
+BATCHES = 80
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["log", *map(str, arguments)])
+
+
+def batch_at(offset, key=b"key"):
+    builder = BatchBuilder(base_offset=offset, generation=0)
+    builder.add(key, b"value %d" % offset, timestamp_ms=1_700_000_000_000 + offset)
+    return builder.build()
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data folder with one partition of several segments, closed cleanly."""
+    folder = tmp_path / "data" / "demo-0"
+    folder.mkdir(parents=True)
+    (tmp_path / "data" / ".lock").touch()
+    config = LogConfig(segment_bytes=1024, index_interval_bytes=100)
+    log = Log.open(RealFiles(), str(folder), config, clean=False)
+    for offset in range(BATCHES):
+        log.append([(batch_at(offset), offset, offset, 1_700_000_000_000 + offset)], 1_700_000_000_000)
+    log.close(clean=True)
+    return tmp_path / "data"
+
+
+def segments(data):
+    found = sorted((data / "demo-0").glob("*.log"))
+    assert len(found) > 3
+    return found
+
+
+def flip(path, position):
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+
+
+def findings(data, *arguments):
+    result = run("verify", data, "--format", "json", *arguments)
+    (report,) = json.loads(result.stdout)
+    assert (result.exit_code == 1) is bool(report["findings"])
+    return report["findings"]
+
+
+def kinds(data):
+    return [(finding["kind"], finding["file"]) for finding in findings(data)]
+
+
+def test_whole_folder_is_found_intact(data):
+    result = run("verify", data, "--format", "json")
+    (report,) = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (report["partition"], report["intact"], report["end_offset"]) == ("demo-0", True, BATCHES)
+    assert (report["batches"], report["segments"]) == (BATCHES, len(segments(data)))
+
+
+def test_text_names_the_partition_and_its_verdict(data):
+    result = run("verify", data / "demo-0")
+    assert result.exit_code == 0
+    assert "demo-0" in result.stdout
+    assert "intact" in result.stdout
+
+
+@pytest.mark.parametrize("number", [0, 1, -1])
+def test_flipped_bit_in_a_record_is_found_where_it_is(data, number):
+    path = segments(data)[number]
+    flip(path, path.stat().st_size - 3)
+    found = findings(data)
+    assert (found[0]["kind"], found[0]["file"]) == ("data", path.name)
+    assert "checksum" in found[0]["problem"]
+
+
+def test_changed_generation_which_no_crc_covers_is_found_by_the_seal(data):
+    path = segments(data)[0]
+    flip(path, 15)
+    assert kinds(data) == [("heads", path.name)]
+
+
+def test_cut_tail_is_found(data):
+    path = segments(data)[-1]
+    os.truncate(path, path.stat().st_size - 5)
+    assert ("data", path.name) in kinds(data)
+
+
+def test_missing_segment_is_found(data):
+    segments(data)[1].unlink()
+    assert ("data", segments(data)[0].name) in kinds(data)
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_missing_index_is_found(data, suffix):
+    path = segments(data)[1].with_suffix(suffix)
+    path.unlink()
+    assert kinds(data) == [("index", path.name)]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "position"), [(".index", 3), (".index", 7), (".timeindex", 7), (".timeindex", 11)]
+)
+def test_index_that_disagrees_with_the_log_is_found(data, suffix, position):
+    path = segments(data)[1].with_suffix(suffix)
+    flip(path, position)
+    assert kinds(data) == [("index", path.name)]
+
+
+def test_gap_is_damage_unless_the_topic_was_compacted(tmp_path):
+    folder = tmp_path / "demo-0"
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(bytes(batch_at(0) + batch_at(5)))
+    assert "4 offsets are missing" in findings(tmp_path)[0]["problem"]
+    assert findings(tmp_path, "--gaps-allowed") == []
+
+
+# --- dump --------------------------------------------------------------------------------------------------
+
+
+def test_dump_shows_every_batch_in_order(data):
+    lines = [json.loads(line) for line in run("dump", data, "--format", "ndjson").stdout.splitlines()]
+    assert [line["base_offset"] for line in lines] == list(range(BATCHES))
+    assert all(line["crc_holds"] and line["records"] == 1 for line in lines)
+
+
+def test_dump_begins_and_ends_where_it_is_told(data):
+    result = run("dump", data, "--from", 17, "--max", 2, "--format", "json")
+    assert [batch["base_offset"] for batch in json.loads(result.stdout)] == [17, 18]
+
+
+def test_dump_shows_records(data):
+    (batch,) = json.loads(run("dump", data, "--from", 3, "--max", 1, "--records", "--format", "json").stdout)
+    assert batch["records"] == [
+        {"offset": 3, "timestamp": 1_700_000_000_003, "key": "key", "value": "value 3", "headers": []}
+    ]
+    assert "3 1700000000003\tkey\tvalue 3\n" in run("dump", data, "--records").stdout
+
+
+def test_dump_reads_one_file(data):
+    result = run("dump", segments(data)[1], "--format", "ndjson")
+    assert json.loads(result.stdout.splitlines()[0])["base_offset"] == int(segments(data)[1].stem)
+
+
+def test_dump_of_nothing_is_an_empty_array(data):
+    assert json.loads(run("dump", data, "--from", 10_000, "--format", "json").stdout) == []
+
+
+def test_dump_marks_a_batch_whose_checksum_does_not_hold_and_shows_none_of_its_records(data):
+    flip(segments(data)[0], 70)
+    first = run("dump", data, "--records", "--max", 1).stdout
+    assert "CRC-DOES-NOT-HOLD" in first
+    assert first.count("\n") == 1
+
+
+# --- repair ------------------------------------------------------------------------------------------------
+
+
+def damage(data):
+    path = segments(data)[2]
+    flip(path, path.stat().st_size - 3)
+    return path
+
+
+def content(data):
+    return {path.name: path.read_bytes() for path in (data / "demo-0").iterdir() if path.is_file()}
+
+
+def test_dry_run_says_what_would_be_done_and_does_nothing(data):
+    path = damage(data)
+    before = content(data)
+    result = run("repair", data, "--dry-run", "--format", "json")
+    steps = json.loads(result.stdout)["steps"]
+    assert steps[0]["file"] == path.name
+    assert steps[0]["step"].startswith("cut ")
+    assert [step["step"] for step in steps[1:4]] == ["move to quarantine/"] * 3
+    assert content(data) == before
+
+
+def test_repair_needs_a_yes(data):
+    damage(data)
+    before = content(data)
+    result = run("repair", data)
+    assert result.exit_code == 2
+    assert content(data) == before
+
+
+def test_repair_keeps_everything_before_the_damage_and_deletes_nothing_after_it(data):
+    path = damage(data)
+    later = {one.name for one in segments(data)[3:]}
+    result = run("repair", data, "--yes")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert findings(data) == []
+    kept = [
+        json.loads(line)["base_offset"]
+        for line in run("dump", data, "--format", "ndjson").stdout.splitlines()
+    ]
+    assert kept == list(range(len(kept)))
+    assert len(kept) > int(path.stem)
+    assert later <= {one.name for one in (data / "demo-0" / "quarantine").iterdir()}
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".seal"])
+def test_repair_makes_derived_files_anew_without_touching_records(data, suffix):
+    path = segments(data)[1].with_suffix(suffix)
+    records = {one.name: one.read_bytes() for one in segments(data)}
+    flip(path, 7)
+    assert kinds(data) == [("index", path.name)]
+    assert run("repair", data, "--yes").exit_code == 0
+    assert findings(data) == []
+    assert {one.name: one.read_bytes() for one in segments(data)} == records
+
+
+def test_repair_of_an_intact_folder_changes_nothing(data):
+    before = content(data)
+    result = run("repair", data, "--yes")
+    assert "Nothing is damaged." in result.stdout
+    assert content(data) == before
+
+
+# --- the folder --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["verify", "dump", "repair"])
+def test_folder_of_a_running_node_is_refused(data, name):
+    with open(data / ".lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        result = run(name, data / "demo-0")
+    assert result.exit_code == 1
+    assert "is in use" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["verify", "dump", "repair"])
+def test_place_without_partitions_is_refused(tmp_path, name):
+    assert "holds no partition" in run(name, tmp_path).stderr
+    assert "There is nothing at" in run(name, tmp_path / "none").stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unknown_partition_is_refused_with_how_they_are_named(data):
+    assert (
+        "holds no partition demo-7: it is named like demo-0"
+        in run("verify", data, "--partition", "demo-7").stderr
+    )
