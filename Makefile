@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test
+.PHONY: help setup run check test compat
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,10 +23,13 @@ run: $(STAMP) ## start a node
 	$(BIN)/anabranch up
 
 check: $(STAMP) ## format, lint, types, import directions
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests tools
+	$(BIN)/ruff check src tests tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## every test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
+
+compat: $(STAMP) ## franz-go's own test suite against a node, scored by class
+	PYTHONPATH=tests $(BIN)/python tools/franz_go_suite.py $(CLASSES)
