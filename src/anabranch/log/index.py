@@ -53,10 +53,12 @@ class OffsetIndex:
         found = bisect_right(self.offsets, relative_offset) - 1
         return (self.offsets[found], self.positions[found]) if found >= 0 else None
 
-    def last_position_within(self, first: int, last: int) -> int | None:
-        """The greatest indexed position in (first, last]: a batch is known to begin there."""
+    def last_entry_within(self, first: int, last: int) -> tuple[int, int] | None:
+        """The entry with the greatest position in (first, last]: a batch is known to begin there."""
         found = bisect_right(self.positions, last) - 1
-        return self.positions[found] if found >= 0 and self.positions[found] > first else None
+        if found < 0 or self.positions[found] <= first:
+            return None
+        return self.offsets[found], self.positions[found]
 
     def cut(self, size: int) -> None:
         """Forget entries of batches that begin at `size` or later."""

@@ -123,6 +123,9 @@ class RealFiles:
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 
@@ -170,6 +173,10 @@ class RealFiles:
     def free_bytes(self, folder: str) -> int:
         stats = os.statvfs(folder)
         return stats.f_bavail * stats.f_frsize
+
+    def total_bytes(self, folder: str) -> int:
+        status = os.statvfs(folder)
+        return status.f_blocks * status.f_frsize
 
     def lock(self, path: str) -> "RealLock":
         return RealLock(path)

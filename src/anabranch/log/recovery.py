@@ -57,6 +57,7 @@ class Opener:
             self.result.segments.append(segment)
             if following is None or problem is not None:
                 if problem is not None:
+                    segment.state = SegmentState.RECOVERING
                     self._set_aside(bases[number + 1 :], problem)
                 self._open_active(segment, torn=problem is not None)
                 break
@@ -124,14 +125,14 @@ class Opener:
 
     def _scan_sealed(self, segment: Segment, following: Offset) -> str | None:
         segment.file.forget_cache()
-        scan = Scan(segment.file, 0, segment.published_bytes, segment.base_offset, check_crc=True)
+        scan = Scan(segment.file, 0, segment.published_bytes, segment.offsets, check_crc=True)
         tail = Tail(segment.base_offset, self.config.index_interval_bytes)
         for batches in scan:
             tail.note(batches)
         self.result.scanned_bytes += scan.position
         if scan.reason is not None:
             return f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}"
-        if scan.next_offset > following or (scan.next_offset < following and not self.config.compacted):
+        if scan.next_offset < following and not self.config.compacted:
             return f"{segment.file.path} ends before {scan.next_offset} and is followed by {following}"
         segment.verified.add(0, scan.position)
         tail.finish()
@@ -175,7 +176,7 @@ class Opener:
         except (OSError, CorruptDataError):
             index, time_index = OffsetIndex(), TimeIndex()
         tail, start = self._resumed(segment, index, time_index)
-        scan = Scan(segment.file, start, segment.published_bytes, segment.base_offset, check_crc=False)
+        scan = Scan(segment.file, start, segment.published_bytes, segment.offsets, check_crc=False)
         for batches in scan:
             tail.note(batches)
         return tail if scan.reason is None else None
@@ -185,7 +186,7 @@ class Opener:
         index, time_index = self._indexes_below_point(segment)
         tail, start = self._resumed(segment, index, time_index)
         end = segment.published_bytes
-        scan = Scan(segment.file, start, end, segment.base_offset, check_crc=True)
+        scan = Scan(segment.file, start, end, segment.offsets, check_crc=True)
         for batches in scan:
             tail.note(batches)
         self.result.scanned_bytes += scan.position - start

@@ -37,8 +37,8 @@ bytes."""
 class Scan:
     """One walk over [position, end). Iterate: each turn is the whole batches of one chunk.
 
-    Afterwards `position` is where the last good batch ends, `next_offset` what follows it, and `reason` says
-    why the walk ended early, or is None.
+    Batches must have growing offsets within `offsets`. Afterwards `position` is where the last good batch
+    ends, `next_offset` what follows it, and `reason` says why the walk ended early, or is None.
     """
 
     def __init__(
@@ -46,16 +46,17 @@ class Scan:
         file: File,
         position: int,
         end: int,
-        next_offset: int,
+        offsets: range,
         *,
         check_crc: bool,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.position = position
-        self.next_offset = next_offset
+        self.next_offset = offsets.start
         self.reason: str | None = None
         self._file = file
         self._end = end
+        self._offset_end = offsets.stop
         self._check_crc = check_crc
         self._chunk_bytes = chunk_bytes
 
@@ -81,13 +82,19 @@ class Scan:
     def _walk(self, data: bytes) -> list[Batch]:
         view = memoryview(data)
         unpack, checked, next_offset = _SCANNED.unpack_from, self._check_crc, self.next_offset
-        left = self._end - self.position
+        left, offset_end = self._end - self.position, self._offset_end
         batches: list[Batch] = []
         at, size = 0, len(data)
         while size - at >= HEADER_BYTES:
             base, length, magic, crc, delta, max_timestamp, count = unpack(data, at)
             stop = at + LOG_OVERHEAD + length
-            if magic != _MAGIC or length < _LENGTH_MIN or base < next_offset or delta < 0 or stop > left:
+            last = base + delta
+            if (
+                magic != _MAGIC
+                or length < _LENGTH_MIN
+                or stop > left
+                or not next_offset <= base <= last < offset_end
+            ):
                 self.reason = _complaint(base, length, magic, delta, next_offset, left - at)
                 break
             if stop > size:
@@ -95,7 +102,6 @@ class Scan:
             if checked and crc32c(view[at + _CRC_FROM : stop]) != crc:
                 self.reason = f"the checksum of the batch at offset {base} does not hold"
                 break
-            last = base + delta
             batches.append(
                 (stop - at, last, max_timestamp if count else NO_TIMESTAMP, view[at : at + UNSUMMED_BYTES])
             )
@@ -115,7 +121,7 @@ def _complaint(base: int, length: int, magic: int, delta: int, next_offset: int,
         return f"a batch announces {length + LOG_OVERHEAD} bytes where {left} are left"
     if base < next_offset:
         return f"offset {base} follows {next_offset - 1}"
-    return f"a batch ends {-delta} before it begins"
+    return f"a batch ends {delta} from offset {base}"
 
 
 class Located(NamedTuple):

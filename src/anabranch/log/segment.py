@@ -23,7 +23,7 @@ from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
 from anabranch.log.tail import Tail
 from anabranch.record.batch import BatchHeader
-from anabranch.record.index_format import TIME_ENTRY_BYTES
+from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES
 from anabranch.values import Offset, SegmentState
 
 _TIME_ENTRY = Struct(">qi")
@@ -53,6 +53,13 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset}..{self.published_offset} {self.state.value}>"
+
+    @property
+    def offsets(self) -> range:
+        """Those that a batch in here may have."""
+        sealed = self.state is SegmentState.SEALED
+        end = self.published_offset if sealed else self.base_offset + RELATIVE_OFFSET_MAX + 1
+        return range(self.base_offset, end)
 
     # --- the writer -----------------------------------------------------------------------------------------
 
@@ -123,8 +130,9 @@ class Segment:
         self._sums, self._largest = None, None
         self.verified.cut(size)
         self.published_bytes = size
+        self.state = SegmentState.RECOVERING
         tail = Tail(self.base_offset, self._config.index_interval_bytes)
-        for batches in Scan(self.file, 0, size, self.base_offset, check_crc=False):
+        for batches in Scan(self.file, 0, size, self.offsets, check_crc=False):
             tail.note(batches)
         self.activate(tail)
         self.synced_bytes = size
@@ -163,13 +171,8 @@ class Segment:
         entry = index.entry_at_or_before(offset - self.base_offset)
         if entry is None:
             return hop_to(self.file, 0, self.published_bytes, offset)
-        relative_offset, position = entry
         try:
-            indexed = hop_to(self.file, position, self.published_bytes, -1)
-            if indexed is None or indexed.last_offset != self.base_offset + relative_offset:
-                raise CorruptDataError(
-                    f"The index of {self.file.path} disagrees with it at position {position}."
-                )
+            indexed = self._batch_of(entry)
         except CorruptDataError:
             # Either the index or the log lies. If the log is whole as a chain of batches, it was the index.
             if not may_rebuild:
@@ -178,7 +181,15 @@ class Segment:
             return self._locate_by_index(offset, may_rebuild=False)
         if indexed.last_offset >= offset:
             return indexed
-        return hop_to(self.file, position, self.published_bytes, offset)
+        return hop_to(self.file, indexed.position, self.published_bytes, offset)
+
+    def _batch_of(self, entry: tuple[int, int]) -> Located:
+        """The batch an index entry speaks of; CorruptDataError if it is not there."""
+        relative_offset, position = entry
+        indexed = hop_to(self.file, position, self.published_bytes, -1)
+        if indexed is None or indexed.last_offset != self.base_offset + relative_offset:
+            raise CorruptDataError(f"The index of {self.file.path} disagrees with it at position {position}.")
+        return indexed
 
     def slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool) -> Slice | None:
         """Whole batches from the one that holds `start`, or the next; None if the segment ends before."""
@@ -223,10 +234,19 @@ class Segment:
         if self.tail is not None:
             boundary = self.tail.boundary_within(position, position + bytes_max)
         if boundary is None:
-            boundary = self._indexes()[0].last_position_within(position, position + bytes_max)
+            boundary = self._indexed_boundary(position, position + bytes_max)
         if boundary is None or boundary < first_end:
             boundary = last_whole(self.file, position, limit, bytes_max)
         return max(first_end, boundary)
+
+    def _indexed_boundary(self, position: int, limit: int) -> int | None:
+        entry = self._indexes()[0].last_entry_within(position, limit)
+        if entry is not None and self.tail is None:
+            try:
+                self._batch_of(entry)
+            except CorruptDataError:
+                return None  # Walk there instead: what is wrong with the log itself shows on the way.
+        return entry[1] if entry is not None else None
 
     def headers(self, start: Offset) -> Iterator[BatchHeader]:
         """Headers of the batches from the one that holds `start`, up to what is published now."""
@@ -292,7 +312,7 @@ class Segment:
     def rebuild_indexes(self) -> Tail:
         """Make both indexes anew by walking the log; CorruptDataError if the walk cannot reach its end."""
         tail = Tail(self.base_offset, self._config.index_interval_bytes)
-        scan = Scan(self.file, 0, self.published_bytes, self.base_offset, check_crc=False)
+        scan = Scan(self.file, 0, self.published_bytes, self.offsets, check_crc=False)
         for batches in scan:
             tail.note(batches)
         if scan.reason is not None:

@@ -69,7 +69,7 @@ class Slice:
 
 def verify_region(file: File, region: Region) -> None:
     """Read the region and check each batch; CorruptDataError names where it is bad."""
-    scan = Scan(file, region.start, region.end, 0, check_crc=True)
+    scan = Scan(file, region.start, region.end, range(2**63), check_crc=True)
     heads: list[Batch] = []
     try:
         for batches in scan:

@@ -212,8 +212,9 @@ class FakeDisk:
             self._locked.clear()
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Rot: one bit changes on the disk itself."""
+        """Rot: one bit changes on the disk itself, in bytes that got there."""
         inode = self.inode(path)
+        inode.sync()
         for content in (inode.visible, inode.durable):
             if position < len(content):
                 content[position] ^= 1 << bit

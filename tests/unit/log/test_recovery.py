@@ -1,0 +1,247 @@
+import pytest
+from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, read_all
+
+from anabranch.errors import CorruptDataError
+from anabranch.log.quarantine import listed
+from anabranch.testing.fake_disk import FakeDisk
+from anabranch.values import Offset
+
+LOG = f"{FOLDER}/00000000000000000000.log"
+INDEX = f"{FOLDER}/00000000000000000000.index"
+TIME_INDEX = f"{FOLDER}/00000000000000000000.timeindex"
+
+
+def stop_hard(disk: FakeDisk, log: object) -> None:
+    disk.kill()
+
+
+def test_a_tail_cut_at_every_byte_of_the_last_batch_leaves_the_batches_before(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    written = fill(open_log(), 3)
+    whole = b"".join(written)
+    for size in range(len(written[0]) + len(written[1]), len(whole)):
+        disk.kill()
+        disk.write(LOG, whole[:size])
+        log = open_log()
+        assert read_all(log) == written[:2]
+        assert disk.size(LOG) == len(written[0]) + len(written[1])
+        assert fill(log, 1) == written[2:]
+
+
+@pytest.mark.parametrize("zeros", [1, 11, 12, 16, 17, 60, 61, 62, 4096, 100_000])
+def test_a_tail_of_zeros_is_cut(open_log: Open, disk: FakeDisk, zeros: int) -> None:
+    written = fill(open_log(), 3)
+    disk.kill()
+    disk.write(LOG, bytes(zeros), disk.size(LOG))
+    log = open_log()
+    assert read_all(log) == written
+    assert (log.cut_bytes, log.quarantined) == (zeros, [])
+
+
+def test_the_scan_begins_near_the_recovery_point(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log(index_interval_bytes=300)
+    written = fill(log, 200)
+    log.flush_indexes()
+    written += fill(log, 50)
+    disk.kill()
+    again = open_log(point=195, index_interval_bytes=300)
+    assert again.scanned_bytes < len(b"".join(written[185:]))
+    assert read_all(again) == written
+    assert again.max_timestamp() == (249, NOW_MS + 249, 3)
+
+
+def test_a_log_cut_by_hand_below_its_recovery_point_still_opens(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log(index_interval_bytes=100)
+    written = fill(log, 20)
+    log.flush_indexes()
+    disk.kill()
+    disk.write(LOG, b"".join(written[:7])[:-5])
+    assert read_all(open_log(point=20)) == written[:6]
+
+
+def test_a_clean_mark_that_lies_is_found_out_by_the_last_batch(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log()
+    written = fill(log, 5)
+    log.close()
+    disk.kill()
+    disk.write(LOG, b"".join(written)[:-1])
+    assert read_all(open_log(clean=True)) == written[:4]
+
+
+def test_the_indexes_of_a_recovered_log_are_those_of_one_that_was_never_stopped(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    log = open_log(index_interval_bytes=300)
+    fill(log, 100)
+    log.flush_indexes()
+    expected = disk.read(INDEX)
+    for path in (INDEX, TIME_INDEX):
+        disk.unlink(path)
+    disk.kill()
+    log = open_log(index_interval_bytes=300)
+    log.flush_indexes()
+    assert disk.read(INDEX) == expected
+    assert len(expected) % 8 == 0
+    assert expected
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: None,
+        lambda data: b"",
+        lambda data: data[:-3],
+        lambda data: data[:24],
+        lambda data: bytes(len(data)),
+        lambda data: data[:40] + bytes(len(data) - 40),
+        lambda data: b"\xff" * len(data),
+        lambda data: data[8:16] + data[:8] + data[16:],
+        lambda data: data + (2**30).to_bytes(4, "big") * 2,
+        lambda data: bytes(reversed(data)),
+        lambda data: b"".join(
+            bytes([byte ^ 1]) if at % 8 == 7 else bytes([byte]) for at, byte in enumerate(data)
+        ),
+        lambda data: b"".join(
+            bytes([byte ^ 1]) if at % 8 == 3 else bytes([byte]) for at, byte in enumerate(data)
+        ),
+    ],
+)
+@pytest.mark.parametrize("which", [INDEX, TIME_INDEX])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_short_or_garbled_index_changes_no_answer(
+    open_log: Open, disk: FakeDisk, damage: object, which: str, clean: bool
+) -> None:
+    log = open_log(segment_bytes=4000, index_interval_bytes=200)
+    written = fill(log, 90)
+    log.close()
+    disk.kill()
+    garbled = damage(disk.read(which))  # type: ignore[operator]
+    disk.unlink(which)
+    if garbled is not None:
+        disk.write(which, garbled)
+    log = open_log(clean=clean, point=80, segment_bytes=4000, index_interval_bytes=200)
+    assert read_all(log, bytes_max=500) == written
+    for offset in range(90):
+        assert offsets_of(read_all(log, offset, bytes_max=1)[:1]) == [offset]
+    if which == INDEX:
+        for offset in range(90):
+            assert log.offset_for_time(NOW_MS + offset) == (offset, NOW_MS + offset, 3)
+
+
+def test_a_flipped_bit_anywhere_in_a_sealed_segment_is_an_error_or_harmless(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    log = open_log(segment_bytes=500, index_interval_bytes=100)
+    written = fill(log, 12)
+    log.close()
+    whole = disk.read(LOG)
+    assert len(log.segments) > 2
+    for position in range(len(whole)):
+        disk.kill()
+        disk.flip_bit(LOG, position, position % 8)
+        log = open_log(clean=True, segment_bytes=500, index_interval_bytes=100)
+        for start in (0, 1, 3):
+            with pytest.raises(CorruptDataError):
+                read_all(log, start)
+        after = log.segments[1].base_offset
+        assert read_all(log, after) == written[after:]
+        disk.flip_bit(LOG, position, position % 8)
+
+
+def test_a_flipped_bit_is_found_once_it_has_been_read_as_good_by_another_process(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    log = open_log(segment_bytes=500)
+    fill(log, 12)
+    log.close()
+    log = open_log(clean=True, segment_bytes=500)
+    read_all(log)
+    assert log.slice(Offset(0), 100, Offset(12)).verified
+    disk.kill()
+    disk.flip_bit(LOG, 70)
+    log = open_log(clean=True, segment_bytes=500)
+    found = log.slice(Offset(0), 100, Offset(12))
+    assert not found.verified
+    with pytest.raises(CorruptDataError):
+        found.verify()
+
+
+def test_segments_after_a_torn_one_are_moved_aside_and_listed(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log(segment_bytes=300)
+    written = fill(log, 12)
+    bases = [segment.base_offset for segment in log.segments]
+    log.close()
+    disk.kill()
+    torn = f"{FOLDER}/{bases[2]:020d}.log"
+    disk.write(torn, disk.read(torn)[:-7])
+    log = open_log(clean=False, segment_bytes=300)
+    assert read_all(log) == written[: bases[3] - 1]
+    moved = {entry.name for entry in log.quarantined}
+    assert {f"{base:020d}.log" for base in bases[3:]} <= moved
+    assert listed(disk, FOLDER) == log.quarantined
+    kept = disk.list(f"{FOLDER}/quarantine")
+    assert moved <= set(kept)
+    assert b"".join(disk.read(f"{FOLDER}/quarantine/{base:020d}.log") for base in bases[3:]) == b"".join(
+        written[bases[3] :]
+    )
+    again = fill(log, 4)
+    assert read_all(log) == written[: bases[3] - 1] + again
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_segment_leaves_what_comes_before_and_moves_aside_what_comes_after(
+    open_log: Open, disk: FakeDisk, clean: bool
+) -> None:
+    log = open_log(segment_bytes=300)
+    written = fill(log, 12)
+    bases = [segment.base_offset for segment in log.segments]
+    log.close()
+    disk.kill()
+    disk.unlink(f"{FOLDER}/{bases[2]:020d}.log")
+    log = open_log(clean=clean, segment_bytes=300)
+    assert read_all(log) == written[: bases[2]]
+    assert all("missing" in entry.reason for entry in log.quarantined)
+    assert len(log.quarantined) >= len(bases) - 3
+
+
+def test_a_log_file_with_an_unreadable_name_is_moved_aside(open_log: Open, disk: FakeDisk) -> None:
+    fill(open_log(), 2)
+    disk.write(f"{FOLDER}/1.log", b"what is this")
+    disk.write(f"{FOLDER}/notes.txt", b"not ours to touch")
+    disk.kill()
+    log = open_log()
+    assert [entry.name for entry in log.quarantined] == ["1.log"]
+    assert log.end_offset == 2
+    assert disk.read(f"{FOLDER}/notes.txt") == b"not ours to touch"
+
+
+def test_good_batches_behind_a_bad_one_are_kept_aside_before_the_cut(open_log: Open, disk: FakeDisk) -> None:
+    written = fill(open_log(), 5)
+    disk.kill()
+    disk.flip_bit(LOG, len(written[0]) + 70)
+    log = open_log()
+    assert read_all(log) == written[:1]
+    (entry,) = log.quarantined
+    assert entry.size_bytes == len(b"".join(written[1:]))
+
+
+def test_segments_below_the_start_of_the_log_are_removed_not_mourned(open_log: Open, disk: FakeDisk) -> None:
+    from anabranch.log.log import Log
+    from anabranch.log.settings import LogConfig
+
+    log = open_log(segment_bytes=300)
+    fill(log, 12)
+    bases = [segment.base_offset for segment in log.segments]
+    disk.kill()
+    disk.unlink(f"{FOLDER}/{bases[1]:020d}.log")
+    log = Log.open(disk, FOLDER, LogConfig(), clean=False, start_offset=Offset(bases[2] + 1))
+    assert (log.start_offset, log.end_offset, log.quarantined) == (bases[2] + 1, 12, [])
+    assert not disk.exists(LOG)
+
+
+def test_a_batch_given_twice_the_same_offset_ends_the_log_before_it(open_log: Open, disk: FakeDisk) -> None:
+    written = fill(open_log(), 4)
+    disk.kill()
+    disk.write(LOG, b"".join([*written, bytes(make_batch(2)[0])]))
+    assert read_all(open_log()) == written
