@@ -15,6 +15,7 @@ from anabranch.config.setting import (
     Synonym,
     host_and_port,
     is_loopback,
+    text_of,
 )
 from anabranch.config.settings_file import read_settings_file
 from anabranch.config.topic_settings import (
@@ -41,6 +42,7 @@ __all__ = [
     "is_loopback",
     "read_settings_file",
     "subtract_from_list",
+    "text_of",
     "validate_topic_override",
     "validate_topic_overrides",
 ]

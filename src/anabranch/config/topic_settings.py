@@ -112,6 +112,10 @@ class TopicSettings:
         4096, "Bytes of log between two entries of an index.", **_of("log.index.interval.bytes")
     )
 
+    segment_index_bytes: int = whole(
+        10_485_760, "The size of an index at which a new segment begins.", low=24
+    )
+
     # --- records ---
     max_message_bytes: int = whole(1_048_588, "The largest batch accepted.", **_of("message.max.bytes"))
     min_insync_replicas: int = whole(
@@ -162,9 +166,6 @@ class TopicSettings:
     file_delete_delay_ms: int = long(
         60_000, "No effect: a file goes as soon as no reader holds it.", has_effect=False
     )
-    segment_index_bytes: int = whole(
-        10_485_760, "No effect: indexes grow as needed.", low=4, has_effect=False
-    )
     segment_jitter_ms: int = long(0, "No effect: segments of one node need not be spread.", has_effect=False)
     preallocate: bool = flag(False, "No effect: files grow as they are written.", has_effect=False)
     unclean_leader_election_enable: bool = flag(False, "No effect: one node elects nobody.", has_effect=False)
@@ -213,14 +214,24 @@ class TopicSettings:
     def is_log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
 
-    # --- for DescribeConfigs ---
+    # --- for DescribeConfigs and AlterConfigs ---
+
+    @staticmethod
+    def check_known(name: str) -> None:
+        """Raises InvalidConfigError, with what was probably meant, unless topics have such a config."""
+        _find(name)
+
+    def value_of(self, name: str) -> Value:
+        self.check_known(name)
+        value: Value = getattr(self, attribute_of(name))
+        return value
 
     def describe(self, node: NodeSettings) -> list[ConfigEntry]:
         return [self._entry(node, setting) for setting in TOPIC_SETTINGS.values()]
 
     def _entry(self, node: NodeSettings, setting: Setting) -> ConfigEntry:
         synonyms = self._synonyms(node, setting)
-        value = text_of(getattr(self, attribute_of(setting.name)))
+        value = text_of(self.value_of(setting.name))
         return ConfigEntry(
             setting.name, value, synonyms[0].source, setting.kind, setting.doc, False, synonyms
         )
@@ -229,7 +240,7 @@ class TopicSettings:
         """Everything that could decide the value, the strongest first: the topic, the node, our default."""
         found = []
         if setting.name in self.overrides:
-            value = text_of(getattr(self, attribute_of(setting.name)))
+            value = text_of(self.value_of(setting.name))
             found.append(Synonym(setting.name, value, ConfigSource.TOPIC))
         for name in setting.synonyms:
             if name in node.given:

@@ -169,6 +169,13 @@ def test_appending_to_what_is_no_list_is_refused():
         append_to_list("retention.ms", "1", "2")
 
 
+def test_value_is_found_by_its_dotted_name():
+    topic = TopicSettings.from_overrides(NODE, {"retention.ms": "7"})
+    assert topic.value_of("retention.ms") == 7
+    with pytest.raises(InvalidConfigError, match="no topic config called overrides"):
+        topic.value_of("overrides")
+
+
 def test_describe_names_everything_that_could_decide_a_value():
     node = NodeSettings.load({"log.retention.minutes": "1"})
     described = entry(node, {"retention.ms": "7"}, "retention.ms")
