@@ -1,9 +1,9 @@
-"""The writes of one group, finished in the order they were begun.
+"""The writes of one group: one append at a time, in the order they were asked for.
 
-Each write is a task of its own, so several are on their way at once and a client that hangs up takes none of
-them along. What a write changes in memory is done by its `finish`, and those run strictly in the order of
-`submit`, which is the order of the log: of two commits of one partition the later stays, in memory as on
-disk. The `append` handed in must take its place in the log's queue before it first waits.
+What a write changes in memory is done by its `finish`, in the order of `submit`, which is thereby the order of
+the log: of two commits of one partition the later stays, in memory as on disk, whatever `append` does inside.
+Writes that come while one is under way are appended together afterwards, so a busy group costs few appends. An
+append is a task of its own: a client that hangs up takes nothing along.
 """
 
 import asyncio
@@ -29,37 +29,63 @@ Finish = Callable[[Exception | None], None]
 _RETRIABLE = (StorageError, BackPressureError, RequestTimedOutError, UnknownTopicOrPartitionError)
 
 
+# Together they stay well below what a record batch may weigh, so that no write fails for its neighbour's size.
+_TOGETHER_BYTES_MAX = 256 * 1024
+
+
 class _Write(NamedTuple):
-    task: "asyncio.Future[None]"
+    records: list[LogRecord]
     finish: Finish
     offsets: Collection[TopicPartition]
+
+    def size_bytes(self) -> int:
+        return sum(len(key) + len(value or b"") for key, value in self.records)
 
 
 class AppendLane:
     def __init__(self, group_id: str, append: Append) -> None:
         self._group_id = group_id
         self._append = append
-        self._writes: deque[_Write] = deque()
+        self._waiting: deque[_Write] = deque()
+        self._running: deque[_Write] = deque()
 
     @property
     def is_idle(self) -> bool:
-        return not self._writes
+        return not self._running and not self._waiting
 
     def in_flight(self) -> set[TopicPartition]:
         """The partitions whose offsets these writes change."""
-        return {topic_partition for write in self._writes for topic_partition in write.offsets}
+        writes = (*self._running, *self._waiting)
+        return {topic_partition for write in writes for topic_partition in write.offsets}
 
     def submit(
         self, records: list[LogRecord], finish: Finish, offsets: Collection[TopicPartition] = ()
     ) -> None:
+        self._waiting.append(_Write(records, finish, offsets))
+        if not self._running:
+            self._begin()
+
+    def _begin(self) -> None:
+        size_bytes = 0
+        while self._waiting:
+            size_bytes += self._waiting[0].size_bytes()
+            if self._running and size_bytes > _TOGETHER_BYTES_MAX:
+                break
+            self._running.append(self._waiting.popleft())
+        records = [record for write in self._running for record in write.records]
         task = asyncio.ensure_future(self._append(self._group_id, records))
-        self._writes.append(_Write(task, finish, offsets))
         task.add_done_callback(self._settle)
 
-    def _settle(self, _: "asyncio.Future[None]") -> None:
-        while self._writes and self._writes[0].task.done():
-            write = self._writes.popleft()
-            write.finish(_outcome(write.task))
+    def _settle(self, task: "asyncio.Future[None]") -> None:
+        outcome = _outcome(task)
+        try:
+            while self._running:
+                self._running.popleft().finish(outcome)
+        finally:
+            if self._running:
+                self._settle(task)  # A defect in one finish must not keep the others waiting for ever.
+            elif self._waiting:
+                self._begin()
 
 
 def _outcome(task: "asyncio.Future[None]") -> Exception | None:

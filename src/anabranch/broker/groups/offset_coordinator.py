@@ -5,7 +5,7 @@ so that none of them comes back to life after a restart.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.coordinator_base import CoordinatorBase
@@ -48,6 +48,12 @@ class OffsetCoordinator(CoordinatorBase):
         if wanted is None:
             return dict(offsets)
         return {one: offsets[one] for one in wanted if one in offsets}
+
+    def committed(self) -> Iterator[tuple[str, TopicPartition, int]]:
+        """Every committed offset of every group, for the metrics."""
+        for group_id in self._table.groups:
+            for topic_partition, committed in self._table.offsets_of(group_id).items():
+                yield group_id, topic_partition, committed.offset
 
     def _check_commit(self, request: CommitRequest) -> None:
         group = self._table.groups.get(request.group_id)

@@ -230,19 +230,16 @@ async def test_a_commit_whose_client_hangs_up_still_counts() -> None:
 
 
 @on_a_loop
-async def test_of_two_commits_the_later_stays_even_if_its_append_ends_first() -> None:
+async def test_of_many_commits_at_once_the_last_stays_and_they_share_appends() -> None:
     node = Node()
     node.log.hold()
-    first = asyncio.create_task(node.groups.commit(commit_request(5)))
+    commits = [asyncio.create_task(node.groups.commit(commit_request(offset))) for offset in range(100)]
     await turn()
-    node.log._gate, slow = asyncio.Event(), node.log._gate
     node.log.open()
-    second = asyncio.create_task(node.groups.commit(commit_request(6)))
-    await turn()
-    assert not second.done()
-    slow.set()
-    await asyncio.gather(first, second)
-    assert node.groups.fetch("g")[ORDERS].offset == 6
+    await asyncio.gather(*commits)
+    assert node.groups.fetch("g")[ORDERS].offset == 99
+    assert node.groups.fetch("g") == Node(node.log).groups.fetch("g")
+    assert node.log.appends == 2
 
 
 @pytest.mark.parametrize(
