@@ -118,6 +118,10 @@ class PolicyViolationError(AnabranchError):
     pass
 
 
+class TopicDeletionDisabledError(AnabranchError):
+    pass
+
+
 class NotOwnerError(AnabranchError):
     """This broker may not write or serve the partition now."""
 
@@ -150,6 +154,10 @@ class UnknownFetchSessionError(AnabranchError):
 
 
 class InvalidFetchSessionEpochError(AnabranchError):
+    pass
+
+
+class FetchSessionTopicIdError(AnabranchError):
     pass
 
 

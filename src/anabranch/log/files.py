@@ -31,6 +31,10 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
+    def rename(self, path: str) -> None:
+        """Give the file another name without losing it; what had that name is replaced."""
+        ...
+
     def sync(self) -> None: ...
 
     def forget_cache(self) -> None:
@@ -45,7 +49,9 @@ class File(Protocol):
 
     def unpin(self) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """No more use by path: who holds a pin goes on reading this very file, others get FileNotFoundError."""
+        ...
 
 
 class FolderLock(Protocol):

@@ -61,6 +61,9 @@ class RealFile:
             self.unsynced = True
             os.ftruncate(descriptor, size)
 
+    def rename(self, path: str) -> None:
+        self._budget.rename_open(self, path)
+
     def sync(self) -> None:
         with self._held() as descriptor:
             if self.lost_error is not None:
@@ -206,6 +209,12 @@ class RealFiles:
             assert file.pins >= 0
             if file.closed and not file.pins:
                 self._close(file)
+
+    def rename_open(self, file: RealFile, path: str) -> None:
+        """Under the lock: nobody may open the file between its old name and its new one."""
+        with self._lock:
+            os.rename(file.path, path)
+            file.path = path
 
     def forget(self, file: RealFile) -> None:
         """Close for good: now, or when the last pin goes."""

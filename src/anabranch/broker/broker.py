@@ -1,0 +1,191 @@
+"""Broker: one node's broker as the handlers see it. Joins core, topics, groups and the state files.
+
+`start` opens (and if need be recovers) everything below the data folder; `stop` waits for what is under way,
+closes every log and leaves the mark of a clean shutdown. In between it mostly hands out its parts.
+"""
+
+import asyncio
+import logging
+import uuid
+
+from anabranch.broker.call import Client
+from anabranch.broker.core import BrokerCore
+from anabranch.broker.fetch_sessions import FetchSessions
+from anabranch.broker.groups.coordinator import GroupCoordinator
+from anabranch.broker.groups.driver import LoopDriver
+from anabranch.broker.groups.settings import GroupSettings
+from anabranch.broker.housekeeping import Housekeeping
+from anabranch.broker.metadata_log import MetadataLog
+from anabranch.broker.offsets_topic import OffsetsTopic
+from anabranch.broker.partition import Partition
+from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.broker.producer_ids import ProducerIds
+from anabranch.broker.stored_state import StoredState, partition_key
+from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
+from anabranch.broker.topics import Topics
+from anabranch.broker.workers import Workers
+from anabranch.clock import Clock
+from anabranch.config import NodeSettings, TopicSettings, host_and_port
+from anabranch.errors import (
+    AnabranchError,
+    CoordinatorNotAvailableError,
+    CorruptDataError,
+    FencedGenerationError,
+    FencedLogError,
+    NotOwnerError,
+    StorageError,
+    UnknownGenerationError,
+)
+from anabranch.log.files import Files
+from anabranch.values import Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+METADATA_ID = uuid.UUID(int=1)
+
+
+class Broker:
+    def __init__(
+        self, settings: NodeSettings, clock: Clock, files: Files, workers: Workers, data_dir: str, boot: str
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.files = files
+        self.workers = workers
+        self.data_dir = data_dir
+        self.id = settings.broker_id
+        self.cluster_id = ""
+        self.core = BrokerCore(settings, clock, workers)
+        self.fetch_sessions = FetchSessions(
+            settings.max_incremental_fetch_session_cache_slots, next_id=uuid.uuid4().int
+        )
+        self.bytes_out_total = 0
+        self.corrupt_reads_total = 0
+        self.state = StoredState(files, data_dir, boot)
+        self.opener = PartitionOpener(self.core, settings, files, data_dir, self.state)
+        self._advertised = host_and_port(settings.advertise) if settings.advertise else None
+        self._loading: asyncio.Task[None] | None = None
+
+    # --- life ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Read and recover everything; when this returns, requests may come. Raises StorageError."""
+        self.files.make_folder(self.data_dir)
+        self.state.load()
+        self.cluster_id = self.state.identity(self.id, uuid.uuid4()).cluster_id
+        partition = self.opener.open(
+            TopicPartition(METADATA_TOPIC, 0),
+            METADATA_ID,
+            TopicSettings.from_overrides(self.settings, {"retention.ms": "-1"}),
+            always_sync=True,
+        )
+        self.metadata = MetadataLog(self.core, self.files, self.state.metadata_snapshot_path, partition)
+        self.metadata.load()
+        self.topics = Topics(
+            self.core, self.settings, self.metadata, self.opener, TopicFolders(self.files, self.data_dir)
+        )
+        self.topics.open_all()
+        self.producer_ids = ProducerIds(self.metadata)
+        self._offsets_topic = OffsetsTopic(self.core, self.topics)
+        self.groups = GroupCoordinator(
+            self._offsets_topic.append, self.clock, _group_settings(self.settings), lambda: str(uuid.uuid4())
+        )
+        self._driver = LoopDriver(self.groups, self.clock)
+        self.housekeeping = Housekeeping(self)
+
+    def start(self) -> None:
+        """Begin what runs in the background."""
+        self._loading = asyncio.get_running_loop().create_task(self._load_groups())
+        self.housekeeping.start()
+
+    async def _load_groups(self) -> None:
+        try:
+            await self._offsets_topic.replay(self.groups)
+        except AnabranchError:
+            # Groups stay unavailable rather than starting from half of their offsets.
+            logger.exception("the groups cannot be read back: run `anabranch log verify` on the stopped node")
+            return
+        self._driver.start()
+
+    async def drain(self) -> None:
+        """The node stops: let nobody wait for what will not come."""
+        if self._loading is not None:
+            await asyncio.gather(self._loading, return_exceptions=True)
+        self._driver.stop()
+        self.groups.close()
+        await self.housekeeping.stop()
+
+    async def close(self) -> None:
+        """Close every log; the mark of a clean shutdown is left only if all of them closed cleanly."""
+        await self.core.syncer.idle()
+        error = CoordinatorNotAvailableError("The node stops.")
+        is_clean = True
+        partitions = [*self.topics.partitions(), self.metadata.partition]
+        for partition in partitions:
+            partition.abandon(error)
+            is_clean &= self._close(partition)
+        if is_clean:
+            self.housekeeping.write_checkpoints(partitions)
+            self.state.mark_clean()
+
+    def _close(self, partition: Partition) -> bool:
+        try:
+            self.opener.save_producers(partition)
+            partition.log.close(clean=True)
+        except (StorageError, OSError) as error:
+            logger.error("%s was not closed cleanly: %s", partition.id, error)
+            return False
+        return True
+
+    # --- what handlers ask ---------------------------------------------------------------------------------------
+
+    def address_for(self, client: Client) -> tuple[str, int]:
+        """The address this client should use: the advertised one, or the one it has found us at."""
+        return self._advertised or client.local_address
+
+    def check_writable(self, partition: Partition) -> None:
+        if partition.mode.writer() != self.id:
+            raise NotOwnerError(f"This broker may not write {partition.id} now.")
+        if partition.log.fenced:
+            raise FencedLogError(f"{partition.id} takes no writes until a restart: a sync failed.")
+
+    def check_generation(self, partition: Partition, generation: int) -> None:
+        """A client that knows its partition's generation must know the present one."""
+        if generation < 0 or generation == partition.generation:
+            return
+        if generation < partition.generation:
+            raise FencedGenerationError(
+                f"{partition.id} is at generation {partition.generation}, not {generation}."
+            )
+        raise UnknownGenerationError(
+            f"{partition.id} is at generation {partition.generation}, not yet {generation}."
+        )
+
+    def note_read_error(self, partition: Partition, error: AnabranchError) -> None:
+        if isinstance(error, CorruptDataError):
+            self.corrupt_reads_total += 1
+            logger.error("corrupt data in %s: %s", partition.id, error)
+
+    async def delete_records(self, partition: Partition, offset: Offset) -> None:
+        """Move the start of a log, durably before it shows."""
+        if offset > partition.log.start_offset:
+            await self.housekeeping.keep_start_offset(partition, offset)
+            partition.log.advance_start(max(offset, partition.log.start_offset))
+
+    def disk_room(self) -> tuple[int, int]:
+        """Bytes of the data folder's disk: in all, and free."""
+        return self.files.total_bytes(self.data_dir), self.files.free_bytes(self.data_dir)
+
+    def key_of(self, partition: Partition) -> str:
+        return partition_key(partition.topic_id, partition.id.partition)
+
+
+def _group_settings(settings: NodeSettings) -> GroupSettings:
+    return GroupSettings(
+        session_timeout_ms_min=settings.group_min_session_timeout_ms,
+        session_timeout_ms_max=settings.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        members_max=settings.group_max_size,
+        offset_metadata_bytes_max=settings.offset_metadata_max_bytes,
+        offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+    )

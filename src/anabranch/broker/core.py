@@ -1,0 +1,110 @@
+"""BrokerCore: owns the AppendQueue and its single writer, the syncer, and the fetches that wait.
+
+One turn: handlers put jobs into the queue; `_write_turn`, scheduled once, writes every partition's jobs in one
+append each and lets the modes decide what follows. Readers are woken in a turn of their own right after, so that
+producers are answered first. Everything here runs on the loop's thread.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from anabranch.broker.append_queue import AppendJob, AppendQueue, Batch
+from anabranch.broker.fetch_wait import FetchWaits
+from anabranch.broker.partition import Partition
+from anabranch.broker.syncer import Syncer
+from anabranch.broker.workers import Workers
+from anabranch.clock import Clock
+from anabranch.config import NodeSettings
+from anabranch.record.batch import read_header
+from anabranch.values import Offset
+
+
+class BrokerCore:
+    def __init__(self, settings: NodeSettings, clock: Clock, workers: Workers) -> None:
+        self.clock = clock
+        self.workers = workers
+        self.queue = AppendQueue(settings.append_queue_bytes_max)
+        self.syncer = Syncer(workers, clock)
+        self.fetch_waits = FetchWaits()
+        self.batches_total = 0
+        self.bytes_in_total = 0
+        self._loop = asyncio.get_running_loop()
+        self._turn_scheduled = False
+        self._wake_scheduled = False
+        self._woken: set[Partition] = set()
+        self._unsynced: set[Partition] = set()
+        self._stalled: list[Callable[[], None]] = []
+
+    # --- writing ---------------------------------------------------------------------------------------------
+
+    def submit(self, job: AppendJob) -> None:
+        """Queue a job for the next turn of the writer."""
+        self.queue.put(job)
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._write_turn)
+
+    def append(self, partition: Partition, batch: Batch) -> "asyncio.Future[Offset]":
+        """For the broker's own records (groups, metadata): the base offset, once the batch is safe."""
+        future: asyncio.Future[Offset] = self._loop.create_future()
+
+        def finished(job: AppendJob) -> None:
+            if future.cancelled():
+                return
+            if job.error is not None:
+                future.set_exception(job.error)
+            else:
+                future.set_result(job.base_offset)
+
+        self.submit(AppendJob(partition, batch, read_header(batch), finished, wait_safe=True))
+        return future
+
+    def _write_turn(self) -> None:
+        self._turn_scheduled = False
+        now_ms = self.clock.wall_ms()
+        for partition, jobs in self.queue.take_all().items():
+            self.batches_total += len(jobs)
+            self._unsynced.add(partition)
+            partition.write(jobs, now_ms)
+
+    def finish(self, job: AppendJob) -> None:
+        """A job is settled: tell whoever asked, and let stalled connections read again if there is room."""
+        self.queue.release(job)
+        if job.error is None:
+            self.bytes_in_total += job.size
+        job.finished(job)
+        if self._stalled and self.queue.is_relaxed:
+            stalled, self._stalled = self._stalled, []
+            for resume in stalled:
+                self._loop.call_soon(resume)
+
+    def when_relaxed(self, resume: Callable[[], None]) -> None:
+        """Call `resume` once the queue has room again."""
+        self._stalled.append(resume)
+
+    # --- waking readers ----------------------------------------------------------------------------------------
+
+    def wake_readers(self, partition: Partition) -> None:
+        self._woken.add(partition)
+        if not self._wake_scheduled:
+            self._wake_scheduled = True
+            self._loop.call_soon(self._wake_turn)
+
+    def _wake_turn(self) -> None:
+        self._wake_scheduled = False
+        woken, self._woken = self._woken, set()
+        self.fetch_waits.wake(woken)
+
+    # --- flush=interval ------------------------------------------------------------------------------------------
+
+    def sync_unsynced(self) -> None:
+        """Ask for a sync of everything written since the last call."""
+        unsynced, self._unsynced = self._unsynced, set()
+        for partition in unsynced:
+            if partition.log.synced_offset < partition.log.end_offset:
+                self.syncer.request(partition)
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is gone."""
+        self._unsynced.discard(partition)
+        self._woken.discard(partition)

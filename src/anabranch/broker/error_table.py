@@ -1,0 +1,74 @@
+"""Which Kafka error code each of our errors becomes. The only place that knows both.
+
+The most specific class wins. An error that is missing here is a defect: `code_of` says UNKNOWN_SERVER_ERROR,
+and a test makes sure that no class is missing.
+"""
+
+from anabranch import errors
+from anabranch.wire.error_codes import ErrorCode
+
+CODES: dict[type[errors.AnabranchError], ErrorCode] = {
+    errors.ProtocolError: ErrorCode.INVALID_REQUEST,
+    errors.UnsupportedVersionError: ErrorCode.UNSUPPORTED_VERSION,
+    errors.CorruptDataError: ErrorCode.CORRUPT_MESSAGE,
+    errors.InvalidRecordError: ErrorCode.INVALID_RECORD,
+    errors.UnsupportedRecordFormatError: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    errors.UnsupportedCompressionError: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    errors.BatchTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,
+    errors.InvalidTimestampError: ErrorCode.INVALID_TIMESTAMP,
+    errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.DataFolderInUseError: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.OffsetOutOfRangeError: ErrorCode.OFFSET_OUT_OF_RANGE,
+    errors.UnknownTopicOrPartitionError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UnknownTopicIdError: ErrorCode.UNKNOWN_TOPIC_ID,
+    errors.InconsistentTopicIdError: ErrorCode.INCONSISTENT_TOPIC_ID,
+    errors.TopicExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
+    errors.InvalidTopicError: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    errors.InvalidPartitionsError: ErrorCode.INVALID_PARTITIONS,
+    errors.InvalidReplicationFactorError: ErrorCode.INVALID_REPLICATION_FACTOR,
+    errors.InvalidReplicaAssignmentError: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    errors.InvalidConfigError: ErrorCode.INVALID_CONFIG,
+    errors.InvalidRequestError: ErrorCode.INVALID_REQUEST,
+    errors.PolicyViolationError: ErrorCode.POLICY_VIOLATION,
+    errors.TopicDeletionDisabledError: ErrorCode.TOPIC_DELETION_DISABLED,
+    errors.NotOwnerError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    errors.FencedGenerationError: ErrorCode.FENCED_LEADER_EPOCH,
+    errors.UnknownGenerationError: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    errors.InvalidAcksError: ErrorCode.INVALID_REQUIRED_ACKS,
+    errors.BackPressureError: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    errors.RequestTimedOutError: ErrorCode.REQUEST_TIMED_OUT,
+    errors.UnknownFetchSessionError: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    errors.InvalidFetchSessionEpochError: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    errors.FetchSessionTopicIdError: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    errors.OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    errors.DuplicateSequenceError: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    errors.ProducerFencedError: ErrorCode.INVALID_PRODUCER_EPOCH,
+    errors.UnknownProducerIdError: ErrorCode.UNKNOWN_PRODUCER_ID,
+    errors.TransactionsUnsupportedError: ErrorCode.INVALID_REQUEST,
+    errors.CoordinatorNotAvailableError: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    errors.CoordinatorLoadingError: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    errors.NotCoordinatorError: ErrorCode.NOT_COORDINATOR,
+    errors.IllegalGenerationError: ErrorCode.ILLEGAL_GENERATION,
+    errors.InconsistentGroupProtocolError: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    errors.InvalidGroupIdError: ErrorCode.INVALID_GROUP_ID,
+    errors.UnknownMemberIdError: ErrorCode.UNKNOWN_MEMBER_ID,
+    errors.InvalidSessionTimeoutError: ErrorCode.INVALID_SESSION_TIMEOUT,
+    errors.RebalanceInProgressError: ErrorCode.REBALANCE_IN_PROGRESS,
+    errors.OffsetMetadataTooLargeError: ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    errors.GroupNotEmptyError: ErrorCode.NON_EMPTY_GROUP,
+    errors.GroupIdNotFoundError: ErrorCode.GROUP_ID_NOT_FOUND,
+    errors.MemberIdRequiredError: ErrorCode.MEMBER_ID_REQUIRED,
+    errors.GroupFullError: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    errors.FencedInstanceError: ErrorCode.FENCED_INSTANCE_ID,
+    errors.GroupSubscribedError: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    errors.FencedMemberEpochError: ErrorCode.FENCED_MEMBER_EPOCH,
+    errors.StaleMemberEpochError: ErrorCode.STALE_MEMBER_EPOCH,
+}
+
+
+def code_of(error: errors.AnabranchError) -> ErrorCode:
+    for kind in type(error).__mro__:
+        code = CODES.get(kind)
+        if code is not None:
+            return code
+    return ErrorCode.UNKNOWN_SERVER_ERROR

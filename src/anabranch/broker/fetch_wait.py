@@ -1,0 +1,57 @@
+"""FetchWaits: fetches that wait for bytes or for their deadline.
+
+A waiting fetch is entered at each of its partitions; a publish wakes those of that partition. It is retried and,
+if it is still short of its minimum, goes on waiting. The deadline retries it one last time, and then it answers
+with whatever there is. A fetch leaves all its partitions as soon as it is answered or its client is gone.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anabranch.broker.partition import Partition
+
+
+class WaitingFetch:
+    """One fetch that could not be answered yet. `retry(final)` says whether it is answered now."""
+
+    __slots__ = ("_partitions", "_retry", "_timer")
+
+    def __init__(self, retry: Callable[[bool], bool], partitions: "list[Partition]", wait_ms: int) -> None:
+        self._retry = retry
+        self._partitions = partitions
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._expired)
+        for partition in partitions:
+            partition.waiting_fetches.add(self)
+
+    def woken(self) -> None:
+        if self._retry(False):
+            self.leave()
+
+    def _expired(self) -> None:
+        self.leave()
+        self._retry(True)
+
+    def leave(self) -> None:
+        """Wait no longer."""
+        self._timer.cancel()
+        for partition in self._partitions:
+            partition.waiting_fetches.discard(self)
+        self._partitions = []
+
+
+class FetchWaits:
+    """Enters fetches and wakes them."""
+
+    def wait(
+        self, retry: Callable[[bool], bool], partitions: "list[Partition]", wait_ms: int
+    ) -> WaitingFetch:
+        return WaitingFetch(retry, partitions, wait_ms)
+
+    def wake(self, partitions: "Iterable[Partition]") -> None:
+        woken: dict[WaitingFetch, None] = {}
+        for partition in partitions:
+            woken.update(dict.fromkeys(partition.waiting_fetches))
+        for fetch in woken:
+            fetch.woken()

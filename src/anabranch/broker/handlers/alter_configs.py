@@ -1,0 +1,18 @@
+"""AlterConfigs, versions 0 to 2: the named configs become all the overrides a topic has, as Kafka defines it."""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.handlers.config_resources import alter_each
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.topics import TopicState
+
+
+async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    return await alter_each(broker, request, _replaced)
+
+
+def _replaced(state: "TopicState", configs: list[dict[str, Any]]) -> dict[str, str | None]:
+    return {config["name"]: config["value"] for config in configs}

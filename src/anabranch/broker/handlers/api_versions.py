@@ -1,0 +1,32 @@
+"""ApiVersions, versions 0 to 4. A newer one is answered with error 35 in a version 0 body, from which the client
+learns what to ask again with. Left out: features, which come with a cluster.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+VERSION_MAX = 4
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    from anabranch.broker.handlers import advertised  # The table lists this module too.
+
+    return {
+        "error_code": ErrorCode.NONE,
+        "api_keys": [
+            {"api_key": key, "min_version": first, "max_version": last} for key, first, last in advertised()
+        ],
+    }
+
+
+def unsupported() -> dict[str, Any]:
+    return {
+        "error_code": ErrorCode.UNSUPPORTED_VERSION,
+        "api_keys": [{"api_key": ApiKey.API_VERSIONS, "min_version": 0, "max_version": VERSION_MAX}],
+    }

@@ -1,0 +1,58 @@
+"""DescribeConfigs, versions 1 to 4: topics and this broker, with synonyms, types and documentation."""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of
+from anabranch.config import ConfigEntry
+from anabranch.errors import AnabranchError
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    return {"results": [_row(broker, resource, request) for resource in request["resources"]]}
+
+
+def _row(broker: "Broker", resource: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    row = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
+    try:
+        entries = _entries(broker, resource)
+    except AnabranchError as error:
+        return {**row, **refused(error), "configs": []}
+    keys = resource["configuration_keys"]
+    if keys:
+        entries = [entry for entry in entries if entry.name in keys]
+    return {**row, **accepted(), "configs": [_config(entry, request) for entry in entries]}
+
+
+def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
+    match resource["resource_type"]:
+        case 2:
+            state = topic_of(broker, resource["resource_name"])
+            return state.settings.describe(broker.settings)
+        case 4:
+            check_broker(broker, resource["resource_name"])
+            return broker.settings.describe()
+        case other:
+            raise no_such_type(other)
+
+
+def _config(entry: ConfigEntry, request: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": entry.source,
+        "is_sensitive": False,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source}
+            for synonym in entry.synonyms
+        ]
+        if request["include_synonyms"]
+        else [],
+        "config_type": entry.kind,
+        "documentation": entry.doc if request["include_documentation"] else None,
+    }

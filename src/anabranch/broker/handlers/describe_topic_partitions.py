@@ -1,0 +1,60 @@
+"""DescribeTopicPartitions, version 0: topics page by page, in order of name, with a cursor for the next page."""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.error_table import code_of
+from anabranch.broker.handlers.answers import TOPIC_OPERATIONS, topic_row
+from anabranch.errors import AnabranchError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+PARTITIONS_PER_PAGE_MAX = 2000
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    names = sorted(
+        {topic["name"] for topic in request["topics"]} or {state.topic.name for state in broker.topics}
+    )
+    cursor = request["cursor"]
+    first_partition = 0
+    if cursor is not None:
+        names = [name for name in names if name >= cursor["topic_name"]]
+        if names and names[0] == cursor["topic_name"]:
+            first_partition = max(0, cursor["partition_index"])
+    left = min(request["response_partition_limit"], PARTITIONS_PER_PAGE_MAX)
+    if left <= 0:
+        left = PARTITIONS_PER_PAGE_MAX
+    rows: list[dict[str, Any]] = []
+    for name in names:
+        if left <= 0:
+            return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": 0}}
+        row = _row(broker, name)
+        partitions = row["partitions"][first_partition:]
+        row["partitions"] = partitions[:left]
+        rows.append(row)
+        if len(partitions) > left:
+            return {
+                "topics": rows,
+                "next_cursor": {"topic_name": name, "partition_index": first_partition + left},
+            }
+        left -= len(partitions)
+        first_partition = 0
+    return {"topics": rows, "next_cursor": None}
+
+
+def _row(broker: "Broker", name: str) -> dict[str, Any]:
+    try:
+        broker.topics.check_name(name)
+        state = broker.topics.find(name)
+        if state is None:
+            raise UnknownTopicOrPartitionError(f"There is no topic {name}.")
+    except AnabranchError as error:
+        return {
+            "error_code": code_of(error),
+            "name": name,
+            "partitions": [],
+            "topic_authorized_operations": TOPIC_OPERATIONS,
+        }
+    return topic_row(state, broker.id, operations=True)

@@ -1,0 +1,242 @@
+"""Fetch, versions 4 to 18: long poll, byte limits with the first-batch rule, sessions, both isolation levels.
+
+Large slices leave as file slices for sendfile, small ones as bytes. Bytes that this process neither wrote nor
+verified yet are first checked in a worker; a batch whose checksum fails is answered CORRUPT_MESSAGE. Without
+transactions the last stable offset is the high watermark, so both isolation levels see the same. Left out: reading
+from followers, and diverging epochs, which one node cannot have.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call, Piece
+from anabranch.broker.error_table import code_of
+from anabranch.broker.fetch_sessions import FetchContext, FetchItem, TopicKey
+from anabranch.broker.fetch_wait import WaitingFetch
+from anabranch.broker.partition import Partition
+from anabranch.errors import AnabranchError, CorruptDataError, OffsetOutOfRangeError
+from anabranch.log.slice import Slice
+from anabranch.values import Offset
+from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse_fetch_request
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+SENDFILE_BYTES_MIN = 16 * 1024
+"""Below this a read and a copy cost less than a sendfile call of its own."""
+
+
+class Found:
+    """What one partition has to say."""
+
+    __slots__ = ("code", "high_watermark", "item", "slice", "start_offset")
+
+    def __init__(self, item: FetchItem) -> None:
+        self.item = item
+        self.code = 0
+        self.high_watermark = -1
+        self.start_offset = -1
+        self.slice: Slice | None = None
+
+    def row(self) -> tuple[Any, ...]:
+        return (
+            self.item.partition,
+            self.code,
+            self.high_watermark,
+            self.high_watermark,
+            self.start_offset,
+            None,
+            -1,
+            self._records(),
+        )
+
+    def _records(self) -> Piece:
+        if self.slice is None:
+            return b""
+        if self.slice.count < SENDFILE_BYTES_MIN or self.slice.fileno() is None:
+            return self.slice.read()
+        return self.slice
+
+
+class Fetch:
+    """One fetch request until it is answered."""
+
+    def __init__(self, broker: "Broker", call: Call, request: FetchRequest, context: FetchContext) -> None:
+        self._broker = broker
+        self._call = call
+        self._request = request
+        self._context = context
+        self._bytes_max = min(request.bytes_max, broker.settings.fetch_max_bytes)
+        self._corrupt: dict[FetchItem, AnabranchError] = {}
+        self._waiting: WaitingFetch | None = None
+        self._is_verifying = False
+        self._is_closed = False
+        self._partitions: list[Partition] = []
+
+    def run(self) -> None:
+        self._call.on_close = self._closed
+        if self._try(self._request.wait_ms_max <= 0) or self._is_verifying:
+            return
+        self._wait()
+
+    def _wait(self) -> None:
+        partitions = [partition for item in self._context.items if (partition := self._partition(item))]
+        self._waiting = self._broker.core.fetch_waits.wait(self._try, partitions, self._request.wait_ms_max)
+
+    def _closed(self) -> None:
+        self._is_closed = True
+        if self._waiting is not None:
+            self._waiting.leave()
+
+    def _try(self, final: bool) -> bool:
+        """Answer if there is enough, or if this is the last try. True: nothing is left to wait for."""
+        if self._is_closed:
+            return True
+        if self._is_verifying:
+            return False
+        found = [self._look(item) for item in self._context.items]
+        self._fill(found)
+        unverified = [each for each in found if each.slice is not None and not each.slice.verified]
+        if unverified:
+            self._verify(unverified)
+            return True
+        total = sum(each.slice.count for each in found if each.slice is not None)
+        if not final and total < self._request.bytes_min and not any(each.code for each in found):
+            return False
+        self._answer(found)
+        return True
+
+    # --- finding ---------------------------------------------------------------------------------------------
+
+    def _partition(self, item: FetchItem) -> Partition | None:
+        return self._broker.topics.find_partition(item.topic, item.partition)
+
+    def _look(self, item: FetchItem) -> Found:
+        found = Found(item)
+        try:
+            partition = self._broker.topics.partition(item.topic, item.partition)
+            self._broker.check_generation(partition, item.generation)
+            found.high_watermark = partition.high_watermark
+            found.start_offset = partition.log.start_offset
+            if not found.start_offset <= item.offset <= partition.log.end_offset:
+                raise OffsetOutOfRangeError(f"Offset {item.offset} is not in {partition.id}.")
+            if item in self._corrupt:
+                raise self._corrupt[item]
+        except AnabranchError as error:
+            found.code = code_of(error)
+        return found
+
+    def _fill(self, found: list[Found]) -> None:
+        """Give each partition its slice, in order, until the request's bytes are used up."""
+        left = self._bytes_max
+        is_first = True
+        for each in found:
+            item = each.item
+            if each.code or item.offset >= each.high_watermark or (left <= 0 and not is_first):
+                continue
+            partition = self._partition(item)
+            assert partition is not None, "looked up a moment ago"
+            try:
+                part = partition.log.slice(
+                    Offset(item.offset),
+                    min(item.bytes_max, left),
+                    Offset(each.high_watermark),
+                    whole_first=is_first,
+                )
+            except AnabranchError as error:
+                self._broker.note_read_error(partition, error)
+                each.code = code_of(error)
+                continue
+            if part.count:
+                each.slice = part
+                left -= part.count
+                is_first = False
+
+    # --- verifying -------------------------------------------------------------------------------------------
+
+    def _verify(self, unverified: list[Found]) -> None:
+        self._is_verifying = True
+        slices = [(each.item, each.slice) for each in unverified if each.slice is not None]
+
+        def task() -> list[tuple[FetchItem, Slice, CorruptDataError | None]]:
+            return [(item, part, _damage(part)) for item, part in slices]
+
+        def done(
+            checked: list[tuple[FetchItem, Slice, CorruptDataError | None]] | None,
+            error: BaseException | None,
+        ) -> None:
+            self._is_verifying = False
+            if checked is None:
+                self._call.close(f"a read failed: {error}")
+                return
+            for item, part, damage in checked:
+                self._note_checked(item, part, damage)
+            if not self._try(True) and not self._is_verifying:
+                self._wait()
+
+        self._broker.workers.heavy(task, done)
+
+    def _note_checked(self, item: FetchItem, part: Slice, damage: CorruptDataError | None) -> None:
+        if damage is None:
+            part.mark_verified()
+            return
+        partition = self._partition(item)
+        if partition is not None:
+            self._broker.note_read_error(partition, damage)
+        self._corrupt[item] = damage
+
+    # --- answering -------------------------------------------------------------------------------------------
+
+    def _answer(self, found: list[Found]) -> None:
+        session = self._context.session
+        told = [each for each in found if not self._context.incremental or _is_news(each)]
+        topics: dict[TopicKey, list[tuple[Any, ...]]] = {}
+        for each in told:
+            topics.setdefault(each.item.topic, []).append(each.row())
+            if session is not None:
+                session.told(each.item, each.high_watermark if not each.code else -1, each.start_offset)
+        header = self._call.header
+        self._broker.bytes_out_total += sum(each.slice.count for each in told if each.slice is not None)
+        self._call.answer(
+            encode_fetch_response(
+                header.api_version,
+                header.correlation_id,
+                0,
+                0,
+                self._context.session_id,
+                list(topics.items()),
+            )
+        )
+
+
+def _damage(part: Slice) -> CorruptDataError | None:
+    try:
+        part.verify()
+    except CorruptDataError as error:
+        return error
+    return None
+
+
+def _is_news(found: Found) -> bool:
+    """Whether an incremental answer must carry this partition."""
+    item = found.item
+    return bool(
+        found.slice is not None
+        or found.code
+        or found.high_watermark != item.high_watermark_sent
+        or found.start_offset != item.start_sent
+    )
+
+
+def handle(broker: "Broker", call: Call) -> None:
+    header = call.header
+    request = parse_fetch_request(call.view, call.body, call.end, header.api_version)
+    try:
+        context = broker.fetch_sessions.context(
+            request, uses_topic_ids=header.api_version >= 13, now_ms=broker.clock.monotonic_ms()
+        )
+    except AnabranchError as error:
+        call.answer(
+            encode_fetch_response(header.api_version, header.correlation_id, 0, code_of(error), 0, [])
+        )
+        return
+    Fetch(broker, call, request, context).run()

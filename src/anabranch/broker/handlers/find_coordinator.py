@@ -1,0 +1,46 @@
+"""FindCoordinator, versions 0 to 6: this node coordinates every group. Transactions and share groups are refused."""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.errors import (
+    AnabranchError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    TransactionsUnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+GROUP, TRANSACTION = 0, 1
+KEYS_SINCE = 4
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    key_type = request["key_type"]
+    if call.header.api_version < KEYS_SINCE:
+        return _row(broker, call, key_type, request["key"])
+    keys = request["coordinator_keys"]
+    return {"coordinators": [{"key": key, **_row(broker, call, key_type, key)} for key in keys]}
+
+
+def _row(broker: "Broker", call: Call, key_type: int, key: str) -> dict[str, Any]:
+    try:
+        _check(key_type, key)
+    except AnabranchError as error:
+        return {**refused(error), "node_id": -1, "host": "", "port": -1}
+    host, port = broker.address_for(call.client)
+    return {**accepted(), "node_id": broker.id, "host": host, "port": port}
+
+
+def _check(key_type: int, key: str) -> None:
+    if key_type == TRANSACTION:
+        raise TransactionsUnsupportedError("This version has no transactions: leave transactional.id unset.")
+    if key_type != GROUP:
+        raise InvalidRequestError(
+            f"There is no coordinator of type {key_type} here: only groups (0) have one."
+        )
+    if not key:
+        raise InvalidGroupIdError("A group needs a name.")

@@ -1,0 +1,21 @@
+"""ListConfigResources, versions 0 and 1: everything that has configs. Version 0 asks for client metrics: none."""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.handlers.config_resources import BROKER, TOPIC
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    if call.header.api_version == 0:
+        return {"error_code": 0, "config_resources": []}
+    wanted = set(request["resource_types"]) or {TOPIC, BROKER}
+    rows = []
+    if TOPIC in wanted:
+        rows += [{"resource_name": state.topic.name, "resource_type": TOPIC} for state in broker.topics]
+    if BROKER in wanted:
+        rows.append({"resource_name": str(broker.id), "resource_type": BROKER})
+    return {"error_code": 0, "config_resources": rows}

@@ -1,0 +1,83 @@
+"""ListOffsets, versions 1 to 11: first, last, by time, of the largest timestamp; both isolation levels.
+
+Without tiered storage the earliest local offset is the earliest, and the last tiered and the earliest pending
+upload are none (-1).
+"""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.error_table import code_of
+from anabranch.broker.partition import Partition
+from anabranch.errors import AnabranchError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+
+class Special(IntEnum):
+    """Timestamps that are none."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+NOTHING = (-1, -1, -1)
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    seen: set[tuple[str, int]] = set()
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_row(broker, topic["name"], asked, seen) for asked in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _row(broker: "Broker", name: str, asked: dict[str, Any], seen: set[tuple[str, int]]) -> dict[str, Any]:
+    index = asked["partition_index"]
+    try:
+        if (name, index) in seen:
+            raise InvalidRequestError(f"Partition {name}-{index} appears twice in one request.")
+        seen.add((name, index))
+        partition = broker.topics.partition(name, index)
+        broker.check_generation(partition, asked["current_leader_epoch"])
+        offset, timestamp, generation = _offset(partition, asked["timestamp"])
+    except AnabranchError as error:
+        return {"partition_index": index, "error_code": code_of(error)}
+    return {
+        "partition_index": index,
+        "error_code": 0,
+        "offset": offset,
+        "timestamp": timestamp,
+        "leader_epoch": generation,
+    }
+
+
+def _offset(partition: Partition, timestamp: int) -> tuple[int, int, int]:
+    log = partition.log
+    match timestamp:
+        case Special.LATEST:
+            return partition.high_watermark, -1, partition.generation
+        case Special.EARLIEST | Special.EARLIEST_LOCAL:
+            return log.start_offset, -1, partition.generation
+        case Special.MAX_TIMESTAMP:
+            found = log.max_timestamp()
+        case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
+            return NOTHING
+        case _ if timestamp < 0:
+            raise InvalidRequestError(f"{timestamp} is neither a time nor one of Kafka's special offsets.")
+        case _:
+            found = log.offset_for_time(timestamp)
+    if found is None or found[0] >= partition.high_watermark:
+        return NOTHING
+    return found

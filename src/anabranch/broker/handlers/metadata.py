@@ -1,0 +1,85 @@
+"""Metadata, versions 0 to 13: brokers, topics by name or id, and creation on first use where that is allowed.
+
+An auto-created topic is in the answer at once: on one node there is no leader to wait for.
+"""
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from anabranch.broker.call import Call
+from anabranch.broker.error_table import code_of
+from anabranch.broker.handlers.answers import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, topic_row
+from anabranch.errors import (
+    AnabranchError,
+    InvalidRequestError,
+    UnknownTopicIdError,
+    UnknownTopicOrPartitionError,
+)
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.topics import TopicState
+
+NO_ID = UUID(int=0)
+NULL_NAME_SINCE = 12
+
+
+async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    version = call.header.api_version
+    asked = request["topics"]
+    if asked is None or (version == 0 and not asked):
+        rows = [_row(broker, state, request) for state in broker.topics]
+    else:
+        rows = [await _asked_row(broker, topic, request, version) for topic in _distinct(asked)]
+    host, port = broker.address_for(call.client)
+    return {
+        "brokers": [{"node_id": broker.id, "host": host, "port": port}],
+        "cluster_id": broker.cluster_id,
+        "controller_id": broker.id,
+        "topics": rows,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if request["include_cluster_authorized_operations"]
+        else OPERATIONS_NOT_ASKED,
+    }
+
+
+def _distinct(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({(topic["name"], topic["topic_id"]): topic for topic in asked}.values())
+
+
+def _row(broker: "Broker", state: "TopicState", request: dict[str, Any]) -> dict[str, Any]:
+    return topic_row(state, broker.id, operations=request["include_topic_authorized_operations"])
+
+
+async def _asked_row(
+    broker: "Broker", topic: dict[str, Any], request: dict[str, Any], version: int
+) -> dict[str, Any]:
+    name, topic_id = topic["name"], topic["topic_id"]
+    try:
+        return _row(
+            broker, await _find(broker, name, topic_id, request["allow_auto_topic_creation"]), request
+        )
+    except AnabranchError as error:
+        return {
+            "error_code": code_of(error),
+            "name": "" if name is None and version < NULL_NAME_SINCE else name,
+            "topic_id": topic_id,
+            "partitions": [],
+        }
+
+
+async def _find(broker: "Broker", name: str | None, topic_id: UUID, may_create: bool) -> "TopicState":
+    if name is None:
+        if topic_id == NO_ID:
+            raise InvalidRequestError("A topic is asked for by neither name nor id.")
+        state = broker.topics.find(topic_id)
+        if state is None:
+            raise UnknownTopicIdError(f"There is no topic with id {topic_id}.")
+        return state
+    state = broker.topics.find(name)
+    if state is not None:
+        return state
+    broker.topics.check_name(name)
+    if may_create and broker.settings.auto_create_topics_enable:
+        return await broker.topics.create_on_use(name)
+    raise UnknownTopicOrPartitionError(f"There is no topic {name}.")

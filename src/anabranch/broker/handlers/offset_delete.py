@@ -1,0 +1,36 @@
+"""OffsetDelete, version 0: a group forgets its offsets in topics that none of its members reads."""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.error_table import code_of
+from anabranch.errors import AnabranchError
+from anabranch.values import TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+
+async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = []
+    doomed: list[tuple[dict[str, Any], TopicPartition]] = []
+    for topic in request["topics"]:
+        row: dict[str, Any] = {"name": topic["name"], "partitions": []}
+        rows.append(row)
+        for asked in topic["partitions"]:
+            outcome = {"partition_index": asked["partition_index"], "error_code": 0}
+            row["partitions"].append(outcome)
+            try:
+                doomed.append((outcome, broker.topics.partition(topic["name"], asked["partition_index"]).id))
+            except AnabranchError as error:
+                outcome["error_code"] = code_of(error)
+    try:
+        errors = await broker.groups.delete_offsets(
+            request["group_id"], [partition for _, partition in doomed]
+        )
+    except AnabranchError as error:
+        return {"error_code": code_of(error), "topics": []}
+    for (outcome, _), error_of_one in zip(doomed, errors, strict=True):
+        if error_of_one is not None:
+            outcome["error_code"] = code_of(error_of_one)
+    return {"error_code": 0, "topics": rows}

@@ -1,0 +1,103 @@
+"""OffsetFetch, versions 1 to 10: one group before version 8, several since; by topic id since 10.
+
+A partition without a committed offset answers -1, whether or not it exists. Without transactions every committed
+offset is stable.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.error_table import code_of
+from anabranch.broker.groups.records import CommittedOffset
+from anabranch.errors import AnabranchError
+from anabranch.values import TopicPartition
+from anabranch.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+GROUPS_SINCE = 8
+TOPIC_IDS_SINCE = 10
+ERROR_PER_GROUP_SINCE = 2
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    version = call.header.api_version
+    if version >= GROUPS_SINCE:
+        groups = request["groups"]
+        return {
+            "groups": [{"group_id": each["group_id"], **_group(broker, each, version)} for each in groups]
+        }
+    group = _group(broker, request, version)
+    if group["error_code"] and version < ERROR_PER_GROUP_SINCE:
+        for topic in group["topics"]:
+            for partition in topic["partitions"]:
+                partition["error_code"] = group["error_code"]
+    return group
+
+
+def _group(broker: "Broker", asked: dict[str, Any], version: int) -> dict[str, Any]:
+    try:
+        committed = broker.groups.fetch(asked["group_id"])
+    except AnabranchError as error:
+        return {
+            "topics": _asked_topics(broker, asked, {}, version),
+            "error_code": code_of(error),
+        }
+    if asked["topics"] is None:
+        topics = _all_topics(broker, committed, version)
+    else:
+        topics = _asked_topics(broker, asked, committed, version)
+    return {"topics": topics, "error_code": 0}
+
+
+def _asked_topics(
+    broker: "Broker", asked: dict[str, Any], committed: dict[TopicPartition, CommittedOffset], version: int
+) -> list[dict[str, Any]]:
+    rows = []
+    for topic in asked["topics"] or ():
+        name, code = topic["name"], ErrorCode.NONE
+        if version >= TOPIC_IDS_SINCE:
+            state = broker.topics.find(topic["topic_id"])
+            name, code = (state.topic.name, code) if state is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
+        rows.append(
+            {
+                "name": name,
+                "topic_id": topic.get("topic_id"),
+                "partitions": [
+                    _partition(index, committed.get(TopicPartition(name, index)), code)
+                    for index in topic["partition_indexes"]
+                ],
+            }
+        )
+    return [{key: value for key, value in row.items() if value is not None} for row in rows]
+
+
+def _all_topics(
+    broker: "Broker", committed: dict[TopicPartition, CommittedOffset], version: int
+) -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for (name, index), offset in committed.items():
+        row = rows.get(name)
+        if row is None:
+            row = {"name": name, "partitions": []}
+            state = broker.topics.find(name)
+            if state is not None:
+                row["topic_id"] = state.topic.topic_id
+            elif version >= TOPIC_IDS_SINCE:
+                continue  # Without its id the topic cannot be told.
+            rows[name] = row
+        row["partitions"].append(_partition(index, offset, ErrorCode.NONE))
+    return list(rows.values())
+
+
+def _partition(index: int, committed: CommittedOffset | None, code: int) -> dict[str, Any]:
+    if committed is None:
+        return {"partition_index": index, "committed_offset": -1, "metadata": "", "error_code": code}
+    return {
+        "partition_index": index,
+        "committed_offset": committed.offset,
+        "committed_leader_epoch": committed.leader_epoch,
+        "metadata": committed.metadata,
+        "error_code": code,
+    }

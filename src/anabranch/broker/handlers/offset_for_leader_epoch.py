@@ -1,0 +1,44 @@
+"""OffsetForLeaderEpoch, versions 2 to 4: where a generation ended, so that a client can tell whether it read
+something that is no longer there. A solo partition has one generation.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.call import Call
+from anabranch.broker.error_table import code_of
+from anabranch.broker.partition import Partition
+from anabranch.errors import AnabranchError
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+UNKNOWN = (-1, -1)
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "topic": topic["topic"],
+                "partitions": [_row(broker, topic["topic"], asked) for asked in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _row(broker: "Broker", name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    index = asked["partition"]
+    try:
+        partition = broker.topics.partition(name, index)
+        broker.check_generation(partition, asked["current_leader_epoch"])
+    except AnabranchError as error:
+        return {"partition": index, "error_code": code_of(error)}
+    generation, end_offset = _end_of(partition, asked["leader_epoch"])
+    return {"partition": index, "error_code": 0, "leader_epoch": generation, "end_offset": end_offset}
+
+
+def _end_of(partition: Partition, generation: int) -> tuple[int, int]:
+    if generation != partition.generation:
+        return UNKNOWN
+    return partition.generation, partition.high_watermark

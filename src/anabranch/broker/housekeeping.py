@@ -1,0 +1,139 @@
+"""Housekeeping: what a broker does besides answering, each on its own timer.
+
+checkpoints   every few seconds: write indexes, producer snapshots and recovery points of what has changed
+flush         under flush=interval: sync what was written
+retention     drop segments that are too old or too many; roll those that are due; forget silent producers
+cleaning      compact what is worth compacting, one log at a time, in a worker
+scrubbing     re-read sealed segments at a bounded rate, and report what has rotted
+
+A disk that refuses one of these is logged and tried again at the next turn: nothing here is needed for safety,
+only for speed and room. Any other error is a defect and is logged as one; the next turn comes all the same.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from anabranch.broker.partition import Partition
+from anabranch.broker.workers import in_heavy_worker
+from anabranch.errors import StorageError
+from anabranch.log.log import delete_segments
+from anabranch.values import Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 5.0
+
+
+class Housekeeping:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checkpointed: dict[Partition, Offset] = {}
+        self._start_offsets = dict(broker.state.start_offsets)
+        self._starts_lock = asyncio.Lock()
+
+    def start(self) -> None:
+        settings = self._broker.settings
+        self._every(CHECKPOINT_SECONDS, self.checkpoint)
+        if settings.flush == "interval":
+            self._every(settings.flush_interval_ms / 1000, self._flush)
+        self._every(settings.log_retention_check_interval_ms / 1000, self.retain)
+
+    def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        async def turns() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await work()
+                except (StorageError, OSError) as error:
+                    logger.warning("housekeeping (%s) will try again: %s", work.__name__, error)
+                except Exception:
+                    logger.exception("housekeeping (%s) failed: this is a defect", work.__name__)
+
+        self._tasks.append(asyncio.get_running_loop().create_task(turns()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _flush(self) -> None:
+        self._broker.core.sync_unsynced()
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Write down what shortens the next recovery, for partitions that have grown since."""
+        broker = self._broker
+        partitions = [*broker.topics.partitions(), broker.metadata.partition]
+        grown = [each for each in partitions if self._checkpointed.get(each) != each.log.end_offset]
+        if not grown:
+            return
+        for partition in grown:
+            partition.log.flush_indexes()
+            broker.opener.save_producers(partition)
+        marks = {broker.key_of(partition): partition.log.recovery_mark for partition in partitions}
+        await in_heavy_worker(broker.workers, lambda: broker.state.write_recovery_points(marks))
+        self._checkpointed = {partition: partition.log.end_offset for partition in partitions}
+
+    def write_checkpoints(self, partitions: Iterable[Partition]) -> None:
+        """At a clean stop: everything at once, on the spot."""
+        broker = self._broker
+        broker.state.write_recovery_points(
+            {broker.key_of(each): each.log.recovery_mark for each in partitions}
+        )
+        broker.state.write_start_offsets(self._starts_now())
+
+    # --- start offsets -------------------------------------------------------------------------------------------
+
+    def _starts_now(self) -> dict[str, Offset]:
+        """The starts to keep: those of partitions that still exist."""
+        broker = self._broker
+        starts = {}
+        for partition in [*broker.topics.partitions(), broker.metadata.partition]:
+            key = broker.key_of(partition)
+            start = max(self._start_offsets.get(key, Offset(0)), partition.log.start_offset)
+            if start:
+                starts[key] = start
+        return starts
+
+    async def keep_start_offset(self, partition: Partition, offset: Offset) -> None:
+        """Make a new start durable. Raises StorageError."""
+        broker = self._broker
+        async with self._starts_lock:
+            starts = self._starts_now()
+            key = broker.key_of(partition)
+            starts[key] = max(offset, starts.get(key, Offset(0)))
+            try:
+                await in_heavy_worker(broker.workers, lambda: broker.state.write_start_offsets(starts))
+            except OSError as error:
+                raise StorageError(f"The new start of {partition.id} cannot be kept: {error}.") from error
+            self._start_offsets = starts
+
+    # --- retention -----------------------------------------------------------------------------------------------
+
+    async def retain(self) -> None:
+        broker = self._broker
+        now_ms = broker.clock.wall_ms()
+        for partition in list(broker.topics.partitions()):
+            partition.producers.expire(now_ms - broker.settings.producer_id_expiration_ms)
+            partition.log.roll_if_due(now_ms)
+            await self._drop_expired(partition, now_ms)
+
+    async def _drop_expired(self, partition: Partition, now_ms: int) -> None:
+        log = partition.log
+        expired = [
+            segment for segment in log.expired(now_ms) if segment.published_offset <= partition.high_watermark
+        ]
+        if not expired:
+            return
+        await self.keep_start_offset(partition, expired[-1].published_offset)
+        dropped = log.drop(expired)
+        logger.info("retention drops %d segments of %s", len(dropped), partition.id)
+        await in_heavy_worker(self._broker.workers, lambda: delete_segments(self._broker.files, dropped))

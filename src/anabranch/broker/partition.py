@@ -1,0 +1,172 @@
+"""Partition: one Log, one Mode, the producers that write to it, and those who wait for it.
+
+`write` is called by the single writer with the jobs of one turn: each is checked against the producer table,
+given its offsets, stamped in place, and all go to the log in one append. What happens then is the mode's
+decision: `Flush` asks the syncer, `Publish` moves the high watermark, answers producers that wait for safety
+and wakes readers. A failed append keeps nothing and takes its producer entries back.
+
+All methods run on the loop's thread.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from anabranch.broker.append_queue import AppendJob
+from anabranch.broker.producers import Producer, ProducerTable
+from anabranch.config import TopicSettings
+from anabranch.errors import AnabranchError, StorageError
+from anabranch.log.log import Log
+from anabranch.record.batch import stamp
+from anabranch.replication.mode import Appended, Effect, Flush, FlushFinished, Mode, Publish
+from anabranch.values import Generation, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.fetch_wait import WaitingFetch
+
+
+class Partition:
+    """One partition of one topic on this broker."""
+
+    __slots__ = (
+        "_awaiting",
+        "_finish",
+        "_on_publish",
+        "_request_sync",
+        "generation",
+        "high_watermark",
+        "id",
+        "is_compacted",
+        "log",
+        "mode",
+        "producers",
+        "settings",
+        "snapshot_offset",
+        "topic_id",
+        "waiting_fetches",
+    )
+
+    def __init__(
+        self,
+        partition_id: TopicPartition,
+        topic_id: UUID,
+        log: Log,
+        mode: Mode,
+        settings: TopicSettings,
+        *,
+        request_sync: "Callable[[Partition], None]",
+        on_publish: "Callable[[Partition], None]",
+        finish: Callable[[AppendJob], None],
+    ) -> None:
+        self.id = partition_id
+        self.topic_id = topic_id
+        self.log = log
+        self.mode = mode
+        self.generation = Generation(0)
+        self.high_watermark = mode.safe_offset()
+        self.producers = ProducerTable()
+        self.snapshot_offset = Offset(-1)
+        self.waiting_fetches: set[WaitingFetch] = set()
+        self._awaiting: deque[AppendJob] = deque()
+        self._request_sync = request_sync
+        self._on_publish = on_publish
+        self._finish = finish
+        self.use_settings(settings)
+
+    def use_settings(self, settings: TopicSettings) -> None:
+        self.settings = settings
+        self.is_compacted = "compact" in settings.cleanup_policy
+
+    def write(self, jobs: list[AppendJob], now_ms: int) -> None:
+        """Append the jobs of one turn. Every job is answered, now or when it is safe."""
+        batches, accepted, noted = self._place(jobs, now_ms)
+        if batches:
+            try:
+                self.log.append(batches, now_ms)
+            except StorageError as error:
+                for entry in reversed(noted):
+                    self.producers.undo(entry)
+                self._fail(accepted, error)
+                return
+        self._answer_or_await(accepted)
+        if batches:
+            self._carry_out(self.mode.step(Appended(self.log.end_offset), now_ms))
+
+    def _place(
+        self, jobs: list[AppendJob], now_ms: int
+    ) -> tuple[
+        list[tuple[memoryview | bytearray, Offset, Offset, int]],
+        list[AppendJob],
+        list[tuple[int, Producer | None]],
+    ]:
+        end = self.log.end_offset
+        batches = []
+        accepted = []
+        noted = []
+        for job in jobs:
+            header = job.header
+            if header.producer_id >= 0:
+                try:
+                    original = self.producers.original_of(header)
+                except AnabranchError as error:
+                    self._fail([job], error)
+                    continue
+                if original is not None:
+                    job.place(original)
+                    accepted.append(job)
+                    continue
+                noted.append(self.producers.note(header, end, now_ms))
+            assert job.batch is not None, "a batch is written once"
+            job.place(end)
+            stamp(job.batch, 0, end, self.generation)
+            batches.append((job.batch, end, Offset(job.end_offset - 1), header.max_timestamp))
+            accepted.append(job)
+            end = job.end_offset
+        return batches, accepted, noted
+
+    def _answer_or_await(self, jobs: list[AppendJob]) -> None:
+        for job in jobs:
+            job.batch = None  # The bytes live in the connection's buffer, which is used again from here on.
+            if job.wait_safe and job.end_offset > self.high_watermark:
+                self._awaiting.append(job)
+            else:
+                self._finish(job)
+
+    def synced(self, end: Offset, now_ms: int) -> None:
+        self._carry_out(self.mode.step(FlushFinished(end), now_ms))
+
+    def sync_failed(self, error: StorageError) -> None:
+        """The log has fenced itself; whoever waited for this sync must not believe in it."""
+        awaiting, self._awaiting = self._awaiting, deque()
+        self._fail(list(awaiting), error)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Flush():
+                    self._request_sync(self)
+                case Publish(end):
+                    self._publish(end)
+
+    def _publish(self, end: Offset) -> None:
+        assert end <= self.log.end_offset, "published beyond the end of the log"
+        self.high_watermark = end
+        awaiting = self._awaiting
+        while awaiting and awaiting[0].end_offset <= end:
+            self._finish(awaiting.popleft())
+        if self.waiting_fetches:
+            self._on_publish(self)
+
+    def _fail(self, jobs: list[AppendJob], error: AnabranchError) -> None:
+        for job in jobs:
+            job.error = error
+            job.batch = None
+            self._finish(job)
+
+    def abandon(self, error: AnabranchError) -> None:
+        """The partition goes away (its topic is deleted, or the node stops): nobody may wait for it any longer."""
+        awaiting, self._awaiting = self._awaiting, deque()
+        self._fail(list(awaiting), error)
+        if self.waiting_fetches:
+            self._on_publish(self)

@@ -1,0 +1,133 @@
+"""PartitionOpener: from a topic's entry to a partition that can be written to and read.
+
+Opens (and if need be recovers) the log, gives it the node's mode, and rebuilds the table of producers from its
+snapshot plus the batch headers behind it. Whatever recovery had to cut or move aside is said in the log file. May
+run in a worker: a partition belongs to nobody before it is handed over.
+"""
+
+import logging
+from uuid import UUID
+
+from anabranch.broker.core import BrokerCore
+from anabranch.broker.partition import Partition
+from anabranch.broker.stored_state import StoredState, partition_key
+from anabranch.config import NodeSettings, TopicSettings
+from anabranch.errors import StorageError
+from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
+from anabranch.log.files import Files
+from anabranch.log.index import IndexCache
+from anabranch.log.log import Log
+from anabranch.log.settings import LogConfig
+from anabranch.replication.solo_mode import SoloMode
+from anabranch.values import BrokerId, Offset, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+PRODUCERS_FILE = "producers"
+
+
+def log_config(settings: TopicSettings, node: NodeSettings) -> LogConfig:
+    """A topic's configs as its logs understand them."""
+    return LogConfig(
+        segment_bytes=settings.segment_bytes,
+        segment_ms=settings.segment_ms,
+        index_interval_bytes=settings.index_interval_bytes,
+        retention_ms=settings.retention_ms,
+        retention_bytes=settings.retention_bytes,
+        compacted=settings.is_compacted,
+        deleted=settings.is_deleted_by_age,
+        delete_retention_ms=settings.delete_retention_ms,
+        compaction_lag_ms_min=settings.min_compaction_lag_ms,
+        compaction_lag_ms_max=settings.max_compaction_lag_ms,
+        dirty_ratio_min=settings.min_cleanable_dirty_ratio,
+        batch_bytes_max=node.batch_decompressed_bytes_max,
+    )
+
+
+class PartitionOpener:
+    def __init__(
+        self, core: BrokerCore, settings: NodeSettings, files: Files, data_dir: str, state: StoredState
+    ) -> None:
+        self._core = core
+        self._settings = settings
+        self._files = files
+        self._data_dir = data_dir
+        self._state = state
+        self._index_cache = IndexCache()
+
+    def open(
+        self,
+        partition_id: TopicPartition,
+        topic_id: UUID,
+        settings: TopicSettings,
+        *,
+        is_new: bool = False,
+        always_sync: bool = False,
+    ) -> Partition:
+        """Raises StorageError if the folder cannot be opened."""
+        key = partition_key(topic_id, partition_id.partition)
+        clean = is_new or self._state.was_clean
+        log = Log.open(
+            self._files,
+            f"{self._data_dir}/{partition_id.folder}",
+            log_config(settings, self._settings),
+            clean=clean,
+            recovery_point=self._state.recovery_points.get(key),
+            start_offset=self._state.start_offsets.get(key, Offset(0)),
+            index_cache=self._index_cache,
+        )
+        if not clean:
+            # What recovery found may still be in the page cache only; it is not shown before it is safe.
+            log.sync()
+        _tell_recovery(partition_id, log)
+        sync_first = always_sync or self._settings.flush == "always"
+        partition = Partition(
+            partition_id,
+            topic_id,
+            log,
+            SoloMode(BrokerId(self._settings.broker_id), log.end_offset, sync_first=sync_first),
+            settings,
+            request_sync=self._core.syncer.request,
+            on_publish=self._core.wake_readers,
+            finish=self._core.finish,
+        )
+        self._restore_producers(partition)
+        return partition
+
+    def _restore_producers(self, partition: Partition) -> None:
+        log = partition.log
+        snapshot, _ = read_checkpoint(self._files, f"{log.folder}/{PRODUCERS_FILE}")
+        start = log.start_offset
+        if snapshot is not None and log.start_offset <= snapshot["offset"] <= log.end_offset:
+            partition.producers.restore(snapshot)
+            start = Offset(snapshot["offset"])
+        if start < log.end_offset:
+            for header in log.batch_headers(start):
+                if header.base_offset >= start:
+                    partition.producers.replay(header)
+        partition.snapshot_offset = log.end_offset if start == log.end_offset else Offset(-1)
+
+    def save_producers(self, partition: Partition) -> None:
+        """Write the snapshot from which the next start rebuilds the table; nothing to do if it is up to date."""
+        log = partition.log
+        if partition.snapshot_offset == log.end_offset:
+            return
+        value = {"offset": log.end_offset, "producers": partition.producers.snapshot()}
+        try:
+            write_checkpoint(self._files, f"{log.folder}/{PRODUCERS_FILE}", value)
+        except OSError as error:
+            raise StorageError(
+                f"{log.folder} cannot keep its producers: {error.strerror or error}."
+            ) from error
+        partition.snapshot_offset = log.end_offset
+
+
+def _tell_recovery(partition_id: TopicPartition, log: Log) -> None:
+    if log.cut_bytes:
+        logger.warning(
+            "recovery cut %d bytes off the end of %s: a write that was never acknowledged as safe",
+            log.cut_bytes,
+            partition_id,
+        )
+    for entry in log.quarantined:
+        logger.error("recovery moved %s of %s aside: %s", entry.name, partition_id, entry.reason)

@@ -1,0 +1,137 @@
+"""ProducerTable: what each idempotent producer last wrote to one partition, to refuse gaps and spot repeats.
+
+Rules are Kafka's. The last five batches of a producer are remembered: a repeat of one of them is answered with
+its first offsets and not written again. Otherwise a batch must continue the sequence; a higher epoch starts at
+sequence 0; a lower one is fenced. A producer that is not known may start anywhere (its state may have expired).
+
+The table is rebuilt after a crash from the last snapshot plus the batch headers behind it, so it needs no disk
+of its own. Only the writer changes it.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from anabranch.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
+from anabranch.record.batch import BatchHeader
+from anabranch.values import Offset
+
+BATCHES_REMEMBERED = 5
+SEQUENCE_SPACE = 1 << 31
+
+
+class WrittenBatch(NamedTuple):
+    base_sequence: int
+    last_sequence: int
+    base_offset: Offset
+
+
+class Producer:
+    """One producer id: its epoch and its newest batches, oldest first."""
+
+    __slots__ = ("batches", "epoch", "timestamp_ms_last")
+
+    def __init__(
+        self, epoch: int, timestamp_ms_last: int, batches: "deque[WrittenBatch] | None" = None
+    ) -> None:
+        self.epoch = epoch
+        self.timestamp_ms_last = timestamp_ms_last
+        self.batches: deque[WrittenBatch] = (
+            batches if batches is not None else deque(maxlen=BATCHES_REMEMBERED)
+        )
+
+    def copy(self) -> "Producer":
+        return Producer(self.epoch, self.timestamp_ms_last, self.batches.copy())
+
+
+class ProducerTable:
+    """Producers of one partition by id."""
+
+    __slots__ = ("producers",)
+
+    def __init__(self) -> None:
+        self.producers: dict[int, Producer] = {}
+
+    def original_of(self, header: BatchHeader) -> Offset | None:
+        """The base offset of the batch this one repeats; None: it is new. Raises if it may not be written."""
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            raise InvalidRecordError("A batch with a producer id needs an epoch and a sequence of 0 or more.")
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return None
+        if header.producer_epoch != producer.epoch:
+            _check_epoch(header, producer)
+            return None
+        for batch in producer.batches:
+            if batch.base_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
+                return batch.base_offset
+        _check_sequence(header, producer)
+        return None
+
+    def note(self, header: BatchHeader, base_offset: Offset, now_ms: int) -> tuple[int, Producer | None]:
+        """Enter a written batch; the answer, handed to `undo`, takes it back."""
+        before = self.producers.get(header.producer_id)
+        producer = Producer(header.producer_epoch, now_ms)
+        if before is not None and before.epoch == header.producer_epoch:
+            producer.batches = before.batches.copy()
+        producer.batches.append(WrittenBatch(header.base_sequence, header.last_sequence, base_offset))
+        self.producers[header.producer_id] = producer
+        return header.producer_id, before
+
+    def undo(self, noted: tuple[int, Producer | None]) -> None:
+        producer_id, before = noted
+        if before is None:
+            self.producers.pop(producer_id, None)
+        else:
+            self.producers[producer_id] = before
+
+    def replay(self, header: BatchHeader) -> None:
+        """Enter a batch read back from the log."""
+        if header.producer_id >= 0 and not header.is_control:
+            self.note(header, Offset(header.base_offset), header.max_timestamp)
+
+    def expire(self, before_ms: int) -> int:
+        """Forget producers silent since `before_ms`; says how many."""
+        gone = [key for key, producer in self.producers.items() if producer.timestamp_ms_last < before_ms]
+        for key in gone:
+            del self.producers[key]
+        return len(gone)
+
+    def snapshot(self) -> list[list[Any]]:
+        return [
+            [
+                producer_id,
+                producer.epoch,
+                producer.timestamp_ms_last,
+                [list(batch) for batch in producer.batches],
+            ]
+            for producer_id, producer in self.producers.items()
+        ]
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        for producer_id, epoch, timestamp_ms_last, batches in snapshot["producers"]:
+            remembered = deque((WrittenBatch(*batch) for batch in batches), maxlen=BATCHES_REMEMBERED)
+            self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered)
+
+
+def _check_epoch(header: BatchHeader, producer: Producer) -> None:
+    if header.producer_epoch < producer.epoch:
+        raise ProducerFencedError(
+            f"Producer {header.producer_id} wrote with epoch {header.producer_epoch}, "
+            f"but epoch {producer.epoch} has taken over."
+        )
+    if header.base_sequence != 0:
+        raise OutOfOrderSequenceError(
+            f"Producer {header.producer_id} began epoch {header.producer_epoch} "
+            f"at sequence {header.base_sequence} instead of 0."
+        )
+
+
+def _check_sequence(header: BatchHeader, producer: Producer) -> None:
+    if not producer.batches:
+        return
+    expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
+    if header.base_sequence != expected:
+        raise OutOfOrderSequenceError(
+            f"Producer {header.producer_id} sent sequence {header.base_sequence} where {expected} was expected."
+        )

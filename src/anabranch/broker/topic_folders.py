@@ -1,0 +1,81 @@
+"""TopicFolders: what lies in the data folder besides the logs of known topics.
+
+A deleted topic's folders are renamed to `<folder>.<topic id>.deleted` and then removed, at once or at the next
+start. A partition folder that no topic names (a crash while a topic was made, or a metadata log that was
+replaced by hand) is never deleted: it is moved to `quarantine/` and said aloud.
+"""
+
+import logging
+import re
+from collections.abc import Iterable
+from uuid import UUID
+
+from anabranch.cluster.metadata import Topic
+from anabranch.log.files import Files
+from anabranch.values import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+METADATA_TOPIC = "__cluster_metadata"
+QUARANTINE = "quarantine"
+DELETED = ".deleted"
+_PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
+
+
+class TopicFolders:
+    def __init__(self, files: Files, data_dir: str) -> None:
+        self._files = files
+        self._data_dir = data_dir
+
+    def move_away(self, partitions: list[tuple[TopicPartition, UUID]]) -> list[str]:
+        """Free the names of these folders; where they are now."""
+        moved = []
+        for partition_id, topic_id in partitions:
+            folder = f"{self._data_dir}/{partition_id.folder}"
+            if not self._files.exists(folder):
+                continue
+            aside = f"{folder}.{topic_id.hex}{DELETED}"
+            self._files.rename(folder, aside)
+            moved.append(aside)
+        self._files.sync_folder(self._data_dir)
+        return moved
+
+    def remove(self, folders: Iterable[str]) -> None:
+        """Delete folders with all that is in them; any thread."""
+        for folder in folders:
+            self._remove_tree(folder)
+
+    def _remove_tree(self, folder: str) -> None:
+        for name in self._files.list(folder):
+            path = f"{folder}/{name}"
+            if self._files.is_folder(path):
+                self._remove_tree(path)
+            else:
+                self._files.unlink(path)
+        self._files.remove_folder(folder)
+
+    def sweep(self, topics: Iterable[Topic]) -> None:
+        """At a start: finish deletions, and move aside what nobody names."""
+        known = {f"{topic.name}-{index}" for topic in topics for index in range(topic.partition_count)}
+        known.add(f"{METADATA_TOPIC}-0")
+        for name in self._files.list(self._data_dir):
+            path = f"{self._data_dir}/{name}"
+            if not self._files.is_folder(path):
+                continue
+            if name.endswith(DELETED):
+                self._remove_tree(path)
+            elif name not in known and _PARTITION_FOLDER.fullmatch(name):
+                self._set_aside(name)
+
+    def _set_aside(self, name: str) -> None:
+        aside = f"{self._data_dir}/{QUARANTINE}"
+        self._files.make_folder(aside)
+        target = f"{aside}/{name}"
+        number = 1
+        while self._files.exists(target):
+            target = f"{aside}/{name}.{number}"
+            number += 1
+        self._files.rename(f"{self._data_dir}/{name}", target)
+        self._files.sync_folder(self._data_dir)
+        self._files.sync_folder(aside)
+        logger.error("the folder %s belongs to no topic and was moved to %s", name, target)

@@ -1,0 +1,149 @@
+"""Node: one process of anabranch: a broker, its Kafka port, and the port for metrics and health.
+
+    node = Node(NodeSettings.load({...}))
+    await node.start()      # the Kafka port answers; raises AnabranchError or OSError with what is wrong
+    node.bootstrap          # "127.0.0.1:9092"
+    await node.stop()       # answers what it accepted, closes every log
+
+The data folder is locked from start to stop. Slow imports (metrics, HTTP) happen after the Kafka port answers.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import resource
+from typing import TYPE_CHECKING
+
+from anabranch.broker.broker import Broker
+from anabranch.broker.workers import ThreadWorkers, Workers
+from anabranch.clock import Clock, RealClock
+from anabranch.config import NodeSettings
+from anabranch.errors import AnabranchError, StorageError
+from anabranch.log.files import Files, FolderLock
+from anabranch.log.real_files import RealFiles, boot_id
+from anabranch.server.listener import Listener
+
+if TYPE_CHECKING:
+    from anabranch.server.http import HttpServer
+
+STOP_SECONDS_MAX = 3.0
+LOCK_FILE = ".lock"
+
+
+class PortTakenError(AnabranchError):
+    """Somebody else listens where this node was told to."""
+
+
+class Node:
+    def __init__(
+        self, settings: NodeSettings, *, clock: Clock | None = None, files: Files | None = None
+    ) -> None:
+        self.settings = settings
+        self.clock: Clock = clock if clock is not None else RealClock()
+        self.data_dir = os.path.abspath(settings.data_dir) if files is None else settings.data_dir
+        self._open_files_limit = raise_open_files_limit()
+        self.files: Files = (
+            files if files is not None else RealFiles(settings.open_files_budget(self._open_files_limit))
+        )
+        self._lock: FolderLock | None = None
+        self._workers: Workers | None = None
+        self._http: HttpServer | None = None
+
+    async def start(self) -> None:
+        """Open the data folder and the port."""
+        try:
+            self._open_folder()
+            await self._open_port()
+        except BaseException:
+            self._let_go()
+            raise
+
+    def _open_folder(self) -> None:
+        try:
+            self.files.make_folder(self.data_dir)
+            self._lock = self.files.lock(f"{self.data_dir}/{LOCK_FILE}")
+        except OSError as error:
+            raise StorageError(
+                f"The data folder {self.data_dir} cannot be used: {error.strerror or error}."
+            ) from error
+
+    async def _open_port(self) -> None:
+        loop = asyncio.get_running_loop()
+        threads = self.settings.worker_threads
+        self._workers = ThreadWorkers(loop, sync_threads=threads, heavy_threads=max(2, threads // 2))
+        self.broker = Broker(self.settings, self.clock, self.files, self._workers, self.data_dir, boot_id())
+        connections_max = self.settings.connections_limit(self._open_files_limit)
+        self.listener = Listener(self.broker, self.clock, connections_max)
+        # Bound before recovery, so that a taken port costs nothing; nobody is answered before it is done.
+        self._bound = self._bind()
+        try:
+            self.broker.open()
+        except BaseException:
+            self.listener.stop_accepting()
+            raise
+        self.listener.start()
+        self.broker.start()
+        if self.settings.http:
+            await self._open_http(self.settings.http)
+
+    def _bind(self) -> tuple[str, int]:
+        try:
+            return self.listener.open(self.settings.listen)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise PortTakenError(
+                    f"{self.settings.listen} is taken by another process: stop it, or choose another port "
+                    "with --listen."
+                ) from error
+            raise PortTakenError(
+                f"{self.settings.listen} cannot be bound: {error.strerror or error}."
+            ) from error
+
+    async def _open_http(self, address: str) -> None:
+        from anabranch.server.http import HttpServer
+
+        self._http = HttpServer(self.broker, self.listener)
+        try:
+            await self._http.open(address)
+        except OSError as error:
+            raise PortTakenError(
+                f"The HTTP address {address} cannot be bound: {error.strerror or error}."
+            ) from error
+
+    @property
+    def bootstrap(self) -> str:
+        host, port = self._bound
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def http_address(self) -> str | None:
+        return self._http.address if self._http is not None else None
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
+        self.listener.stop_accepting()
+        if self._http is not None:
+            await self._http.close()
+        await self.broker.drain()
+        await self.listener.close(STOP_SECONDS_MAX)
+        await self.broker.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def raise_open_files_limit() -> int:
+    """Take all the descriptors the system allows; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft if soft != resource.RLIM_INFINITY else 1_048_576

@@ -1,0 +1,324 @@
+"""Connection: one client's socket. Bytes in, frames to the broker, answers out in the order of the requests.
+
+Produce requests may overlap; any other request holds the connection until it is answered, as Kafka does. A
+connection does not parse further frames while it is *held*: a request is open that others must wait for, too many
+are open, too many answer bytes wait for a slow reader, the append queue is full, or memory for its next frame is
+short. Holding one connection costs the others nothing.
+
+States: open, closing (answers what it has accepted, reads no more), closed.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import deque
+from typing import TYPE_CHECKING
+
+from anabranch.broker.call import Call, Piece
+from anabranch.broker.handlers import dispatch
+from anabranch.errors import AnabranchError
+from anabranch.server.receive_buffer import ReceiveBuffer
+from anabranch.server.send_queue import SendQueue
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.foreign import foreign_answer, foreign_protocol
+from anabranch.wire.frame import SIZE_BYTES, split_frames
+from anabranch.wire.header import parse_request_header
+
+if TYPE_CHECKING:
+    from anabranch.server.listener import Listener
+
+logger = logging.getLogger(__name__)
+
+FREE_BYTES = 64 * 1024
+"""What each connection may hold without asking the common budget, so that small requests always get through."""
+
+
+class Slot:
+    """The place of one answer in the order of answers."""
+
+    __slots__ = ("connection", "holds", "is_settled", "on_close", "pieces")
+
+    def __init__(self, connection: "Connection", *, holds: bool) -> None:
+        self.connection = connection
+        self.holds = holds
+        self.is_settled = False
+        self.pieces: list[Piece] | None = None
+
+    def answer(self, pieces: list[Piece] | None) -> None:
+        assert not self.is_settled, "a request was answered twice"
+        self.is_settled = True
+        self.pieces = pieces
+        self.connection.settled(self)
+
+
+class Connection:
+    def __init__(self, listener: "Listener", sock: socket.socket, host: str) -> None:
+        self.host = host
+        self.local_address: tuple[str, int] = sock.getsockname()[:2]
+        self.last_read_ms = listener.clock.monotonic_ms()
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._sock = sock
+        self._buffer = ReceiveBuffer()
+        self._frame_bytes = 0
+        self._slots: deque[Slot] = deque()
+        self._calls: dict[Slot, Call] = {}
+        self._out = SendQueue()
+        self._is_held = False
+        self._is_reading = True
+        self._is_writing = False
+        self._is_flush_due = False
+        self._is_in_line = False
+        self._is_known = False
+        self._is_closing = False
+        self.is_closed = False
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    # --- what the listener's sweep asks -------------------------------------------------------------------------
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._slots and not self._out
+
+    @property
+    def is_in_frame(self) -> bool:
+        """Part of a frame has arrived, and nothing of ours keeps the rest from coming."""
+        return len(self._buffer) > 0 and not self._is_held and not self._is_in_line
+
+    def shrink(self) -> None:
+        """Let go of a buffer that nobody has used for a while."""
+        if not len(self._buffer) and not self._slots and self._buffer.capacity:
+            self._listener.memory.give(self._counted(self._buffer.drop()))
+
+    # --- reading ---------------------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        room = self._buffer.room()
+        if not len(room):
+            if self._is_held or not self._grow():
+                self._stop_reading()
+                return
+            room = self._buffer.room()
+        try:
+            count = self._sock.recv_into(room)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self.close(f"read failed: {error}")
+            return
+        if not count:
+            self.close("the client closed the connection")
+            return
+        self.last_read_ms = self._listener.clock.monotonic_ms()
+        self._buffer.end += count
+        if not self._is_held:
+            self._parse()
+
+    def _grow(self) -> bool:
+        """Make room for more of the frame at hand. False: memory is short, and we stand in line for it."""
+        if self._is_in_line:
+            return False
+        buffer = self._buffer
+        capacity = buffer.capacity_for(max(self._frame_bytes, buffer.capacity + 1))
+        wanted = self._counted(capacity) - self._counted(buffer.capacity)
+        if wanted and not self._listener.memory.take(wanted):
+            self._is_in_line = True
+            self._listener.memory.wait(wanted, self._granted)
+            return False
+        buffer.grow(capacity)
+        return True
+
+    @staticmethod
+    def _counted(capacity: int) -> int:
+        """What of a buffer counts against the common budget: a small one is everybody's right."""
+        return max(0, capacity - FREE_BYTES)
+
+    def _granted(self) -> None:
+        """Memory that we stood in line for is ours; nothing was read since, so the same growth is due."""
+        buffer = self._buffer
+        self._is_in_line = False
+        buffer.grow(buffer.capacity_for(max(self._frame_bytes, buffer.capacity + 1)))
+        self._resume_reading()
+
+    def _stop_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._sock.fileno())
+
+    def _resume_reading(self) -> None:
+        if not self._is_reading and not self.is_closed and not self._is_closing:
+            self._is_reading = True
+            self._loop.add_reader(self._sock.fileno(), self._readable)
+
+    # --- frames ----------------------------------------------------------------------------------------------
+
+    def _parse(self) -> None:
+        """Hand every whole frame to the broker, until one is missing bytes or we are held."""
+        buffer = self._buffer
+        try:
+            if not self._is_known and not self._recognise():
+                return
+            frames = split_frames(buffer.view, buffer.start, buffer.end, self._listener.frame_bytes_max)
+            for start, end in frames.spans:
+                buffer.start = end
+                self._take_frame(start, end)
+                if self._is_held or self.is_closed or self._is_closing:
+                    return
+            if frames.spans and len(buffer) >= SIZE_BYTES:
+                frames = split_frames(buffer.view, buffer.start, buffer.end, self._listener.frame_bytes_max)
+        except AnabranchError as error:
+            logger.info("closing %s: %s", self.host, error)
+            self.close(str(error))
+            return
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs this connection, nobody else.
+            logger.exception("a request from %s failed: this is a defect", self.host)
+            self.close(f"{type(error).__name__}: {error}")
+            return
+        self._expect_frame(frames.bytes_wanted)
+
+    def _expect_frame(self, frame_bytes: int) -> None:
+        """Part of a frame is here, or nothing: see to it that the rest has room."""
+        buffer = self._buffer
+        self._frame_bytes = frame_bytes
+        if not len(buffer):
+            return
+        if (
+            buffer.start + frame_bytes > buffer.capacity
+            and frame_bytes > buffer.capacity
+            and not self._grow()
+        ):
+            self._stop_reading()
+
+    def _recognise(self) -> bool:
+        """Whether the first bytes may be Kafka's; somebody who speaks another protocol is told so."""
+        buffer = self._buffer
+        if len(buffer) < SIZE_BYTES:
+            return False
+        protocol = foreign_protocol(buffer.view[buffer.start : buffer.end])
+        if protocol is None:
+            self._is_known = True
+            return True
+        logger.info("%s speaks %s on the Kafka port", self.host, protocol)
+        self._out.put(foreign_answer(protocol))
+        self._is_closing = True
+        self._flush()
+        return False
+
+    def _take_frame(self, start: int, end: int) -> None:
+        header, body = parse_request_header(self._buffer.view, start, end)
+        slot = Slot(self, holds=header.api_key != ApiKey.PRODUCE)
+        self._slots.append(slot)
+        call = Call(self, header, self._buffer.view, body, end, slot.answer, self.close)
+        self._calls[slot] = call
+        self._listener.requests_total += 1
+        dispatch(self._listener.broker, call)
+        self._is_held = self._must_hold()
+
+    def _must_hold(self) -> bool:
+        if not self._slots and not self._out:
+            return self._wait_for_queue()
+        return (
+            self._slots_hold()
+            or len(self._slots) >= self._listener.requests_max
+            or self._out.bytes_held >= self._listener.response_bytes_max
+            or self._wait_for_queue()
+        )
+
+    def _slots_hold(self) -> bool:
+        return bool(self._slots) and self._slots[-1].holds
+
+    def _wait_for_queue(self) -> bool:
+        core = self._listener.broker.core
+        if not core.queue.is_full:
+            return False
+        core.when_relaxed(self._reconsider)
+        return True
+
+    def _reconsider(self) -> None:
+        """Something that held us may be over."""
+        if self.is_closed or not self._is_held:
+            return
+        self._is_held = self._must_hold()
+        if not self._is_held:
+            self._resume_reading()
+            self._parse()
+
+    # --- answering -------------------------------------------------------------------------------------------
+
+    def settled(self, slot: Slot) -> None:
+        """An answer is ready; the answers of one turn leave together."""
+        self._calls.pop(slot, None)
+        if not self._is_flush_due and not self.is_closed:
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self.is_closed:
+            return
+        slots = self._slots
+        while slots and slots[0].is_settled:
+            for piece in slots.popleft().pieces or ():
+                self._out.put(piece)
+        self._send()
+        if self._is_held:
+            self._reconsider()
+
+    def _send(self) -> None:
+        try:
+            is_empty = self._out.send(self._sock)
+        except OSError as error:
+            self.close(f"write failed: {error}")
+            return
+        if is_empty == self._is_writing:
+            self._watch_writable(not is_empty)
+        if is_empty and self._is_closing and not self._slots:
+            self._say_goodbye()
+
+    def _watch_writable(self, watch: bool) -> None:
+        self._is_writing = watch
+        if watch:
+            self._loop.add_writer(self._sock.fileno(), self._writable)
+        else:
+            self._loop.remove_writer(self._sock.fileno())
+
+    def _writable(self) -> None:
+        self._send()
+        if self._is_held:
+            self._reconsider()
+
+    # --- ending ----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Read no more, answer what was accepted, then close."""
+        self._is_closing = True
+        self._stop_reading()
+        if self.is_idle:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
+        """Close so that the last answer arrives: unread bytes left behind would turn the close into a reset."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+            while self._sock.recv(FREE_BYTES):
+                pass
+        self.close("all is answered")
+
+    def close(self, reason: str) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._stop_reading()
+        if self._is_writing:
+            self._watch_writable(False)
+        self._out.clear()
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if call.on_close is not None:
+                call.on_close()
+        if self._is_in_line:
+            self._listener.memory.leave(self._granted)
+        self._listener.memory.give(self._counted(self._buffer.capacity))
+        self._sock.close()
+        self._listener.forget(self, reason)

@@ -1,0 +1,154 @@
+"""Listener: the Kafka port. Accepts connections, bounds their number, and sweeps those that hold things up.
+
+The sweep runs every second: it closes connections that have been idle too long and frames that stopped arriving,
+and takes large buffers back from connections that do not use them. When memory for requests is short it is
+stricter with slow frames, because others stand in line for what they hold.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+
+from anabranch.broker.broker import Broker
+from anabranch.clock import Clock
+from anabranch.config import host_and_port
+from anabranch.server.connection import Connection
+from anabranch.server.memory_budget import MemoryBudget
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 1024
+ACCEPTS_PER_TURN_MAX = 64
+SWEEP_SECONDS = 1.0
+FRAME_MS_MAX = 30_000
+FRAME_MS_MAX_IN_NEED = 3_000
+BUFFER_IDLE_MS_MAX = 10_000
+
+
+class Listener:
+    def __init__(self, broker: Broker, clock: Clock, connections_max: int) -> None:
+        settings = broker.settings
+        self.broker = broker
+        self.clock = clock
+        self.memory = MemoryBudget(settings.request_memory_bytes_max)
+        self.frame_bytes_max = settings.socket_request_max_bytes
+        self.requests_max = settings.connection_requests_max
+        self.response_bytes_max = settings.connection_response_bytes_max
+        self.connections: set[Connection] = set()
+        self.requests_total = 0
+        self.connections_total = 0
+        self.connections_refused_total = 0
+        self._connections_max = connections_max
+        self._idle_ms_max = settings.connections_max_idle_ms
+        self._sock: socket.socket | None = None
+        self._loop = asyncio.get_running_loop()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._is_drained: asyncio.Event | None = None
+
+    # --- opening ---------------------------------------------------------------------------------------------
+
+    def open(self, address: str) -> tuple[str, int]:
+        """Bind and listen; the address actually bound. Raises OSError."""
+        host, port = host_and_port(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            sock.listen(BACKLOG)
+            sock.setblocking(False)
+        except OSError:
+            sock.close()
+            raise
+        self._sock = sock
+        bound: tuple[str, int] = sock.getsockname()[:2]
+        return bound
+
+    def start(self) -> None:
+        assert self._sock is not None
+        self._loop.add_reader(self._sock.fileno(), self._accept)
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def _accept(self) -> None:
+        assert self._sock is not None
+        for _ in range(ACCEPTS_PER_TURN_MAX):
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause_accepting(error)
+                return
+            self._welcome(sock, address[0])
+
+    def _pause_accepting(self, error: OSError) -> None:
+        """Out of descriptors: those who are connected go on; newcomers wait in the backlog for a second."""
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            raise error
+        assert self._sock is not None
+        logger.warning("cannot accept connections for a second: %s", error)
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.call_later(1.0, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if self._sock is not None:
+            self._loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _welcome(self, sock: socket.socket, host: str) -> None:
+        if len(self.connections) >= self._connections_max:
+            self.connections_refused_total += 1
+            sock.close()
+            if self.connections_refused_total % 100 == 1:
+                logger.warning("refused a connection: %d are open (max.connections)", len(self.connections))
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connections_total += 1
+        self.connections.add(Connection(self, sock, host))
+
+    # --- the sweep ---------------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        now_ms = self.clock.monotonic_ms()
+        frame_ms_max = FRAME_MS_MAX_IN_NEED if self.memory.is_short else FRAME_MS_MAX
+        for connection in list(self.connections):
+            silent_ms = now_ms - connection.last_read_ms
+            if connection.is_in_frame and silent_ms > frame_ms_max:
+                connection.close(f"a frame stopped arriving {silent_ms} ms ago")
+            elif connection.is_idle and silent_ms > self._idle_ms_max:
+                connection.close(f"idle for {silent_ms} ms")
+            elif silent_ms > BUFFER_IDLE_MS_MAX:
+                connection.shrink()
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+
+    def forget(self, connection: Connection, reason: str) -> None:
+        self.connections.discard(connection)
+        logger.debug("closed %s: %s", connection.host, reason)
+        if self._is_drained is not None and not self.connections:
+            self._is_drained.set()
+
+    # --- closing ---------------------------------------------------------------------------------------------
+
+    def stop_accepting(self) -> None:
+        if self._sock is not None:
+            self._loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+            self._sock = None
+
+    async def close(self, seconds_max: float) -> None:
+        """Answer what was accepted, for at most `seconds_max`, then close whatever is left."""
+        self.stop_accepting()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._is_drained = asyncio.Event()
+        for connection in list(self.connections):
+            connection.finish()
+        if self.connections:
+            try:
+                async with asyncio.timeout(seconds_max):
+                    await self._is_drained.wait()
+            except TimeoutError:
+                logger.warning("%d connections did not take their answers in time", len(self.connections))
+        for connection in list(self.connections):
+            connection.close("the node stops")

@@ -1,0 +1,47 @@
+"""MemoryBudget: how many bytes of unfinished requests all connections may hold together.
+
+A connection takes before it grows its buffer and gives back when it shrinks or closes. Who gets none is put in
+line, does not read meanwhile, and is called back in order of arrival. Nobody holds bytes without end: a frame that
+makes no progress is closed by the listener's sweep, which gives its bytes back.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+
+class MemoryBudget:
+    __slots__ = ("_line", "bytes_max", "bytes_taken")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes_taken = 0
+        self._line: deque[tuple[int, Callable[[], None]]] = deque()
+
+    @property
+    def is_short(self) -> bool:
+        """Somebody stands in line."""
+        return bool(self._line)
+
+    def take(self, count: int) -> bool:
+        """Whether `count` more bytes may be held; those in line come first."""
+        if self._line or self.bytes_taken + count > self.bytes_max:
+            return False
+        self.bytes_taken += count
+        return True
+
+    def wait(self, count: int, granted: Callable[[], None]) -> None:
+        """Stand in line for `count` bytes; they are taken when `granted` is called."""
+        assert count <= self.bytes_max, "a request may not be larger than all memory for requests"
+        self._line.append((count, granted))
+
+    def give(self, count: int) -> None:
+        self.bytes_taken -= count
+        assert self.bytes_taken >= 0, "more bytes given back than were taken"
+        while self._line and self.bytes_taken + self._line[0][0] <= self.bytes_max:
+            count_next, granted = self._line.popleft()
+            self.bytes_taken += count_next
+            granted()
+
+    def leave(self, granted: Callable[[], None]) -> None:
+        """Give up a place in line."""
+        self._line = deque(entry for entry in self._line if entry[1] != granted)

@@ -1,0 +1,105 @@
+"""What `/metrics` says, gathered when it is asked for: counting costs the requests nothing but an addition."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from anabranch import __version__
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.server.listener import Listener
+
+
+class NodeCollector(Collector):
+    def __init__(self, broker: "Broker", listener: "Listener") -> None:
+        self._broker = broker
+        self._listener = listener
+
+    def collect(self) -> Iterator[Metric]:
+        yield _gauge("anabranch_info", "The version that runs.", 1, version=__version__)
+        yield from self._connections()
+        yield from self._traffic()
+        yield from self._storage()
+        yield from self._groups()
+
+    def _connections(self) -> Iterator[Metric]:
+        listener = self._listener
+        yield _gauge("anabranch_connections", "Open client connections.", len(listener.connections))
+        yield _counter("anabranch_connections_accepted", "Connections accepted.", listener.connections_total)
+        yield _counter(
+            "anabranch_connections_refused",
+            "Connections beyond max.connections.",
+            listener.connections_refused_total,
+        )
+        yield _gauge(
+            "anabranch_request_memory_bytes",
+            "Memory of large unfinished requests.",
+            listener.memory.bytes_taken,
+        )
+
+    def _traffic(self) -> Iterator[Metric]:
+        core = self._broker.core
+        yield _counter("anabranch_requests", "Requests read.", self._listener.requests_total)
+        yield _counter("anabranch_batches_in", "Batches handed to the writer.", core.batches_total)
+        yield _counter("anabranch_bytes_in", "Bytes of batches acknowledged.", core.bytes_in_total)
+        yield _counter("anabranch_bytes_out", "Bytes of batches fetched.", self._broker.bytes_out_total)
+        yield _gauge(
+            "anabranch_append_queue_bytes", "Bytes of batches not answered yet.", core.queue.bytes_held
+        )
+
+    def _storage(self) -> Iterator[Metric]:
+        broker = self._broker
+        partitions = list(broker.topics.partitions())
+        yield _gauge("anabranch_topics", "Topics.", len(broker.topics))
+        yield _gauge("anabranch_partitions", "Partitions.", len(partitions))
+        yield _gauge(
+            "anabranch_log_bytes", "Bytes of all logs.", sum(each.log.size_bytes for each in partitions)
+        )
+        yield _gauge(
+            "anabranch_fenced_partitions",
+            "Partitions that take no writes because a sync failed.",
+            sum(each.log.fenced for each in partitions),
+        )
+        yield _counter("anabranch_syncs", "Syncs of log files.", broker.core.syncer.syncs_total)
+        yield _counter("anabranch_sync_failures", "Syncs that failed.", broker.core.syncer.failures_total)
+        yield _counter(
+            "anabranch_corrupt_reads", "Reads that met a bad checksum.", broker.corrupt_reads_total
+        )
+        yield _gauge(
+            "anabranch_disk_free_bytes", "Free bytes of the data folder's disk.", broker.disk_room()[1]
+        )
+
+    def _groups(self) -> Iterator[Metric]:
+        lag = GaugeMetricFamily(
+            "anabranch_group_lag_records",
+            "Records between a group's committed offset and the high watermark.",
+            labels=["group", "topic", "partition"],
+        )
+        for group_id, topic_partition, committed in self._broker.groups.committed():
+            partition = self._broker.topics.find_partition(topic_partition.topic, topic_partition.partition)
+            if partition is not None:
+                behind = max(0, partition.high_watermark - committed)
+                lag.add_metric([group_id, topic_partition.topic, str(topic_partition.partition)], behind)
+        yield lag
+
+
+def _gauge(name: str, text: str, value: float, **labels: str) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    family = CounterMetricFamily(name, text)
+    family.add_metric([], value)
+    return family
+
+
+def render(broker: "Broker", listener: "Listener") -> bytes:
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(broker, listener))
+    return generate_latest(registry)

@@ -1,0 +1,60 @@
+"""ReceiveBuffer: the bytes of one connection between `recv` and the end of their frame.
+
+Frames are parsed where they lie; a view handed to the broker stays valid until the next `room()`, because only
+that moves bytes. Growing makes a new buffer and leaves the old one to whoever still looks at it. It starts small,
+since most connections say little, and grows as bytes arrive, never on the word of a length alone.
+"""
+
+SMALL_BYTES = 4 * 1024
+AT_ONCE_BYTES_MAX = 1024 * 1024
+"""Up to here a frame gets its room at once; a larger one gets it by doubling, as its bytes come in."""
+
+
+class ReceiveBuffer:
+    __slots__ = ("end", "start", "view")
+
+    def __init__(self) -> None:
+        self.view = memoryview(b"")
+        self.start = 0
+        self.end = 0
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    @property
+    def capacity(self) -> int:
+        return len(self.view)
+
+    @property
+    def is_full(self) -> bool:
+        return self.start == 0 and self.end == len(self.view)
+
+    def room(self) -> memoryview:
+        """Where the next bytes go; what was parsed before is overwritten."""
+        if self.start:
+            if self.start != self.end:
+                self.view[: self.end - self.start] = self.view[self.start : self.end]
+            self.end -= self.start
+            self.start = 0
+        return self.view[self.end :]
+
+    def capacity_for(self, frame_bytes: int) -> int:
+        """How large the buffer should become for a frame of that size, given what has arrived."""
+        if frame_bytes <= AT_ONCE_BYTES_MAX:
+            return max(frame_bytes, SMALL_BYTES)
+        return min(frame_bytes, max(AT_ONCE_BYTES_MAX, 2 * len(self)))
+
+    def grow(self, capacity: int) -> None:
+        held = self.end - self.start
+        assert capacity >= held
+        view = memoryview(bytearray(capacity))
+        view[:held] = self.view[self.start : self.end]
+        self.view, self.start, self.end = view, 0, held
+
+    def drop(self) -> int:
+        """Let go of an empty buffer; how many bytes that frees."""
+        assert self.start == self.end
+        freed = len(self.view)
+        self.view = memoryview(b"")
+        self.start = self.end = 0
+        return freed

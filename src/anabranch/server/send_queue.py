@@ -1,0 +1,106 @@
+"""SendQueue: answers on their way to one socket, in order, bytes with `sendmsg` and file slices with `sendfile`.
+
+Neighbouring bytes leave in one call. What the socket does not take stays, and the connection is told to wait for
+it to become writable. A slice is pinned while it is here, so that its file is not closed under it.
+"""
+
+import os
+import socket
+from collections import deque
+from typing import cast
+
+from anabranch.broker.call import Piece
+from anabranch.log.slice import Slice
+
+BUFFERS_PER_CALL_MAX = 64
+SENDFILE_BYTES_MAX = 4 * 1024 * 1024
+"""So that one large slice does not keep the loop from everybody else."""
+
+
+class SendQueue:
+    __slots__ = ("_pieces", "bytes_held")
+
+    def __init__(self) -> None:
+        self._pieces: deque[memoryview | _OpenSlice] = deque()
+        self.bytes_held = 0
+        """Bytes in memory; file slices do not count."""
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def put(self, piece: Piece) -> None:
+        if isinstance(piece, bytes | bytearray | memoryview):
+            self._pieces.append(memoryview(piece))
+            self.bytes_held += len(piece)
+        else:
+            self._pieces.append(_OpenSlice(cast(Slice, piece)))
+
+    def send(self, sock: socket.socket) -> bool:
+        """True: all is gone. False: go on when the socket is writable. Raises OSError when the peer is gone."""
+        try:
+            while self._pieces:
+                if not (
+                    self._send_bytes(sock)
+                    if isinstance(self._pieces[0], memoryview)
+                    else self._send_slice(sock)
+                ):
+                    return False
+        except BlockingIOError:
+            return False
+        return True
+
+    def _send_bytes(self, sock: socket.socket) -> bool:
+        buffers: list[memoryview] = []
+        for piece in self._pieces:
+            if not isinstance(piece, memoryview) or len(buffers) == BUFFERS_PER_CALL_MAX:
+                break
+            buffers.append(piece)
+        sent = sock.sendmsg(buffers)
+        self.bytes_held -= sent
+        for buffer in buffers:
+            if sent < len(buffer):
+                self._pieces[0] = buffer[sent:]
+                return False
+            sent -= len(buffer)
+            self._pieces.popleft()
+        return True
+
+    def _send_slice(self, sock: socket.socket) -> bool:
+        part = self._pieces[0]
+        assert isinstance(part, _OpenSlice)
+        wanted = min(part.left, SENDFILE_BYTES_MAX)
+        sent = os.sendfile(sock.fileno(), part.descriptor, part.position, wanted)
+        if not sent:
+            raise OSError("a segment file is shorter than what was promised of it")
+        part.position += sent
+        part.left -= sent
+        if not part.left:
+            part.close()
+            self._pieces.popleft()
+            return True
+        return False
+
+    def clear(self) -> None:
+        for piece in self._pieces:
+            if isinstance(piece, _OpenSlice):
+                piece.close()
+        self._pieces.clear()
+        self.bytes_held = 0
+
+
+class _OpenSlice:
+    """A file slice and how far it has been sent; holds its descriptor open."""
+
+    __slots__ = ("_slice", "descriptor", "left", "position")
+
+    def __init__(self, part: Slice) -> None:
+        part.pin()
+        descriptor = part.fileno()
+        assert descriptor is not None, "only slices of real files are sent by sendfile"
+        self._slice = part
+        self.descriptor = descriptor
+        self.position = part.position
+        self.left = part.count
+
+    def close(self) -> None:
+        self._slice.unpin()
