@@ -34,6 +34,8 @@ def list_(broker: Broker, format: str) -> None:
     admin = broker.admin()
     with broker.errors():
         answer = admin.list_consumer_groups(request_timeout=broker.seconds_max).result()
+    if answer.errors:
+        raise Failure(broker.explain(answer.errors[0].args[0]))
     groups = sorted(answer.valid, key=lambda group: group.group_id)
     rows = [(group.group_id, _word(group.state)) for group in groups]
     if format == "json":

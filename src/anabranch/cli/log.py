@@ -62,8 +62,11 @@ def _are(names: list[str]) -> str:
 
 
 def check_all(files: "RealFiles", folder: str, wanted: tuple[str, ...], gaps_allowed: bool) -> "list[Report]":
+    import os
+
     from anabranch.cli.log_check import check_partition
     from anabranch.cli.offline import partition_folders, segment_bases
+    from anabranch.cli.offline_topics import compacted_partitions
     from anabranch.log import names
     from anabranch.values import Offset
 
@@ -73,27 +76,14 @@ def check_all(files: "RealFiles", folder: str, wanted: tuple[str, ...], gaps_all
         for one in folders
         for base in segment_bases(files, one)
     ]
+    compacted = (
+        {os.path.basename(one) for one in folders} if gaps_allowed else compacted_partitions(files, folder)
+    )
     with _progress(sum(map(files.size, paths))) as advance:
         return [
-            check_partition(files, one, gaps_allowed=gaps_allowed or _is_compacted(one), on_bytes=advance)
+            check_partition(files, one, gaps_allowed=os.path.basename(one) in compacted, on_bytes=advance)
             for one in folders
         ]
-
-
-def _is_compacted(folder: str) -> bool:
-    """Whether a node's cleaner may have been here: only then are missing offsets expected."""
-    import os
-
-    from anabranch.cli.offline import data_folder_of
-    from anabranch.log.checkpoint import read_offsets
-    from anabranch.log.real_files import RealFiles
-
-    name = os.path.basename(folder)
-    if name.startswith("__consumer_offsets-"):
-        return True
-    data_folder = data_folder_of(folder)
-    cleaned, _ = read_offsets(RealFiles(), f"{data_folder}/cleaner-offsets") if data_folder else ({}, None)
-    return name in cleaned
 
 
 @contextmanager
@@ -188,8 +178,8 @@ def repair(
         left: list[Report] = []
         if damaged and not dry_run:
             confirm("Do this?", yes)
-            for _, place in damaged:
-                repair_partition(files, place, gaps_allowed=gaps_allowed or _is_compacted(place))
+            for report, place in damaged:
+                repair_partition(files, place, gaps_allowed=report.gaps_allowed)
             left = [report for report in check_all(files, folder, wanted, gaps_allowed) if report.findings]
     _show_outcome(steps, left, dry_run, format)
 

@@ -54,6 +54,7 @@ class Report:
     end_offset: int = 0
     size_bytes: int = 0
     missing_offsets: int = 0
+    gaps_allowed: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -67,6 +68,7 @@ def check_partition(
     """Reads the whole partition. `gaps_allowed` is for compacted topics, whose cleaner leaves holes."""
     bases = segment_bases(files, folder)
     report = Report(os.path.basename(folder), len(bases), start_offset=bases[0], end_offset=bases[0])
+    report.gaps_allowed = gaps_allowed
     for number, base in enumerate(bases):
         following = bases[number + 1] if number + 1 < len(bases) else None
         check = SegmentCheck(files, folder, base, following, gaps_allowed, report)

@@ -64,7 +64,8 @@ def _walk(folder: str, depth: int) -> Iterator[str]:
         yield folder
     elif depth:
         for entry in children:
-            if entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED:
+            skipped = entry.name in SKIPPED or entry.name.endswith(names.DELETED)
+            if entry.is_dir(follow_symlinks=False) and not skipped:
                 yield from _walk(entry.path, depth - 1)
 
 
