@@ -23,11 +23,12 @@ from anabranch.log.scan import UNSUMMED_BYTES, Batch
 from anabranch.log.segment import Segment
 from anabranch.log.settings import SEGMENT_BYTES_MAX, LogConfig
 from anabranch.log.slice import Slice
+from anabranch.log.swap import Rewritten, delete_segments, finish_swap
 from anabranch.log.tail import Tail
 from anabranch.log.timestamps import Moment, first_at_or_after, of_largest_timestamp
 from anabranch.record.batch import BatchHeader
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
-from anabranch.values import Offset, SegmentState
+from anabranch.values import Offset
 
 Stamped = tuple[Bytes, Offset, Offset, int]
 """A batch with its place: bytes, base offset, last offset, largest timestamp."""
@@ -57,6 +58,7 @@ class Log:
         self._folder_changes = 0
         self._folder_changes_synced = 0
         self._sync_lock = threading.Lock()
+        self._folder_lock = threading.Lock()
 
     @classmethod
     def open(
@@ -162,10 +164,16 @@ class Log:
             return True
         # Kafka's rule: age is counted in the records' own time, lest a backfill of old records roll at every
         # append.
-        return first_timestamp is not None and timestamp - first_timestamp > self.config.segment_ms
+        return first_timestamp is not None and timestamp - first_timestamp > self._segment_ms()
 
     def _is_old(self, segment: Segment, now_ms: int) -> bool:
-        return segment.created_ms is not None and now_ms - segment.created_ms > self.config.segment_ms
+        return segment.created_ms is not None and now_ms - segment.created_ms > self._segment_ms()
+
+    def _segment_ms(self) -> int:
+        """A record that must be compacted in time must not wait in the active segment for longer."""
+        if self.config.compacted:
+            return min(self.config.segment_ms, self.config.compaction_lag_ms_max)
+        return self.config.segment_ms
 
     def _write(self, runs: list[_Run]) -> dict[Offset, File]:
         """Put all bytes into their files; nothing in memory changes yet, so that a failure has only files to
@@ -229,7 +237,7 @@ class Log:
         self._active = segment
         self._folder_changes += 1
         if not old.published_bytes:
-            delete_segments(self._files, [old])
+            self.delete_files([old])
 
     # --- sync -----------------------------------------------------------------------------------------------
 
@@ -333,11 +341,9 @@ class Log:
         return is_expired(self._active.largest_timestamp()[0], self.config, now_ms)
 
     def drop(self, segments: Sequence[Segment]) -> list[Segment]:
-        """Take the oldest segments out of the log and move its start; then `delete_segments` them in a
-        worker.
+        """Take the oldest segments out of the log and move its start; then `delete_files` in a worker.
 
-        Answers those that were still there. Write the new start offset to its checkpoint before their files
-        go.
+        Answers those that were still there. Keep the new start offset durable before their files go.
         """
         dropped = []
         for segment in segments:
@@ -347,6 +353,45 @@ class Log:
             dropped.append(segment)
         self._start_offset = max(self._start_offset, self._bases[0])
         return dropped
+
+    def delete_files(self, segments: Sequence[Segment]) -> None:
+        """Any thread; after `drop`. StorageError if a file stays behind: the next `open` removes it."""
+        with self._folder_lock:
+            try:
+                delete_segments(self._files, segments)
+            except OSError as error:
+                raise StorageError(f"{self.folder} cannot delete: {error.strerror or error}.") from error
+
+    # --- compaction --------------------------------------------------------------------------------------
+
+    def swap_in(self, rewritten: Rewritten) -> bool:
+        """Put a cleaned segment in the place of those it was made of, in memory; then `finish_swap`.
+
+        False if they are not all there any more (retention was faster): then nothing changes, and
+        `finish_swap` removes the cleaned files.
+        """
+        old = list(rewritten.sources)
+        first = self._segments.index(old[0]) if old[0] in self._segments else len(self._segments)
+        if self._segments[first : first + len(old)] != old or self._active in old:
+            return False
+        for segment in old:
+            self._forget(segment)
+            segment.close()  # From now on its name means another file: only who has it pinned reads on.
+        base, config = old[0].base_offset, self.config
+        cleaned = Segment(self._files, self.folder, base, config, self._cache, suffix=names.SWAP)
+        cleaned.take_cleaned(rewritten.tail, old[-1].published_offset)
+        self._segments.insert(first, cleaned)
+        self._bases.insert(first, base)
+        rewritten.cleaned = cleaned
+        return True
+
+    def finish_swap(self, rewritten: Rewritten) -> None:
+        """Any thread; after `swap_in`, whatever it answered. Brings the files in line with the log."""
+        with self._folder_lock:
+            try:
+                finish_swap(self._files, self.folder, rewritten)
+            except OSError as error:
+                raise StorageError(f"{self.folder} cannot swap: {error.strerror or error}.") from error
 
     def _forget(self, segment: Segment) -> None:
         number = self._segments.index(segment)
@@ -386,7 +431,7 @@ class Log:
             last = self._active
             self._active = self._segments[-2]
             self._forget(last)
-            delete_segments(self._files, [last])
+            self.delete_files([last])
         segment = self._active
         found = segment.locate(offset)
         size = found.position if found is not None else segment.published_bytes
@@ -423,24 +468,6 @@ class Log:
         return names.segment_path(self.folder, base, names.LOG)
 
 
-def delete_segments(files: Files, segments: Sequence[Segment]) -> None:
-    """Any thread; after `Log.drop`. Removes the files, oldest segment first.
-
-    Each `.log` is renamed and the folder synced before the next one goes: a crash in between must not leave a
-    hole.
-    """
-    for segment in segments:
-        segment.close()
-        path = segment.file.path
-        files.rename(path, f"{path}{names.DELETED}")
-        files.sync_folder(segment.folder)
-    for segment in segments:
-        files.unlink(f"{segment.file.path}{names.DELETED}")
-        for path in segment.paths()[1:]:
-            if files.exists(path):
-                files.unlink(path)
-
-
 def _noted(batch: Stamped) -> Batch:
     return len(batch[0]), batch[2], batch[3], bytes(batch[0][:UNSUMMED_BYTES])
 
@@ -456,4 +483,4 @@ def _create_segment(files: Files, folder: str, base: Offset, config: LogConfig, 
     return _new_segment(files, folder, base, config, cache)
 
 
-__all__ = ["Log", "LogConfig", "SegmentState", "Stamped", "delete_segments"]
+__all__ = ["Log", "LogConfig", "Stamped"]

@@ -19,6 +19,7 @@ from anabranch.log.scan import Scan, hop_to
 from anabranch.log.seal import HeadSums, Seal, load_seal
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
+from anabranch.log.swap import resolve_leftovers
 from anabranch.log.tail import Tail
 from anabranch.record.batch import batch_spans, crc_holds
 from anabranch.values import Offset, SegmentState
@@ -49,6 +50,7 @@ class Opener:
 
     def run(self) -> Recovered:
         self.files.make_folder(self.folder)
+        resolve_leftovers(self.files, self.folder)
         bases = self._drop_expired(self._bases())
         for number, base in enumerate(bases):
             following = bases[number + 1] if number + 1 < len(bases) else None
@@ -117,13 +119,16 @@ class Opener:
                 return f"{segment.file.path} has {sizes}"
             if seal.next_base != following:
                 return f"the segment {seal.next_base} is missing after {segment.file.path}"
+            return None if self._is_trusted(following) else self._scan_sealed(segment, following, seal)
         if not segment.published_bytes:
             return f"{segment.file.path} is empty but not the last"
-        if self.clean or (self.point is not None and following <= self.point.offset):
-            return None
-        return self._scan_sealed(segment, following)
+        return None if self._is_trusted(following) else self._scan_sealed(segment, following, None)
 
-    def _scan_sealed(self, segment: Segment, following: Offset) -> str | None:
+    def _is_trusted(self, following: Offset) -> bool:
+        """Whether everything before this offset is known to be whole."""
+        return self.clean or (self.point is not None and following <= self.point.offset)
+
+    def _scan_sealed(self, segment: Segment, following: Offset, seal: Seal | None) -> str | None:
         segment.file.forget_cache()
         scan = Scan(segment.file, 0, segment.published_bytes, segment.offsets, check_crc=True)
         tail = Tail(segment.base_offset, self.config.index_interval_bytes)
@@ -132,11 +137,11 @@ class Opener:
         self.result.scanned_bytes += scan.position
         if scan.reason is not None:
             return f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}"
-        if scan.next_offset < following and not self.config.compacted:
+        # A seal has the word of the process that wrote it; the cleaner leaves gaps, and says so by a seal.
+        if scan.next_offset < following and seal is None and not self.config.compacted:
             return f"{segment.file.path} ends before {scan.next_offset} and is followed by {following}"
         segment.verified.add(0, scan.position)
         tail.finish()
-        self.cache.put(segment.file.path, (tail.index, tail.time_index))
         segment.write_indexes(tail)
         return None
 

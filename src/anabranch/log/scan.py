@@ -164,6 +164,37 @@ def last_whole(file: File, position: int, end: int, bytes_max: int) -> int:
     return found
 
 
+def whole_batches(file: File, end: int) -> Iterator[memoryview]:
+    """Every batch of a file from its beginning, its CRC checked; CorruptDataError at the first that is not
+    whole."""
+    position = 0
+    while position < end:
+        data = file.pread(min(CHUNK_BYTES, end - position), position)
+        if len(data) >= HEADER_BYTES and read_header(data).size_bytes > len(data):
+            data = file.pread(min(read_header(data).size_bytes, end - position), position)
+        spans = _crc_spans(memoryview(data))
+        yield from spans
+        walked = sum(map(len, spans))
+        if not walked:
+            raise CorruptDataError(f"{file.path} is damaged at position {position}.")
+        position += walked
+
+
+def _crc_spans(view: memoryview) -> list[memoryview]:
+    """The batches at the front of a chunk, up to the first that is cut off or bad."""
+    found, at = [], 0
+    while len(view) - at >= HEADER_BYTES:
+        header = read_header(view, at)
+        stop = at + header.size_bytes
+        if header.magic != _MAGIC or header.size_bytes < HEADER_BYTES or stop > len(view):
+            break
+        if crc32c(view[at + _CRC_FROM : stop]) != header.crc:
+            break
+        found.append(view[at:stop])
+        at = stop
+    return found
+
+
 def headers_from(file: File, position: int, end: int) -> Iterator[BatchHeader]:
     """Every header in [position, end); CorruptDataError where the walk cannot go on."""
     while position < end:

@@ -31,12 +31,19 @@ _TIME_ENTRY = Struct(">qi")
 
 class Segment:
     def __init__(
-        self, files: Files, folder: str, base_offset: Offset, config: LogConfig, cache: IndexCache
+        self,
+        files: Files,
+        folder: str,
+        base_offset: Offset,
+        config: LogConfig,
+        cache: IndexCache,
+        suffix: str = "",
     ) -> None:
         self.base_offset = base_offset
         self.folder = folder
         self.state = SegmentState.RECOVERING
-        self.file: File = files.open(names.segment_path(folder, base_offset, names.LOG))
+        self._key = names.segment_path(folder, base_offset, names.LOG)
+        self.file: File = files.open(f"{self._key}{suffix}")
         self.published_offset: Offset = base_offset
         self.published_bytes = 0
         self.synced_bytes = 0
@@ -115,8 +122,18 @@ class Segment:
             seal = self.tail.sums.dump(self.published_offset, self.published_bytes, final=sealed)
             self._write(names.SEAL, seal)
         if sealed:
-            self._cache.put(self.file.path, (self.tail.index, self.tail.time_index))
+            self._cache.put(self._key, (self.tail.index, self.tail.time_index))
             self.tail = None
+
+    def take_cleaned(self, tail: Tail, next_base: Offset) -> None:
+        """Stand for a file the cleaner has written and synced, from the first byte to the last."""
+        self.state = SegmentState.SEALED
+        self.published_offset = next_base
+        self.published_bytes = self.synced_bytes = tail.end_bytes
+        self.verified.add(0, tail.end_bytes)
+        self._sums = tail.sums
+        self._largest = (tail.max_timestamp, tail.max_timestamp_offset)
+        self._cache.put(self._key, (tail.index, tail.time_index))
 
     def reopen(self, size: int) -> None:
         """Become the active segment again, cut to `size` (a batch boundary), durably. The sidecars are made
@@ -126,7 +143,7 @@ class Segment:
                 self._files.unlink(path)
         self.file.truncate(size)
         self.file.sync()
-        self._cache.discard(self.file.path)
+        self._cache.discard(self._key)
         self._sums, self._largest = None, None
         self.verified.cut(size)
         self.published_bytes = size
@@ -151,7 +168,7 @@ class Segment:
         self.synced_bytes = covered
 
     def close(self) -> None:
-        self._cache.discard(self.file.path)
+        self._cache.discard(self._key)
         self.file.close()
 
     # --- readers: the writer's thread -----------------------------------------------------------------------
@@ -295,7 +312,7 @@ class Segment:
     def _indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         if self.tail is not None:
             return self.tail.index, self.tail.time_index
-        return self._cache.get(self.file.path, self._load_indexes)
+        return self._cache.get(self._key, self._load_indexes)
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         try:
@@ -318,7 +335,7 @@ class Segment:
         if scan.reason is not None:
             raise CorruptDataError(f"{self.file.path} is damaged at position {scan.position}: {scan.reason}.")
         tail.finish()
-        self._cache.put(self.file.path, (tail.index, tail.time_index))
+        self._cache.put(self._key, (tail.index, tail.time_index))
         self.write_indexes(tail)
         return tail
 

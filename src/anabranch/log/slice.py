@@ -61,7 +61,11 @@ class Slice:
         return self.file.fileno()
 
     def pin(self) -> None:
-        self.file.pin()
+        """StorageError if retention or the cleaner has removed the file meanwhile."""
+        try:
+            self.file.pin()
+        except OSError as error:
+            raise StorageError(f"{self.file.path} is gone: {error.strerror or error}.") from error
 
     def unpin(self) -> None:
         self.file.unpin()
@@ -75,9 +79,8 @@ def verify_region(file: File, region: Region) -> None:
         for batches in scan:
             heads += batches
     except OSError as error:
-        raise CorruptDataError(
-            f"{file.path} cannot be read at {scan.position}: {error.strerror or error}."
-        ) from error
+        # Not damage: retention or the cleaner may have removed the file, or the disk refuses to read.
+        raise StorageError(f"{file.path} cannot be read: {error.strerror or error}.") from error
     if scan.reason or scan.position != region.end:
         raise CorruptDataError(f"{file.path} is damaged at position {scan.position}: {scan.reason}.")
     if region.crc is not None and crc32c(b"".join([batch[3] for batch in heads])) != region.crc:

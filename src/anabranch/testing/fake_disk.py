@@ -111,6 +111,7 @@ class FakeFile:
         self._disk = disk
         self._life = disk.life
         self._inode: _Inode | None = None
+        self._closed = False
         self.pins = 0
 
     def size(self) -> int:
@@ -128,6 +129,10 @@ class FakeFile:
         inode = self._opened()
         with self._disk.change("truncate", self.path):
             inode.change(_Truncate(size))
+
+    def rename(self, path: str) -> None:
+        self._disk.rename(self.path, path)
+        self.path = path
 
     def sync(self) -> None:
         self._disk.sync_inode(self._opened(), self.path)
@@ -147,11 +152,13 @@ class FakeFile:
         assert self.pins >= 0
 
     def close(self) -> None:
-        pass
+        self._closed = True
 
     def _opened(self) -> _Inode:
         if self._life != self._disk.life:
             raise OSError(errno.EBADF, "opened before the power loss", self.path)
+        if self._closed and not self.pins:
+            raise FileNotFoundError(errno.ENOENT, "was closed", self.path)
         if self._inode is None:
             self._inode = self._disk.inode(self.path)
         return self._inode

@@ -1,0 +1,244 @@
+"""Log compaction: keeps the latest record of every key, by rewriting sealed segments and swapping them in.
+
+One run over one log, in four calls: `plan` decides on the writer's thread which segments are clean, dirty or
+too young; `map_keys` (worker) reads the dirty ones and remembers the latest offset of each key, as far as its
+memory reaches; `rewrite` (worker), for each group of neighbours that fit into one segment, writes what stays;
+`Log.swap_in` and `Log.finish_swap` put it in place. `clean_now` does all of it in one thread. The active
+segment is never touched, and what a crash leaves behind at any step is resolved at the next open (`swap.py`).
+A run that is repeated does no harm, so the offset up to which a log is clean (`cleaner-offsets`) may be
+written whenever it suits.
+
+Transactional batches stay as they are and replace nothing: which of them were committed is not known here,
+and a record of an aborted transaction must not push out the last committed value of its key.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from anabranch.errors import StorageError
+from anabranch.log import names
+from anabranch.log.files import Bytes, File, Files, write_fully
+from anabranch.log.log import Log
+from anabranch.log.offset_map import OffsetMap
+from anabranch.log.scan import NO_TIMESTAMP, UNSUMMED_BYTES, Batch, whole_batches
+from anabranch.log.segment import Segment
+from anabranch.log.settings import LogConfig
+from anabranch.log.swap import Rewritten, commit_clean
+from anabranch.log.tail import Tail
+from anabranch.record.batch import BatchHeader, read_header
+from anabranch.record.compaction import Keep, compacted, keep_latest
+from anabranch.record.index_format import RELATIVE_OFFSET_MAX
+from anabranch.record.records import records_of
+from anabranch.values import Offset
+
+WRITE_BYTES = 2**20
+KEYS_MAX = 500_000
+
+
+@dataclass(frozen=True)
+class CleanPlan:
+    """What one run over one log would read: plain values and segments that do not change any more."""
+
+    folder: str
+    config: LogConfig
+    segments: Sequence[Segment]
+    """From the start of the log to the last one that may be cleaned."""
+    first_dirty: Offset
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+    """Something has waited for longer than the log's maximal lag."""
+    now_ms: int
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
+
+    @property
+    def is_due(self) -> bool:
+        return self.dirty_bytes > 0 and (self.overdue or self.dirty_ratio >= self.config.dirty_ratio_min)
+
+
+@dataclass(frozen=True)
+class KeysMapped:
+    """The latest offset of every key in [first dirty, upto)."""
+
+    plan: CleanPlan
+    latest: OffsetMap
+    upto: Offset
+    """The log is clean below this once all groups are swapped in."""
+    groups: Sequence[Sequence[Segment]]
+    last_offsets: Mapping[int, int]
+
+
+def plan(log: Log, first_dirty: Offset, now_ms: int) -> CleanPlan | None:
+    """The writer's thread. None if the log is not to be compacted, or has nothing that may be."""
+    config = log.config
+    if not config.compacted or log.fenced:
+        return None
+    segments = []
+    for segment in log.segments[:-1]:
+        timestamp = segment.largest_timestamp()[0]
+        if config.compaction_lag_ms_min > 0 and timestamp > now_ms - config.compaction_lag_ms_min:
+            break
+        segments.append(segment)
+    dirty = [segment for segment in segments if segment.published_offset > first_dirty]
+    if not dirty:
+        return None
+    dirty_bytes = sum(segment.published_bytes for segment in dirty)
+    clean_bytes = sum(segment.published_bytes for segment in segments) - dirty_bytes
+    oldest = dirty[0].largest_timestamp()[0]
+    overdue = 0 <= oldest < now_ms - config.compaction_lag_ms_max
+    return CleanPlan(log.folder, config, segments, first_dirty, clean_bytes, dirty_bytes, overdue, now_ms)
+
+
+def most_urgent(plans: Sequence[CleanPlan]) -> CleanPlan | None:
+    """Which of the logs to clean next: one that is overdue, else the one with the greatest dirty part."""
+    due = [candidate for candidate in plans if candidate.is_due]
+    return max(due, key=lambda candidate: (candidate.overdue, candidate.dirty_ratio), default=None)
+
+
+def map_keys(
+    plan: CleanPlan, keys_max: int = KEYS_MAX, last_offsets: Mapping[int, int] | None = None
+) -> KeysMapped:
+    """Any thread. Raises CorruptDataError: a log with a bad batch is not rewritten.
+
+    `last_offsets` is the last offset of each producer that must still be recognised; without it, the last one
+    of each in these segments.
+    """
+    latest = OffsetMap(keys_max)
+    upto = plan.segments[-1].published_offset
+    dirty = [segment for segment in plan.segments if segment.published_offset > plan.first_dirty]
+    for batch in _batches(dirty):
+        header = read_header(batch)
+        if header.last_offset < plan.first_dirty:
+            continue
+        if (
+            not latest.has_room_for(header.record_count)
+            and header.base_offset > plan.first_dirty
+            and len(latest)
+        ):
+            upto = header.base_offset
+            break
+        _map_batch(latest, header, batch, plan.config.batch_bytes_max)
+    reached = [segment for segment in plan.segments if segment.base_offset < upto]
+    if last_offsets is None:
+        last_offsets = _last_offsets(plan.segments)
+    return KeysMapped(plan, latest, upto, grouped(reached, plan.config), last_offsets)
+
+
+def _map_batch(latest: OffsetMap, header: BatchHeader, batch: memoryview, bytes_max: int) -> None:
+    if header.is_control or header.is_transactional:
+        return
+    for record in records_of(batch, bytes_max):
+        if record.key is not None:
+            latest.put(record.key, record.offset)
+
+
+def _last_offsets(segments: Sequence[Segment]) -> dict[int, int]:
+    last: dict[int, int] = {}
+    for segment in segments:
+        for header in segment.headers_at(0):
+            if header.producer_id >= 0:
+                last[header.producer_id] = header.last_offset
+    return last
+
+
+def grouped(segments: Sequence[Segment], config: LogConfig) -> list[list[Segment]]:
+    """Neighbours that fit into one segment together, even if nothing of them goes."""
+    groups: list[list[Segment]] = []
+    size = 0
+    for segment in segments:
+        fits = (
+            bool(groups)
+            and size + segment.published_bytes <= config.segment_bytes
+            and segment.published_offset - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
+        )
+        if not fits:
+            groups.append([])
+            size = 0
+        groups[-1].append(segment)
+        size += segment.published_bytes
+    return groups
+
+
+def rewrite(files: Files, mapped: KeysMapped, group: Sequence[Segment]) -> Rewritten:
+    """Any thread. Writes what stays of the group, complete on disk as `.swap` when this returns.
+
+    Raises CorruptDataError, and StorageError (a full disk): then nothing has changed but a `.clean` file,
+    which the next attempt replaces.
+    """
+    base = group[0].base_offset
+    path = f"{names.segment_path(mapped.plan.folder, base, names.LOG)}{names.CLEAN}"
+    try:
+        if files.exists(path):
+            files.unlink(path)
+        tail = Tail(base, mapped.plan.config.index_interval_bytes)
+        file = files.create(path)
+        for written in _chunks(_kept(mapped, group)):
+            _write(file, tail, written)
+        commit_clean(files, mapped.plan.folder, file, tail, group[-1].published_offset)
+    except OSError as error:
+        raise StorageError(f"{mapped.plan.folder} cannot be cleaned: {error.strerror or error}.") from error
+    return Rewritten(group, tail)
+
+
+def _kept(mapped: KeysMapped, group: Sequence[Segment]) -> Iterator[Bytes]:
+    config, now_ms = mapped.plan.config, mapped.plan.now_ms
+    keep: Keep = keep_latest(mapped.latest.get, mapped.upto)
+    for batch in _batches(group):
+        header = read_header(batch)
+        if header.is_transactional or header.base_offset >= mapped.upto:
+            yield batch
+            continue
+        stays = compacted(
+            batch,
+            keep,
+            now_ms=now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+            last_of_producer=mapped.last_offsets.get(header.producer_id) == header.last_offset,
+            bytes_max=config.batch_bytes_max,
+        )
+        if stays is not None:
+            yield stays
+
+
+def _batches(segments: Sequence[Segment]) -> Iterator[memoryview]:
+    for segment in segments:
+        yield from whole_batches(segment.file, segment.published_bytes)
+
+
+def _chunks(batches: Iterator[Bytes]) -> Iterator[list[Bytes]]:
+    chunk: list[Bytes] = []
+    size = 0
+    for batch in batches:
+        chunk.append(batch)
+        size += len(batch)
+        if size >= WRITE_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _write(file: File, tail: Tail, batches: Sequence[Bytes]) -> None:
+    write_fully(file, batches, tail.end_bytes)
+    tail.note([_noted(batch) for batch in batches])
+
+
+def _noted(batch: Bytes) -> Batch:
+    header = read_header(batch)
+    timestamp = header.max_timestamp if header.record_count else NO_TIMESTAMP
+    return len(batch), header.last_offset, timestamp, bytes(batch[:UNSUMMED_BYTES])
+
+
+def clean_now(files: Files, log: Log, clean_plan: CleanPlan, keys_max: int = KEYS_MAX) -> Offset:
+    """A whole run in the caller's thread (tests, the CLI); answers the offset below which the log is clean."""
+    mapped = map_keys(clean_plan, keys_max)
+    for group in mapped.groups:
+        rewritten = rewrite(files, mapped, group)
+        swapped = log.swap_in(rewritten)
+        log.finish_swap(rewritten)
+        if not swapped:
+            return clean_plan.first_dirty
+    return mapped.upto
