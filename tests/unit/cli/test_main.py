@@ -44,6 +44,13 @@ def test_nothing_slow_is_imported_with_a_command(name):
     assert not slow & imported_by(f"import {COMMANDS[name]}")
 
 
+def test_node_starts_without_anything_it_does_not_need_yet():
+    late = {"rich", "confluent_kafka", "prometheus_client", "anabranch.server.http"}
+    assert not late & imported_by(
+        "import anabranch.cli.main, anabranch.cli.up, anabranch.cli.banner, anabranch.node"
+    )
+
+
 def test_unknown_command_is_a_usage_error():
     result = run("fly")
     assert result.exit_code == 2
