@@ -18,7 +18,7 @@ from anabranch.log.files import File, Files
 from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.ranges import Ranges
 from anabranch.log.scan import NO_TIMESTAMP, Batch, Located, Scan, headers_from, hop_to, last_whole
-from anabranch.log.seal import HeadSums, load_seal
+from anabranch.log.seal import HeadSums, Region, load_seal
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
 from anabranch.log.tail import Tail
@@ -353,6 +353,19 @@ class Segment:
         if self._sums is None:
             self._sums = self.read_sums()
         return self._sums
+
+    def regions_from(self, start: int, bytes_max: int) -> list[Region]:
+        """The regions of a sealed segment from the boundary `start` on, at least one, then within the limit.
+
+        Where no sums were kept nobody knows the batch boundaries without reading: all of it is one region.
+        """
+        regions = self._head_sums().regions(start, self.published_bytes)
+        taken = [regions[0]]
+        for region in regions[1:]:
+            if region.end - start > bytes_max:
+                break
+            taken.append(region)
+        return taken
 
     def read_sums(self) -> HeadSums:
         """Of the seal on disk, or none at all: then batches are verified by their own CRCs alone."""

@@ -76,6 +76,8 @@ def finish_swap(files: Files, folder: str, rewritten: Rewritten) -> None:
 def resolve_leftovers(files: Files, folder: str) -> None:
     """At open: complete every swap that counts as done, undo every other."""
     present = files.list(folder)
+    if not any(name.endswith((names.CLEAN, names.SWAP)) for name in present):
+        return
     for name in present:
         base = names.base_offset_of(name)
         if base is not None and name.endswith(f"{names.LOG}{names.SWAP}"):

@@ -1,0 +1,127 @@
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from log_helpers import NOW_MS, fill, make_batch, open_on, read_all
+
+from anabranch.errors import DataFolderInUseError
+from anabranch.log.files import write_fully
+from anabranch.log.real_files import IOV_MAX, RealFiles, boot_id, lock_folder
+
+
+def test_many_logs_share_few_descriptors(tmp_path: Path) -> None:
+    files = RealFiles(open_files_max=8)
+    logs = [open_on(files, f"{tmp_path}/t-{number}")(segment_bytes=300) for number in range(40)]
+    written = [fill(log, 6) for log in logs]
+    assert files.open_files <= 8
+    for log, batches in zip(logs, written, strict=True):
+        assert read_all(log) == batches
+    assert files.open_files <= 8
+    for log in logs:
+        log.sync()
+        log.close()
+    assert files.open_files == 0
+    assert not [fd for fd in os.listdir("/proc/self/fd") if _target(fd).startswith(str(tmp_path))]
+
+
+def _target(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        return ""
+
+
+def test_a_pinned_file_keeps_its_descriptor_even_when_it_is_unlinked_and_closed(tmp_path: Path) -> None:
+    files = RealFiles(open_files_max=1)
+    pinned = files.create(f"{tmp_path}/pinned")
+    pinned.pwritev([b"still here"], 0)
+    pinned.pin()
+    descriptor = pinned.fileno()
+    assert descriptor is not None
+    others = [files.create(f"{tmp_path}/{number}") for number in range(3)]
+    for other in others:
+        other.pwritev([b"x"], 0)
+    files.unlink(pinned.path)
+    pinned.close()
+    assert pinned.fileno() == descriptor
+    assert os.pread(descriptor, 100, 0) == b"still here"
+    pinned.unpin()
+    assert pinned.fileno() is None
+    with pytest.raises(FileNotFoundError):
+        pinned.pread(1, 0)
+    for other in others:
+        other.close()
+
+
+def test_a_renamed_file_is_found_again_after_it_lost_its_descriptor(tmp_path: Path) -> None:
+    files = RealFiles(open_files_max=1)
+    file, other = files.create(f"{tmp_path}/a"), files.create(f"{tmp_path}/b")
+    file.pwritev([b"moved"], 0)
+    file.rename(f"{tmp_path}/c")
+    other.pwritev([b"x"], 0)
+    assert file.fileno() is None
+    assert file.pread(5, 0) == b"moved"
+    file.close()
+    other.close()
+
+
+def test_more_buffers_than_one_call_takes_are_written_in_order(tmp_path: Path) -> None:
+    files = RealFiles()
+    file = files.create(f"{tmp_path}/a")
+    buffers = [b"%05d" % number for number in range(2 * IOV_MAX + 7)]
+    assert write_fully(file, buffers, 3) == 5 * len(buffers)
+    assert files.read(file.path) == b"\0\0\0" + b"".join(buffers)
+    file.close()
+
+
+def test_a_second_process_is_told_who_holds_the_data_folder(tmp_path: Path) -> None:
+    folder = f"{tmp_path}/data"
+    held = lock_folder(RealFiles(), folder)
+    with pytest.raises(DataFolderInUseError, match=f"process {os.getpid()}"):
+        lock_folder(RealFiles(), folder)
+    held.release()
+    lock_folder(RealFiles(), folder).release()
+
+
+def test_a_folder_is_made_with_its_parents_and_may_be_there_already(tmp_path: Path) -> None:
+    files = RealFiles()
+    for _ in range(2):
+        files.make_folder(f"{tmp_path}/a/b/c")
+    assert files.list(f"{tmp_path}/a") == ["b"]
+    assert files.free_bytes(str(tmp_path)) > 0
+
+
+def test_a_write_ends_the_file_where_the_data_ends(tmp_path: Path) -> None:
+    files = RealFiles()
+    path = f"{tmp_path}/a"
+    files.write(path, b"a long content", sync=True)
+    files.write(path, b"x", 2)
+    assert files.read(path) == b"a x"
+
+
+def test_this_boot_has_a_name() -> None:
+    assert boot_id() == boot_id() != ""
+
+
+def test_a_worker_syncs_while_the_writer_appends_and_rolls(tmp_path: Path) -> None:
+    log = open_on(RealFiles(open_files_max=4), f"{tmp_path}/t-0")(segment_bytes=2000)
+    stop = threading.Event()
+    synced: list[int] = []
+
+    def work() -> None:
+        while not stop.is_set():
+            synced.append(log.sync())
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(600):
+            log.append([make_batch(log.end_offset)], NOW_MS)
+    finally:
+        stop.set()
+        worker.join()
+    assert synced == sorted(synced)
+    assert log.sync() == 600 == log.synced_offset
+    assert all(segment.synced_bytes == segment.published_bytes for segment in log.segments)
+    log.close()
