@@ -1,0 +1,142 @@
+"""A node in a process of its own, watched from outside: its memory by /proc, its log for defects, its service.
+
+`check_served` is what an innocent client does while and after others misbehave: it writes one record, waits for
+the acknowledgement and reads it back.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clients.node_process import NodeProcess
+
+from anabranch.wire.api_keys import ApiKey
+from support.raw_client import RawClient, batch_of
+
+MIB = 2**20
+BYSTANDER_TOPIC = "bystander"
+POLL_SECONDS = 0.02
+DEADLINE_SECONDS = 20.0
+
+
+class WireNode(NodeProcess):
+    """A node that says what it does: it logs from INFO on, to a file that `defects` reads."""
+
+    def _command(self) -> list[str]:
+        return [*super()._command(), "--log-level", "info"]
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    # --- its memory --------------------------------------------------------------------------------------------
+
+    def rss_bytes(self) -> int:
+        return self._status_bytes("VmRSS")
+
+    def peak_bytes(self) -> int:
+        """The largest resident size since `forget_peak`."""
+        return self._status_bytes("VmHWM")
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def _status_bytes(self, name: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(f"no {name} in /proc: has the node died?")
+
+    def descriptor_count(self) -> int:
+        return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
+
+    # --- its log -----------------------------------------------------------------------------------------------
+
+    def log_size(self) -> int:
+        return self.log_path.stat().st_size
+
+    def log_since(self, position: int) -> list[str]:
+        with self.log_path.open(errors="replace") as log:
+            log.seek(position)
+            return log.read().splitlines()
+
+    def defects_since(self, position: int) -> list[str]:
+        """Lines that no client may cause: errors, and whatever is not even a log line, such as a traceback."""
+        return [line for line in self.log_since(position) if _is_defect(line)]
+
+    # --- its service -------------------------------------------------------------------------------------------
+
+    def check_served(self) -> float:
+        """Write a record and read it back; the seconds it took."""
+        began = time.monotonic()
+        with RawClient(self.bootstrap) as client:
+            client.ask(ApiKey.METADATA, 8, {"topics": [{"name": BYSTANDER_TOPIC}], "allow_auto_topic_creation": True})
+            batch = batch_of(str(began).encode())
+            row = client.produce(BYSTANDER_TOPIC, 0, batch)
+            assert row["error_code"] == 0, row
+            fetched = client.fetch(BYSTANDER_TOPIC, 0, row["base_offset"])
+            assert fetched["error_code"] == 0, fetched
+            assert bytes(fetched["records"])[61:] == batch[61:]
+        return time.monotonic() - began
+
+
+def _is_defect(line: str) -> bool:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return True
+    return entry["level"] == "error" or "defect" in entry["message"]
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = DEADLINE_SECONDS) -> None:
+    """Poll until the condition holds; fails with `what` was awaited."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
+        time.sleep(POLL_SECONDS)
+
+
+class Bystander:
+    """An innocent client that is served again and again in a thread of its own."""
+
+    def __init__(self, node: WireNode) -> None:
+        self._node = node
+        self.seconds: list[float] = []
+        self.error: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bystander")
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.seconds.append(self._node.check_served())
+        except BaseException as error:  # noqa: BLE001 - told to the test when it stops this thread.
+            self.error = error
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.error is not None:
+            raise AssertionError("the bystander was not served") from self.error
+
+
+@contextmanager
+def bystander(node: WireNode) -> Iterator[Bystander]:
+    """Somebody else is served all the while; fails if they are not."""
+    other = Bystander(node)
+    other.start()
+    try:
+        yield other
+        wait_until(lambda: other.seconds or other.error, "the bystander was served once")
+    finally:
+        other.stop()
