@@ -12,6 +12,7 @@ from anabranch.wire.table import FIXED_FORMATS, Field, Message, bytes_min, defau
 
 def decoder(message: Message, version: int) -> Source:
     source = Source(message, version, "def decode(b, p):")
+    source.line(1, "left = ELEMENTS_MAX", "(start)")
     result = _struct(source, 1, message.fields, "")
     source.line(1, f"return {result}, p", "(end)")
     return source
@@ -94,6 +95,8 @@ def _array(source: Source, depth: int, field: Field, path: str, name: str) -> No
         source.line(depth + 1, f"{name} = None", path)
         source.line(depth, "else:", path)
         depth += 1
+    source.line(depth, "left -= n", path)
+    source.line(depth, "if left < 0: too_many_elements()", path)
     _elements(source, depth, field, path, name)
 
 

@@ -1,8 +1,8 @@
 """Fetch, written out by hand: parsed without dicts, answered without copying records.
 
-Reads versions 4 to 18. Whatever is rare (tagged fields a replica sends) or malformed is left to the table,
-which either reads it or says which field is wrong. An answer is a list of pieces for the socket: bytes, and
-the caller's own file slices where records go, so that they can be sent straight from the file.
+Reads versions 4 to 18. Whatever is rare (tagged fields a replica sends), huge or malformed is left to the
+table, which either reads it or says which field is wrong. An answer is a list of pieces for the socket:
+bytes, and the caller's own file slices where records go, so that they can be sent straight from the file.
 """
 
 import struct
@@ -12,6 +12,7 @@ from uuid import UUID
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import Body, decode_request
 from anabranch.wire.primitives import (
+    ELEMENTS_MAX,
     MALFORMED,
     Malformed,
     read_compact_count,
@@ -64,7 +65,8 @@ _partition_v12 = struct.Struct(">iiqiqi")
 
 def parse_fetch_request(view: memoryview, position: int, end: int, version: int) -> FetchRequest:
     """The request whose body lies in `view[position:end]`."""
-    if version in VERSIONS:
+    # An element takes a byte at least, so a message this small needs no counting; the table counts in larger ones.
+    if version in VERSIONS and end - position <= ELEMENTS_MAX:
         parse = _parse_flexible if version >= FLEXIBLE_SINCE else _parse_plain
         try:
             request, stopped = parse(view[:end], position, version)

@@ -9,6 +9,7 @@ compared with the bytes that are there before anything is allocated. Writers app
 import struct
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NoReturn
 from uuid import UUID
 
 from anabranch.errors import ProtocolError
@@ -16,6 +17,11 @@ from anabranch.errors import ProtocolError
 STRING_BYTES_MAX = 32767
 UVARINT_BYTES_MAX = 5
 UUID_CACHE_MAX = 4096
+
+ELEMENTS_MAX = 250_000
+"""Array elements in one message, nested ones included. Two bytes on the wire can become a dict of several
+hundred, so the size of a frame alone does not bound the memory that reading it takes; this does, to about
+100 MB."""
 
 NO_UUID = UUID(int=0)
 
@@ -208,7 +214,13 @@ def _checked(view: memoryview, position: int, count: int, element_bytes_min: int
         raise Malformed("is null" if count == -1 else f"has {count} elements")
     if count * element_bytes_min > len(view) - position:
         raise Malformed(f"claims {count} elements where {len(view) - position} bytes are left")
+    if count > ELEMENTS_MAX:
+        too_many_elements()
     return count, position
+
+
+def too_many_elements() -> NoReturn:
+    raise Malformed(f"takes the message beyond {ELEMENTS_MAX} array elements")
 
 
 def read_count(view: memoryview, position: int, element_bytes_min: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from anabranch.errors import ProtocolError
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_request
 from anabranch.wire.primitives import (
+    ELEMENTS_MAX,
     MALFORMED,
     end_of,
     read_compact_count,
@@ -22,6 +23,7 @@ from anabranch.wire.primitives import (
     read_uuid,
     read_uvarint,
     skip_tags,
+    too_many_elements,
     write_compact_count,
     write_compact_nullable_string,
     write_compact_string,
@@ -77,10 +79,14 @@ def _parse_plain(view: memoryview, position: int, version: int) -> tuple[Produce
     transactional_id, position = read_nullable_string(view, position)
     acks, timeout_ms = _acks_and_timeout(view, position)
     topic_count, position = read_count(view, position + 6, 6)
+    left = ELEMENTS_MAX - topic_count
     topics: list[TopicSpans] = []
     for _ in range(topic_count):
         name, position = read_string(view, position)
         count, position = read_count(view, position, 8)
+        left -= count
+        if left < 0:
+            too_many_elements()
         spans: list[PartitionSpan] = []
         for _ in range(count):
             index, length = _index_and_length(view, position)
@@ -101,11 +107,15 @@ def _parse_flexible(view: memoryview, position: int, version: int) -> tuple[Prod
         transactional_id, position = None, position + 1
     acks, timeout_ms = _acks_and_timeout(view, position)
     topic_count, position = read_compact_count(view, position + 6, 3)
+    left = ELEMENTS_MAX - topic_count
     read_topic = read_uuid if version >= TOPIC_IDS_SINCE else read_compact_string
     topics: list[TopicSpans] = []
     for _ in range(topic_count):
         topic, position = read_topic(view, position)
         spans, position = _flexible_spans(view, position)
+        left -= len(spans)
+        if left < 0:
+            too_many_elements()
         topics.append((topic, spans))
     position = skip_tags(view, position) if view[position] else position + 1
     return (transactional_id, acks, timeout_ms, topics), position

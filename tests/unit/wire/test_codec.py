@@ -14,6 +14,7 @@ from anabranch.errors import ProtocolError, UnsupportedVersionError
 from anabranch.wire import codec
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_message, decode_request, encode_message, encode_request
+from anabranch.wire.primitives import ELEMENTS_MAX
 from anabranch.wire.table import Field as F
 from anabranch.wire.table import Message
 
@@ -171,6 +172,24 @@ def test_metadata_array_that_cannot_be_is_refused_before_anything_is_allocated(
 def test_null_where_bytes_must_be_is_refused(version: int, data: bytes) -> None:
     with pytest.raises(ProtocolError, match=f"SyncGroupResponse v{version}: field assignment is null"):
         codec.decode_response(ApiKey.SYNC_GROUP, version, data, 0, len(data))
+
+
+@pytest.mark.parametrize("count", [ELEMENTS_MAX, ELEMENTS_MAX + 1])
+def test_one_array_has_at_most_elements_max(count: int) -> None:
+    data = count.to_bytes(4, "big") + b"\0\0" * count
+    if count <= ELEMENTS_MAX:
+        assert len(decode_request(ApiKey.METADATA, 1, data, 0, len(data))["topics"]) == count
+    else:
+        with pytest.raises(ProtocolError, match=r"topics takes the message beyond 250000 array elements"):
+            decode_request(ApiKey.METADATA, 1, data, 0, len(data))
+
+
+def test_nested_arrays_share_one_limit() -> None:
+    half = [0] * (ELEMENTS_MAX // 2)
+    topics = [{"name": "t", "partition_indexes": half}, {"name": "t", "partition_indexes": half}]
+    data = encode_request(ApiKey.OFFSET_FETCH, 1, {"topics": topics})
+    with pytest.raises(ProtocolError, match=r"topics.partition_indexes takes the message beyond 250000"):
+        decode_request(ApiKey.OFFSET_FETCH, 1, data, 0, len(data))
 
 
 def test_struct_that_is_neither_null_nor_there_is_refused() -> None:

@@ -13,6 +13,7 @@ from anabranch.errors import ProtocolError, UnsupportedVersionError
 from anabranch.wire import codec, fetch_fast, produce_fast
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.header import parse_response_header
+from anabranch.wire.primitives import ELEMENTS_MAX
 
 some = settings(
     max_examples=25,
@@ -148,6 +149,25 @@ def assert_frame(frame: bytes, api_key: int, version: int, body: bytes) -> None:
     correlation_id, position = parse_response_header(frame, 4, len(frame), api_key, version)
     assert correlation_id == 77
     assert frame[position:] == body
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_produce_has_at_most_elements_max(version: int) -> None:
+    half = [{"index": 0, "records": None}] * (ELEMENTS_MAX // 2)
+    body = {"topic_data": [{"name": "t", "partition_data": half}, {"name": "t", "partition_data": half}]}
+    data = codec.encode_request(ApiKey.PRODUCE, version, body)
+    with pytest.raises(ProtocolError, match=r"topic_data.partition_data takes the message beyond 250000"):
+        produce_fast.parse_produce_request(memoryview(data), 0, len(data), version)
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_fetch_has_at_most_elements_max(version: int) -> None:
+    forgotten = [{"topic": "t", "partitions": [0] * (ELEMENTS_MAX // 2)}] * 2
+    data = codec.encode_request(ApiKey.FETCH, version, {"forgotten_topics_data": forgotten})
+    with pytest.raises(
+        ProtocolError, match=r"forgotten_topics_data.partitions takes the message beyond 250000"
+    ):
+        fetch_fast.parse_fetch_request(memoryview(data), 0, len(data), version)
 
 
 # --- Fetch ---------------------------------------------------------------------------------------------------
