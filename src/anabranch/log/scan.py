@@ -29,7 +29,7 @@ _LENGTH_MIN = HEADER_BYTES - LOG_OVERHEAD
 _MAGIC = 2
 _CRC_FROM = 21
 
-Batch = tuple[int, int, int, bytes | memoryview]
+Batch = tuple[int, int, int, bytes]
 """What is noted of one batch: its size, last offset, largest timestamp (-1 if it has no record), first 17
 bytes."""
 
@@ -84,6 +84,7 @@ class Scan:
         unpack, checked, next_offset = _SCANNED.unpack_from, self._check_crc, self.next_offset
         left, offset_end = self._end - self.position, self._offset_end
         batches: list[Batch] = []
+        append = batches.append
         at, size = 0, len(data)
         while size - at >= HEADER_BYTES:
             base, length, magic, crc, delta, max_timestamp, count = unpack(data, at)
@@ -102,9 +103,9 @@ class Scan:
             if checked and crc32c(view[at + _CRC_FROM : stop]) != crc:
                 self.reason = f"the checksum of the batch at offset {base} does not hold"
                 break
-            batches.append(
-                (stop - at, last, max_timestamp if count else NO_TIMESTAMP, view[at : at + UNSUMMED_BYTES])
-            )
+            if not count:
+                max_timestamp = NO_TIMESTAMP
+            append((stop - at, last, max_timestamp, data[at : at + UNSUMMED_BYTES]))
             next_offset = last + 1
             at = stop
         self.position += at

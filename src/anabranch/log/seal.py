@@ -12,10 +12,12 @@ that of the segment that follows: a missing file between two segments shows. The
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError
+from anabranch.log.scan import Batch
 from anabranch.record.crc32c import crc32c
 from anabranch.values import Offset
 
@@ -45,17 +47,23 @@ class HeadSums:
         self._crcs = array("q")
         self._open_from = 0
         self._open_to = 0
-        self._heads: list[bytes | memoryview] = []
+        self._heads: list[bytes] = []
 
-    def note(self, position: int, end: int, head: bytes | memoryview) -> None:
-        """One more batch, in [position, end)."""
+    def note(self, position: int, batches: Iterable[Batch]) -> None:
+        """More batches, from `position` on."""
         if position != self._open_to:
             self.close_region()
             self._open_from = position
-        self._heads.append(head)
-        self._open_to = end
-        if end - self._open_from >= REGION_BYTES:
-            self.close_region()
+        full_at = self._open_from + REGION_BYTES
+        append = self._heads.append
+        for size, _, _, head in batches:
+            append(head)
+            position += size
+            if position >= full_at:
+                self._open_to = position
+                self.close_region()
+                full_at = position + REGION_BYTES
+        self._open_to = position
 
     def close_region(self) -> None:
         if self._heads:

@@ -7,7 +7,7 @@ here touches the disk.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from anabranch.log.index import OffsetIndex, TimeIndex
 from anabranch.log.scan import NO_TIMESTAMP, Batch
@@ -37,26 +37,43 @@ class Tail:
         self._recent_lasts = array("q")
         self._recent_positions = array("q")
 
-    def note(self, batches: Iterable[Batch]) -> None:
-        """Batches that follow the last ones in the file. Kafka's rule: an entry before the batch that passes
-        the interval."""
+    def note(self, batches: Sequence[Batch]) -> None:
+        """Batches that follow the last ones in the file.
+
+        Kafka's rule for the index: an entry for the batch before which more than the interval has gathered.
+        """
         position, unindexed, interval = self.end_bytes, self._unindexed_bytes, self.index_interval_bytes
-        last = self.next_offset - 1
-        for size, last, max_timestamp, head in batches:
-            if max_timestamp > self.max_timestamp:
-                self.max_timestamp = max_timestamp
+        if not position and batches:
+            first = batches[0][2]
+            self.first_timestamp = first if first >= 0 else None
+        self.sums.note(position, batches)
+        positions = []
+        largest = self.max_timestamp
+        for size, last, max_timestamp, _ in batches:
+            if max_timestamp > largest:
+                self.max_timestamp = largest = max_timestamp
                 self.max_timestamp_offset = Offset(last)
             if unindexed > interval:
                 self._index(last, position)
                 unindexed = 0
-            self._recent_lasts.append(last)
-            self._recent_positions.append(position)
-            self.sums.note(position, position + size, head)
-            if not position:
-                self.first_timestamp = max_timestamp if max_timestamp >= 0 else None
+            positions.append(position)
             position += size
             unindexed += size
-        self.end_bytes, self._unindexed_bytes, self.next_offset = position, unindexed, Offset(last + 1)
+        self.end_bytes, self._unindexed_bytes = position, unindexed
+        if batches:
+            self.next_offset = Offset(batches[-1][1] + 1)
+            self._remember(batches, positions)
+
+    def _remember(self, batches: Sequence[Batch], positions: list[int]) -> None:
+        """Keep where the newest batches are; `_recent_from` is the first offset of which this is known."""
+        lasts = [batch[1] for batch in batches[-RECENT_BATCHES_MAX - 1 :]]
+        if len(batches) > RECENT_BATCHES_MAX:
+            self._recent_from = lasts[0] + 1
+            self._recent_lasts = array("q", lasts[1:])
+            self._recent_positions = array("q", positions[-RECENT_BATCHES_MAX:])
+            return
+        self._recent_lasts.extend(lasts)
+        self._recent_positions.extend(positions)
         if len(self._recent_lasts) > 2 * RECENT_BATCHES_MAX:
             self._forget_older()
 
