@@ -16,10 +16,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from anabranch.broker.call import Call, Piece
-from anabranch.broker.handlers import dispatch
 from anabranch.errors import AnabranchError
 from anabranch.server.receive_buffer import ReceiveBuffer
-from anabranch.server.send_queue import SendQueue
+from anabranch.server.send_queue import Held, SendQueue, held, let_go
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.foreign import foreign_answer, foreign_protocol
 from anabranch.wire.frame import SIZE_BYTES, split_frames
@@ -37,19 +36,27 @@ FREE_BYTES = 64 * 1024
 class Slot:
     """The place of one answer in the order of answers."""
 
-    __slots__ = ("connection", "holds", "is_settled", "on_close", "pieces")
+    __slots__ = ("connection", "holds", "is_settled", "pieces")
 
     def __init__(self, connection: "Connection", *, holds: bool) -> None:
         self.connection = connection
         self.holds = holds
         self.is_settled = False
-        self.pieces: list[Piece] | None = None
+        self.pieces: list[Held] = []
 
     def answer(self, pieces: list[Piece] | None) -> None:
         assert not self.is_settled, "a request was answered twice"
         self.is_settled = True
-        self.pieces = pieces
+        if not self.connection.is_closed:
+            # Held from now on: before its turn comes, the cleaner may put another file in the place of this one.
+            self.pieces = [held(piece) for piece in pieces or ()]
         self.connection.settled(self)
+
+    def drop(self) -> None:
+        """Nobody will take the answer."""
+        for piece in self.pieces:
+            let_go(piece)
+        self.pieces = []
 
 
 class Connection:
@@ -200,7 +207,7 @@ class Connection:
             self._is_known = True
             return True
         logger.info("%s speaks %s on the Kafka port", self.host, protocol)
-        self._out.put(foreign_answer(protocol))
+        self._out.put(held(foreign_answer(protocol)))
         self._is_closing = True
         self._flush()
         return False
@@ -212,7 +219,7 @@ class Connection:
         call = Call(self, header, self._buffer.view, body, end, slot.answer, self.close)
         self._calls[slot] = call
         self._listener.requests_total += 1
-        dispatch(self._listener.broker, call)
+        self._listener.dispatch(self._listener.broker, call)
         self._is_held = self._must_hold()
 
     def _must_hold(self) -> bool:
@@ -259,7 +266,7 @@ class Connection:
             return
         slots = self._slots
         while slots and slots[0].is_settled:
-            for piece in slots.popleft().pieces or ():
+            for piece in slots.popleft().pieces:
                 self._out.put(piece)
         self._send()
         if self._is_held:
@@ -313,6 +320,8 @@ class Connection:
         if self._is_writing:
             self._watch_writable(False)
         self._out.clear()
+        for slot in self._slots:
+            slot.drop()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             if call.on_close is not None:

@@ -9,8 +9,11 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Callable
 
 from anabranch.broker.broker import Broker
+from anabranch.broker.call import Call
+from anabranch.broker.handlers import dispatch
 from anabranch.clock import Clock
 from anabranch.config import host_and_port
 from anabranch.server.connection import Connection
@@ -30,6 +33,8 @@ class Listener:
     def __init__(self, broker: Broker, clock: Clock, connections_max: int) -> None:
         settings = broker.settings
         self.broker = broker
+        self.dispatch: Callable[[Broker, Call], None] = dispatch
+        """Takes each request to its handler; tests that want late or lost answers put theirs in front."""
         self.clock = clock
         self.memory = MemoryBudget(settings.request_memory_bytes_max)
         self.frame_bytes_max = settings.socket_request_max_bytes
