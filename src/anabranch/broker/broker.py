@@ -172,6 +172,15 @@ class Broker:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
 
+    async def delete_topic(self, name: str) -> None:
+        """Remove a topic, and what groups remember of it."""
+        await self.topics.delete(name)
+        try:
+            await self.groups.forget_topics([name])
+        except AnabranchError as error:
+            # The topic is gone all the same; its offsets expire with their groups.
+            logger.warning("groups still remember offsets of the deleted topic %s: %s", name, error)
+
     def disk_room(self) -> tuple[int, int]:
         """Bytes of the data folder's disk: in all, and free."""
         return self.files.total_bytes(self.data_dir), self.files.free_bytes(self.data_dir)

@@ -15,10 +15,12 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
+from anabranch.broker.cleaning import Cleaning
 from anabranch.broker.partition import Partition
+from anabranch.broker.scrubbing import Scrubbing
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import StorageError
-from anabranch.log.log import delete_segments
+from anabranch.log.swap import delete_segments
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 5.0
+SCRUB_SECONDS = 1.0
 
 
 class Housekeeping:
@@ -36,6 +39,8 @@ class Housekeeping:
         self._checkpointed: dict[Partition, Offset] = {}
         self._start_offsets = dict(broker.state.start_offsets)
         self._starts_lock = asyncio.Lock()
+        self.cleaning = Cleaning(broker)
+        self.scrubbing = Scrubbing(broker)
 
     def start(self) -> None:
         settings = self._broker.settings
@@ -43,6 +48,10 @@ class Housekeeping:
         if settings.flush == "interval":
             self._every(settings.flush_interval_ms / 1000, self._flush)
         self._every(settings.log_retention_check_interval_ms / 1000, self.retain)
+        if settings.log_cleaner_enable:
+            self._every(settings.log_cleaner_backoff_ms / 1000, self.cleaning.clean_all)
+        if settings.scrub_bytes_per_second:
+            self._every(SCRUB_SECONDS, self.scrubbing.scrub)
 
     def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         async def turns() -> None:

@@ -16,7 +16,8 @@ from anabranch.cluster.metadata import Entry, MetadataTable, decode_entry, encod
 from anabranch.errors import CorruptDataError
 from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
-from anabranch.log.log import Log, delete_segments
+from anabranch.log.log import Log
+from anabranch.log.swap import delete_segments
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import Record, records_of

@@ -25,6 +25,10 @@ class WrittenBatch(NamedTuple):
     last_sequence: int
     base_offset: Offset
 
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + (self.last_sequence - self.base_sequence) % SEQUENCE_SPACE
+
 
 class Producer:
     """One producer id: its epoch and its newest batches, oldest first."""
@@ -96,6 +100,14 @@ class ProducerTable:
         for key in gone:
             del self.producers[key]
         return len(gone)
+
+    def last_offsets(self) -> dict[int, int]:
+        """The last offset of each producer: the cleaner keeps the batch that ends there, if only its header."""
+        return {
+            producer_id: producer.batches[-1].last_offset
+            for producer_id, producer in self.producers.items()
+            if producer.batches
+        }
 
     def snapshot(self) -> list[list[Any]]:
         return [

@@ -178,7 +178,7 @@ class Connection:
             logger.info("closing %s: %s", self.host, error)
             self.close(str(error))
             return
-        except Exception as error:  # noqa: BLE001 - a defect of ours costs this connection, nobody else.
+        except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
             logger.exception("a request from %s failed: this is a defect", self.host)
             self.close(f"{type(error).__name__}: {error}")
             return

@@ -69,6 +69,13 @@ class NodeCollector(Collector):
         yield _counter(
             "anabranch_corrupt_reads", "Reads that met a bad checksum.", broker.corrupt_reads_total
         )
+        scrubbing, cleaning = broker.housekeeping.scrubbing, broker.housekeeping.cleaning
+        yield _counter("anabranch_scrubbed_bytes", "Bytes re-read by the scrubber.", scrubbing.bytes_total)
+        yield _gauge("anabranch_damaged_regions", "Damage the scrubber found.", scrubbing.damaged_total)
+        yield _counter("anabranch_cleaner_runs", "Compactions of a log.", cleaning.runs_total)
+        yield _counter(
+            "anabranch_cleaner_freed_bytes", "Bytes compaction freed.", cleaning.bytes_dropped_total
+        )
         yield _gauge(
             "anabranch_disk_free_bytes", "Free bytes of the data folder's disk.", broker.disk_room()[1]
         )

@@ -1,7 +1,8 @@
 """SendQueue: answers on their way to one socket, in order, bytes with `sendmsg` and file slices with `sendfile`.
 
 Neighbouring bytes leave in one call. What the socket does not take stays, and the connection is told to wait for
-it to become writable. A slice is pinned while it is here, so that its file is not closed under it.
+it to become writable. A slice is held open from the moment it is answered with, so that its file is not closed
+under it.
 """
 
 import os
@@ -17,23 +18,54 @@ SENDFILE_BYTES_MAX = 4 * 1024 * 1024
 """So that one large slice does not keep the loop from everybody else."""
 
 
+class OpenSlice:
+    """A file slice and how far it has been sent; holds its descriptor open."""
+
+    __slots__ = ("_slice", "descriptor", "left", "position")
+
+    def __init__(self, part: Slice) -> None:
+        part.pin()
+        descriptor = part.fileno()
+        assert descriptor is not None, "only slices of real files are sent by sendfile"
+        self._slice = part
+        self.descriptor = descriptor
+        self.position = part.position
+        self.left = part.count
+
+    def close(self) -> None:
+        self._slice.unpin()
+
+
+Held = memoryview | OpenSlice
+"""A piece on its way out: bytes, or a file slice that keeps its file open."""
+
+
+def held(piece: Piece) -> Held:
+    if isinstance(piece, bytes | bytearray | memoryview):
+        return memoryview(piece)
+    return OpenSlice(cast(Slice, piece))
+
+
+def let_go(piece: Held) -> None:
+    if isinstance(piece, OpenSlice):
+        piece.close()
+
+
 class SendQueue:
     __slots__ = ("_pieces", "bytes_held")
 
     def __init__(self) -> None:
-        self._pieces: deque[memoryview | _OpenSlice] = deque()
+        self._pieces: deque[Held] = deque()
         self.bytes_held = 0
         """Bytes in memory; file slices do not count."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
-    def put(self, piece: Piece) -> None:
-        if isinstance(piece, bytes | bytearray | memoryview):
-            self._pieces.append(memoryview(piece))
+    def put(self, piece: Held) -> None:
+        self._pieces.append(piece)
+        if isinstance(piece, memoryview):
             self.bytes_held += len(piece)
-        else:
-            self._pieces.append(_OpenSlice(cast(Slice, piece)))
 
     def send(self, sock: socket.socket) -> bool:
         """True: all is gone. False: go on when the socket is writable. Raises OSError when the peer is gone."""
@@ -67,7 +99,7 @@ class SendQueue:
 
     def _send_slice(self, sock: socket.socket) -> bool:
         part = self._pieces[0]
-        assert isinstance(part, _OpenSlice)
+        assert isinstance(part, OpenSlice)
         wanted = min(part.left, SENDFILE_BYTES_MAX)
         sent = os.sendfile(sock.fileno(), part.descriptor, part.position, wanted)
         if not sent:
@@ -82,25 +114,6 @@ class SendQueue:
 
     def clear(self) -> None:
         for piece in self._pieces:
-            if isinstance(piece, _OpenSlice):
-                piece.close()
+            let_go(piece)
         self._pieces.clear()
         self.bytes_held = 0
-
-
-class _OpenSlice:
-    """A file slice and how far it has been sent; holds its descriptor open."""
-
-    __slots__ = ("_slice", "descriptor", "left", "position")
-
-    def __init__(self, part: Slice) -> None:
-        part.pin()
-        descriptor = part.fileno()
-        assert descriptor is not None, "only slices of real files are sent by sendfile"
-        self._slice = part
-        self.descriptor = descriptor
-        self.position = part.position
-        self.left = part.count
-
-    def close(self) -> None:
-        self._slice.unpin()

@@ -81,11 +81,11 @@ def _all_topics(
         row = rows.get(name)
         if row is None:
             row = {"name": name, "partitions": []}
-            state = broker.topics.find(name)
-            if state is not None:
+            if version >= TOPIC_IDS_SINCE:
+                state = broker.topics.find(name)
+                if state is None:
+                    continue  # Without its id the topic cannot be told.
                 row["topic_id"] = state.topic.topic_id
-            elif version >= TOPIC_IDS_SINCE:
-                continue  # Without its id the topic cannot be told.
             rows[name] = row
         row["partitions"].append(_partition(index, offset, ErrorCode.NONE))
     return list(rows.values())

@@ -1,0 +1,101 @@
+"""Cleaning: runs the LogCleaner over the broker's compacted logs, one at a time, the most urgent first.
+
+Reading and rewriting happen in a worker on segments that no longer change; only the swap is a turn of the loop.
+How far each log is clean is kept in `cleaner-offsets`; losing that costs a run, nothing else. A log with a bad
+batch is left alone and reported, once per process: the cleaner never rewrites what it cannot trust.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anabranch.broker.partition import Partition
+from anabranch.broker.workers import in_heavy_worker
+from anabranch.errors import CorruptDataError
+from anabranch.log.cleaner import CleanPlan, KeysMapped, map_keys, most_urgent, plan, rewrite
+from anabranch.log.segment import Segment
+from anabranch.values import Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+BYTES_PER_KEY = 112
+"""What one key of the cleaner's map takes: a digest, a number and their places in a dict."""
+
+
+class Cleaning:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._clean_upto: dict[str, Offset] = dict(broker.state.cleaner_offsets)
+        self._damaged: set[str] = set()
+        self._keys_max = max(1, broker.settings.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY)
+        self.runs_total = 0
+        self.bytes_dropped_total = 0
+
+    async def clean_all(self) -> None:
+        """Clean until nothing is due any more."""
+        while await self._clean_one():
+            pass
+
+    async def _clean_one(self) -> bool:
+        due = self._most_urgent()
+        if due is None:
+            return False
+        await self._run(*due)
+        return True
+
+    def _most_urgent(self) -> tuple[Partition, CleanPlan] | None:
+        now_ms = self._broker.clock.wall_ms()
+        partitions, plans = [], []
+        for partition in self._broker.topics.partitions():
+            key = self._broker.key_of(partition)
+            if not partition.is_compacted or key in self._damaged:
+                continue
+            first_dirty = max(self._clean_upto.get(key, Offset(0)), partition.log.start_offset)
+            candidate = plan(partition.log, first_dirty, now_ms)
+            if candidate is not None:
+                partitions.append(partition)
+                plans.append(candidate)
+        urgent = most_urgent(plans)
+        if urgent is None:
+            return None
+        return next(pair for pair in zip(partitions, plans, strict=True) if pair[1] is urgent)
+
+    async def _run(self, partition: Partition, due: CleanPlan) -> None:
+        broker = self._broker
+        bytes_before = partition.log.size_bytes
+        last_offsets = partition.producers.last_offsets()
+        try:
+            mapped = await in_heavy_worker(
+                broker.workers, lambda: map_keys(due, self._keys_max, last_offsets)
+            )
+            upto = await self._rewrite(partition, mapped)
+        except CorruptDataError as error:
+            self._damaged.add(broker.key_of(partition))
+            broker.note_read_error(partition, error)
+            return
+        self.runs_total += 1
+        self.bytes_dropped_total += max(0, bytes_before - partition.log.size_bytes)
+        await self._remember(partition, upto)
+
+    async def _rewrite(self, partition: Partition, mapped: KeysMapped) -> Offset:
+        """Rewrite group by group; the offset below which the log is clean now."""
+        for group in mapped.groups:
+            if not await self._replace(partition, mapped, group):
+                return mapped.plan.first_dirty
+        return mapped.upto
+
+    async def _replace(self, partition: Partition, mapped: KeysMapped, group: Sequence[Segment]) -> bool:
+        """One group of segments by its cleaned form; False: retention was faster."""
+        log, files, workers = partition.log, self._broker.files, self._broker.workers
+        rewritten = await in_heavy_worker(workers, lambda: rewrite(files, mapped, group))
+        swapped = log.swap_in(rewritten)
+        await in_heavy_worker(workers, lambda: log.finish_swap(rewritten))
+        return swapped
+
+    async def _remember(self, partition: Partition, upto: Offset) -> None:
+        broker = self._broker
+        self._clean_upto[broker.key_of(partition)] = upto
+        known = {broker.key_of(each) for each in broker.topics.partitions()}
+        self._clean_upto = {name: offset for name, offset in self._clean_upto.items() if name in known}
+        offsets = dict(self._clean_upto)
+        await in_heavy_worker(broker.workers, lambda: broker.state.write_cleaner_offsets(offsets))

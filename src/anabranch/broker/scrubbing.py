@@ -1,0 +1,54 @@
+"""Scrubbing: re-reads sealed segments of all logs in turn, at a bounded rate, and counts what has rotted."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from anabranch.broker.partition import Partition
+from anabranch.broker.workers import in_heavy_worker
+from anabranch.log.scrubber import Damage, Scrubber, ScrubPace
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+STEP_BYTES_MAX = 4 * 2**20
+
+
+class Scrubbing:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._pace = ScrubPace(max(1, broker.settings.scrub_bytes_per_second))
+        self._scrubbers: dict[Partition, Scrubber] = {}
+        self._turn = 0
+        self._reported: set[Damage] = set()
+        self.bytes_total = 0
+
+    @property
+    def damaged_total(self) -> int:
+        """Damaged regions found since the start."""
+        return len(self._reported)
+
+    async def scrub(self) -> None:
+        """Read on for as long as the pace allows."""
+        partitions = list(self._broker.topics.partitions())
+        self._scrubbers = {each: self._scrubbers.get(each) or Scrubber() for each in partitions}
+        for _ in range(len(partitions)):
+            allowed = min(self._pace.allowed_bytes(self._broker.clock.monotonic_ms()), STEP_BYTES_MAX)
+            if allowed <= 0:
+                return
+            self._turn += 1
+            partition = partitions[self._turn % len(partitions)]
+            step = self._scrubbers[partition].next_step(partition.log, allowed)
+            if step is None:
+                continue
+            damages = await in_heavy_worker(self._broker.workers, step.run)
+            self._pace.spent(step.size_bytes)
+            self.bytes_total += step.size_bytes
+            self._report(partition, damages)
+
+    def _report(self, partition: Partition, damages: list[Damage]) -> None:
+        for damage in damages:
+            if damage not in self._reported:
+                self._reported.add(damage)
+                logger.error("the scrubber found damage in %s: %s", partition.id, damage.reason)
