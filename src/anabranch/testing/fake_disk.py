@@ -218,6 +218,24 @@ class FakeDisk:
             self.crash_at = None
             self._locked.clear()
 
+    def copy(self) -> "FakeDisk":
+        """The same disk once more, so that one moment can be tried with many ends."""
+        with self._lock:
+            inodes: dict[int, _Inode] = {}
+            other = FakeDisk()
+            other.capacity_bytes, other.operations, other.life = (
+                self.capacity_bytes,
+                self.operations,
+                self.life,
+            )
+            other._names = {path: _copied(inode, inodes) for path, inode in self._names.items()}
+            other._durable_names = {p: _copied(inode, inodes) for p, inode in self._durable_names.items()}
+            for name in self._pending_names:
+                inode = _copied(name.inode, inodes) if name.inode is not None else None
+                other._pending_names.append(_Name(name.path, inode, name.freed))
+            other._folders = set(self._folders)
+            return other
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Rot: one bit changes on the disk itself, in bytes that got there."""
         inode = self.inode(path)
@@ -250,6 +268,9 @@ class FakeDisk:
 
     def exists(self, path: str) -> bool:
         return path in self._names or path in self._folders
+
+    def is_folder(self, path: str) -> bool:
+        return path in self._folders
 
     def size(self, path: str) -> int:
         return len(self.inode(path).visible)
@@ -294,7 +315,10 @@ class FakeDisk:
         with self.change("rename", new):
             if folder_of(new) not in self._folders:
                 raise FileNotFoundError(errno.ENOENT, "no such folder", new)
-            self._rename_entry(_Name(new, self.inode(old), freed=old))
+            if old in self._folders:
+                self._rename_folder(old, new)
+            else:
+                self._rename_entry(_Name(new, self.inode(old), freed=old))
 
     def unlink(self, path: str) -> None:
         with self.change("unlink", path):
@@ -312,7 +336,10 @@ class FakeDisk:
             self._pending_names = waiting
 
     def free_bytes(self, folder: str) -> int:
-        return (self.capacity_bytes or 2**40) - self._used_bytes()
+        return self.total_bytes(folder) - self._used_bytes()
+
+    def total_bytes(self, folder: str) -> int:
+        return self.capacity_bytes or 2**40
 
     def lock(self, path: str) -> "FakeLock":
         if path in self._locked:
@@ -384,6 +411,21 @@ class FakeDisk:
         name.apply(self._names)
         self._pending_names.append(name)
 
+    def _rename_folder(self, old: str, new: str) -> None:
+        """Durable at once, as folders are when they are made; what is in it keeps what it had."""
+
+        def moved(path: str) -> str:
+            return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
+
+        if new in self._folders:
+            raise OSError(errno.ENOTEMPTY, "exists", new)
+        self._folders = {moved(folder) for folder in self._folders}
+        self._names = {moved(path): inode for path, inode in self._names.items()}
+        self._durable_names = {moved(path): inode for path, inode in self._durable_names.items()}
+        for name in self._pending_names:
+            name.path = moved(name.path)
+            name.freed = moved(name.freed) if name.freed is not None else None
+
 
 class FakeLock:
     def __init__(self, locked: set[str], path: str) -> None:
@@ -392,6 +434,14 @@ class FakeLock:
 
     def release(self) -> None:
         self._locked.discard(self._path)
+
+
+def _copied(inode: _Inode, done: dict[int, _Inode]) -> _Inode:
+    """Two names of one file stay two names of one file."""
+    if id(inode) not in done:
+        copy = _Inode(bytearray(inode.visible), bytearray(inode.durable), list(inode.pending))
+        done[id(inode)] = copy
+    return done[id(inode)]
 
 
 def _put(content: bytearray, position: int, data: bytes) -> None:
