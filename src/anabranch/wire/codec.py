@@ -34,7 +34,8 @@ class Coder(NamedTuple):
 
 
 def decode_request(api_key: int, version: int, buffer: Buffer, position: int, end: int) -> Body:
-    return _decode(_message(api_key, 0), version, buffer, position, end)
+    """Bytes behind the last field are ignored, as Kafka does: librdkafka's Metadata v13 has three of them."""
+    return decode_message(_message(api_key, 0), version, memoryview(buffer)[:end], position)[0]
 
 
 def encode_response(api_key: int, version: int, body: Body) -> bytes:
@@ -46,7 +47,11 @@ def encode_request(api_key: int, version: int, body: Body) -> bytes:
 
 
 def decode_response(api_key: int, version: int, buffer: Buffer, position: int, end: int) -> Body:
-    return _decode(_message(api_key, 1), version, buffer, position, end)
+    message = _message(api_key, 1)
+    body, stopped = decode_message(message, version, memoryview(buffer)[:end], position)
+    if stopped != end:
+        raise ProtocolError(f"{message.name} v{version}: {end - stopped} bytes are left over after its end.")
+    return body
 
 
 def versions_of(api_key: int) -> range:
@@ -63,13 +68,6 @@ def decode_message(message: Message, version: int, view: memoryview, position: i
     except MALFORMED as error:
         raise ProtocolError(_complaint(message, version, path_at, error)) from None
     return body, position
-
-
-def _decode(message: Message, version: int, buffer: Buffer, position: int, end: int) -> Body:
-    body, stopped = decode_message(message, version, memoryview(buffer)[:end], position)
-    if stopped != end:
-        raise ProtocolError(f"{message.name} v{version}: {end - stopped} bytes are left over after its end.")
-    return body
 
 
 def encode_message(message: Message, version: int, body: Body) -> bytearray:

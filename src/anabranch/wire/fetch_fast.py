@@ -66,14 +66,16 @@ _partition_v12 = struct.Struct(">iiqiqi")
 def parse_fetch_request(view: memoryview, position: int, end: int, version: int) -> FetchRequest:
     """The request whose body lies in `view[position:end]`."""
     # An element takes a byte at least, so a message this small needs no counting; the table counts in larger ones.
-    if version in VERSIONS and end - position <= ELEMENTS_MAX:
-        parse = _parse_flexible if version >= FLEXIBLE_SINCE else _parse_plain
-        try:
-            request, stopped = parse(view[:end], position, version)
-        except MALFORMED:
-            stopped = -1
-        if stopped == end:
-            return request
+    if version not in VERSIONS or end - position > ELEMENTS_MAX:
+        return _read_by_table(view, position, end, version)
+    parse = _parse_flexible if version >= FLEXIBLE_SINCE else _parse_plain
+    try:
+        return parse(view[:end], position, version)[0]
+    except MALFORMED:
+        return _read_by_table(view, position, end, version)
+
+
+def _read_by_table(view: memoryview, position: int, end: int, version: int) -> FetchRequest:
     return _from_table(decode_request(ApiKey.FETCH, version, view, position, end), version)
 
 

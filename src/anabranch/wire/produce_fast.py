@@ -58,11 +58,9 @@ def parse_produce_request(view: memoryview, position: int, end: int, version: in
     if version in VERSIONS:
         parse = _parse_flexible if version >= FLEXIBLE_SINCE else _parse_plain
         try:
-            request, stopped = parse(view[:end], position, version)
+            return parse(view[:end], position, version)[0]
         except MALFORMED:
-            stopped = -1
-        if stopped == end:
-            return request
+            raise _refusal(view, position, end, version) from None
     raise _refusal(view, position, end, version)
 
 

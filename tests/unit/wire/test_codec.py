@@ -13,7 +13,13 @@ import wire_messages
 from anabranch.errors import ProtocolError, UnsupportedVersionError
 from anabranch.wire import codec
 from anabranch.wire.api_keys import ApiKey
-from anabranch.wire.codec import decode_message, decode_request, encode_message, encode_request
+from anabranch.wire.codec import (
+    decode_message,
+    decode_request,
+    decode_response,
+    encode_message,
+    encode_request,
+)
 from anabranch.wire.primitives import ELEMENTS_MAX
 from anabranch.wire.table import Field as F
 from anabranch.wire.table import Message
@@ -127,6 +133,16 @@ def test_unknown_tag_is_skipped() -> None:
 # --- what others send wrong ----------------------------------------------------------------------------------
 
 
+def test_bytes_behind_a_request_are_ignored_as_librdkafka_needs() -> None:
+    data = b"\x00\x01g\x00\x00\x00\x07\x00\x01m!!!"
+    assert decode_request(ApiKey.HEARTBEAT, 0, data, 0, len(data))["member_id"] == "m"
+
+
+def test_bytes_behind_a_response_are_refused() -> None:
+    with pytest.raises(ProtocolError, match="1 bytes are left over"):
+        decode_response(ApiKey.HEARTBEAT, 0, b"\x00\x00!", 0, 3)
+
+
 @pytest.mark.parametrize(
     ("version", "data", "complaint"),
     [
@@ -135,7 +151,6 @@ def test_unknown_tag_is_skipped() -> None:
         (0, b"\xff\xfe", "group_id has length -2"),
         (0, b"\x00\x05abc", "group_id claims 5 bytes where 3 are left"),
         (0, b"\x00\x01\xff\x00\x00\x00\x07\x00\x01m", "group_id is not UTF-8"),
-        (0, b"\x00\x01g\x00\x00\x00\x07\x00\x01m!", "1 bytes are left over"),
         (4, b"\x00", "group_id is null"),
         (4, b"\xff\xff\xff\xff\xff\xff", "group_id is a varint that does not end"),
         (4, b"\xff\xff\x7f", "group_id is a string of 2097150 bytes, more than 32767"),
