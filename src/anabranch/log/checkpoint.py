@@ -29,9 +29,13 @@ class Checkpoint(NamedTuple):
 
 
 class RecoveryPoint(NamedTuple):
-    """Everything below this offset is whole in the file: a recovery scan may begin here."""
+    """Everything below `offset` is whole in the file: a recovery scan may begin here.
+
+    Below `synced` it is on the disk too, and not only in the page cache of this boot.
+    """
 
     offset: Offset
+    synced: Offset = Offset(0)
 
 
 class RecoveryMark(NamedTuple):
@@ -91,7 +95,7 @@ def read_recovery_points(files: Files, path: str, boot: str) -> tuple[dict[str, 
     same_boot = bool(boot) and value["boot"] == boot
     points = {}
     for name, (synced, written) in value["points"].items():
-        points[name] = RecoveryPoint(Offset(written if same_boot else synced))
+        points[name] = RecoveryPoint(Offset(written if same_boot else synced), Offset(synced))
     return points, None
 
 

@@ -29,6 +29,8 @@ _TIME_ENTRY = Struct(">qi")
 class OffsetIndex:
     """Relative offset to position."""
 
+    entry_bytes = OFFSET_ENTRY_BYTES
+
     def __init__(self) -> None:
         self.offsets = array("i")
         self.positions = array("i")
@@ -93,6 +95,8 @@ class OffsetIndex:
 
 class TimeIndex:
     """Largest timestamp so far to relative offset."""
+
+    entry_bytes = TIME_ENTRY_BYTES
 
     def __init__(self) -> None:
         self.timestamps = array("q")

@@ -10,7 +10,6 @@ crash at any point leaves a folder that `open` recovers.
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log import names
@@ -54,7 +53,8 @@ class Log:
         self._start_offset = self._bases[0]
         self.synced_offset: Offset = self._start_offset
         self._fenced_because: str | None = None
-        self._unsynced: list[Segment] = []
+        self._unsynced = recovered.unsynced
+        self._unsynced_lock = threading.Lock()
         self._folder_changes = 0
         self._folder_changes_synced = 0
         self._sync_lock = threading.Lock()
@@ -90,6 +90,8 @@ class Log:
         log.advance_start(min(start_offset, log.end_offset))
         if clean:
             log.synced_offset = log.end_offset
+        elif recovery_point is not None:
+            log.synced_offset = max(log.start_offset, min(recovery_point.synced, log.end_offset))
         return log
 
     # --- what is known --------------------------------------------------------------------------------------
@@ -229,7 +231,8 @@ class Log:
         old = self._active
         if old.published_bytes:
             old.seal(base)
-            self._unsynced.append(old)  # Before the switch below: `sync` looks at the active segment first.
+            with self._unsynced_lock:
+                self._unsynced.append(old)  # Before the switch: `sync` looks at the active segment first.
         else:
             self._forget(old)
         self._segments.append(segment)
@@ -247,7 +250,8 @@ class Log:
             self._refuse_if_fenced()
             # In this order: a roll puts the old segment among the unsynced before it replaces the active one.
             target, active = self.end_offset, self._active
-            sealed, folder_changes = list(self._unsynced), self._folder_changes
+            with self._unsynced_lock:
+                sealed, folder_changes = list(self._unsynced), self._folder_changes
             try:
                 for segment in sealed:
                     segment.sync()
@@ -258,10 +262,14 @@ class Log:
             except OSError as error:
                 self._fence(f"a sync failed: {error.strerror or error}", error)
             self._folder_changes_synced = folder_changes
-            for segment in sealed:
-                self._unsynced.remove(segment)
+            self._settle(sealed)
             self.synced_offset = max(self.synced_offset, target)
             return target
+
+    def _settle(self, segments: Sequence[Segment]) -> None:
+        """These need no more sync."""
+        with self._unsynced_lock:
+            self._unsynced = [segment for segment in self._unsynced if segment not in segments]
 
     def _fence(self, reason: str, error: OSError) -> None:
         self._fenced_because = reason
@@ -283,7 +291,12 @@ class Log:
             raise OffsetOutOfRangeError(
                 f"Offset {start} is not within {self._start_offset} to {self.end_offset} of {self.folder}."
             )
-        upto = min(upto, self.end_offset)
+        try:
+            return self._slice(start, bytes_max, min(upto, self.end_offset), whole_first)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _slice(self, start: Offset, bytes_max: int, upto: Offset, whole_first: bool) -> Slice:
         number = bisect_right(self._bases, start) - 1
         while start < upto and number < len(self._segments):
             segment = self._segments[number]
@@ -295,12 +308,18 @@ class Log:
             number += 1  # The cleaner took the end of this segment: the next batch is in a later one.
         return Slice(self._active.file, self._active.published_bytes, 0)
 
+    def _unreadable(self, error: OSError) -> StorageError:
+        return StorageError(f"{self.folder} cannot be read: {error.strerror or error}.")
+
     def batch_headers(self, start: Offset) -> Iterator[BatchHeader]:
         """Every header from the batch that holds `start`; read in chunks, up to the end at each segment's
         turn."""
         first = max(0, bisect_right(self._bases, start) - 1)
-        for segment in self._segments[first:]:
-            yield from segment.headers(start)
+        try:
+            for segment in self._segments[first:]:
+                yield from segment.headers(start)
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def offset_for_time(self, timestamp_ms: int) -> Moment | None:
         """The first record, from the start of the log, whose timestamp is not before `timestamp_ms`."""
@@ -310,7 +329,10 @@ class Log:
 
     def max_timestamp(self) -> Moment | None:
         """The record with the largest timestamp; the first one if there are several in its batch."""
-        return of_largest_timestamp(self._segments, self._start_offset, self.config.batch_bytes_max)
+        try:
+            return of_largest_timestamp(self._segments, self._start_offset, self.config.batch_bytes_max)
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     # --- the old end ----------------------------------------------------------------------------------------
 
@@ -397,8 +419,7 @@ class Log:
         number = self._segments.index(segment)
         del self._segments[number], self._bases[number]
         segment.dropped = True
-        if segment in self._unsynced:
-            self._unsynced = [other for other in self._unsynced if other is not segment]
+        self._settle([segment])
 
     # --- upkeep ---------------------------------------------------------------------------------------------
 
@@ -406,7 +427,7 @@ class Log:
         """Write what the indexes have in memory, so that a recovery may begin near the end. StorageError if
         not."""
         try:
-            for segment in [*self._unsynced, self._active]:
+            for segment in self._segments:
                 segment.save()
         except OSError as error:
             raise StorageError(
@@ -437,7 +458,7 @@ class Log:
         size = found.position if found is not None else segment.published_bytes
         segment.reopen(size)
         self.synced_offset = min(self.synced_offset, self.end_offset)
-        self._unsynced = [other for other in self._unsynced if other is not segment]
+        self._settle([segment])
 
     def close(self, *, clean: bool = True) -> None:
         """End the log. A clean close leaves everything synced and the indexes written: the next `open` trusts
@@ -460,9 +481,6 @@ class Log:
             ) from error
         self._folder_changes += 1
         self.sync()
-
-    def reconfigure(self, **changes: object) -> None:
-        self.config = replace(self.config, **changes)  # type: ignore[arg-type]
 
     def _log_path(self, base: Offset) -> str:
         return names.segment_path(self.folder, base, names.LOG)

@@ -30,6 +30,8 @@ class Recovered:
     """The segments, oldest first and the last one active (or none at all), and what recovery had to do."""
 
     segments: list[Segment] = field(default_factory=list)
+    unsynced: list[Segment] = field(default_factory=list)
+    """Sealed segments that may never have been synced."""
     quarantined: list[Quarantined] = field(default_factory=list)
     scanned_bytes: int = 0
     cut_bytes: int = 0
@@ -57,6 +59,8 @@ class Opener:
             segment = self._segment(base)
             problem = self._open_sealed(segment, following) if following is not None else None
             self.result.segments.append(segment)
+            if not self.clean and following is not None and problem is None:
+                self._doubt(segment, following)
             if following is None or problem is not None:
                 if problem is not None:
                     segment.state = SegmentState.RECOVERING
@@ -124,6 +128,12 @@ class Opener:
             return f"{segment.file.path} is empty but not the last"
         return None if self._is_trusted(following) else self._scan_sealed(segment, following, None)
 
+    def _doubt(self, segment: Segment, following: Offset) -> None:
+        """A process that was killed leaves whole segments in the page cache: the next sync must reach them."""
+        if self.point is None or following > self.point.synced:
+            segment.synced_bytes = -1
+            self.result.unsynced.append(segment)
+
     def _is_trusted(self, following: Offset) -> bool:
         """Whether everything before this offset is known to be whole."""
         return self.clean or (self.point is not None and following <= self.point.offset)
@@ -170,9 +180,8 @@ class Opener:
         segment.activate(tail)
         path = names.segment_path(self.folder, segment.base_offset, names.SEAL)
         if self.files.exists(path):
-            self.files.unlink(
-                path
-            )  # It will be written to, so what the seal says of its length ends to be true.
+            # It will be written to, and then is longer than its seal says.
+            self.files.unlink(path)
 
     def _trusted_tail(self, segment: Segment) -> Tail | None:
         """After a clean stop: walk only what follows the last index entry. None if that does not work out."""
@@ -198,9 +207,7 @@ class Opener:
         segment.verified.add(start, scan.position)
         if scan.position < end:
             self._cut(segment, scan, end)
-        segment.synced_bytes = (
-            -1
-        )  # What the last process wrote may never have been synced: the next sync does it.
+        segment.synced_bytes = -1  # It may never have been synced; the next sync makes sure.
         return tail
 
     def _indexes_below_point(self, segment: Segment) -> tuple[OffsetIndex, TimeIndex]:

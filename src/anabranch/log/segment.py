@@ -57,6 +57,8 @@ class Segment:
         self._cache = cache
         self._sums: HeadSums | None = None
         self._largest: tuple[int, Offset] | None = None
+        self._saved_entries: int | None = None
+        self._saved_times: int | None = None
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset}..{self.published_offset} {self.state.value}>"
@@ -116,8 +118,8 @@ class Segment:
             self.tail.finish()
         # The time index first: were only the other there after a kill, the largest timestamp would be taken
         # as too small.
-        self._write(names.TIME_INDEX, self.tail.time_index.dump())
-        self._write(names.INDEX, self.tail.index.dump())
+        self._saved_times = self._append(names.TIME_INDEX, self.tail.time_index, self._saved_times)
+        self._saved_entries = self._append(names.INDEX, self.tail.index, self._saved_entries)
         if sealed or closing:
             seal = self.tail.sums.dump(self.published_offset, self.published_bytes, final=sealed)
             self._write(names.SEAL, seal)
@@ -144,7 +146,7 @@ class Segment:
         self.file.truncate(size)
         self.file.sync()
         self._cache.discard(self._key)
-        self._sums, self._largest = None, None
+        self._sums = self._largest = self._saved_entries = self._saved_times = None
         self.verified.cut(size)
         self.published_bytes = size
         self.state = SegmentState.RECOVERING
@@ -396,6 +398,14 @@ class Segment:
 
     def _read(self, suffix: str) -> bytes:
         return self._files.read(names.segment_path(self.folder, self.base_offset, suffix))
+
+    def _append(self, suffix: str, index: OffsetIndex | TimeIndex, saved: int | None) -> int:
+        """Write the entries that are not in the file yet; all of them the first time, whatever was there."""
+        entries, first = len(index), saved or 0
+        if saved is None or entries > saved:
+            path = names.segment_path(self.folder, self.base_offset, suffix)
+            self._files.write(path, index.dump(first), first * index.entry_bytes)
+        return entries
 
     def _write(self, suffix: str, data: bytes) -> None:
         self._files.write(names.segment_path(self.folder, self.base_offset, suffix), data)

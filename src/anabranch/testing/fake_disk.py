@@ -236,6 +236,18 @@ class FakeDisk:
             other._folders = set(self._folders)
             return other
 
+    def forget_faults(self) -> None:
+        """Let nothing more fail that was told to."""
+        with self._lock:
+            self._faults.clear()
+            self._waits.clear()
+            self._short_bytes = None
+
+    @property
+    def is_dark(self) -> bool:
+        """The power went at `crash_at`; nothing changes any more before `crash` or `kill`."""
+        return self.crash_at is not None and self.operations >= self.crash_at
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Rot: one bit changes on the disk itself, in bytes that got there."""
         inode = self.inode(path)
@@ -247,9 +259,7 @@ class FakeDisk:
     def _settle(self) -> None:
         self._durable_names = dict(self._names)
         self._pending_names.clear()
-        self._faults.clear()
-        self._waits.clear()
-        self._short_bytes = None
+        self.forget_faults()
         self.kill()
 
     # --- Files ----------------------------------------------------------------------------------------------

@@ -67,8 +67,10 @@ Open = Callable[..., Log]
 def open_on(files: FakeDisk | RealFiles, folder: str = FOLDER) -> Open:
     """A short way to open the one log of a test."""
 
-    def open_log(*, clean: bool = False, point: int | None = None, **config: int | bool) -> Log:
-        recovery_point = RecoveryPoint(Offset(point)) if point is not None else None
+    def open_log(
+        *, clean: bool = False, point: RecoveryPoint | int | None = None, **config: int | bool
+    ) -> Log:
+        recovery_point = RecoveryPoint(Offset(point)) if isinstance(point, int) else point
         return Log.open(
             files,
             folder,

@@ -71,8 +71,8 @@ def test_a_crash_at_any_step_leaves_the_old_value_or_the_new_one() -> None:
 
 def test_recovery_points_depend_on_the_boot(disk: FakeDisk) -> None:
     write_recovery_points(disk, PATH, "boot 1", {"t-0": RecoveryMark(Offset(5), Offset(9))})
-    assert read_recovery_points(disk, PATH, "boot 1") == ({"t-0": RecoveryPoint(Offset(9))}, None)
-    assert read_recovery_points(disk, PATH, "boot 2") == ({"t-0": RecoveryPoint(Offset(5))}, None)
+    assert read_recovery_points(disk, PATH, "boot 1") == ({"t-0": RecoveryPoint(Offset(9), Offset(5))}, None)
+    assert read_recovery_points(disk, PATH, "boot 2") == ({"t-0": RecoveryPoint(Offset(5), Offset(5))}, None)
 
 
 def test_a_machine_that_cannot_name_its_boot_trusts_only_what_was_synced(disk: FakeDisk) -> None:

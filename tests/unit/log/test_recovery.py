@@ -2,17 +2,15 @@ import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, read_all
 
 from anabranch.errors import CorruptDataError
+from anabranch.log.log import Log
 from anabranch.log.quarantine import listed
+from anabranch.log.settings import LogConfig
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import Offset
 
 LOG = f"{FOLDER}/00000000000000000000.log"
 INDEX = f"{FOLDER}/00000000000000000000.index"
 TIME_INDEX = f"{FOLDER}/00000000000000000000.timeindex"
-
-
-def stop_hard(disk: FakeDisk, log: object) -> None:
-    disk.kill()
 
 
 def test_a_tail_cut_at_every_byte_of_the_last_batch_leaves_the_batches_before(
@@ -227,9 +225,6 @@ def test_good_batches_behind_a_bad_one_are_kept_aside_before_the_cut(open_log: O
 
 
 def test_segments_below_the_start_of_the_log_are_removed_not_mourned(open_log: Open, disk: FakeDisk) -> None:
-    from anabranch.log.log import Log
-    from anabranch.log.settings import LogConfig
-
     log = open_log(segment_bytes=300)
     fill(log, 12)
     bases = [segment.base_offset for segment in log.segments]
@@ -245,3 +240,19 @@ def test_a_batch_given_twice_the_same_offset_ends_the_log_before_it(open_log: Op
     disk.kill()
     disk.write(LOG, b"".join([*written, bytes(make_batch(2)[0])]))
     assert read_all(open_log()) == written
+
+
+def test_what_an_older_process_wrote_is_verified_though_this_one_appends_behind_it(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    log = open_log()
+    fill(log, 5)
+    log.close()
+    disk.kill()
+    disk.flip_bit(LOG, 80)
+    log = open_log(clean=True)
+    written = fill(log, 5)
+    assert read_all(log, 5) == written
+    assert log.slice(Offset(5), 10_000, Offset(10)).verified
+    with pytest.raises(CorruptDataError):
+        read_all(log)
