@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clients.node_process import NodeProcess
 from clients.registries import Unavailable, cache_folder, go_environment, go_modules, go_program
+from support.node_process import NodeProcess
 
 MODULE = "github.com/twmb/franz-go"
 VERSION = "v1.22.2"

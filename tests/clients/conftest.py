@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import confluent_kafka
 import pytest
 
-from .node_process import NodeProcess
+from support.node_process import NodeProcess
+
 from .samples import SAMPLES
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import NamedTuple, Protocol
 
 from .waiting import wait_until
@@ -69,53 +70,43 @@ def read_exactly(members: Sequence[Member], wanted: dict[int, list[bytes]]) -> N
 
 def group_shares_rebalances_commits_and_resumes(join: Join, produce: Produce) -> None:
     """Two members share a topic, one leaves, the other takes over, and a later one resumes."""
-    first, second = join(), join()
-    wait_for_shares([first, second], [2, 2])
-    produce(values_for("shared"))
-    read_exactly([first, second], values_for("shared"))
-    first.commit()
-    second.commit()
-    second.close()
-    wait_for_shares([first], [PARTITIONS])
-    produce(values_for("alone"))
-    read_exactly([first], values_for("alone"))
-    first.commit()
-    first.close()
-
+    with closing(join()) as first:
+        with closing(join()) as second:
+            wait_for_shares([first, second], [2, 2])
+            produce(values_for("shared"))
+            read_exactly([first, second], values_for("shared"))
+            first.commit()
+            second.commit()
+        wait_for_shares([first], [PARTITIONS])
+        produce(values_for("alone"))
+        read_exactly([first], values_for("alone"))
+        first.commit()
     produce(values_for("while nobody listened"))
-    third = join()
-    try:
+    with closing(join()) as third:
         read_exactly([third], values_for("while nobody listened"))
-    finally:
-        third.close()
 
 
 def two_members_share_everything(join: Join, produce: Produce) -> None:
     """The short form, once per assignor: a second member takes its half, nothing is read twice."""
-    first = join()
-    wait_for_shares([first], [PARTITIONS])
-    second = join()
-    try:
-        wait_for_shares([first, second], [2, 2])
-        produce(values_for("both"))
-        read_exactly([first, second], values_for("both"))
-    finally:
-        second.close()
-        first.close()
+    with closing(join()) as first:
+        wait_for_shares([first], [PARTITIONS])
+        with closing(join()) as second:
+            wait_for_shares([first, second], [2, 2])
+            produce(values_for("both"))
+            read_exactly([first, second], values_for("both"))
 
 
 def static_member_returns_to_its_share(
     join: Callable[[str], Member], leave: Callable[[Member], None]
 ) -> None:
     """A static member that goes and comes back under its name gets the same partitions again."""
-    stays, goes = join("stays"), join("goes")
-    wait_for_shares([stays, goes], [2, 2])
-    share = goes.partitions()
-    leave(goes)
-    back = join("goes")
-    try:
-        wait_for_shares([stays, back], [2, 2])
-        assert back.partitions() == share
-    finally:
-        back.close()
-        stays.close()
+    with closing(join("stays")) as stays:
+        goes = join("goes")
+        try:
+            wait_for_shares([stays, goes], [2, 2])
+            share = goes.partitions()
+        finally:
+            leave(goes)
+        with closing(join("goes")) as back:
+            wait_for_shares([stays, back], [2, 2])
+            assert back.partitions() == share

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import closing
 from typing import Any, TypeVar
 
 import pytest
@@ -260,17 +261,16 @@ def test_admin_deletes_records_below_an_offset(
 def test_admin_lists_and_describes_groups(
     run: Run[Any], bootstrap: str, admin: AIOKafkaAdminClient, topic: str, produce: Any
 ) -> None:
-    member = AioMember(run, bootstrap, topic, topic)
-    scenarios.wait_for_shares([member], [PARTITIONS])
-    produce(scenarios.values_for("g", 1))
-    scenarios.read_exactly([member], scenarios.values_for("g", 1))
-    member.commit()
-    (answer,) = run(admin.describe_consumer_groups([topic]))
-    error_code, group, state = answer.groups[0][:3]
-    assert (error_code, group, state) == (0, topic, "Stable")
+    with closing(AioMember(run, bootstrap, topic, topic)) as member:
+        scenarios.wait_for_shares([member], [PARTITIONS])
+        produce(scenarios.values_for("g", 1))
+        scenarios.read_exactly([member], scenarios.values_for("g", 1))
+        member.commit()
+        (answer,) = run(admin.describe_consumer_groups([topic]))
+        error_code, group, state = answer.groups[0][:3]
+        assert (error_code, group, state) == (0, topic, "Stable")
     assert topic in {listed[0] for listed in run(admin.list_consumer_groups())}
     committed = run(admin.list_consumer_group_offsets(topic))
     assert {place.partition: offset.offset for place, offset in committed.items()} == dict.fromkeys(
         range(PARTITIONS), 1
     )
-    member.close()

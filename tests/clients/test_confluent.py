@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -301,18 +302,18 @@ def test_admin_deletes_records_below_an_offset(bootstrap: str, admin: AdminClien
 def test_admin_lists_describes_and_deletes_groups(
     bootstrap: str, admin: AdminClient, topic: str, produce: Any
 ) -> None:
-    member = ConfluentMember(bootstrap, topic, topic)
-    scenarios.wait_for_shares([member], [PARTITIONS])
-    produce(scenarios.values_for("g", 1))
-    scenarios.read_exactly([member], scenarios.values_for("g", 1))
-    member.commit()
-    (description,) = _done(admin.describe_consumer_groups([topic]))
-    assert description.state == ConsumerGroupState.STABLE
-    assert {p.partition for p in description.members[0].assignment.topic_partitions} == set(range(PARTITIONS))
-    listed = admin.list_consumer_groups().result(ANSWER_S_MAX)
-    assert not listed.errors
-    assert topic in {group.group_id for group in listed.valid}
-    member.close()
+    with closing(ConfluentMember(bootstrap, topic, topic)) as member:
+        scenarios.wait_for_shares([member], [PARTITIONS])
+        produce(scenarios.values_for("g", 1))
+        scenarios.read_exactly([member], scenarios.values_for("g", 1))
+        member.commit()
+        (description,) = _done(admin.describe_consumer_groups([topic]))
+        assert description.state == ConsumerGroupState.STABLE
+        assigned = description.members[0].assignment.topic_partitions
+        assert {place.partition for place in assigned} == set(range(PARTITIONS))
+        listed = admin.list_consumer_groups().result(ANSWER_S_MAX)
+        assert not listed.errors
+        assert topic in {group.group_id for group in listed.valid}
     _done(admin.delete_consumer_groups([topic]))
     listed = admin.list_consumer_groups().result(ANSWER_S_MAX)
     assert topic not in {group.group_id for group in listed.valid}

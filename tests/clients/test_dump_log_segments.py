@@ -14,7 +14,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from .node_process import SETTINGS, NodeProcess
+from support.node_process import SETTINGS, NodeProcess
+
 from .registries import kafka_jars, or_skip, program
 from .samples import CODECS, SAMPLES
 
