@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test compat
+.PHONY: help setup run check test bench compat
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,8 +23,8 @@ run: $(STAMP) ## start a node
 	$(BIN)/anabranch up
 
 check: $(STAMP) ## format, lint, types, import directions
-	$(BIN)/ruff format --check src tests tools
-	$(BIN)/ruff check src tests tools
+	$(BIN)/ruff format --check src tests tools bench
+	$(BIN)/ruff check src tests tools bench
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -33,3 +33,6 @@ test: $(STAMP) ## every test
 
 compat: $(STAMP) ## franz-go's own test suite against a node, scored by class
 	PYTHONPATH=tests $(BIN)/python tools/franz_go_suite.py $(CLASSES)
+
+bench: $(STAMP) ## how fast a node is there, and how little memory it needs
+	PYTHONPATH=tests $(BIN)/python bench/start.py $(ROUNDS)

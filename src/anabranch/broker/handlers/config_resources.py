@@ -75,9 +75,10 @@ async def _alter(
             configs = resource["configs"]
             if len({config["name"] for config in configs}) < len(configs):
                 raise InvalidRequestError("A config is altered twice in one request.")
-            overrides = broker.topics.check_overrides(overrides_of(state, configs))
-            if not only_validate:
-                await broker.topics.set_overrides(state.topic.name, overrides)
+            if only_validate:
+                broker.topics.check_overrides(overrides_of(state, configs))
+            else:
+                await broker.topics.alter(state.topic.name, lambda now: overrides_of(now, configs))
         case 4:
             check_broker(broker, resource["resource_name"])
             raise InvalidConfigError(

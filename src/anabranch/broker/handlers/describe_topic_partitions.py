@@ -57,4 +57,9 @@ def _row(broker: "Broker", name: str) -> dict[str, Any]:
             "partitions": [],
             "topic_authorized_operations": TOPIC_OPERATIONS,
         }
-    return topic_row(state, broker.id, operations=True)
+    row = topic_row(state, broker.id, operations=True)
+    for partition in row["partitions"]:
+        # Empty, not null: the Java client reads these lists without asking.
+        partition["eligible_leader_replicas"] = []
+        partition["last_known_elr"] = []
+    return row
