@@ -29,6 +29,7 @@ class AppendJob:
         "error",
         "finished",
         "header",
+        "is_finished",
         "partition",
         "size",
         "wait_safe",
@@ -52,6 +53,7 @@ class AppendJob:
         self.base_offset = Offset(-1)
         self.end_offset = Offset(-1)
         self.error: AnabranchError | None = None
+        self.is_finished = False
 
     def place(self, base_offset: Offset) -> None:
         """Remember where the batch lies (or, for a duplicate, where its original lies)."""

@@ -6,6 +6,7 @@ producers are answered first. Everything here runs on the loop's thread.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from anabranch.broker.append_queue import AppendJob, AppendQueue, Batch
@@ -15,8 +16,11 @@ from anabranch.broker.syncer import Syncer
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.config import NodeSettings
+from anabranch.errors import StorageError
 from anabranch.record.batch import read_header
 from anabranch.values import Offset
+
+logger = logging.getLogger(__name__)
 
 
 class BrokerCore:
@@ -33,7 +37,7 @@ class BrokerCore:
         self._wake_scheduled = False
         self._woken: set[Partition] = set()
         self._unsynced: set[Partition] = set()
-        self._stalled: list[Callable[[], None]] = []
+        self._stalled: dict[Callable[[], None], None] = {}
 
     # --- writing ---------------------------------------------------------------------------------------------
 
@@ -49,7 +53,7 @@ class BrokerCore:
         future: asyncio.Future[Offset] = self._loop.create_future()
 
         def finished(job: AppendJob) -> None:
-            if future.cancelled():
+            if future.done():
                 return
             if job.error is not None:
                 future.set_exception(job.error)
@@ -64,23 +68,43 @@ class BrokerCore:
         now_ms = self.clock.wall_ms()
         for partition, jobs in self.queue.take_all().items():
             self.batches_total += len(jobs)
-            self._unsynced.add(partition)
-            partition.write(jobs, now_ms)
+            try:
+                partition.write(jobs, now_ms)
+            except Exception:
+                logger.exception("a write to %s failed: this is a defect", partition.id)
+                self._fail_unfinished(partition, jobs)
+            if not partition.is_gone:
+                self._unsynced.add(partition)
+
+    def _fail_unfinished(self, partition: Partition, jobs: list[AppendJob]) -> None:
+        """A defect of ours costs the requests it met; those of other partitions go on."""
+        error = StorageError(f"A write to {partition.id} failed for a reason that was not expected.")
+        partition.sync_failed(error)
+        for job in jobs:
+            if not job.is_finished:
+                job.error = error
+                self.finish(job)
 
     def finish(self, job: AppendJob) -> None:
         """A job is settled: tell whoever asked, and let stalled connections read again if there is room."""
+        assert not job.is_finished, "an append job was answered twice"
+        job.is_finished = True
         self.queue.release(job)
         if job.error is None:
             self.bytes_in_total += job.size
-        job.finished(job)
+        try:
+            job.finished(job)
+        except Exception:
+            # Whoever asked cannot be told; the jobs beside this one still can.
+            logger.exception("an append to %s could not be answered: this is a defect", job.partition.id)
         if self._stalled and self.queue.is_relaxed:
-            stalled, self._stalled = self._stalled, []
+            stalled, self._stalled = self._stalled, {}
             for resume in stalled:
                 self._loop.call_soon(resume)
 
     def when_relaxed(self, resume: Callable[[], None]) -> None:
         """Call `resume` once the queue has room again."""
-        self._stalled.append(resume)
+        self._stalled[resume] = None
 
     # --- waking readers ----------------------------------------------------------------------------------------
 
@@ -105,6 +129,5 @@ class BrokerCore:
                 self.syncer.request(partition)
 
     def forget(self, partition: Partition) -> None:
-        """The partition is gone."""
+        """The partition is gone. Those who waited for it are still woken, to be told so."""
         self._unsynced.discard(partition)
-        self._woken.discard(partition)

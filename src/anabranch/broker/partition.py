@@ -5,9 +5,13 @@ given its offsets, stamped in place, and all go to the log in one append. What h
 decision: `Flush` asks the syncer, `Publish` moves the high watermark, answers producers that wait for safety
 and wakes readers. A failed append keeps nothing and takes its producer entries back.
 
+Whoever changes files of the log besides the writer (retention, the cleaner, deletion) holds `upkeep` meanwhile and
+looks at `is_gone` first: the folder's name may belong to another topic by then.
+
 All methods run on the loop's thread.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,7 +20,7 @@ from uuid import UUID
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.producers import Producer, ProducerTable
 from anabranch.config import TopicSettings
-from anabranch.errors import AnabranchError, StorageError
+from anabranch.errors import AnabranchError, FencedLogError, StorageError
 from anabranch.log.log import Log
 from anabranch.record.batch import stamp
 from anabranch.replication.mode import Appended, Effect, Flush, FlushFinished, Mode, Publish
@@ -32,6 +36,7 @@ class Partition:
     __slots__ = (
         "_awaiting",
         "_finish",
+        "_gone_because",
         "_on_publish",
         "_request_sync",
         "generation",
@@ -44,6 +49,7 @@ class Partition:
         "settings",
         "snapshot_offset",
         "topic_id",
+        "upkeep",
         "waiting_fetches",
     )
 
@@ -68,11 +74,18 @@ class Partition:
         self.producers = ProducerTable()
         self.snapshot_offset = Offset(-1)
         self.waiting_fetches: set[WaitingFetch] = set()
+        self.upkeep = asyncio.Lock()
+        self._gone_because: AnabranchError | None = None
         self._awaiting: deque[AppendJob] = deque()
         self._request_sync = request_sync
         self._on_publish = on_publish
         self._finish = finish
         self.use_settings(settings)
+
+    @property
+    def is_gone(self) -> bool:
+        """Abandoned: nothing is written any more."""
+        return self._gone_because is not None
 
     def use_settings(self, settings: TopicSettings) -> None:
         self.settings = settings
@@ -80,18 +93,33 @@ class Partition:
 
     def write(self, jobs: list[AppendJob], now_ms: int) -> None:
         """Append the jobs of one turn. Every job is answered, now or when it is safe."""
+        refusal = self._refusal()
+        if refusal is not None:
+            self._fail(jobs, refusal)
+            return
         batches, accepted, noted = self._place(jobs, now_ms)
         if batches:
             try:
                 self.log.append(batches, now_ms)
-            except StorageError as error:
+            except Exception as error:
                 for entry in reversed(noted):
                     self.producers.undo(entry)
+                if not isinstance(error, StorageError):
+                    raise
                 self._fail(accepted, error)
                 return
         self._answer_or_await(accepted)
         if batches:
             self._carry_out(self.mode.step(Appended(self.log.end_offset), now_ms))
+
+    def _refusal(self) -> AnabranchError | None:
+        """Why nothing can be written. A job may have been queued before its topic went, or its log was fenced."""
+        if self._gone_because is not None:
+            return self._gone_because
+        if self.log.fenced:
+            # A repeat of a batch would be written nowhere and wait for a sync that never comes.
+            return FencedLogError(f"{self.id} takes no writes until a restart: a sync failed.")
+        return None
 
     def _place(
         self, jobs: list[AppendJob], now_ms: int
@@ -166,6 +194,7 @@ class Partition:
 
     def abandon(self, error: AnabranchError) -> None:
         """The partition goes away (its topic is deleted, or the node stops): nobody may wait for it any longer."""
+        self._gone_because = error
         awaiting, self._awaiting = self._awaiting, deque()
         self._fail(list(awaiting), error)
         if self.waiting_fetches:

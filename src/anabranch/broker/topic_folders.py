@@ -1,8 +1,9 @@
 """TopicFolders: what lies in the data folder besides the logs of known topics.
 
-A deleted topic's folders are renamed to `<folder>.<topic id>.deleted` and then removed, at once or at the next
-start. A partition folder that no topic names (a crash while a topic was made, or a metadata log that was
-replaced by hand) is never deleted: it is moved to `quarantine/` and said aloud.
+A deleted topic's folders are renamed to `<topic id>-<partition>.deleted` (a topic's name may leave no room for
+more) and then removed, at once or at the next start. A partition folder that no topic names (a crash while a
+topic was made, or a metadata log that was replaced by hand) is never deleted: it is moved to `quarantine/` and
+said aloud.
 """
 
 import logging
@@ -34,7 +35,7 @@ class TopicFolders:
             folder = f"{self._data_dir}/{partition_id.folder}"
             if not self._files.exists(folder):
                 continue
-            aside = f"{folder}.{topic_id.hex}{DELETED}"
+            aside = f"{self._data_dir}/{topic_id.hex}-{partition_id.partition}{DELETED}"
             self._files.rename(folder, aside)
             moved.append(aside)
         self._files.sync_folder(self._data_dir)
@@ -63,9 +64,21 @@ class TopicFolders:
             if not self._files.is_folder(path):
                 continue
             if name.endswith(DELETED):
-                self._remove_tree(path)
+                self._finish_deletion(path)
             elif name not in known and _PARTITION_FOLDER.fullmatch(name):
                 self._set_aside(name)
+
+    def _finish_deletion(self, path: str) -> None:
+        try:
+            self._remove_tree(path)
+        except OSError as error:
+            logger.warning("files of a deleted topic are still there: %s", error)
+
+    def make_way(self, partitions: Iterable[TopicPartition]) -> None:
+        """Before logs are made: a folder that is there already is not theirs, and nothing of it is inherited."""
+        for partition_id in partitions:
+            if self._files.exists(f"{self._data_dir}/{partition_id.folder}"):
+                self._set_aside(partition_id.folder)
 
     def _set_aside(self, name: str) -> None:
         aside = f"{self._data_dir}/{QUARANTINE}"

@@ -9,14 +9,14 @@ import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener, log_config
-from anabranch.broker.topic_folders import TopicFolders
+from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import (
     Topic,
@@ -30,6 +30,7 @@ from anabranch.errors import (
     AnabranchError,
     InvalidPartitionsError,
     InvalidTopicError,
+    StorageError,
     TopicExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -130,6 +131,8 @@ class Topics:
             raise InvalidTopicError(f"A topic name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}.")
         if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):
             raise InvalidTopicError(f"{name!r} is not a topic name: use letters, digits, '.', '_' and '-'.")
+        if name == METADATA_TOPIC:
+            raise InvalidTopicError(f"{name} is the node's own log and no topic.")
 
     def check_overrides(self, overrides: Mapping[str, str | None]) -> dict[str, str]:
         return validate_topic_overrides(self._settings, overrides)
@@ -212,10 +215,14 @@ class Topics:
     async def _open_new(self, topic: Topic, settings: TopicSettings, first: int, end: int) -> list[Partition]:
         """Make the logs of new partitions, all or none."""
         opened: list[Partition] = []
+        partition_ids = [TopicPartition(topic.name, index) for index in range(first, end)]
 
         def task() -> None:
-            for index in range(first, end):
-                partition_id = TopicPartition(topic.name, index)
+            try:
+                self._folders.make_way(partition_ids)
+            except OSError as error:
+                raise StorageError(f"There is no room for the folders of {topic.name}: {error}.") from error
+            for partition_id in partition_ids:
                 opened.append(self._opener.open(partition_id, topic.topic_id, settings, is_new=True))
 
         try:
@@ -225,9 +232,13 @@ class Topics:
             raise
         return opened
 
-    async def set_overrides(self, name: str, overrides: Mapping[str, str]) -> None:
+    async def alter(
+        self, name: str, overrides_of: "Callable[[TopicState], Mapping[str, str | None]]"
+    ) -> None:
+        """Change a topic's overrides. They are made of the present ones under the lock, so that none is lost."""
         async with self._metadata.lock:
             state = self._known(name)
+            overrides = self.check_overrides(overrides_of(state))
             await self._metadata.commit(topic_config_entry(name, overrides))
             state.topic = self._metadata.table.topics[name]
             state.settings = TopicSettings.from_overrides(self._settings, overrides)
@@ -246,12 +257,20 @@ class Topics:
 
     async def _discard(self, partitions: list[Partition]) -> None:
         """Close partitions for good; their folders are out of the way when this returns."""
+        if not partitions:
+            return
         for partition in partitions:
             partition.abandon(UnknownTopicOrPartitionError(f"Topic {partition.id.topic} was deleted."))
             self._core.forget(partition)
-            await self._core.syncer.idle(partition)
-            partition.log.close(clean=False)
-        moved = self._folders.move_away([(partition.id, partition.topic_id) for partition in partitions])
+            async with partition.upkeep:
+                await self._core.syncer.idle(partition)
+                partition.log.close(clean=False)
+        try:
+            moved = self._folders.move_away([(partition.id, partition.topic_id) for partition in partitions])
+        except OSError as error:
+            # The topic is gone all the same: who makes it again, or the next start, moves its folders aside.
+            logger.error("folders of %s stay where they are: %s", partitions[0].id.topic, error)
+            return
         self._core.workers.heavy(lambda: self._folders.remove(moved), _report)
 
 

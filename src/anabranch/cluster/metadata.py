@@ -15,6 +15,9 @@ from anabranch.errors import CorruptDataError
 
 Entry = Mapping[str, Any]
 
+INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Kafka's own; another name that begins with two underscores is a topic like any other."""
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:
@@ -27,7 +30,7 @@ class Topic:
 
     @property
     def is_internal(self) -> bool:
-        return self.name.startswith("__")
+        return self.name in INTERNAL_NAMES
 
 
 def topic_entry(topic: Topic) -> Entry:
@@ -79,6 +82,15 @@ class MetadataTable:
         self.producer_id_next = 0
 
     def apply(self, entry: Entry) -> None:
+        """Raises CorruptDataError for an entry that makes no sense here."""
+        try:
+            self._apply(entry)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptDataError(
+                f"A metadata entry of type {entry['type']!r} does not fit: {error}."
+            ) from error
+
+    def _apply(self, entry: Entry) -> None:
         match entry["type"]:
             case "topic":
                 self._put(_topic_of(entry))
