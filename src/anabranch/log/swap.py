@@ -50,7 +50,6 @@ def commit_clean(files: Files, folder: str, file: File, tail: Tail, next_base: O
         files.write(f"{names.segment_path(folder, base, suffix)}{names.CLEAN}", data, sync=True)
     file.sync()
     file.close()
-    files.sync_folder(folder)
     for suffix in names.SIDECARS:
         _step(files, folder, base, suffix, names.CLEAN, names.SWAP)
     files.sync_folder(folder)

@@ -1,10 +1,11 @@
+from dataclasses import replace
 from random import Random
 
 import pytest
 from log_helpers import FOLDER, NOW_MS, offsets_of, read_all
 
 from anabranch.errors import CorruptDataError, StorageError
-from anabranch.log.cleaner import CleanPlan, clean_now, map_keys, most_urgent, plan, rewrite
+from anabranch.log.cleaner import CleanPlan, clean_now, grouped, map_keys, most_urgent, plan, rewrite
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import read_header
@@ -49,6 +50,15 @@ def fill_table(log: Log, rng: Random, batches: int, keys: int = 8) -> None:
         put(log, pairs, codec=rng.choice((0, 0, 1)))
 
 
+def small_segments(disk: FakeDisk, rng: Random) -> Log:
+    """A log whose segments are so small that the cleaner merges them by threes and more."""
+    log = open_compacted(disk, config=replace(CONFIG, segment_bytes=200))
+    fill_table(log, rng, 16)
+    log.config = CONFIG
+    assert max(map(len, grouped(log.segments[:-1], CONFIG))) >= 3
+    return log
+
+
 def due_plan(log: Log, first_dirty: int = 0, now_ms: int = NOW_MS) -> CleanPlan:
     found = plan(log, Offset(first_dirty), now_ms)
     assert found is not None
@@ -89,11 +99,10 @@ def test_a_read_from_every_offset_works_across_what_was_taken_out() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compaction_killed_at_every_step_keeps_the_last_value_of_every_key(seed: int) -> None:
-    step, finished = 1, False
+    rng, step, finished = Random(seed), 1, False
     while not finished:
         disk = FakeDisk()
-        log = open_compacted(disk)
-        fill_table(log, Random(seed), 20)
+        log = small_segments(disk, Random(seed))
         log.sync()
         before, end = table(log), log.end_offset
         disk.crash_at = disk.operations + step
@@ -104,7 +113,7 @@ def test_compaction_killed_at_every_step_keeps_the_last_value_of_every_key(seed:
             pass
         killed = disk.copy()
         killed.kill()
-        for after in [killed, *(_crashed(disk, crash) for crash in range(10))]:
+        for after in [killed, *(_crashed(disk, rng) for _ in range(12))]:
             again = open_compacted(after)
             assert (table(again), again.end_offset, again.quarantined) == (before, end, []), f"step {step}"
             assert not [name for name in after.list(FOLDER) if name.endswith((".clean", ".swap", ".deleted"))]
@@ -114,17 +123,16 @@ def test_compaction_killed_at_every_step_keeps_the_last_value_of_every_key(seed:
     assert step > 20
 
 
-def _crashed(disk: FakeDisk, seed: int) -> FakeDisk:
+def _crashed(disk: FakeDisk, rng: Random) -> FakeDisk:
     after = disk.copy()
-    after.crash(Random(seed))
+    after.crash(rng)
     return after
 
 
 def test_recovery_killed_at_every_step_of_completing_a_swap_completes_it_later() -> None:
     for step in range(1, 200):
         disk = FakeDisk()
-        log = open_compacted(disk)
-        fill_table(log, Random(5), 25)
+        log = small_segments(disk, Random(5))
         log.sync()
         before = table(log)
         mapped = map_keys(due_plan(log))

@@ -256,3 +256,19 @@ def test_what_an_older_process_wrote_is_verified_though_this_one_appends_behind_
     assert log.slice(Offset(5), 10_000, Offset(10)).verified
     with pytest.raises(CorruptDataError):
         read_all(log)
+
+
+def test_what_is_appended_after_a_truncation_is_what_is_read(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log()
+    fill(log, 5)
+    log.close()
+    disk.kill()
+    log = open_log(clean=True)
+    read_all(log)
+    log.truncate_to(Offset(2))
+    fill(log, 3, value_bytes=21)
+    log.close()
+    disk.kill()
+    log = open_log(clean=True)
+    assert not log.slice(Offset(0), 10_000, Offset(5)).verified
+    assert offsets_of(read_all(log)) == [0, 1, 2, 3, 4]
