@@ -64,10 +64,10 @@ class Syncer:
             partition.synced(end, self._clock.wall_ms())
             return
         self._wanted.discard(partition)
-        if not isinstance(error, StorageError):
-            raise error
         self.failures_total += 1
-        logger.error(
-            "sync failed: %s is fenced until a restart verifies it", partition.id, extra={"cause": str(error)}
-        )
+        if isinstance(error, StorageError):
+            logger.error("sync failed: %s is fenced until a restart verifies it: %s", partition.id, error)
+        else:
+            logger.error("a sync of %s failed: this is a defect", partition.id, exc_info=error)
+            error = StorageError(f"A sync of {partition.id} failed for a reason that was not expected.")
         partition.sync_failed(error)
