@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -7,6 +8,7 @@ from log_helpers import FOLDER, NOW_MS, offsets_of, read_all
 from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.cleaner import CleanPlan, clean_now, grouped, map_keys, most_urgent, plan, rewrite
 from anabranch.log.log import Log
+from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder, control_batch
@@ -82,6 +84,20 @@ def test_cleaning_keeps_the_last_value_of_every_key_and_every_offset() -> None:
     disk.kill()
     again = open_compacted(disk)
     assert (table(again), again.quarantined) == (before, [])
+
+
+def test_cleaning_works_on_the_machines_own_disk_with_few_descriptors(tmp_path: Path) -> None:
+    files = RealFiles(open_files_max=2)
+    log = Log.open(files, f"{tmp_path}/t-0", CONFIG, clean=False)
+    fill_table(log, Random(1), 100)
+    before = table(log)
+    clean_now(files, log, due_plan(log))
+    assert table(log) == before
+    log.close()
+    again = Log.open(files, f"{tmp_path}/t-0", CONFIG, clean=True)
+    assert table(again) == before
+    again.close()
+    assert not [name for name in files.list(log.folder) if name.endswith((".clean", ".swap", ".deleted"))]
 
 
 def test_a_read_from_every_offset_works_across_what_was_taken_out() -> None:
