@@ -209,6 +209,8 @@ class FakeDisk:
             for inode in {id(inode): inode for inode in survivors.values()}.values():
                 _lose_power(inode, rng)
             self._names = survivors
+            for path in survivors:
+                self.make_folder(folder_of(path))  # The removal of its folder went with that of the file.
             self._settle()
 
     def kill(self) -> None:

@@ -1,0 +1,146 @@
+"""One node under random load, faults and deaths: every seed must keep every promise, and broken nodes must be caught.
+
+A seed that fails here is repeated, with its trace, by `make sim SEED=<seed>`.
+"""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.errors import StorageError
+from anabranch.log.log import Log, Stamped
+from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.simulator import SimulationError
+from anabranch.testing.workload import Workload
+
+SEEDS = 200
+SEEDS_PER_TEST = 20
+MUTANT_SEEDS = 60
+
+
+@pytest.fixture(autouse=True)
+def _without_log_lines() -> Iterator[None]:
+    """A run fails thousands of writes on purpose; each would be a line in the report."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def run(seed: int, flush: str = "always") -> list[str]:
+    workload = Workload(seed, flush=flush)
+    with workload.sim:
+        workload.run()
+    return workload.sim.trace
+
+
+def first_caught(flush: str = "always") -> int:
+    """The first seed whose witness objects."""
+    for seed in range(MUTANT_SEEDS):
+        try:
+            run(seed, flush)
+        except SimulationError:
+            return seed
+    pytest.fail(f"nobody noticed in {MUTANT_SEEDS} runs")
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_every_promise_is_kept(first: int) -> None:
+    for seed in range(first, first + SEEDS_PER_TEST):
+        try:
+            run(seed)
+        except Exception as error:
+            error.add_note(f"make sim SEED={seed} repeats this")
+            raise
+
+
+def test_a_run_does_something() -> None:
+    """Lest the seeds pass because nothing happens in them."""
+    text = "\n".join(line for seed in range(20) for line in run(seed))
+    for word in (
+        "ErrorCode.NONE",
+        "KAFKA_STORAGE_ERROR",
+        "the power goes\n",
+        "the power goes during recovery",
+        "the process is killed",
+        "the node stops",
+        "CREATE_TOPICS t0: 0",
+        "DELETE_TOPICS t0: 0",
+        "g0 commits",
+        "the disk is nearly full",
+    ):
+        assert word in text, f"{word!r} never happens"
+
+
+# --- one seed, one run -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
+    assert run(seed) == run(seed)
+
+
+def test_another_process_gives_the_same_trace() -> None:
+    """With other hashes of strings, so that no order comes from them."""
+    command = [sys.executable, "-m", "anabranch.testing.simulator", "7"]
+    outputs = [
+        subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    assert outputs[0].splitlines() == run(7)
+
+
+# --- mutants: nodes that break a promise, each of which must be caught ---------------------------------------------
+
+
+def test_acknowledging_before_the_sync_is_caught() -> None:
+    first_caught(flush="os")
+
+
+def test_acknowledging_a_write_that_failed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = Log.append
+
+    def hopeful(log: Log, batches: Sequence[Stamped], now_ms: int) -> None:
+        try:
+            append(log, batches, now_ms)
+        except StorageError:
+            log._active.note_appended([(len(data), last, time, b"") for data, _, last, time in batches])
+
+    monkeypatch.setattr(Log, "append", hopeful)
+    first_caught()
+
+
+def test_forgetting_producers_at_a_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionOpener, "_restore_producers", lambda opener, partition: None)
+    first_caught()
+
+
+def test_not_syncing_folders_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeDisk, "sync_folder", lambda disk, folder: None)
+    first_caught()
+
+
+def test_showing_what_recovery_found_before_it_is_synced_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync = Log.sync
+    open_partition = PartitionOpener.open
+
+    def unsynced(*arguments: object, **options: object) -> object:
+        with monkeypatch.context() as patched:
+            patched.setattr(Log, "sync", lambda log: log.end_offset)
+            return open_partition(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PartitionOpener, "open", unsynced)
+    assert Log.sync is sync
+    first_caught()
