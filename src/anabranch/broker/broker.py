@@ -125,8 +125,15 @@ class Broker:
             partition.abandon(error)
             is_clean &= self._close(partition)
         if is_clean:
+            self._mark_clean(partitions)
+
+    def _mark_clean(self, partitions: list[Partition]) -> None:
+        try:
             self.housekeeping.write_checkpoints(partitions)
             self.state.mark_clean()
+        except OSError as error:
+            # Every log is closed and synced: without the mark the next start merely reads more.
+            logger.error("the mark of a clean shutdown could not be left: %s", error)
 
     def _close(self, partition: Partition) -> bool:
         try:
