@@ -44,7 +44,7 @@ Body = dict[str, Any]
 
 
 def only(rows: list[Body]) -> Body:
-    assert len(rows) == 1, rows
+    assert len(rows) == 1, rows[:3]
     return rows[0]
 
 
@@ -211,7 +211,7 @@ def _metadata(client: RawClient, version: int, topics: list[Body] | None, **more
 
 def metadata(client: RawClient, version: int, world: World) -> None:
     operations = {
-        "include_topic_authorized_operations": 8 <= version,
+        "include_topic_authorized_operations": version >= 8,
         "include_cluster_authorized_operations": 8 <= version <= 10,
     }
     answer = _metadata(client, version, [{"name": world.topic}], **operations)
@@ -303,7 +303,10 @@ def describe_producers(client: RawClient, version: int, world: World) -> None:
 
 
 def describe_producers_refused(client: RawClient, version: int, world: World) -> None:
-    asked = [{"name": world.missing, "partition_indexes": [0]}, {"name": world.topic, "partition_indexes": [-1]}]
+    asked = [
+        {"name": world.missing, "partition_indexes": [0]},
+        {"name": world.topic, "partition_indexes": [-1]},
+    ]
     answer = client.ask(ApiKey.DESCRIBE_PRODUCERS, version, {"topics": asked})
     for topic_row in answer["topics"]:
         row = only(topic_row["partitions"])
@@ -466,7 +469,11 @@ def alter_configs(client: RawClient, version: int, world: World) -> None:
 def incremental_alter_configs(client: RawClient, version: int, world: World) -> None:
     name = world.fresh("altered")
     client.create_topic(name)
-    for operation, value, becomes in ((2, "compact", "delete,compact"), (3, "delete", "compact"), (1, None, "delete")):
+    for operation, value, becomes in (
+        (2, "compact", "delete,compact"),
+        (3, "delete", "compact"),
+        (1, None, "delete"),
+    ):
         config = {"name": "cleanup.policy", "config_operation": operation, "value": value}
         row = _alter(client, ApiKey.INCREMENTAL_ALTER_CONFIGS, version, TOPIC, name, config)
         assert (row["error_code"], row["error_message"]) == (0, None)
@@ -542,7 +549,11 @@ def find_coordinator(client: RawClient, version: int, world: World) -> None:
 def find_coordinator_refused(client: RawClient, version: int, world: World) -> None:
     refusals = [(0, "", E.INVALID_GROUP_ID)]
     if version >= 1:
-        refusals += [(1, "tx", E.INVALID_REQUEST), (2, "share", E.INVALID_REQUEST), (-3, "x", E.INVALID_REQUEST)]
+        refusals += [
+            (1, "tx", E.INVALID_REQUEST),
+            (2, "share", E.INVALID_REQUEST),
+            (-3, "x", E.INVALID_REQUEST),
+        ]
     for kind, key, code in refusals:
         row = _find_coordinator(client, version, kind, key)
         assert (row["error_code"], row["node_id"]) == (code, -1)
@@ -775,7 +786,10 @@ def offset_fetch(client: RawClient, version: int, world: World) -> None:
     assert answer["error_code"] == 0
     topic_row = only(answer["topics"])
     assert topic_row.items() >= topic.items()
-    rows = [(row["partition_index"], row["committed_offset"], row["error_code"]) for row in topic_row["partitions"]]
+    rows = [
+        (row["partition_index"], row["committed_offset"], row["error_code"])
+        for row in topic_row["partitions"]
+    ]
     assert rows == [(0, 2, 0), (1, -1, 0), (-1, -1, 0)]
     assert topic_row["partitions"][0]["metadata"] == "note"
     if version >= 2:
@@ -807,7 +821,10 @@ def offset_delete(client: RawClient, version: int, world: World) -> None:
 
 
 def offset_delete_refused(client: RawClient, version: int, world: World) -> None:
-    assert _delete_offsets(client, version, world.fresh("no"), world.topic, 0)["error_code"] == E.GROUP_ID_NOT_FOUND
+    assert (
+        _delete_offsets(client, version, world.fresh("no"), world.topic, 0)["error_code"]
+        == E.GROUP_ID_NOT_FOUND
+    )
     group = _committed(client, world)
     for index in (-1, 2):
         answer = _delete_offsets(client, version, group, world.topic, index)

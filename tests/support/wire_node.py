@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clients.node_process import NodeProcess
-
-from anabranch.wire.api_keys import ApiKey
+from support.node_process import NodeProcess
 from support.raw_client import RawClient, batch_of
 
 MIB = 2**20
@@ -27,6 +25,15 @@ class WireNode(NodeProcess):
 
     def _command(self) -> list[str]:
         return [*super()._command(), "--log-level", "info"]
+
+    def start(self) -> "WireNode":
+        super().start()
+        with RawClient(self.bootstrap) as client:
+            client.create_topic(BYSTANDER_TOPIC)
+        return self
+
+    def __enter__(self) -> "WireNode":
+        return self.start()
 
     @property
     def pid(self) -> int:
@@ -77,7 +84,6 @@ class WireNode(NodeProcess):
         """Write a record and read it back; the seconds it took."""
         began = time.monotonic()
         with RawClient(self.bootstrap) as client:
-            client.ask(ApiKey.METADATA, 8, {"topics": [{"name": BYSTANDER_TOPIC}], "allow_auto_topic_creation": True})
             batch = batch_of(str(began).encode())
             row = client.produce(BYSTANDER_TOPIC, 0, batch)
             assert row["error_code"] == 0, row

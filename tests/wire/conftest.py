@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+
 from support.raw_client import RawClient
 from support.wire_node import MIB, WireNode
 

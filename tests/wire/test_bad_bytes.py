@@ -5,12 +5,12 @@ import ssl
 import struct
 
 import pytest
-from support.raw_client import RawClient
-from support.wire_node import MIB, WireNode, bystander
 
 from anabranch.wire.api_keys import FLEXIBLE_SINCE, ApiKey
 from anabranch.wire.codec import decode_response
 from anabranch.wire.header import request_header
+from support.raw_client import RawClient
+from support.wire_node import MIB, WireNode, bystander
 
 pytestmark = pytest.mark.usefixtures("others_served")
 

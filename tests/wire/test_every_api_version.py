@@ -1,13 +1,13 @@
 """Every API in every version the node advertises: a populated request is answered, and refused, as it should be."""
 
 import pytest
-from support.exchanges import EXCHANGES, World, make_world
-from support.raw_client import RawClient
-from support.wire_node import WireNode
 
 from anabranch.broker.handlers import HANDLERS
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import versions_of
+from support.exchanges import EXCHANGES, World, make_world
+from support.raw_client import RawClient
+from support.wire_node import WireNode
 
 pytestmark = pytest.mark.usefixtures("others_served")
 

@@ -27,10 +27,11 @@ class Client(Protocol):
 class Call:
     """One request. `answer(pieces)` sends the whole response, its size prefix included; None: no answer (acks=0).
 
-    `close(reason)` drops the connection instead: the only way to tell a producer with acks=0 of an error.
+    `close(reason)` drops the connection instead: the only way to tell a producer with acks=0 of an error. A handler
+    that has not settled its request may set `holds` before it returns: what the client sends next then waits.
     """
 
-    __slots__ = ("answer", "body", "client", "close", "end", "header", "on_close", "view")
+    __slots__ = ("answer", "body", "client", "close", "end", "header", "holds", "on_close", "view")
 
     def __init__(
         self,
@@ -49,4 +50,5 @@ class Call:
         self.end = end
         self.answer = answer
         self.close = close
+        self.holds = False
         self.on_close: Callable[[], None] | None = None

@@ -55,11 +55,15 @@ def check_envelope(
     header = check_batch(view, start, end)
     if header.is_control:
         raise InvalidRecordError("Control batches are written by brokers only.")
+    if header.has_delete_horizon:
+        raise InvalidRecordError("A delete horizon is set by the broker's cleaner only.")
     if header.is_transactional:
         raise TransactionsUnsupportedError(
             "This version has no transactions: produce without a transactional id."
         )
     if not settings.is_log_append_time:
+        if header.is_log_append_time:
+            raise InvalidTimestampError("Only a broker may say that records have their log append time.")
         _check_time(header, settings, now_ms)
     return header
 

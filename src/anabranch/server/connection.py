@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 FREE_BYTES = 64 * 1024
 """What each connection may hold without asking the common budget, so that small requests always get through."""
 
+FRAME_BYTES_PER_MS_MIN = 10
+"""A frame that arrives more slowly than this, after a first grace, is not arriving but holding memory."""
+
 
 class Slot:
     """The place of one answer in the order of answers."""
@@ -68,7 +71,9 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._buffer = ReceiveBuffer()
+        self._last_write_ms = self.last_read_ms
         self._frame_bytes = 0
+        self._frame_ms_start: int | None = None
         self._slots: deque[Slot] = deque()
         self._calls: dict[Slot, Call] = {}
         self._out = SendQueue()
@@ -88,10 +93,21 @@ class Connection:
     def is_idle(self) -> bool:
         return not self._slots and not self._out
 
-    @property
-    def is_in_frame(self) -> bool:
-        """Part of a frame has arrived, and nothing of ours keeps the rest from coming."""
-        return len(self._buffer) > 0 and not self._is_held and not self._is_in_line
+    def overdue(self, now_ms: int, frame_ms_max: int, idle_ms_max: int) -> str | None:
+        """Why this connection should be closed; None: it should not."""
+        silent_ms = now_ms - self.last_read_ms
+        if len(self._buffer) and not self._is_held and not self._is_in_line:
+            # Part of a frame has arrived, and nothing of ours keeps the rest from coming.
+            frame_ms = silent_ms if self._frame_ms_start is None else now_ms - self._frame_ms_start
+            if min(silent_ms, frame_ms) > frame_ms_max:
+                return f"a frame stopped arriving {silent_ms} ms ago"
+            if frame_ms > frame_ms_max + len(self._buffer) // FRAME_BYTES_PER_MS_MIN:
+                return f"after {frame_ms} ms only {len(self._buffer)} bytes of a frame are here"
+        if self.is_idle and silent_ms > idle_ms_max:
+            return f"idle for {silent_ms} ms"
+        if self._out and now_ms - self._last_write_ms > idle_ms_max:
+            return f"nobody took an answer for {now_ms - self._last_write_ms} ms"
+        return None
 
     def shrink(self) -> None:
         """Let go of a buffer that nobody has used for a while."""
@@ -145,6 +161,7 @@ class Connection:
         """Memory that we stood in line for is ours; nothing was read since, so the same growth is due."""
         buffer = self._buffer
         self._is_in_line = False
+        self._frame_ms_start = self._listener.clock.monotonic_ms()
         buffer.grow(buffer.capacity_for(max(self._frame_bytes, buffer.capacity + 1)))
         self._resume_reading()
 
@@ -190,6 +207,8 @@ class Connection:
         self._frame_bytes = frame_bytes
         if not len(buffer):
             return
+        if self._frame_ms_start is None:
+            self._frame_ms_start = self._listener.clock.monotonic_ms()
         if (
             buffer.start + frame_bytes > buffer.capacity
             and frame_bytes > buffer.capacity
@@ -213,6 +232,7 @@ class Connection:
         return False
 
     def _take_frame(self, start: int, end: int) -> None:
+        self._frame_ms_start = None
         header, body = parse_request_header(self._buffer.view, start, end)
         slot = Slot(self, holds=header.api_key != ApiKey.PRODUCE)
         self._slots.append(slot)
@@ -220,6 +240,7 @@ class Connection:
         self._calls[slot] = call
         self._listener.requests_total += 1
         self._listener.dispatch(self._listener.broker, call)
+        slot.holds = slot.holds or call.holds
         self._is_held = self._must_hold()
 
     def _must_hold(self) -> bool:
@@ -229,6 +250,7 @@ class Connection:
             self._slots_hold()
             or len(self._slots) >= self._listener.requests_max
             or self._out.bytes_held >= self._listener.response_bytes_max
+            or len(self._out) >= self._listener.requests_max
             or self._wait_for_queue()
         )
 
@@ -273,11 +295,14 @@ class Connection:
             self._reconsider()
 
     def _send(self) -> None:
+        sent_before = self._out.bytes_sent
         try:
             is_empty = self._out.send(self._sock)
         except OSError as error:
             self.close(f"write failed: {error}")
             return
+        if is_empty or self._out.bytes_sent != sent_before:
+            self._last_write_ms = self._listener.clock.monotonic_ms()
         if is_empty == self._is_writing:
             self._watch_writable(not is_empty)
         if is_empty and self._is_closing and not self._slots:

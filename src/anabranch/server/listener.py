@@ -1,8 +1,9 @@
 """Listener: the Kafka port. Accepts connections, bounds their number, and sweeps those that hold things up.
 
-The sweep runs every second: it closes connections that have been idle too long and frames that stopped arriving,
-and takes large buffers back from connections that do not use them. When memory for requests is short it is
-stricter with slow frames, because others stand in line for what they hold.
+The sweep runs every second: it closes connections that have been idle too long, frames that stopped arriving or
+trickle in, and readers that take nothing of their answers; and takes large buffers back from connections that do
+not use them. When memory for requests is short it is stricter with slow frames, because others stand in line for
+what they hold.
 """
 
 import asyncio
@@ -118,12 +119,10 @@ class Listener:
         now_ms = self.clock.monotonic_ms()
         frame_ms_max = FRAME_MS_MAX_IN_NEED if self.memory.is_short else FRAME_MS_MAX
         for connection in list(self.connections):
-            silent_ms = now_ms - connection.last_read_ms
-            if connection.is_in_frame and silent_ms > frame_ms_max:
-                connection.close(f"a frame stopped arriving {silent_ms} ms ago")
-            elif connection.is_idle and silent_ms > self._idle_ms_max:
-                connection.close(f"idle for {silent_ms} ms")
-            elif silent_ms > BUFFER_IDLE_MS_MAX:
+            reason = connection.overdue(now_ms, frame_ms_max, self._idle_ms_max)
+            if reason is not None:
+                connection.close(reason)
+            elif now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
                 connection.shrink()
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 

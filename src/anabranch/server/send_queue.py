@@ -52,15 +52,20 @@ def let_go(piece: Held) -> None:
 
 
 class SendQueue:
-    __slots__ = ("_pieces", "bytes_held")
+    __slots__ = ("_pieces", "bytes_held", "bytes_sent")
 
     def __init__(self) -> None:
         self._pieces: deque[Held] = deque()
         self.bytes_held = 0
         """Bytes in memory; file slices do not count."""
+        self.bytes_sent = 0
+        """Everything so far: it grows as long as the reader takes something."""
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
 
     def put(self, piece: Held) -> None:
         self._pieces.append(piece)
@@ -88,6 +93,7 @@ class SendQueue:
                 break
             buffers.append(piece)
         sent = sock.sendmsg(buffers)
+        self.bytes_sent += sent
         self.bytes_held -= sent
         for buffer in buffers:
             if sent < len(buffer):
@@ -104,6 +110,7 @@ class SendQueue:
         sent = os.sendfile(sock.fileno(), part.descriptor, part.position, wanted)
         if not sent:
             raise OSError("a segment file is shorter than what was promised of it")
+        self.bytes_sent += sent
         part.position += sent
         part.left -= sent
         if not part.left:

@@ -131,15 +131,14 @@ def dispatch(broker: "Broker", call: Call) -> None:
 
 
 def _finish(call: Call, task: "asyncio.Future[Body]") -> None:
-    error = task.exception()
-    if error is None:
+    try:
         _answer(call, task.result())
-        return
-    if isinstance(error, AnabranchError):
+    except AnabranchError as error:
         logger.info("closing %s: %s", call.client.host, error)
-    else:
-        logger.error("a handler failed: this is a defect", exc_info=error)
-    call.close(f"{type(error).__name__}: {error}")
+        call.close(str(error))
+    except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
+        logger.exception("a handler failed: this is a defect")
+        call.close(f"{type(error).__name__}: {error}")
 
 
 def _answer(call: Call, body: Body) -> None:

@@ -16,13 +16,21 @@ CLUSTER_OPERATIONS = 8096
 GROUP_OPERATIONS = 3400
 OPERATIONS_NOT_ASKED = -(2**31)
 
+MESSAGE_LENGTH_MAX = 1000
+"""A message may quote what a client sent, and must still fit into a string of the protocol."""
+
 
 def accepted() -> dict[str, Any]:
     return {"error_code": ErrorCode.NONE, "error_message": None}
 
 
 def refused(error: AnabranchError) -> dict[str, Any]:
-    return {"error_code": code_of(error), "error_message": str(error) or None}
+    return {"error_code": code_of(error), "error_message": message_of(error)}
+
+
+def message_of(error: AnabranchError) -> str | None:
+    """What an answer says about a refusal."""
+    return str(error)[:MESSAGE_LENGTH_MAX] or None
 
 
 def partition_row(partition: "Partition", broker_id: int) -> dict[str, Any]:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
-    return {"results": [_row(broker, resource, request) for resource in request["resources"]]}
+    # Once each, or a small request that repeats itself would be answered at great length.
+    distinct = {(each["resource_type"], each["resource_name"]): each for each in request["resources"]}
+    return {"results": [_row(broker, resource, request) for resource in distinct.values()]}
 
 
 def _row(broker: "Broker", resource: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:

@@ -11,13 +11,16 @@ from uuid import UUID
 from anabranch.broker.append_queue import AppendJob, Batch
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
+from anabranch.broker.handlers.answers import message_of
 from anabranch.broker.intake import UNPACKED_BYTES_AT_ONCE_MAX, check_contents, check_envelope
 from anabranch.broker.partition import Partition
+from anabranch.broker.topics import OFFSETS_TOPIC
 from anabranch.errors import (
     AnabranchError,
     BatchTooLargeError,
     InvalidAcksError,
     InvalidRequestError,
+    InvalidTopicError,
     TransactionsUnsupportedError,
 )
 from anabranch.record.batch import BatchHeader
@@ -45,7 +48,7 @@ class Row:
 
     def fail(self, error: AnabranchError) -> None:
         self.code = code_of(error)
-        self.message = str(error)
+        self.message = message_of(error)
 
 
 class Produce:
@@ -79,6 +82,8 @@ class Produce:
                     if partition in seen:
                         raise InvalidRequestError(f"Partition {partition.id} appears twice in one request.")
                     seen.add(partition)
+                    if partition.id.topic == OFFSETS_TOPIC:
+                        raise InvalidTopicError(f"{OFFSETS_TOPIC} is written by the broker alone.")
                     self._take(partition, row, start, end)
                 except AnabranchError as error:
                     self._fail(row, error)
@@ -116,6 +121,7 @@ class Produce:
                 self._call.close("a batch could not be checked")
                 raise error
 
+        self._call.holds = True  # What this producer sends next must not overtake this batch.
         self._broker.workers.heavy(task, done)
 
     def _submit(self, partition: Partition, row: Row, batch: Batch, header: BatchHeader) -> None:
