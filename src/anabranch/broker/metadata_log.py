@@ -7,17 +7,17 @@ the log below it is dropped.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import Entry, MetadataTable, decode_entry, encode_entry
-from anabranch.errors import CorruptDataError
+from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
 from anabranch.log.log import Log
-from anabranch.log.swap import delete_segments
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import Record, records_of
@@ -25,6 +25,8 @@ from anabranch.values import Offset
 
 ENTRIES_PER_SNAPSHOT = 1000
 READ_BYTES = 2**20
+
+logger = logging.getLogger(__name__)
 
 
 class MetadataLog:
@@ -62,7 +64,11 @@ class MetadataLog:
         await self._core.append(self.partition, builder.build())
         self.table.apply(entry)
         if self.partition.log.end_offset - self._snapshot_offset >= ENTRIES_PER_SNAPSHOT:
-            await self._snapshot()
+            try:
+                await self._snapshot()
+            except (StorageError, OSError) as error:
+                # The entry counts already; the next one tries again to shorten the log.
+                logger.warning("the metadata snapshot cannot be written: %s", error)
 
     async def _snapshot(self) -> None:
         offset = self.partition.log.end_offset
@@ -75,7 +81,7 @@ class MetadataLog:
         log.roll()
         log.advance_start(offset)
         dropped = log.drop(log.segments[:-1])
-        await in_heavy_worker(self._core.workers, lambda: delete_segments(self._files, dropped))
+        await in_heavy_worker(self._core.workers, lambda: log.delete_files(dropped))
 
 
 def read_records(log: Log, start: Offset) -> Iterator[Record]:
