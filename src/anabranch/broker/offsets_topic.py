@@ -33,7 +33,7 @@ class OffsetsTopic:
             now_ms = self._core.clock.wall_ms()
             for key, value in records:
                 builder.add(key, value, timestamp_ms=now_ms)
-            partition = state.partitions[_java_hash(group_id) % len(state.partitions)]
+            partition = state.partitions[abs(java_hash(group_id)) % len(state.partitions)]
             await self._core.append(partition, builder.build())
         except AnabranchError as error:
             raise CoordinatorNotAvailableError(f"Offsets cannot be written: {error}") from error
@@ -52,10 +52,11 @@ class OffsetsTopic:
         coordinator.loaded()
 
 
-def _java_hash(text: str) -> int:
-    """Java's String.hashCode over UTF-16, made positive the way Kafka does."""
+def java_hash(text: str) -> int:
+    """Java's String.hashCode over UTF-16; Kafka takes its absolute value, and 0 for the one that has none."""
     value = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for position in range(0, len(data), 2):
         value = (31 * value + int.from_bytes(data[position : position + 2], "big")) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF
+    signed = value - 2**32 if value >= 2**31 else value
+    return signed if signed != -(2**31) else 0
