@@ -33,7 +33,7 @@ class Cleaning:
 
     async def clean_all(self) -> None:
         """Clean until nothing is due any more."""
-        while await self._clean_one():
+        while not self._broker.housekeeping.is_stopping and await self._clean_one():
             pass
 
     async def _clean_one(self) -> bool:
@@ -85,11 +85,14 @@ class Cleaning:
         return mapped.upto
 
     async def _replace(self, partition: Partition, mapped: KeysMapped, group: Sequence[Segment]) -> bool:
-        """One group of segments by its cleaned form; False: retention was faster."""
+        """One group of segments by its cleaned form; False: retention was faster, or nobody needs it any more."""
         log, files, workers = partition.log, self._broker.files, self._broker.workers
-        rewritten = await in_heavy_worker(workers, lambda: rewrite(files, mapped, group))
-        swapped = log.swap_in(rewritten)
-        await in_heavy_worker(workers, lambda: log.finish_swap(rewritten))
+        async with partition.upkeep:
+            if partition.is_gone or self._broker.housekeeping.is_stopping:
+                return False
+            rewritten = await in_heavy_worker(workers, lambda: rewrite(files, mapped, group))
+            swapped = log.swap_in(rewritten)
+            await in_heavy_worker(workers, lambda: log.finish_swap(rewritten))
         return swapped
 
     async def _remember(self, partition: Partition, upto: Offset) -> None:

@@ -7,7 +7,8 @@ cleaning      compact what is worth compacting, one log at a time, in a worker
 scrubbing     re-read sealed segments at a bounded rate, and report what has rotted
 
 A disk that refuses one of these is logged and tried again at the next turn: nothing here is needed for safety,
-only for speed and room. Any other error is a defect and is logged as one; the next turn comes all the same.
+only for speed and room. One partition's trouble does not keep the others from their turn. Any other error is a
+defect and is logged as one; the next turn comes all the same.
 """
 
 import asyncio
@@ -19,8 +20,7 @@ from anabranch.broker.cleaning import Cleaning
 from anabranch.broker.partition import Partition
 from anabranch.broker.scrubbing import Scrubbing
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.errors import StorageError
-from anabranch.log.swap import delete_segments
+from anabranch.errors import CorruptDataError, StorageError
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ SCRUB_SECONDS = 1.0
 class Housekeeping:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: list[tuple[asyncio.Task[None], asyncio.Lock]] = []
+        self.is_stopping = False
         self._checkpointed: dict[Partition, Offset] = {}
         self._start_offsets = dict(broker.state.start_offsets)
         self._starts_lock = asyncio.Lock()
@@ -54,23 +55,51 @@ class Housekeeping:
             self._every(SCRUB_SECONDS, self.scrubbing.scrub)
 
     def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        working = asyncio.Lock()
+
         async def turns() -> None:
             while True:
                 await asyncio.sleep(seconds)
-                try:
-                    await work()
-                except (StorageError, OSError) as error:
-                    logger.warning("housekeeping (%s) will try again: %s", work.__name__, error)
-                except Exception:
-                    logger.exception("housekeeping (%s) failed: this is a defect", work.__name__)
+                async with working:
+                    await self._turn(work)
 
-        self._tasks.append(asyncio.get_running_loop().create_task(turns()))
+        self._tasks.append((asyncio.get_running_loop().create_task(turns()), working))
+
+    async def _turn(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (StorageError, OSError) as error:
+            logger.warning("housekeeping (%s) will try again: %s", work.__name__, error)
+        except Exception:
+            logger.exception("housekeeping (%s) failed: this is a defect", work.__name__)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End between two works: a worker that went on alone could write a file together with the closing node."""
+        self.is_stopping = True
+        for task, working in self._tasks:
+            async with working:
+                task.cancel()
+        await asyncio.gather(*(task for task, _ in self._tasks), return_exceptions=True)
         self._tasks.clear()
+
+    async def _each(
+        self, partitions: Iterable[Partition], work: Callable[[Partition], Awaitable[None]]
+    ) -> list[Partition]:
+        """Do the same to every partition; those where it worked. Who is being cleaned has its turn next time."""
+        done = []
+        for partition in partitions:
+            if partition.upkeep.locked() or self.is_stopping:
+                continue
+            async with partition.upkeep:
+                if partition.is_gone:
+                    continue
+                try:
+                    await work(partition)
+                except (StorageError, CorruptDataError, OSError) as error:
+                    logger.warning("housekeeping will try %s again: %s", partition.id, error)
+                else:
+                    done.append(partition)
+        return done
 
     async def _flush(self) -> None:
         self._broker.core.sync_unsynced()
@@ -81,15 +110,24 @@ class Housekeeping:
         """Write down what shortens the next recovery, for partitions that have grown since."""
         broker = self._broker
         partitions = [*broker.topics.partitions(), broker.metadata.partition]
-        grown = [each for each in partitions if self._checkpointed.get(each) != each.log.end_offset]
+        ends = {partition: partition.log.end_offset for partition in partitions}
+        grown = [each for each in partitions if self._checkpointed.get(each) != ends[each]]
         if not grown:
             return
-        for partition in grown:
-            partition.log.flush_indexes()
-            broker.opener.save_producers(partition)
-        marks = {broker.key_of(partition): partition.log.recovery_mark for partition in partitions}
+        saved = await self._each(grown, self._save)
+        marks = {broker.key_of(each): each.log.recovery_mark for each in partitions if not each.is_gone}
         await in_heavy_worker(broker.workers, lambda: broker.state.write_recovery_points(marks))
-        self._checkpointed = {partition: partition.log.end_offset for partition in partitions}
+        known = {each: end for each, end in self._checkpointed.items() if each in ends}
+        self._checkpointed = known | {partition: ends[partition] for partition in saved}
+
+    async def _save(self, partition: Partition) -> None:
+        """The snapshot of producers is synced, which is no work for the loop's thread."""
+        broker, folder = self._broker, partition.log.folder
+        partition.log.flush_indexes()
+        snapshot = broker.opener.producers_to_save(partition)
+        if snapshot is not None:
+            await in_heavy_worker(broker.workers, lambda: broker.opener.write_producers(folder, snapshot))
+            partition.snapshot_offset = Offset(snapshot["offset"])
 
     def write_checkpoints(self, partitions: Iterable[Partition]) -> None:
         """At a clean stop: everything at once, on the spot."""
@@ -128,12 +166,14 @@ class Housekeeping:
     # --- retention -----------------------------------------------------------------------------------------------
 
     async def retain(self) -> None:
-        broker = self._broker
-        now_ms = broker.clock.wall_ms()
-        for partition in list(broker.topics.partitions()):
-            partition.producers.expire(now_ms - broker.settings.producer_id_expiration_ms)
+        await self._each(list(self._broker.topics.partitions()), self._retain_one)
+
+    async def _retain_one(self, partition: Partition) -> None:
+        now_ms = self._broker.clock.wall_ms()
+        partition.producers.expire(now_ms - self._broker.settings.producer_id_expiration_ms)
+        if not partition.log.fenced:
             partition.log.roll_if_due(now_ms)
-            await self._drop_expired(partition, now_ms)
+        await self._drop_expired(partition, now_ms)
 
     async def _drop_expired(self, partition: Partition, now_ms: int) -> None:
         log = partition.log
@@ -145,4 +185,4 @@ class Housekeeping:
         await self.keep_start_offset(partition, expired[-1].published_offset)
         dropped = log.drop(expired)
         logger.info("retention drops %d segments of %s", len(dropped), partition.id)
-        await in_heavy_worker(self._broker.workers, lambda: delete_segments(self._broker.files, dropped))
+        await in_heavy_worker(self._broker.workers, lambda: log.delete_files(dropped))

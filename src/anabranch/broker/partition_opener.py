@@ -6,6 +6,7 @@ run in a worker: a partition belongs to nobody before it is handed over.
 """
 
 import logging
+from typing import Any
 from uuid import UUID
 
 from anabranch.broker.core import BrokerCore
@@ -109,17 +110,24 @@ class PartitionOpener:
 
     def save_producers(self, partition: Partition) -> None:
         """Write the snapshot from which the next start rebuilds the table; nothing to do if it is up to date."""
-        log = partition.log
-        if partition.snapshot_offset == log.end_offset:
-            return
-        value = {"offset": log.end_offset, "producers": partition.producers.snapshot()}
+        snapshot = self.producers_to_save(partition)
+        if snapshot is not None:
+            self.write_producers(partition.log.folder, snapshot)
+            partition.snapshot_offset = Offset(snapshot["offset"])
+
+    def producers_to_save(self, partition: Partition) -> dict[str, Any] | None:
+        """The snapshot as it should be; None: the one on the disk is up to date."""
+        end = partition.log.end_offset
+        if partition.snapshot_offset == end:
+            return None
+        return {"offset": end, "producers": partition.producers.snapshot()}
+
+    def write_producers(self, folder: str, snapshot: dict[str, Any]) -> None:
+        """Any thread. Raises StorageError."""
         try:
-            write_checkpoint(self._files, f"{log.folder}/{PRODUCERS_FILE}", value)
+            write_checkpoint(self._files, f"{folder}/{PRODUCERS_FILE}", snapshot)
         except OSError as error:
-            raise StorageError(
-                f"{log.folder} cannot keep its producers: {error.strerror or error}."
-            ) from error
-        partition.snapshot_offset = log.end_offset
+            raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
 
 
 def _tell_recovery(partition_id: TopicPartition, log: Log) -> None:

@@ -1,0 +1,333 @@
+"""Upkeep in the background: one partition's trouble is its own, and a clean stop waits for what is under way."""
+
+import asyncio
+import errno
+
+import pytest
+
+from anabranch.broker.housekeeping import Housekeeping
+from anabranch.broker.partition import Partition
+from anabranch.errors import StorageError
+from anabranch.log.checkpoint import read_checkpoint, read_offsets
+from anabranch.values import Offset
+from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
+from support.workers import HeldWorkers
+
+HOUR_MS = 3_600_000
+POINTS = f"{DATA}/recovery-points"
+STARTS = f"{DATA}/log-start-offsets"
+
+
+async def filled(bench: Bench, name: str = "t", batches: int = 4, **overrides: str) -> Partition:
+    """A topic whose every batch has a segment of its own."""
+    partition = await bench.topic(name, segment_bytes="1024", **overrides)
+    for _ in range(batches):
+        await bench.core.append(partition, batch_of(b"x" * 1000))
+    return partition
+
+
+def points_of(bench: Bench, partition: Partition) -> object:
+    value, _ = read_checkpoint(bench.disk, POINTS)
+    return value["points"].get(bench.broker.key_of(partition)) if value else None
+
+
+@in_loop
+async def test_checkpoint_writes_recovery_points_and_producers() -> None:
+    bench = Bench()
+    partition = await filled(bench)
+    await bench.broker.housekeeping.checkpoint()
+    assert points_of(bench, partition) == [4, 4]
+    snapshot, _ = read_checkpoint(bench.disk, f"{DATA}/t-0/producers")
+    assert snapshot["offset"] == 4
+
+
+@in_loop
+async def test_checkpoint_writes_nothing_when_nothing_has_grown() -> None:
+    bench = Bench()
+    await filled(bench)
+    await bench.broker.housekeeping.checkpoint()
+    before = bench.disk.operations
+    await bench.broker.housekeeping.checkpoint()
+    assert bench.disk.operations == before
+
+
+@in_loop
+async def test_checkpoint_of_others_goes_on_when_one_partition_cannot_be_saved() -> None:
+    bench = Bench()
+    bad, good = await filled(bench, "a"), await filled(bench, "b")
+    bench.disk.fail_next("write", errno.ENOSPC, path_contains="a-0/producers", times=1)
+    await bench.broker.housekeeping.checkpoint()
+    assert points_of(bench, good) == [4, 4]
+    assert bench.disk.exists(f"{DATA}/b-0/producers")
+    assert not bench.disk.exists(f"{DATA}/a-0/producers")
+
+    await bench.broker.housekeeping.checkpoint()  # Tried again, though the log did not grow.
+
+    assert bad.snapshot_offset == 4
+
+
+@in_loop
+async def test_what_grows_while_a_checkpoint_is_written_is_in_the_next_one() -> None:
+    bench = Bench()
+    partition = await filled(bench)
+    workers = HeldWorkers()
+    bench.broker.workers = workers
+    writing = asyncio.create_task(bench.broker.housekeeping.checkpoint())
+    await turn()
+    await bench.core.append(partition, batch_of())
+    while not writing.done():
+        workers.run_heavy()
+        await turn()
+    bench.broker.workers = bench.workers
+    await bench.broker.housekeeping.checkpoint()
+    assert points_of(bench, partition) == [5, 5]
+    assert partition.snapshot_offset == 5
+
+
+@in_loop
+async def test_checkpoint_syncs_in_workers_only() -> None:
+    bench = Bench()
+    await filled(bench)
+    workers = HeldWorkers()
+    bench.broker.workers = workers
+    syncs: list[str] = []
+    sync_inode = bench.disk.sync_inode
+
+    def noted(inode: object, path: str) -> None:
+        syncs.append(path)
+        sync_inode(inode, path)  # type: ignore[arg-type]
+
+    bench.disk.sync_inode = noted  # type: ignore[method-assign]
+    writing = asyncio.create_task(bench.broker.housekeeping.checkpoint())
+    await turn()
+    assert (syncs, len(workers.heavies)) == ([], 1)
+    while not writing.done():
+        workers.run_heavy()
+        await turn()
+    assert syncs
+
+
+@in_loop
+async def test_retention_drops_old_segments_with_their_files_and_keeps_the_start() -> None:
+    bench = Bench()
+    partition = await filled(bench, retention_ms="1000")
+    bench.clock.advance(HOUR_MS)
+    await bench.broker.housekeeping.retain()
+    assert partition.log.start_offset == 4
+    assert read_offsets(bench.disk, STARTS)[0][bench.broker.key_of(partition)] == 4
+    assert [name for name in bench.disk.list(f"{DATA}/t-0") if name.endswith(".log")] == [f"{4:020}.log"]
+    assert bench.again().topics.partition("t", 0).log.start_offset == 4
+
+
+@in_loop
+async def test_retention_leaves_what_is_young_alone() -> None:
+    bench = Bench()
+    partition = await filled(bench)
+    await bench.broker.housekeeping.retain()
+    assert (partition.log.start_offset, len(partition.log.segments)) == (0, 4)
+
+
+@in_loop
+async def test_retention_never_drops_what_is_not_safe_yet() -> None:
+    bench = Bench(flush="always")
+    partition = await filled(bench, retention_ms="1000")
+    partition.high_watermark = Offset(2)
+    bench.clock.advance(HOUR_MS)
+    await bench.broker.housekeeping.retain()
+    assert partition.log.start_offset == 2
+
+
+@in_loop
+async def test_retention_of_others_goes_on_when_one_log_is_fenced() -> None:
+    bench = Bench(log_roll_ms=1000)
+    fenced = await filled(bench, "a", retention_ms="1000")
+    good = await filled(bench, "b", retention_ms="1000")
+    bench.submit(fenced)
+    bench.disk.fail_next("sync", path_contains="a-0")
+    await turn()
+    assert fenced.log.fenced
+    bench.clock.advance(HOUR_MS)
+    await bench.broker.housekeeping.retain()
+    assert good.log.start_offset == 4
+
+
+@in_loop
+async def test_retention_of_others_goes_on_when_one_start_cannot_be_kept() -> None:
+    bench = Bench()
+    kept, good = await filled(bench, "a", retention_ms="1000"), await filled(bench, "b", retention_ms="1000")
+    bench.clock.advance(HOUR_MS)
+    bench.disk.fail_next("write", errno.ENOSPC, path_contains="log-start-offsets")
+    await bench.broker.housekeeping.retain()
+    assert (kept.log.start_offset, good.log.start_offset) == (0, 4)
+
+
+@in_loop
+async def test_retention_touches_no_file_of_a_topic_that_was_deleted_and_made_again() -> None:
+    bench = Bench()
+    await filled(bench, "a", retention_ms="1000")
+    await filled(bench, "b", retention_ms="1000")
+    workers = HeldWorkers()
+    bench.broker.workers = workers
+    bench.clock.advance(HOUR_MS)
+    retaining = asyncio.create_task(bench.broker.housekeeping.retain())
+    await turn()  # The start of `a` is being kept; the turn of `b` has yet to come.
+    await bench.topics.delete("b")
+    again = await bench.topic("b", segment_bytes="1024")
+    await bench.core.append(again, batch_of(b"new"))
+    files = bench.disk.list(f"{DATA}/b-0")
+    while not retaining.done():
+        if workers.heavies:
+            workers.run_heavy()
+        await turn()
+    assert bench.disk.list(f"{DATA}/b-0") == files
+
+
+@in_loop
+async def test_deletion_waits_while_retention_deletes_files_of_the_topic() -> None:
+    bench = Bench()
+    await filled(bench, retention_ms="1000")
+    workers = HeldWorkers()
+    bench.broker.workers = workers
+    bench.clock.advance(HOUR_MS)
+    retaining = asyncio.create_task(bench.broker.housekeeping.retain())
+    await turn()
+    workers.run_heavy()  # The new start is durable; the files' turn comes.
+    await turn()
+    deleting = asyncio.create_task(bench.topics.delete("t"))
+    await turn()
+    assert not deleting.done()
+    workers.run_heavy()
+    await asyncio.gather(retaining, deleting)
+
+
+@in_loop
+async def test_partition_that_is_being_cleaned_has_its_turn_later() -> None:
+    bench = Bench()
+    partition = await filled(bench, retention_ms="1000")
+    bench.clock.advance(HOUR_MS)
+    async with partition.upkeep:
+        await bench.broker.housekeeping.retain()
+        assert partition.log.start_offset == 0
+    await bench.broker.housekeeping.retain()
+    assert partition.log.start_offset == 4
+
+
+@in_loop
+async def test_silent_producers_are_forgotten() -> None:
+    bench = Bench(producer_id_expiration_ms=1000)
+    partition = await bench.topic("t")
+    await bench.core.append(partition, batch_of(producer_id=5, producer_epoch=0, base_sequence=0))
+    bench.clock.advance(2000)
+    await bench.broker.housekeeping.retain()
+    assert not partition.producers.producers
+
+
+@in_loop
+async def test_deleted_records_stay_deleted_after_a_crash() -> None:
+    bench = Bench()
+    partition = await filled(bench)
+    await bench.broker.delete_records(partition, Offset(3))
+    assert partition.log.start_offset == 3
+    assert bench.again().topics.partition("t", 0).log.start_offset == 3
+
+
+@in_loop
+async def test_start_that_cannot_be_kept_does_not_move() -> None:
+    bench = Bench()
+    partition = await filled(bench)
+    bench.disk.fail_next("write", errno.ENOSPC, path_contains="log-start-offsets")
+    with pytest.raises(StorageError):
+        await bench.broker.delete_records(partition, Offset(3))
+    assert partition.log.start_offset == 0
+
+
+@in_loop
+async def test_start_never_moves_back() -> None:
+    bench = Bench()
+    partition = await filled(bench)
+    await bench.broker.delete_records(partition, Offset(3))
+    await bench.broker.delete_records(partition, Offset(1))
+    assert partition.log.start_offset == 3
+    await bench.broker.housekeeping.keep_start_offset(partition, Offset(1))
+    assert read_offsets(bench.disk, STARTS)[0][bench.broker.key_of(partition)] == 3
+
+
+@in_loop
+async def test_starts_of_deleted_topics_are_not_kept() -> None:
+    bench = Bench()
+    gone, other = await filled(bench, "a"), await filled(bench, "b")
+    await bench.broker.delete_records(gone, Offset(1))
+    await bench.topics.delete("a")
+    await bench.broker.delete_records(other, Offset(1))
+    assert list(read_offsets(bench.disk, STARTS)[0]) == [bench.broker.key_of(other)]
+
+
+@in_loop
+async def test_stop_waits_for_work_that_has_begun() -> None:
+    bench = Bench()
+    await filled(bench)
+    housekeeping = bench.broker.housekeeping
+    workers = HeldWorkers()
+    bench.broker.workers = workers
+    housekeeping._every(0, housekeeping.checkpoint)
+    while not workers.heavies:
+        await turn()
+    stopping = asyncio.create_task(housekeeping.stop())
+    await turn()
+    assert not stopping.done()
+    while not stopping.done():
+        if workers.heavies:
+            workers.run_heavy()
+        await turn()
+    assert read_checkpoint(bench.disk, POINTS).value is not None
+
+
+@in_loop
+async def test_work_that_fails_is_logged_and_its_next_turn_comes(caplog: pytest.LogCaptureFixture) -> None:
+    housekeeping: Housekeeping = Bench().broker.housekeeping
+    outcomes: list[Exception] = [OSError("disk"), ZeroDivisionError("defect")]
+    enough = asyncio.Event()
+
+    async def work() -> None:
+        if outcomes:
+            raise outcomes.pop(0)
+        enough.set()
+
+    housekeeping._every(0, work)
+    await enough.wait()
+    await housekeeping.stop()
+    assert "will try again: disk" in caplog.text
+    assert "this is a defect" in caplog.text
+
+
+@in_loop
+async def test_clean_stop_leaves_a_mark_that_the_next_start_takes_away() -> None:
+    bench = Bench()
+    await filled(bench)
+    await bench.broker.close()
+    assert bench.disk.exists(f"{DATA}/clean-shutdown")
+    again = bench.again()
+    assert again.broker.state.was_clean
+    assert not bench.disk.exists(f"{DATA}/clean-shutdown")
+
+
+@in_loop
+async def test_log_that_cannot_be_closed_leaves_no_mark() -> None:
+    bench = Bench()
+    await filled(bench)
+    bench.disk.fail_next("sync", path_contains="t-0")
+    bench.submit(bench.topics.partition("t", 0))
+    await turn()
+    await bench.broker.close()
+    assert not bench.disk.exists(f"{DATA}/clean-shutdown")
+
+
+@in_loop
+async def test_stop_fails_a_producer_whose_sync_never_came() -> None:
+    bench = Bench(flush="always")
+    partition = await filled(bench)
+    bench.core.syncer._workers = HeldWorkers()
+    answered = bench.submit(partition)
+    await turn()
+    partition.abandon(StorageError("The node stops."))
+    assert isinstance(answered[0].error, StorageError)
