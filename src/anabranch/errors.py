@@ -71,6 +71,10 @@ class OffsetOutOfRangeError(AnabranchError):
     """A read below the first or above the last offset."""
 
 
+class WorkStoppedError(AnabranchError):
+    """Long work in the background was asked to stop; what it had done so far does no harm."""
+
+
 # --- topics and configs ----------------------------------------------------------------------------------
 
 

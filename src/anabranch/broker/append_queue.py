@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from anabranch.broker.partition import Partition
 
 Batch = memoryview | bytearray
+NEVER_MS = 2**63 - 1
 
 
 class AppendJob:
@@ -25,6 +26,7 @@ class AppendJob:
     __slots__ = (
         "base_offset",
         "batch",
+        "deadline_ms",
         "end_offset",
         "error",
         "finished",
@@ -43,12 +45,14 @@ class AppendJob:
         finished: Callable[["AppendJob"], None],
         *,
         wait_safe: bool,
+        deadline_ms: int = NEVER_MS,
     ) -> None:
         self.partition = partition
         self.batch: Batch | None = batch
         self.header = header
         self.finished = finished
         self.wait_safe = wait_safe
+        self.deadline_ms = deadline_ms
         self.size = header.batch_length + 12
         self.base_offset = Offset(-1)
         self.end_offset = Offset(-1)

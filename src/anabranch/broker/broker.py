@@ -113,6 +113,7 @@ class Broker:
             await asyncio.gather(self._loading, return_exceptions=True)
         self._driver.stop()
         self.groups.close()
+        self.core.fetch_waits.end_all()
         await self.housekeeping.stop()
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.partition import Partition
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.errors import CorruptDataError
+from anabranch.errors import CorruptDataError, WorkStoppedError
 from anabranch.log.cleaner import CleanPlan, KeysMapped, map_keys, most_urgent, plan, rewrite
 from anabranch.log.segment import Segment
 from anabranch.values import Offset
@@ -33,7 +33,7 @@ class Cleaning:
 
     async def clean_all(self) -> None:
         """Clean until nothing is due any more."""
-        while not self._broker.housekeeping.is_stopping and await self._clean_one():
+        while not self._is_stopping() and await self._clean_one():
             pass
 
     async def _clean_one(self) -> bool:
@@ -43,6 +43,9 @@ class Cleaning:
         await self._run(*due)
         return True
 
+    def _is_stopping(self) -> bool:
+        return self._broker.housekeeping.is_stopping
+
     def _most_urgent(self) -> tuple[Partition, CleanPlan] | None:
         now_ms = self._broker.clock.wall_ms()
         partitions, plans = [], []
@@ -51,7 +54,7 @@ class Cleaning:
             if not partition.is_compacted or key in self._damaged:
                 continue
             first_dirty = max(self._clean_upto.get(key, Offset(0)), partition.log.start_offset)
-            candidate = plan(partition.log, first_dirty, now_ms)
+            candidate = plan(partition.log, first_dirty, now_ms, self._is_stopping)
             if candidate is not None:
                 partitions.append(partition)
                 plans.append(candidate)
@@ -69,6 +72,8 @@ class Cleaning:
                 broker.workers, lambda: map_keys(due, self._keys_max, last_offsets)
             )
             upto = await self._rewrite(partition, mapped)
+        except WorkStoppedError:
+            return
         except CorruptDataError as error:
             self._damaged.add(broker.key_of(partition))
             broker.note_read_error(partition, error)
@@ -88,7 +93,7 @@ class Cleaning:
         """One group of segments by its cleaned form; False: retention was faster, or nobody needs it any more."""
         log, files, workers = partition.log, self._broker.files, self._broker.workers
         async with partition.upkeep:
-            if partition.is_gone or self._broker.housekeeping.is_stopping:
+            if partition.is_gone or self._is_stopping():
                 return False
             rewritten = await in_heavy_worker(workers, lambda: rewrite(files, mapped, group))
             swapped = log.swap_in(rewritten)

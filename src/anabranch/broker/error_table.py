@@ -18,6 +18,7 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.InvalidTimestampError: ErrorCode.INVALID_TIMESTAMP,
     errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
     errors.DataFolderInUseError: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.WorkStoppedError: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     errors.OffsetOutOfRangeError: ErrorCode.OFFSET_OUT_OF_RANGE,
     errors.UnknownTopicOrPartitionError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     errors.UnknownTopicIdError: ErrorCode.UNKNOWN_TOPIC_ID,

@@ -117,6 +117,9 @@ class FetchSessions:
             return FetchContext(items, session, incremental=False)
         session = self._continue(request, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
         session.update(request)
+        if not session.items:  # Kafka's rule: a session that has nothing left to fetch is over.
+            del self._sessions[session.id]
+            return FetchContext([], None, incremental=False)
         return FetchContext(list(session.items.values()), session, incremental=True)
 
     def _continue(self, request: FetchRequest, *, uses_topic_ids: bool, now_ms: int) -> FetchSession:

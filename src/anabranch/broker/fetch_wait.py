@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 class WaitingFetch:
     """One fetch that could not be answered yet. `retry(final)` says whether it is answered now."""
 
-    __slots__ = ("_partitions", "_retry", "_timer")
+    __slots__ = ("_partitions", "_retry", "_timer", "_waits")
 
-    def __init__(self, retry: Callable[[bool], bool], partitions: "list[Partition]", wait_ms: int) -> None:
+    def __init__(
+        self, waits: "FetchWaits", retry: Callable[[bool], bool], partitions: "list[Partition]", wait_ms: int
+    ) -> None:
+        self._waits = waits
         self._retry = retry
         self._partitions = partitions
-        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._expired)
+        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.end)
         for partition in partitions:
             partition.waiting_fetches.add(self)
 
@@ -29,7 +32,8 @@ class WaitingFetch:
         if self._retry(False):
             self.leave()
 
-    def _expired(self) -> None:
+    def end(self) -> None:
+        """The deadline has come, or the node stops: answer with whatever there is."""
         self.leave()
         self._retry(True)
 
@@ -39,15 +43,26 @@ class WaitingFetch:
         for partition in self._partitions:
             partition.waiting_fetches.discard(self)
         self._partitions = []
+        self._waits.waiting.discard(self)
 
 
 class FetchWaits:
     """Enters fetches and wakes them."""
 
+    def __init__(self) -> None:
+        self.waiting: set[WaitingFetch] = set()
+
     def wait(
         self, retry: Callable[[bool], bool], partitions: "list[Partition]", wait_ms: int
     ) -> WaitingFetch:
-        return WaitingFetch(retry, partitions, wait_ms)
+        fetch = WaitingFetch(self, retry, partitions, wait_ms)
+        self.waiting.add(fetch)
+        return fetch
+
+    def end_all(self) -> None:
+        """The node stops: nobody waits for bytes that will not come."""
+        for fetch in list(self.waiting):
+            fetch.end()
 
     def wake(self, partitions: "Iterable[Partition]") -> None:
         woken: dict[WaitingFetch, None] = {}

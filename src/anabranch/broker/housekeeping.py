@@ -1,6 +1,7 @@
 """Housekeeping: what a broker does besides answering, each on its own timer.
 
 checkpoints   every few seconds: write indexes, producer snapshots and recovery points of what has changed
+timeouts      every second: answer producers whose disk keeps them waiting for too long
 flush         under flush=interval: sync what was written
 retention     drop segments that are too old or too many; roll those that are due; forget silent producers
 cleaning      compact what is worth compacting, one log at a time, in a worker
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 5.0
 SCRUB_SECONDS = 1.0
+TIMEOUT_SECONDS = 1.0
 
 
 class Housekeeping:
@@ -46,6 +48,7 @@ class Housekeeping:
     def start(self) -> None:
         settings = self._broker.settings
         self._every(CHECKPOINT_SECONDS, self.checkpoint)
+        self._every(TIMEOUT_SECONDS, self._time_out)
         if settings.flush == "interval":
             self._every(settings.flush_interval_ms / 1000, self._flush)
         self._every(settings.log_retention_check_interval_ms / 1000, self.retain)
@@ -100,6 +103,11 @@ class Housekeeping:
                 else:
                     done.append(partition)
         return done
+
+    async def _time_out(self) -> None:
+        now_ms = self._broker.clock.monotonic_ms()
+        for partition in self._broker.topics.partitions():
+            partition.time_out(now_ms)
 
     async def _flush(self) -> None:
         self._broker.core.sync_unsynced()

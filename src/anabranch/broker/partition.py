@@ -20,7 +20,7 @@ from uuid import UUID
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.producers import Producer, ProducerTable
 from anabranch.config import TopicSettings
-from anabranch.errors import AnabranchError, FencedLogError, StorageError
+from anabranch.errors import AnabranchError, FencedLogError, RequestTimedOutError, StorageError
 from anabranch.log.log import Log
 from anabranch.record.batch import stamp
 from anabranch.replication.mode import Appended, Effect, Flush, FlushFinished, Mode, Publish
@@ -168,6 +168,14 @@ class Partition:
         """The log has fenced itself; whoever waited for this sync must not believe in it."""
         awaiting, self._awaiting = self._awaiting, deque()
         self._fail(list(awaiting), error)
+
+    def time_out(self, now_ms: int) -> None:
+        """Tell producers whose time is up that we do not know; their records stay, and may become safe later."""
+        if not any(job.deadline_ms <= now_ms for job in self._awaiting):
+            return
+        late = [job for job in self._awaiting if job.deadline_ms <= now_ms]
+        self._awaiting = deque(job for job in self._awaiting if job.deadline_ms > now_ms)
+        self._fail(late, RequestTimedOutError(f"{self.id} was not synced within the request's timeout."))
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:

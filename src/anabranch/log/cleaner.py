@@ -12,10 +12,10 @@ Transactional batches stay as they are and replace nothing: which of them were c
 and a record of an aborted transaction must not push out the last committed value of its key.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from anabranch.errors import StorageError
+from anabranch.errors import StorageError, WorkStoppedError
 from anabranch.log import names
 from anabranch.log.files import Bytes, File, Files, write_fully
 from anabranch.log.log import Log
@@ -49,6 +49,8 @@ class CleanPlan:
     overdue: bool
     """Something has waited for longer than the log's maximal lag."""
     now_ms: int
+    stopped: Callable[[], bool]
+    """Asked between batches, in the worker: True ends the run with WorkStoppedError."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -71,7 +73,9 @@ class KeysMapped:
     last_offsets: Mapping[int, int]
 
 
-def plan(log: Log, first_dirty: Offset, now_ms: int) -> CleanPlan | None:
+def plan(
+    log: Log, first_dirty: Offset, now_ms: int, stopped: Callable[[], bool] = lambda: False
+) -> CleanPlan | None:
     """The writer's thread. None if the log is not to be compacted, or has nothing that may be."""
     config = log.config
     if not config.compacted or log.fenced:
@@ -89,7 +93,9 @@ def plan(log: Log, first_dirty: Offset, now_ms: int) -> CleanPlan | None:
     clean_bytes = sum(segment.published_bytes for segment in segments) - dirty_bytes
     oldest = dirty[0].largest_timestamp()[0]
     overdue = 0 <= oldest < now_ms - config.compaction_lag_ms_max
-    return CleanPlan(log.folder, config, segments, first_dirty, clean_bytes, dirty_bytes, overdue, now_ms)
+    return CleanPlan(
+        log.folder, config, segments, first_dirty, clean_bytes, dirty_bytes, overdue, now_ms, stopped
+    )
 
 
 def most_urgent(plans: Sequence[CleanPlan]) -> CleanPlan | None:
@@ -109,7 +115,7 @@ def map_keys(
     latest = OffsetMap(keys_max)
     upto = plan.segments[-1].published_offset
     dirty = [segment for segment in plan.segments if segment.published_offset > plan.first_dirty]
-    for batch in _batches(dirty):
+    for batch in _batches(plan, dirty):
         header = read_header(batch)
         if header.last_offset < plan.first_dirty:
             continue
@@ -186,7 +192,7 @@ def rewrite(files: Files, mapped: KeysMapped, group: Sequence[Segment]) -> Rewri
 def _kept(mapped: KeysMapped, group: Sequence[Segment]) -> Iterator[Bytes]:
     config, now_ms = mapped.plan.config, mapped.plan.now_ms
     keep: Keep = keep_latest(mapped.latest.get, mapped.upto)
-    for batch in _batches(group):
+    for batch in _batches(mapped.plan, group):
         header = read_header(batch)
         if header.is_transactional or header.base_offset >= mapped.upto:
             yield batch
@@ -203,9 +209,12 @@ def _kept(mapped: KeysMapped, group: Sequence[Segment]) -> Iterator[Bytes]:
             yield stays
 
 
-def _batches(segments: Sequence[Segment]) -> Iterator[memoryview]:
+def _batches(plan: CleanPlan, segments: Sequence[Segment]) -> Iterator[memoryview]:
     for segment in segments:
-        yield from whole_batches(segment.file, segment.published_bytes)
+        for batch in whole_batches(segment.file, segment.published_bytes):
+            if plan.stopped():
+                raise WorkStoppedError(f"The cleaning of {plan.folder} was stopped.")
+            yield batch
 
 
 def _chunks(batches: Iterator[Bytes]) -> Iterator[list[Bytes]]:

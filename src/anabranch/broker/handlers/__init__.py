@@ -131,6 +131,9 @@ def dispatch(broker: "Broker", call: Call) -> None:
 
 
 def _finish(call: Call, task: "asyncio.Future[Body]") -> None:
+    if task.cancelled():
+        call.close("the node stops")
+        return
     try:
         _answer(call, task.result())
     except AnabranchError as error:

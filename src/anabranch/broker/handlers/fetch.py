@@ -6,6 +6,7 @@ transactions the last stable offset is the high watermark, so both isolation lev
 from followers, and diverging epochs, which one node cannot have.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call, Piece
@@ -21,6 +22,8 @@ from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
+logger = logging.getLogger(__name__)
+
 SENDFILE_BYTES_MIN = 16 * 1024
 """Below this a read and a copy cost less than a sendfile call of its own."""
 
@@ -28,7 +31,7 @@ SENDFILE_BYTES_MIN = 16 * 1024
 class Found:
     """What one partition has to say."""
 
-    __slots__ = ("code", "high_watermark", "item", "slice", "start_offset")
+    __slots__ = ("code", "data", "high_watermark", "item", "slice", "start_offset")
 
     def __init__(self, item: FetchItem) -> None:
         self.item = item
@@ -36,6 +39,11 @@ class Found:
         self.high_watermark = -1
         self.start_offset = -1
         self.slice: Slice | None = None
+        self.data: bytes | None = None
+
+    def fail(self, error: AnabranchError) -> None:
+        self.code = code_of(error)
+        self.slice = None
 
     def row(self) -> tuple[Any, ...]:
         return (
@@ -52,9 +60,7 @@ class Found:
     def _records(self) -> Piece:
         if self.slice is None:
             return b""
-        if self.slice.count < SENDFILE_BYTES_MIN or self.slice.fileno() is None:
-            return self.slice.read()
-        return self.slice
+        return self.data if self.data is not None else self.slice
 
 
 class Fetch:
@@ -66,6 +72,7 @@ class Fetch:
         self._request = request
         self._context = context
         self._bytes_max = min(request.bytes_max, broker.settings.fetch_max_bytes)
+        self._bytes_min = min(request.bytes_min, self._bytes_max)  # More can never be there.
         self._corrupt: dict[FetchItem, AnabranchError] = {}
         self._waiting: WaitingFetch | None = None
         self._is_verifying = False
@@ -74,18 +81,27 @@ class Fetch:
 
     def run(self) -> None:
         self._call.on_close = self._closed
-        if self._try(self._request.wait_ms_max <= 0) or self._is_verifying:
+        if self._try(self._request.wait_ms_max <= 0 or not self._context.items) or self._is_verifying:
             return
         self._wait()
 
     def _wait(self) -> None:
         partitions = [partition for item in self._context.items if (partition := self._partition(item))]
-        self._waiting = self._broker.core.fetch_waits.wait(self._try, partitions, self._request.wait_ms_max)
+        self._waiting = self._broker.core.fetch_waits.wait(self._retry, partitions, self._request.wait_ms_max)
 
     def _closed(self) -> None:
         self._is_closed = True
         if self._waiting is not None:
             self._waiting.leave()
+
+    def _retry(self, final: bool) -> bool:
+        """`_try` for those who wake us, whom a defect of ours must not keep from waking others."""
+        try:
+            return self._try(final)
+        except Exception as error:  # noqa: BLE001 - as in dispatch, it costs this connection and nobody else.
+            logger.exception("a fetch failed while it waited: this is a defect")
+            self._call.close(f"{type(error).__name__}: {error}")
+            return True
 
     def _try(self, final: bool) -> bool:
         """Answer if there is enough, or if this is the last try. True: nothing is left to wait for."""
@@ -100,8 +116,9 @@ class Fetch:
             self._verify(unverified)
             return True
         total = sum(each.slice.count for each in found if each.slice is not None)
-        if not final and total < self._request.bytes_min and not any(each.code for each in found):
+        if not final and total < self._bytes_min and not any(each.code for each in found):
             return False
+        self._read(found)
         self._answer(found)
         return True
 
@@ -144,12 +161,27 @@ class Fetch:
                 )
             except AnabranchError as error:
                 self._broker.note_read_error(partition, error)
-                each.code = code_of(error)
+                each.fail(error)
                 continue
             if part.count:
                 each.slice = part
                 left -= part.count
                 is_first = False
+
+    def _read(self, found: list[Found]) -> None:
+        """Small slices leave as bytes; where they cannot be read, the partition says so and the others go on."""
+        for each in found:
+            if each.slice is None or (
+                each.slice.count >= SENDFILE_BYTES_MIN and each.slice.fileno() is not None
+            ):
+                continue
+            try:
+                each.data = each.slice.read()
+            except AnabranchError as error:
+                each.fail(error)
+                partition = self._partition(each.item)
+                assert partition is not None, "looked up a moment ago"
+                self._broker.note_read_error(partition, error)
 
     # --- verifying -------------------------------------------------------------------------------------------
 
@@ -170,7 +202,7 @@ class Fetch:
                 return
             for item, part, damage in checked:
                 self._note_checked(item, part, damage)
-            if not self._try(True) and not self._is_verifying:
+            if not self._retry(True) and not self._is_verifying:
                 self._wait()
 
         self._broker.workers.heavy(task, done)

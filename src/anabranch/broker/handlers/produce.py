@@ -54,12 +54,13 @@ class Row:
 class Produce:
     """One produce request: counts its open partitions and answers when none is left."""
 
-    __slots__ = ("_acks", "_broker", "_call", "_failed", "_now_ms", "_open", "_topics")
+    __slots__ = ("_acks", "_broker", "_call", "_deadline_ms", "_failed", "_now_ms", "_open", "_topics")
 
-    def __init__(self, broker: "Broker", call: Call, acks: int) -> None:
+    def __init__(self, broker: "Broker", call: Call, acks: int, timeout_ms: int) -> None:
         self._broker = broker
         self._call = call
         self._acks = acks
+        self._deadline_ms = broker.clock.monotonic_ms() + max(0, timeout_ms)
         self._now_ms = broker.clock.wall_ms()
         self._open = 1  # Held by `run` itself, so that early answers do not settle the request.
         self._failed: AnabranchError | None = None
@@ -136,7 +137,14 @@ class Produce:
             self._settle_one()
 
         self._broker.core.submit(
-            AppendJob(partition, batch, header, finished, wait_safe=self._acks == ACKS_ALL)
+            AppendJob(
+                partition,
+                batch,
+                header,
+                finished,
+                wait_safe=self._acks == ACKS_ALL,
+                deadline_ms=self._deadline_ms,
+            )
         )
 
     def _fail(self, row: Row, error: AnabranchError) -> None:
@@ -168,7 +176,7 @@ class Produce:
 
 
 def handle(broker: "Broker", call: Call) -> None:
-    transactional_id, acks, _timeout_ms, topics = parse_produce_request(
+    transactional_id, acks, timeout_ms, topics = parse_produce_request(
         call.view, call.body, call.end, call.header.api_version
     )
     refusal: AnabranchError | None = None
@@ -178,4 +186,4 @@ def handle(broker: "Broker", call: Call) -> None:
         refusal = TransactionsUnsupportedError(
             "This version has no transactions: produce without a transactional id."
         )
-    Produce(broker, call, acks).run(topics, refusal)
+    Produce(broker, call, acks, timeout_ms).run(topics, refusal)
