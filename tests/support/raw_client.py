@@ -90,10 +90,11 @@ class RawClient:
         self.send_frame(header + encode_request(api_key, version, body))
         return self._correlation_id
 
-    def receive(self, api_key: int, version: int) -> dict[str, Any]:
+    def receive(self, api_key: int, version: int, correlation_id: int | None = None) -> dict[str, Any]:
+        """The next answer, which must be the one to the last request unless told otherwise."""
         frame = self.receive_frame()
-        correlation_id, body = parse_response_header(frame, 0, len(frame), api_key, version)
-        assert correlation_id == self._correlation_id
+        answered, body = parse_response_header(frame, 0, len(frame), api_key, version)
+        assert answered == (self._correlation_id if correlation_id is None else correlation_id)
         return decode_response(api_key, version, frame, body, len(frame))
 
     def ask(self, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.call import Call, Piece
 from anabranch.errors import AnabranchError
-from anabranch.server.receive_buffer import ReceiveBuffer
+from anabranch.server.receive_buffer import AT_ONCE_BYTES_MAX, ReceiveBuffer
 from anabranch.server.send_queue import Held, SendQueue, held, let_go
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.foreign import foreign_answer, foreign_protocol
@@ -209,11 +209,8 @@ class Connection:
             return
         if self._frame_ms_start is None:
             self._frame_ms_start = self._listener.clock.monotonic_ms()
-        if (
-            buffer.start + frame_bytes > buffer.capacity
-            and frame_bytes > buffer.capacity
-            and not self._grow()
-        ):
+        # A larger frame grows when the buffer is full, by doubling; growing with every chunk would copy it each time.
+        if buffer.capacity < min(frame_bytes, AT_ONCE_BYTES_MAX) and not self._grow():
             self._stop_reading()
 
     def _recognise(self) -> bool:
