@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX = 8 * 1024
 REQUEST_SECONDS_MAX = 5.0
+CONNECTIONS_MAX = 64
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -30,6 +31,7 @@ class HttpServer:
         self._broker = broker
         self._listener = listener
         self._server: asyncio.Server | None = None
+        self._connections = 0
         self.address = ""
 
     async def open(self, address: str) -> None:
@@ -44,15 +46,21 @@ class HttpServer:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._connections += 1
         try:
             async with asyncio.timeout(REQUEST_SECONDS_MAX):
                 head = await reader.readuntil(b"\r\n\r\n")
                 writer.write(self._answer(head))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError):
-            pass  # Whoever it was did not finish an HTTP request; there is nobody to tell.
+            pass  # Whoever it was did not finish an HTTP request, or takes no answer; there is nobody to tell.
         finally:
-            writer.close()
+            self._connections -= 1
+            writer.transport.abort()  # Closing would wait for a reader who takes nothing, without end.
 
     def _answer(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
