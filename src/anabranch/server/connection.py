@@ -36,6 +36,10 @@ FRAME_BYTES_PER_MS_MIN = 10
 """A frame that arrives more slowly than this, after a first grace, is not arriving but holding memory."""
 
 
+GOODBYE_READS_MAX = 16
+"""Somebody who never stops sending is not waited for."""
+
+
 class Slot:
     """The place of one answer in the order of answers."""
 
@@ -52,7 +56,8 @@ class Slot:
         self.is_settled = True
         if not self.connection.is_closed:
             # Held from now on: before its turn comes, the cleaner may put another file in the place of this one.
-            self.pieces = [held(piece) for piece in pieces or ()]
+            for piece in pieces or ():
+                self.pieces.append(held(piece))
         self.connection.settled(self)
 
     def drop(self) -> None:
@@ -93,6 +98,16 @@ class Connection:
     def is_idle(self) -> bool:
         return not self._slots and not self._out
 
+    @property
+    def is_in_line(self) -> bool:
+        """Waits for memory that others hold."""
+        return self._is_in_line
+
+    @property
+    def memory_held(self) -> int:
+        """Bytes of the common budget that this connection has taken."""
+        return self._counted(self._buffer.capacity)
+
     def overdue(self, now_ms: int, frame_ms_max: int, idle_ms_max: int) -> str | None:
         """Why this connection should be closed; None: it should not."""
         silent_ms = now_ms - self.last_read_ms
@@ -110,8 +125,8 @@ class Connection:
         return None
 
     def shrink(self) -> None:
-        """Let go of a buffer that nobody has used for a while."""
-        if not len(self._buffer) and not self._slots and self._buffer.capacity:
+        """Let go of a buffer that holds nothing: nobody has used it for a while, or others need the room."""
+        if not self.is_closed and not len(self._buffer) and not self._slots and self._buffer.capacity:
             self._listener.memory.give(self._counted(self._buffer.drop()))
 
     # --- reading ---------------------------------------------------------------------------------------------
@@ -225,6 +240,7 @@ class Connection:
         logger.info("%s speaks %s on the Kafka port", self.host, protocol)
         self._out.put(held(foreign_answer(protocol)))
         self._is_closing = True
+        self._stop_reading()  # Or each further chunk would be answered with the same sentence.
         self._flush()
         return False
 
@@ -263,7 +279,7 @@ class Connection:
 
     def _reconsider(self) -> None:
         """Something that held us may be over."""
-        if self.is_closed or not self._is_held:
+        if self.is_closed or self._is_closing or not self._is_held:
             return
         self._is_held = self._must_hold()
         if not self._is_held:
@@ -288,6 +304,8 @@ class Connection:
             for piece in slots.popleft().pieces:
                 self._out.put(piece)
         self._send()
+        if self._listener.memory.is_short:
+            self.shrink()
         if self._is_held:
             self._reconsider()
 
@@ -330,8 +348,9 @@ class Connection:
         """Close so that the last answer arrives: unread bytes left behind would turn the close into a reset."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
-            while self._sock.recv(FREE_BYTES):
-                pass
+            for _ in range(GOODBYE_READS_MAX):
+                if not self._sock.recv(FREE_BYTES):
+                    break
         self.close("all is answered")
 
     def close(self, reason: str) -> None:

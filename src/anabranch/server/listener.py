@@ -108,23 +108,37 @@ class Listener:
             if self.connections_refused_total % 100 == 1:
                 logger.warning("refused a connection: %d are open (max.connections)", len(self.connections))
             return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = Connection(self, sock, host)
+        except OSError as error:  # Gone before it was welcomed.
+            logger.debug("%s did not stay: %s", host, error)
+            sock.close()
+            return
         self.connections_total += 1
-        self.connections.add(Connection(self, sock, host))
+        self.connections.add(connection)
 
     # --- the sweep ---------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         now_ms = self.clock.monotonic_ms()
         frame_ms_max = FRAME_MS_MAX_IN_NEED if self.memory.is_short else FRAME_MS_MAX
         for connection in list(self.connections):
             reason = connection.overdue(now_ms, frame_ms_max, self._idle_ms_max)
             if reason is not None:
                 connection.close(reason)
-            elif now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
+            elif self.memory.is_short or now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
                 connection.shrink()
-        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._end_standoff()
+
+    def _end_standoff(self) -> None:
+        """If all who hold memory stand in line for more, nobody would ever give any back: the last to come goes."""
+        holders = [connection for connection in self.connections if connection.memory_held]
+        if holders and all(connection.is_in_line for connection in holders):
+            newest = max(holders, key=lambda connection: connection.last_read_ms)
+            newest.close("memory for requests is short, and others came first")
 
     def forget(self, connection: Connection, reason: str) -> None:
         self.connections.discard(connection)

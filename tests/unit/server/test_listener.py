@@ -1,0 +1,185 @@
+"""The Kafka port's bookkeeping: who may come, and who has to go. No port is opened here."""
+
+import asyncio
+import contextlib
+import errno
+import socket
+from typing import Any
+
+import pytest
+
+from anabranch.server.connection import Connection
+from anabranch.server.listener import Listener
+from support.broker_bench import Bench, in_loop, turn
+
+FRAME = 2_000_000
+BUDGET = 2 * FRAME
+
+
+def make(connections_max: int = 10, **settings: Any) -> tuple[Bench, Listener]:
+    bench = Bench(**settings)
+    return bench, Listener(bench.broker, bench.clock, connections_max)
+
+
+def connect(listener: Listener) -> tuple[Connection, socket.socket]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    connection = Connection(listener, ours, "peer")
+    listener.connections.add(connection)
+    return connection, theirs
+
+
+async def push(sock: socket.socket, data: bytes) -> None:
+    """Send as much as the other side takes."""
+    view = memoryview(data)
+    for _ in range(200):
+        with contextlib.suppress(BlockingIOError):
+            view = view[sock.send(view) :]
+        await turn(2)
+        if not view:
+            break
+    await turn()
+
+
+@in_loop
+async def test_frames_that_wait_for_each_others_memory_do_not_wait_for_ever() -> None:
+    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    listener.memory.bytes_max = FRAME + FRAME // 4  # Enough for half a frame each, and then for nobody.
+    peers = [connect(listener) for _ in range(2)]
+    for part in (FRAME.to_bytes(4, "big") + bytes(1_000_000), bytes(100_000)):
+        for _, sock in peers:
+            await push(sock, part)
+    assert [connection.is_in_line for connection, _ in peers] == [True, True]
+    listener._sweep()
+    survivors = [connection for connection, _ in peers if not connection.is_closed]
+    assert len(survivors) == 1
+    assert not survivors[0].is_in_line, "its turn came when the other one went"
+    await listener.close(1)
+    for _, sock in peers:
+        sock.close()
+    assert listener.memory.bytes_taken == 0
+
+
+@in_loop
+async def test_who_stands_in_line_for_somebody_who_makes_progress_is_left_there() -> None:
+    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    listener.memory.bytes_max = FRAME - 100_000
+    (first, first_sock), (second, second_sock) = connect(listener), connect(listener)
+    await push(first_sock, FRAME.to_bytes(4, "big") + bytes(1_000_000))
+    await push(second_sock, FRAME.to_bytes(4, "big") + bytes(60_000))
+    assert (first.is_in_line, second.is_in_line) == (False, True)
+    listener._sweep()
+    assert len(listener.connections) == 2
+    await listener.close(1)
+    first_sock.close()
+    second_sock.close()
+
+
+@in_loop
+async def test_sweep_closes_who_is_overdue_and_comes_again_even_if_one_closing_fails() -> None:
+    bench, listener = make(connections_max_idle_ms=1000)
+    connection, sock = connect(listener)
+    bench.clock.advance(1001)
+    listener._sweep()
+    assert connection.is_closed
+    other, other_sock = connect(listener)
+    listener._sweeper = None
+    bench.clock.advance(1001)
+    other.overdue = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    with pytest.raises(ZeroDivisionError):
+        listener._sweep()
+    assert listener._sweeper is not None, "the sweep has ended for good"
+    other.close("test")
+    await listener.close(1)
+    sock.close()
+    other_sock.close()
+
+
+@in_loop
+async def test_newcomer_beyond_the_limit_is_closed_and_counted() -> None:
+    _bench, listener = make(connections_max=1)
+    connection, sock = connect(listener)
+    ours, theirs = socket.socketpair()
+    listener._welcome(ours, "late")
+    assert (ours.fileno(), listener.connections_refused_total) == (-1, 1)
+    connection.close("test")
+    sock.close()
+    theirs.close()
+
+
+@in_loop
+async def test_newcomer_that_is_gone_already_leaves_nothing_open() -> None:
+    _, listener = make()
+    ours, theirs = socket.socketpair()  # Not TCP: setting TCP_NODELAY fails as it does for a dead peer.
+    listener._welcome(ours, "gone")
+    assert (ours.fileno(), len(listener.connections), listener.connections_total) == (-1, 0, 0)
+    theirs.close()
+
+
+class FailingSocket:
+    def __init__(self, code: int) -> None:
+        self._pair = socket.socketpair()
+        self._code = code
+
+    def accept(self) -> Any:
+        raise OSError(self._code, "no")
+
+    def fileno(self) -> int:
+        return self._pair[0].fileno()
+
+    def close(self) -> None:
+        for sock in self._pair:
+            sock.close()
+
+
+@in_loop
+async def test_without_descriptors_accepting_rests_and_others_go_on() -> None:
+    _, listener = make()
+    listener._sock = FailingSocket(errno.EMFILE)  # type: ignore[assignment]
+    asyncio.get_running_loop().add_reader(listener._sock.fileno(), listener._accept)
+    listener._accept()
+    assert not asyncio.get_running_loop().remove_reader(listener._sock.fileno())
+    listener._accept_again()
+    assert asyncio.get_running_loop().remove_reader(listener._sock.fileno())
+    listener.stop_accepting()
+    listener._accept_again()  # After the end it does nothing.
+
+
+@in_loop
+async def test_peer_that_gave_up_in_the_backlog_is_no_error_and_another_error_is() -> None:
+    _, listener = make()
+    listener._sock = FailingSocket(errno.ECONNABORTED)  # type: ignore[assignment]
+    listener._accept()
+    listener.stop_accepting()
+    listener._sock = FailingSocket(errno.EBADF)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="no"):
+        listener._accept()
+    listener.stop_accepting()
+
+
+@in_loop
+async def test_close_gives_up_on_a_reader_that_takes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    _, listener = make()
+    connection, sock = connect(listener)
+    connection._out.put(memoryview(bytes(10_000_000)))
+    connection._send()
+    await listener.close(0)
+    assert connection.is_closed
+    assert "did not take their answers" in caplog.text
+    sock.close()
+
+
+@in_loop
+async def test_close_ends_as_soon_as_the_last_connection_is_done() -> None:
+    _, listener = make()
+    connection, sock = connect(listener)
+    connection._out.put(memoryview(bytes(1_000_000)))
+    connection._send()
+    closing = asyncio.create_task(listener.close(60))
+    while not closing.done():
+        with contextlib.suppress(BlockingIOError):
+            sock.recv(2**20)
+        await turn(2)
+    assert connection.is_closed
+    sock.close()
