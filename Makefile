@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test bench compat
+.PHONY: help setup run check test fuzz bench compat
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ check: $(STAMP) ## format, lint, types, import directions
 
 test: $(STAMP) ## every test
 	$(BIN)/pytest -n 2 --dist loadfile
+
+fuzz: $(STAMP) ## spoiled requests against a node: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py
 
 compat: $(STAMP) ## franz-go's own test suite against a node, scored by class
 	PYTHONPATH=tests $(BIN)/python tools/franz_go_suite.py $(CLASSES)

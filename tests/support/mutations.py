@@ -4,6 +4,9 @@ import struct
 from collections.abc import Callable, Sequence
 from random import Random
 
+from anabranch.record.batch import HEADER_BYTES as BATCH_HEADER_BYTES
+from anabranch.record.batch import seal
+
 Mutation = Callable[[Random, bytes, Sequence[bytes]], bytes]
 
 HEADER_BYTES = 8
@@ -58,6 +61,25 @@ def noise(rng: Random, frame: bytes, _: Sequence[bytes]) -> bytes:
     return rng.randbytes(rng.randrange(1, 200))
 
 
+def spoil_a_batch(rng: Random, frame: bytes, _: Sequence[bytes]) -> bytes:
+    """Change a record batch behind its checksum and make the checksum right, to get past the first gate."""
+    start = (
+        frame.find(b"\xff\xff\xff\xff\x02") - 12
+    )  # Generation -1, then the magic of a batch as clients send it.
+    if start < 0:
+        return frame
+    end = start + 12 + int.from_bytes(frame[start + 8 : start + 12], "big")
+    batch = bytearray(frame[start:end])
+    if len(batch) < BATCH_HEADER_BYTES:
+        return frame
+    for _turn in range(rng.choice((1, 2, 6))):
+        first = rng.choice((21, BATCH_HEADER_BYTES))
+        if first < len(batch):
+            batch[rng.randrange(first, len(batch))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+    seal(batch)
+    return frame[:start] + bytes(batch) + frame[end:]
+
+
 def nothing(rng: Random, frame: bytes, _: Sequence[bytes]) -> bytes:
     return frame
 
@@ -74,6 +96,8 @@ MUTATIONS: list[Mutation] = [
     other_version,
     noise_behind_the_header,
     noise,
+    spoil_a_batch,
+    spoil_a_batch,
     nothing,
 ]
 

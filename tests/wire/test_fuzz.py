@@ -15,12 +15,14 @@ import pytest
 
 from anabranch.broker.handlers import HANDLERS
 from anabranch.errors import AnabranchError
+from anabranch.record.compression import Codec
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_request
+from anabranch.wire.error_codes import ErrorCode as E
 from anabranch.wire.header import parse_request_header
 from support.exchanges import EXCHANGES, make_world
 from support.mutations import mutated, sized
-from support.raw_client import RawClient
+from support.raw_client import RawClient, batch_of
 from support.wire_node import MIB, WireNode, bystander
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "10"))
@@ -33,7 +35,11 @@ SERVED_SECONDS_MAX = 5.0
 PARTITIONS_MAX = 20
 
 # Topics made by chance would grow the node, as they should: that is no matter of bad input.
-SETTINGS = {"auto.create.topics.enable": "false", "group.min.session.timeout.ms": "1000"}
+SETTINGS = {
+    "auto.create.topics.enable": "false",
+    "group.min.session.timeout.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
+}
 
 
 class RecordingClient(RawClient):
@@ -63,6 +69,15 @@ def corpus(fuzzed: WireNode) -> list[bytes]:
             for version in api.versions:
                 for exchange in EXCHANGES[key]:
                     exchange(client, version, world)
+        for codec in Codec:
+            values = [b"value %d" % number for number in range(50)]
+            for sequence in (-1, 0):
+                idempotence = {"producer_id": sequence, "producer_epoch": sequence, "base_sequence": sequence}
+                batch = batch_of(*values, codec=codec, **idempotence)
+                assert client.produce(world.topic, 1, batch)["error_code"] in (
+                    0,
+                    E.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                )
     return client.frames
 
 
@@ -102,18 +117,24 @@ class Fuzzer(threading.Thread):
     def _converse(self, client: RawClient) -> None:
         client.sock.settimeout(ANSWER_SECONDS_MAX)
         for _ in range(self._rng.randrange(1, FRAMES_PER_CONNECTION_MAX)):
-            frame = mutated(self._rng, self._corpus)
-            if is_too_much(frame):
-                continue
             try:
-                client.send_bytes(sized(self._rng, frame))
-                self.frames_sent += 1
+                for part in self._parts():
+                    client.send_bytes(part)
                 if not client.sock.recv(65536):
                     return
             except TimeoutError:
                 continue  # No answer yet: more is coming, or it waits for something. Go on regardless.
             except ConnectionError:
                 return
+
+    def _parts(self) -> list[bytes]:
+        """What to send at once: a frame, a burst of them, or one in two parts."""
+        burst = self._rng.choice((1, 1, 1, 1, 8))
+        frames = [mutated(self._rng, self._corpus) for _ in range(burst)]
+        data = b"".join(sized(self._rng, frame) for frame in frames if not is_too_much(frame))
+        self.frames_sent += burst
+        cut = self._rng.randrange(len(data) + 1) if self._rng.random() < 0.2 else 0
+        return [part for part in (data[:cut], data[cut:]) if part]
 
 
 def run_fuzzers(node: WireNode, corpus: list[bytes]) -> int:
