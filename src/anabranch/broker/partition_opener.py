@@ -102,11 +102,22 @@ class PartitionOpener:
         if snapshot is not None and log.start_offset <= snapshot["offset"] <= log.end_offset:
             partition.producers.restore(snapshot)
             start = Offset(snapshot["offset"])
+        elif snapshot is not None:
+            self._forget_producers(log.folder)
         if start < log.end_offset:
             for header in log.batch_headers(start):
                 if header.base_offset >= start:
                     partition.producers.replay(header)
         partition.snapshot_offset = log.end_offset if start == log.end_offset else Offset(-1)
+
+    def _forget_producers(self, folder: str) -> None:
+        """Remove a snapshot of records that were lost: once the log has grown past its offset again, it would be
+        taken for the history of other records."""
+        try:
+            self._files.unlink(f"{folder}/{PRODUCERS_FILE}")
+            self._files.sync_folder(folder)
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be opened: {error.strerror or error}.") from error
 
     def save_producers(self, partition: Partition) -> None:
         """Write the snapshot from which the next start rebuilds the table; nothing to do if it is up to date."""

@@ -31,15 +31,19 @@ class WrittenBatch(NamedTuple):
 
 
 class Producer:
-    """One producer id: its epoch and its newest batches, oldest first."""
+    """One producer id: its epoch and its newest batches, oldest first.
 
-    __slots__ = ("batches", "epoch", "timestamp_ms_last")
+    `sequence_first` is set while its very first batch was refused by the disk and nothing else is known of it.
+    """
+
+    __slots__ = ("batches", "epoch", "sequence_first", "timestamp_ms_last")
 
     def __init__(
         self, epoch: int, timestamp_ms_last: int, batches: "deque[WrittenBatch] | None" = None
     ) -> None:
         self.epoch = epoch
         self.timestamp_ms_last = timestamp_ms_last
+        self.sequence_first: int | None = None
         self.batches: deque[WrittenBatch] = (
             batches if batches is not None else deque(maxlen=BATCHES_REMEMBERED)
         )
@@ -85,9 +89,12 @@ class ProducerTable:
     def undo(self, noted: tuple[int, Producer | None]) -> None:
         producer_id, before = noted
         if before is None:
-            self.producers.pop(producer_id, None)
-        else:
-            self.producers[producer_id] = before
+            # Were it forgotten, the batch behind this one would be taken for its start, and this one, sent again,
+            # would be refused for ever.
+            failed = self.producers[producer_id]
+            before = Producer(failed.epoch, failed.timestamp_ms_last)
+            before.sequence_first = failed.batches[-1].base_sequence
+        self.producers[producer_id] = before
 
     def replay(self, header: BatchHeader) -> None:
         """Enter a batch read back from the log."""
@@ -140,9 +147,12 @@ def _check_epoch(header: BatchHeader, producer: Producer) -> None:
 
 
 def _check_sequence(header: BatchHeader, producer: Producer) -> None:
-    if not producer.batches:
+    if producer.batches:
+        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
+    elif producer.sequence_first is not None:
+        expected = producer.sequence_first
+    else:
         return
-    expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
     if header.base_sequence != expected:
         raise OutOfOrderSequenceError(
             f"Producer {header.producer_id} sent sequence {header.base_sequence} where {expected} was expected."

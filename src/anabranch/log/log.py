@@ -194,6 +194,9 @@ class Log:
         return created
 
     def _undo(self, created: dict[Offset, File]) -> None:
+        # Until these are synced too, a power cut may bring back what was taken back, next to what came later.
+        self._active.cuts += 1
+        self._folder_changes += len(created)
         try:
             self._active.file.truncate(self._active.published_bytes)
             for base, file in created.items():

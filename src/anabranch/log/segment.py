@@ -48,6 +48,9 @@ class Segment:
         self.published_bytes = 0
         self.synced_bytes = 0
         """How much of the file is known to be on disk; moved by whoever synced."""
+        self.cuts = 0
+        """How often a failed write was cut off again; a cut too must reach the disk before anything is safe."""
+        self._synced_cuts = 0
         self.created_ms: int | None = None
         self.dropped = False
         self.verified = Ranges()
@@ -158,8 +161,8 @@ class Segment:
 
     def sync(self) -> None:
         """Any thread. Make the log durable up to what was published when this began."""
-        covered = self.published_bytes
-        if covered == self.synced_bytes or self.dropped:
+        covered, cuts = self.published_bytes, self.cuts
+        if (covered == self.synced_bytes and cuts == self._synced_cuts) or self.dropped:
             return
         try:
             self.file.sync()
@@ -167,7 +170,7 @@ class Segment:
             if self.dropped:
                 return  # Retention or the cleaner removed it meanwhile; there is nothing left to keep.
             raise
-        self.synced_bytes = covered
+        self.synced_bytes, self._synced_cuts = covered, cuts
 
     def close(self) -> None:
         self._cache.discard(self._key)

@@ -339,10 +339,12 @@ class FakeDisk:
 
     def sync_folder(self, folder: str) -> None:
         with self.change("sync_folder", folder):
-            waiting = []
+            waiting: list[_Name] = []
             for name in self._pending_names:
                 if folder in (folder_of(name.path), folder_of(name.freed or name.path)):
                     name.apply(self._durable_names)
+                    # An older change of the same name must not come true after the newer one.
+                    waiting = [older for older in waiting if older.path not in (name.path, name.freed)]
                 else:
                     waiting.append(name)
             self._pending_names = waiting

@@ -19,12 +19,13 @@ from anabranch.testing.witness import Place, Witness
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 
-STEPS = 200
+STEPS = 150
 TOPICS = ("t0", "t1", "t2")
 PARTITIONS_MAX = 3
 GROUPS = ("g0", "g1")
 PAUSE_MS_MAX = 12
 SETTLE_MS = 3_000
+HOUSEKEEPING_MS = 6_000
 ROUNDS_MAX = 30
 ROOM_BYTES_MAX = 3_000
 
@@ -74,6 +75,7 @@ class Workload:
             Action(2, self._crash),
             Action(3, self._crash_soon),
             Action(2, self._restart),
+            Action(3, self._wait_for_housekeeping),
         )
         self._sync_may_fail = False
 
@@ -188,6 +190,9 @@ class Workload:
         self._topics[topic] = BUSY
         # Its producers stop; what they have under way may be answered either way.
         self._producers = [each for each in self._producers if each.place[0] != topic]
+        for (_, place), tried in self._commits.items():
+            if place[0] == topic:
+                tried.append(-1)  # They go with the topic; a death in between may leave them to the next one.
         pending = self.sim.delete_topic(topic)
         when_settled(pending, lambda done: self._topic_answered(topic, done, "responses", GONE))
 
@@ -205,8 +210,6 @@ class Workload:
         self._topics[topic] = GONE
         self._producers = [each for each in self._producers if each.place[0] != topic]
         self.witness.forget(topic)
-        for key in [key for key in self._commits if key[1][0] == topic]:
-            del self._commits[key]
 
     # --- producers and consumers -----------------------------------------------------------------------------------
 
@@ -286,6 +289,9 @@ class Workload:
             offset = answer["topics"][0]["partitions"][0]["committed_offset"]
             if offset not in tried:
                 raise SimulationError(f"{group} committed one of {tried} of {place} and reads {offset}")
+
+    def _wait_for_housekeeping(self) -> None:
+        self._pass_time(HOUSEKEEPING_MS)
 
     # --- faults ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,88 @@
+"""Defects that random runs have found, each as the shortest story that shows it."""
+
+import errno
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from anabranch.testing.simulator import Simulator, produced
+from anabranch.wire.error_codes import ErrorCode
+
+PRODUCER = 5
+
+
+@pytest.fixture(autouse=True)
+def _without_log_lines() -> Iterator[None]:
+    logging.disable(logging.ERROR)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture
+def sim() -> Iterator[Simulator]:
+    with Simulator(seed=1) as sim:
+        sim.run_until(sim.create_topic("t"))
+        yield sim
+
+
+def send(
+    sim: Simulator, values: list[bytes], sequence: int | None = None, acks: int = -1
+) -> tuple[ErrorCode, int]:
+    producer = (PRODUCER, 0, sequence) if sequence is not None else None
+    pending = sim.produce("t", 0, values, acks, producer)
+    sim.run_until(pending)
+    answer = produced(pending)
+    assert answer is not None
+    return answer
+
+
+def test_what_follows_a_refused_first_batch_does_not_take_its_place(sim: Simulator) -> None:
+    sim.disk.fail_next("write", errno.ENOSPC)
+    assert send(sim, [b"first"], sequence=0)[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert send(sim, [b"second"], sequence=1)[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(sim, [b"first"], sequence=0) == (ErrorCode.NONE, 0)
+    assert send(sim, [b"second"], sequence=1) == (ErrorCode.NONE, 1)
+
+
+def test_a_snapshot_of_producers_does_not_outlive_the_records_it_was_made_from(sim: Simulator) -> None:
+    sim.disk.fail_next("sync")
+    assert send(sim, [b"lost"])[0] is ErrorCode.KAFKA_STORAGE_ERROR
+    sim.restart(lose_power=True)  # The stop has left a snapshot that counts the lost record.
+    assert send(sim, [b"kept"], sequence=0) == (ErrorCode.NONE, 0)
+    sim.kill()
+    assert send(sim, [b"kept"], sequence=0) == (ErrorCode.NONE, 0)
+    assert sim.fetch_all("t", 0) == [(0, b"kept")]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_write_that_was_taken_back_stays_away_after_a_power_cut(seed: int) -> None:
+    with Simulator(seed) as sim:
+        sim.run_until(sim.create_topic("t"))
+        assert send(sim, [b"a" * 900]) == (ErrorCode.NONE, 0)
+        sim.disk.fail_next("create", errno.ENOSPC)
+        refused = [
+            sim.produce("t", 0, [b"b" * 700]),
+            sim.produce("t", 0, [b"c" * 900]),
+        ]  # One write, two segments.
+        for pending in refused:
+            sim.run_until(pending)
+            assert produced(pending) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+        assert send(sim, [b"d" * 1500]) == (ErrorCode.NONE, 1)
+        sim.crash()
+        assert sim.fetch_all("t", 0) == [(0, b"a" * 900), (1, b"d" * 1500)]
+
+
+def test_a_node_stops_although_its_disk_refuses_the_mark_of_a_clean_shutdown(sim: Simulator) -> None:
+    send(sim, [b"a"])
+    sim.disk.fail_next("write", errno.ENOSPC, path_contains="recovery-points")
+    sim.restart()
+    assert sim.fetch_all("t", 0) == [(0, b"a")]
+
+
+def test_a_topic_that_cannot_be_made_nor_swept_away_is_refused(sim: Simulator) -> None:
+    sim.disk.fail_next("create", errno.ENOSPC, path_contains="u-0")
+    sim.disk.fail_next("sync_folder")
+    body = sim.run_until(sim.create_topic("u"))
+    assert body is not None
+    assert body["topics"][0]["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
