@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 SENDFILE_BYTES_MIN = 16 * 1024
 """Below this a read and a copy cost less than a sendfile call of its own."""
 
+BYTES_WITHOUT_LIMIT = 2**62
+
 
 class Found:
     """What one partition has to say."""
@@ -98,7 +100,7 @@ class Fetch:
         """`_try` for those who wake us, whom a defect of ours must not keep from waking others."""
         try:
             return self._try(final)
-        except Exception as error:  # noqa: BLE001 - as in dispatch, it costs this connection and nobody else.
+        except Exception as error:
             logger.exception("a fetch failed while it waited: this is a defect")
             self._call.close(f"{type(error).__name__}: {error}")
             return True
@@ -116,7 +118,8 @@ class Fetch:
             self._verify(unverified)
             return True
         total = sum(each.slice.count for each in found if each.slice is not None)
-        if not final and total < self._bytes_min and not any(each.code for each in found):
+        is_short = total < self._bytes_min and not any(each.code or self._is_cut(each) for each in found)
+        if is_short and not final:
             return False
         self._read(found)
         self._answer(found)
@@ -167,6 +170,17 @@ class Fetch:
                 each.slice = part
                 left -= part.count
                 is_first = False
+
+    def _is_cut(self, found: Found) -> bool:
+        """Whether more is there than this answer may carry: batches stay whole, and a slice ends with its file."""
+        part, partition = found.slice, self._partition(found.item)
+        if part is None or partition is None:
+            return False
+        log, upto = partition.log, Offset(found.high_watermark)
+        active = log.segments[-1]
+        if part.file is not active.file and upto > active.base_offset:
+            return True
+        return log.slice(Offset(found.item.offset), BYTES_WITHOUT_LIMIT, upto).count > part.count
 
     def _read(self, found: list[Found]) -> None:
         """Small slices leave as bytes; where they cannot be read, the partition says so and the others go on."""

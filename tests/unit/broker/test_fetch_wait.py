@@ -1,0 +1,82 @@
+"""Fetches that wait: woken, timed out, gone."""
+
+from typing import Any
+
+from anabranch.broker.fetch_wait import FetchWaits
+from support.broker_bench import in_loop
+
+
+class FakePartition:
+    def __init__(self) -> None:
+        self.waiting_fetches: set[Any] = set()
+
+
+class Retry:
+    def __init__(self, *outcomes: bool) -> None:
+        self._outcomes = list(outcomes)
+        self.finals: list[bool] = []
+
+    def __call__(self, final: bool) -> bool:
+        self.finals.append(final)
+        return self._outcomes.pop(0)
+
+
+@in_loop
+async def test_woken_fetch_that_is_answered_leaves_all_its_partitions() -> None:
+    waits, one, other = FetchWaits(), FakePartition(), FakePartition()
+    retry = Retry(True)
+    waits.wait(retry, [one, other], 60_000)  # type: ignore[list-item]
+    waits.wake([one])  # type: ignore[list-item]
+    assert retry.finals == [False]
+    assert (one.waiting_fetches, other.waiting_fetches, waits.waiting) == (set(), set(), set())
+
+
+@in_loop
+async def test_woken_fetch_that_is_still_short_goes_on_waiting() -> None:
+    waits, one = FetchWaits(), FakePartition()
+    retry = Retry(False, True)
+    waits.wait(retry, [one], 60_000)  # type: ignore[list-item]
+    waits.wake([one])  # type: ignore[list-item]
+    assert len(one.waiting_fetches) == 1
+    waits.wake([one])  # type: ignore[list-item]
+    assert one.waiting_fetches == set()
+
+
+@in_loop
+async def test_fetch_of_two_woken_partitions_is_tried_once() -> None:
+    waits, one, other = FetchWaits(), FakePartition(), FakePartition()
+    retry = Retry(True, True)
+    waits.wait(retry, [one, other], 60_000)  # type: ignore[list-item]
+    waits.wake([one, other])  # type: ignore[list-item]
+    assert retry.finals == [False]
+
+
+@in_loop
+async def test_deadline_is_the_last_try() -> None:
+    waits, one = FetchWaits(), FakePartition()
+    retry = Retry(True)
+    fetch = waits.wait(retry, [one], 60_000)  # type: ignore[list-item]
+    fetch.end()
+    assert (retry.finals, one.waiting_fetches) == ([True], set())
+
+
+@in_loop
+async def test_fetch_whose_client_is_gone_is_never_tried() -> None:
+    waits, one = FetchWaits(), FakePartition()
+    retry = Retry()
+    fetch = waits.wait(retry, [one], 0)  # type: ignore[list-item]
+    fetch.leave()
+    fetch.leave()
+    waits.wake([one])  # type: ignore[list-item]
+    assert (retry.finals, fetch._timer.cancelled()) == ([], True)
+
+
+@in_loop
+async def test_stop_ends_everybodys_waiting() -> None:
+    waits, one = FetchWaits(), FakePartition()
+    retries = [Retry(True), Retry(True)]
+    for retry in retries:
+        waits.wait(retry, [one], 60_000)  # type: ignore[list-item]
+    waits.end_all()
+    assert [retry.finals for retry in retries] == [[True], [True]]
+    assert waits.waiting == set()
