@@ -9,6 +9,7 @@
 Partitions are named by topic id and number, so that a topic made again under an old name inherits nothing.
 """
 
+import logging
 import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -26,6 +27,8 @@ from anabranch.log.checkpoint import (
 )
 from anabranch.log.files import Files
 from anabranch.values import Offset
+
+logger = logging.getLogger(__name__)
 
 
 def partition_key(topic_id: uuid.UUID, partition: int) -> str:
@@ -58,7 +61,9 @@ class StoredState:
         """Read everything, and take the mark of a clean shutdown away: from here on a crash is a crash."""
         self.was_clean = read_checkpoint(self._files, self._clean_path).value is not None
         self.recovery_points, _ = read_recovery_points(self._files, self._recovery_path, self._boot)
-        self.start_offsets, _ = read_offsets(self._files, self._starts_path)
+        self.start_offsets, reason = read_offsets(self._files, self._starts_path)
+        if reason is not None and self._files.exists(self._starts_path):
+            logger.error("%s is lost (%s): deleted records may be back", self._starts_path, reason)
         self.cleaner_offsets, _ = read_offsets(self._files, self._cleaner_path)
         if self._files.exists(self._clean_path):
             self._files.unlink(self._clean_path)
@@ -66,7 +71,12 @@ class StoredState:
 
     def identity(self, broker_id: int, new_id: uuid.UUID) -> NodeIdentity:
         """Who this folder belongs to; decided at its first start."""
-        known, _ = read_checkpoint(self._files, self._node_path)
+        known, reason = read_checkpoint(self._files, self._node_path)
+        if known is None and self._files.exists(self._node_path):
+            raise StorageError(
+                f"{self._node_path} says who this data folder belongs to, but {reason}: restore it from a backup, or "
+                "remove it to let the folder begin a cluster of its own."
+            )
         if known is None:
             identity = NodeIdentity(new_id.hex[:22], uuid.uuid5(new_id, "directory").hex, broker_id)
             write_checkpoint(self._files, self._node_path, identity._asdict())
