@@ -105,7 +105,14 @@ def check_contents(
     codec = _CODEC_OF_NAME.get(settings.compression_type, header.codec)
     changed: bytes | None = None
     if codec != header.codec:
+        if len(payload) > unpacked_bytes_max:
+            raise BatchTooLargeError(f"{len(payload)} bytes of records are too many to recompress here.")
         changed = recompressed(batch, codec, _level(settings, codec), unpacked_bytes_max)
+        if len(changed) > settings.max_message_bytes:
+            raise BatchTooLargeError(
+                f"Recompressed, the batch has {len(changed)} bytes; the topic's max.message.bytes is "
+                f"{settings.max_message_bytes}."
+            )
     if settings.is_log_append_time:
         changed = with_log_append_time(changed if changed is not None else batch, now_ms)
     if changed is None:
