@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test fuzz bench compat
+.PHONY: help setup run check test sim fuzz bench compat
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ check: $(STAMP) ## format, lint, types, import directions
 
 test: $(STAMP) ## every test
 	$(BIN)/pytest -n 2 --dist loadfile
+
+sim: $(STAMP) ## repeat one run of the simulator: make sim SEED=7
+	$(BIN)/python -m anabranch.testing.simulator $(or $(SEED),0)
 
 fuzz: $(STAMP) ## spoiled requests against a node: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py

@@ -3,11 +3,10 @@
 A seed that fails here is repeated, with its trace, by `make sim SEED=<seed>`.
 """
 
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -21,14 +20,6 @@ from anabranch.testing.workload import Workload
 SEEDS = 200
 SEEDS_PER_TEST = 20
 MUTANT_SEEDS = 60
-
-
-@pytest.fixture(autouse=True)
-def _without_log_lines() -> Iterator[None]:
-    """A run fails thousands of writes on purpose; each would be a line in the report."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def run(seed: int, flush: str = "always") -> list[str]:
@@ -129,18 +120,4 @@ def test_forgetting_producers_at_a_restart_is_caught(monkeypatch: pytest.MonkeyP
 
 def test_not_syncing_folders_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeDisk, "sync_folder", lambda disk, folder: None)
-    first_caught()
-
-
-def test_showing_what_recovery_found_before_it_is_synced_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    sync = Log.sync
-    open_partition = PartitionOpener.open
-
-    def unsynced(*arguments: object, **options: object) -> object:
-        with monkeypatch.context() as patched:
-            patched.setattr(Log, "sync", lambda log: log.end_offset)
-            return open_partition(*arguments, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(PartitionOpener, "open", unsynced)
-    assert Log.sync is sync
     first_caught()

@@ -1,7 +1,6 @@
 """Defects that random runs have found, each as the shortest story that shows it."""
 
 import errno
-import logging
 from collections.abc import Iterator
 
 import pytest
@@ -10,13 +9,6 @@ from anabranch.testing.simulator import Simulator, produced
 from anabranch.wire.error_codes import ErrorCode
 
 PRODUCER = 5
-
-
-@pytest.fixture(autouse=True)
-def _without_log_lines() -> Iterator[None]:
-    logging.disable(logging.ERROR)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

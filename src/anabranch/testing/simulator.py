@@ -314,10 +314,13 @@ class _Defects(logging.Handler):
     @contextmanager
     def watching(self) -> Iterator[None]:
         logger = logging.getLogger("anabranch")
+        propagates = logger.propagate
         logger.addHandler(self)
+        logger.propagate = False  # A run fails thousands of writes on purpose; nobody wants to read of each.
         try:
             yield
         finally:
+            logger.propagate = propagates
             logger.removeHandler(self)
 
     def check(self) -> None:
