@@ -27,9 +27,11 @@ class WireNode(NodeProcess):
         return [*super()._command(), "--log-level", "info"]
 
     def start(self) -> "WireNode":
+        is_new = not self.data_folder.exists()
         super().start()
-        with RawClient(self.bootstrap) as client:
-            client.create_topic(BYSTANDER_TOPIC)
+        if is_new:
+            with RawClient(self.bootstrap) as client:
+                client.create_topic(BYSTANDER_TOPIC)
         return self
 
     def __enter__(self) -> "WireNode":

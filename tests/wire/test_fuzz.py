@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,7 @@ ANSWER_SECONDS_MAX = 0.05
 GROWTH_BYTES_MAX = 128 * MIB
 SERVED_SECONDS_MAX = 5.0
 PARTITIONS_MAX = 20
+RELOAD_SECONDS_MAX = 10.0
 
 # Topics made by chance would grow the node, as they should: that is no matter of bad input.
 SETTINGS = {
@@ -181,17 +183,45 @@ def test_after_the_fuzzing_every_api_answers_as_before(fuzzed: WireNode) -> None
                 exchange(client, api.versions[-1], world)
 
 
-def test_the_fuzzed_node_holds_no_connection_of_those_who_left(fuzzed: WireNode) -> None:
-    sockets = [
-        name
-        for name in os.listdir(f"/proc/{fuzzed.pid}/fd")
-        if _target(fuzzed.pid, name).startswith("socket:")
+def test_the_fuzzed_node_starts_again_with_everything_it_had(fuzzed: WireNode) -> None:
+    log_position = fuzzed.log_size()
+    before = inventory(fuzzed)
+    fuzzed.stop()
+    fuzzed.start()
+    missing = before
+    end = time.monotonic() + RELOAD_SECONDS_MAX
+    while missing and time.monotonic() < end:
+        missing = before - inventory(fuzzed)
+    assert missing == set()
+    fuzzed.check_served()
+    assert fuzzed.defects_since(log_position) == []
+
+
+def inventory(node: WireNode) -> set[str]:
+    """Every topic with the first and last offsets of its partitions, every group with what it committed."""
+    with RawClient(node.bootstrap) as client:
+        topics = client.ask(ApiKey.METADATA, 9, {"topics": None})["topics"]
+        asked = [
+            {"name": topic["name"], "partitions": [each["partition_index"] for each in topic["partitions"]]}
+            for topic in topics
+        ]
+        groups = [group["group_id"] for group in client.ask(ApiKey.LIST_GROUPS, 4, {})["groups"]]
+        wanted = [{"group_id": group, "topics": None} for group in groups]
+        committed = client.ask(ApiKey.OFFSET_FETCH, 8, {"groups": wanted})["groups"]
+        kept = {repr(group) for group in committed if group["topics"]}
+        return kept | list_offsets(client, asked, -2) | list_offsets(client, asked, -1)
+
+
+def list_offsets(client: RawClient, asked: list[dict[str, Any]], timestamp: int) -> set[str]:
+    topics = [
+        {
+            "name": topic["name"],
+            "partitions": [
+                {"partition_index": index, "timestamp": timestamp} for index in topic["partitions"]
+            ],
+        }
+        for topic in asked
+        if topic["name"] != "__consumer_offsets"  # Members that leave are noted there after the count.
     ]
-    assert len(sockets) < 10, sockets
-
-
-def _target(pid: int, name: str) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/{name}")
-    except FileNotFoundError:
-        return ""
+    answer = client.ask(ApiKey.LIST_OFFSETS, 7, {"replica_id": -1, "topics": topics})
+    return {f"{timestamp}: {topic}" for topic in answer["topics"]}

@@ -281,6 +281,31 @@ def test_an_idle_connection_is_closed_after_its_time_and_not_before(hasty: Hasty
         client.expect_closed()
 
 
+def test_a_client_that_hung_up_while_it_was_not_read_is_noticed(hasty: HastyNode) -> None:
+    """A long poll holds the connection, and what was sent behind it fills the buffer: the end is not seen."""
+    with RawClient(hasty.bootstrap) as client:
+        client.create_topic("quiet")
+        waiting = frame(ApiKey.FETCH, 12, fetch_body("quiet", 0, 0, wait_ms=2**31 - 1))
+        client.send_bytes(waiting * 500)
+        wait_until(lambda: hasty.buffered_bytes() > 1000, "what follows the first waits")
+    hasty.clock.ahead_ms += 31_000
+    wait_until(lambda: hasty.connection_count() == 0, "the connection is let go")
+
+
+def test_a_client_that_waits_long_for_its_answer_is_kept(hasty: HastyNode) -> None:
+    with RawClient(hasty.bootstrap) as client, RawClient(hasty.bootstrap) as writer:
+        writer.create_topic("quiet")
+        waiting = frame(ApiKey.FETCH, 12, fetch_body("quiet", 0, 0, wait_ms=2**31 - 1))
+        client.send_bytes(waiting * 500)
+        wait_until(lambda: hasty.buffered_bytes() > 1000, "what follows the first waits")
+        for _ in range(3):
+            hasty.clock.ahead_ms += 300_000
+            writer.ask(ApiKey.API_VERSIONS, 0, {})
+        writer.produce("quiet", 0, batch_of(b"x"))
+        for _ in range(500):
+            assert client.receive_frame()[:4] == (1).to_bytes(4, "big")
+
+
 def test_a_reader_that_takes_nothing_is_closed_after_the_idle_time(hasty: HastyNode) -> None:
     with RawClient(hasty.bootstrap) as client:
         client.create_topic("unread")

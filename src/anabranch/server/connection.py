@@ -11,6 +11,7 @@ States: open, closing (answers what it has accepted, reads no more), closed.
 import asyncio
 import contextlib
 import logging
+import select
 import socket
 from collections import deque
 from typing import TYPE_CHECKING
@@ -118,11 +119,19 @@ class Connection:
                 return f"a frame stopped arriving {silent_ms} ms ago"
             if frame_ms > frame_ms_max + len(self._buffer) // FRAME_BYTES_PER_MS_MIN:
                 return f"after {frame_ms} ms only {len(self._buffer)} bytes of a frame are here"
+        if not self._is_reading and silent_ms > frame_ms_max and self._is_hung_up():
+            return "the client closed the connection long ago"
         if self.is_idle and silent_ms > idle_ms_max:
             return f"idle for {silent_ms} ms"
         if self._out and now_ms - self._last_write_ms > idle_ms_max:
             return f"nobody took an answer for {now_ms - self._last_write_ms} ms"
         return None
+
+    def _is_hung_up(self) -> bool:
+        """Whether the client is gone: asked while nothing is read, when nobody would notice."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def shrink(self) -> None:
         """Let go of a buffer that holds nothing: nobody has used it for a while, or others need the room."""
