@@ -105,11 +105,15 @@ class Broker:
             # Groups stay unavailable rather than starting from half of their offsets.
             logger.exception("the groups cannot be read back: run `anabranch log verify` on the stopped node")
             return
+        except Exception:
+            logger.exception("the groups cannot be read back: this is a defect")
+            return
         self._driver.start()
 
     async def drain(self) -> None:
         """The node stops: let nobody wait for what will not come."""
         if self._loading is not None:
+            self._loading.cancel()  # A long log need not be read to its end for nobody.
             await asyncio.gather(self._loading, return_exceptions=True)
         self._driver.stop()
         self.groups.close()
