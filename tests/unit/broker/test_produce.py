@@ -1,0 +1,166 @@
+"""Produce: one answer for all partitions, in the order of a producer's requests."""
+
+from typing import Any
+
+import pytest
+
+from anabranch.record.compression import Codec
+from anabranch.testing.in_process_client import InProcessClient, Pending
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode
+from support.broker_bench import Bench, batch_of, in_loop, turn
+from support.workers import HeldWorkers
+
+VERSION = 9
+
+
+def produce(bench: Bench, *batches: tuple[str, int, bytes | None], acks: int = -1, **fields: Any) -> Pending:
+    topics = [
+        {"name": topic, "partition_data": [{"index": index, "records": records}]}
+        for topic, index, records in batches
+    ]
+    body = {"acks": acks, "timeout_ms": 1000, "topic_data": topics, **fields}
+    return InProcessClient(bench.broker).send(ApiKey.PRODUCE, VERSION, body)
+
+
+def rows(pending: Pending) -> list[tuple[int, int]]:
+    """(error code, base offset) of each partition."""
+    assert pending.body is not None, pending.closed_because
+    return [
+        (row["error_code"], row["base_offset"])
+        for topic in pending.body["responses"]
+        for row in topic["partition_responses"]
+    ]
+
+
+def bomb(value_bytes: int = 3_000_000) -> bytes:
+    """Small as sent, too large to be unpacked on the loop."""
+    return bytes(batch_of(bytes(value_bytes), codec=Codec.GZIP))
+
+
+@in_loop
+async def test_all_partitions_are_answered_together() -> None:
+    bench = Bench()
+    await bench.topic("t", 2)
+    pending = produce(bench, ("t", 0, bytes(batch_of(b"a"))), ("t", 1, bytes(batch_of(b"b"))), ("u", 0, b"x"))
+    assert not pending.is_settled
+    await turn()
+    assert rows(pending) == [(0, 0), (0, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+
+@in_loop
+async def test_partition_named_twice_is_written_once() -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    pending = produce(bench, ("t", 0, bytes(batch_of(b"a"))), ("t", 0, bytes(batch_of(b"b"))))
+    await turn()
+    assert rows(pending) == [(0, 0), (ErrorCode.INVALID_REQUEST, -1)]
+    assert partition.log.end_offset == 1
+
+
+@in_loop
+async def test_acks_none_is_not_answered_and_a_failure_closes_the_connection() -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    fine = produce(bench, ("t", 0, bytes(batch_of())), acks=0)
+    bad = produce(bench, ("u", 0, bytes(batch_of())), acks=0)
+    await turn()
+    assert (fine.body, fine.closed_because, partition.log.end_offset) == (None, None, 1)
+    assert "acks=0" in (bad.closed_because or "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS),
+        ({"transactional_id": "x"}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_request_as_a_whole_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
+    @in_loop
+    async def body() -> None:
+        bench = Bench()
+        partition = await bench.topic("t")
+        pending = produce(bench, ("t", 0, bytes(batch_of())), **fields)
+        await turn()
+        assert rows(pending) == [(code, -1)]
+        assert partition.log.end_offset == 0
+
+    body()
+
+
+@in_loop
+async def test_group_log_takes_nothing_from_clients() -> None:
+    bench = Bench(offsets_topic_num_partitions=1)
+    state = await bench.topics.create_on_use("__consumer_offsets")
+    pending = produce(bench, ("__consumer_offsets", 0, bytes(batch_of())))
+    await turn()
+    assert rows(pending) == [(ErrorCode.INVALID_TOPIC_EXCEPTION, -1)]
+    assert state.partitions[0].log.end_offset == 0
+
+
+@in_loop
+async def test_large_batch_is_unpacked_in_a_worker_and_then_written() -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    workers = HeldWorkers()
+    bench.broker.workers = workers
+    pending = produce(bench, ("t", 0, bomb()))
+    await turn()
+    assert (pending.is_settled, len(workers.heavies)) == (False, 1)
+    workers.run_heavy()
+    await turn()
+    assert rows(pending) == [(0, 0)]
+    assert partition.log.end_offset == 1
+
+
+@in_loop
+async def test_batch_whose_topic_went_while_it_was_unpacked_is_refused() -> None:
+    bench = Bench()
+    await bench.topic("t")
+    workers = HeldWorkers()
+    bench.broker.workers = workers
+    pending = produce(bench, ("t", 0, bomb()))
+    await bench.topics.delete("t")
+    again = await bench.topic("t")
+    workers.run_heavy()
+    await turn()
+    assert rows(pending) == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+    assert (again.log.end_offset, bench.core.queue.bytes_held) == (0, 0)
+
+
+@in_loop
+async def test_batch_that_unpacks_to_too_much_is_refused_by_the_worker() -> None:
+    bench = Bench(batch_decompressed_bytes_max=2_000_000)
+    await bench.topic("t")
+    pending = produce(bench, ("t", 0, bomb()))
+    await turn()
+    assert rows(pending) == [(ErrorCode.MESSAGE_TOO_LARGE, -1)]
+
+
+@in_loop
+async def test_producer_whose_disk_hangs_is_told_when_its_time_is_up() -> None:
+    bench = Bench(flush="always")
+    partition = await bench.topic("t")
+    workers = HeldWorkers()
+    bench.core.syncer._workers = workers
+    pending = produce(bench, ("t", 0, bytes(batch_of())))
+    await turn()
+    partition.time_out(bench.clock.monotonic_ms() + 999)
+    assert not pending.is_settled
+    partition.time_out(bench.clock.monotonic_ms() + 1000)
+    assert rows(pending) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+    assert bench.core.queue.bytes_held == 0
+    workers.run_sync()  # Late, but the record is safe all the same, and nobody is answered twice.
+    assert partition.high_watermark == 1
+
+
+@in_loop
+async def test_log_append_time_is_told() -> None:
+    bench = Bench()
+    await bench.topic("t", message_timestamp_type="LogAppendTime")
+    pending = produce(bench, ("t", 0, bytes(batch_of())))
+    await turn()
+    assert pending.body is not None
+    row = pending.body["responses"][0]["partition_responses"][0]
+    assert row["log_append_time_ms"] == bench.clock.wall_ms()
