@@ -4,14 +4,14 @@ import random
 from pathlib import Path
 
 import pytest
-from support.node_process import NodeProcess
-from support.raw_client import RawClient
 
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import records_of
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
+from support.node_process import NodeProcess
+from support.raw_client import RawClient
 
 TOPIC = "damaged"
 BATCHES = 60
@@ -45,7 +45,10 @@ def _fetch(client: RawClient, offset: int) -> tuple[int, bytes]:
         "min_bytes": 1,
         "max_bytes": 2**20,
         "topics": [
-            {"topic": TOPIC, "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1}]}
+            {
+                "topic": TOPIC,
+                "partitions": [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1}],
+            }
         ],
     }
     row = client.ask(ApiKey.FETCH, 11, body)["responses"][0]["partitions"][0]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+
 from support.node_process import NodeProcess
 
 DISK_BYTES = 24 * 2**20
@@ -21,7 +22,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
     )
     if mounted.returncode:
         reason = f"a small disk needs the right to mount one: {mounted.stderr.strip()}"
@@ -46,7 +49,9 @@ def _produce(bootstrap: str, values: list[bytes]) -> tuple[list[bytes], list[con
         else:
             errors.append(error)
 
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all", "retries": 0, "linger.ms": 0})
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "acks": "all", "retries": 0, "linger.ms": 0}
+    )
     for value in values:
         producer.produce(TOPIC, value, partition=0, on_delivery=on_delivery)
         producer.flush(10)

@@ -4,12 +4,13 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from pathlib import Path
 
 import confluent_kafka
+
 from support.node_process import NodeProcess
+from support.waiting import wait_until
 
 TOPIC, PARTITIONS, RECORDS = "churned", 12, 3000
 MEMBERS, CHANGES = 10, 12
@@ -35,7 +36,9 @@ class Members:
         with output.open("wb") as stream, output.with_suffix(".err").open("wb") as errors:
             self._running.append(
                 subprocess.Popen(
-                    [sys.executable, str(script), self._bootstrap, TOPIC, "churn"], stdout=stream, stderr=errors
+                    [sys.executable, str(script), self._bootstrap, TOPIC, "churn"],
+                    stdout=stream,
+                    stderr=errors,
                 )
             )
 
@@ -50,14 +53,20 @@ class Members:
         for process in self._running:
             process.wait(20)
 
-    def listen(self) -> None:
-        """Take in the whole lines that have appeared since the last time."""
+    def listen(self) -> set[str]:
+        """Take in the whole lines that have appeared since the last time; all values processed so far."""
         for output in self._outputs:
             data = output.read_bytes()
             whole = data.rfind(b"\n") + 1
             for line in data[self._read[output] : whole].splitlines():
                 self._note(json.loads(line))
             self._read[output] = whole
+        return self.processed
+
+    def generation(self) -> int:
+        """The newest one that anybody has told of."""
+        self.listen()
+        return max(self.owners, default=0)
 
     def _note(self, said: dict[str, object]) -> None:
         if "values" in said:
@@ -75,28 +84,26 @@ def _fill(bootstrap: str) -> set[str]:
     return {str(number) for number in range(RECORDS)}
 
 
+def _churn(members: Members, rng: random.Random) -> None:
+    for _ in range(MEMBERS):
+        members.join()
+    for _ in range(CHANGES):
+        before = members.generation()
+        wait_until(lambda before=before: members.generation() > before, "a new generation", 30)
+        members.end_one(rng)
+        members.join()
+
+
 def test_ten_members_with_churn_share_every_partition_and_process_everything(tmp_path: Path) -> None:
     rng = random.Random(11)
     with NodeProcess(tmp_path, SETTINGS) as node:
         written = _fill(node.bootstrap)
         members = Members(node.bootstrap, tmp_path)
-        for _ in range(MEMBERS):
-            members.join()
-        for _ in range(CHANGES):
-            generation_before = max(members.owners, default=0)
-            deadline = time.monotonic() + 30
-            while max(members.owners, default=0) == generation_before:
-                assert time.monotonic() < deadline, "the group did not settle on a new generation"
-                time.sleep(0.02)
-                members.listen()
-            members.end_one(rng)
-            members.join()
-        deadline = time.monotonic() + 60
-        while members.processed != written:
-            assert time.monotonic() < deadline, f"{len(written - members.processed)} records were never processed"
-            time.sleep(0.02)
-            members.listen()
-        members.end_all()
+        try:
+            _churn(members, rng)
+            wait_until(lambda: members.listen() == written, "every record to be processed", 60)
+        finally:
+            members.end_all()
         members.listen()
     assert len(members.owners) > CHANGES // 2
     shared = [

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import confluent_kafka
+
 from support.node_process import NodeProcess
 
 CYCLES = 20
@@ -56,7 +57,9 @@ def _prefill(bootstrap: str, acknowledged: Acknowledged) -> None:
     assert producer.flush(30) == 0
 
 
-def _produce_until(stop: threading.Event, producer: confluent_kafka.Producer, acknowledged: Acknowledged) -> None:
+def _produce_until(
+    stop: threading.Event, producer: confluent_kafka.Producer, acknowledged: Acknowledged
+) -> None:
     number = 0
     while not stop.is_set():
         try:
@@ -84,7 +87,9 @@ def _read_all(bootstrap: str) -> dict[int, list[tuple[int, bytes]]]:
         read[partition] = []
     consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
     deadline = time.monotonic() + 60
-    while any(not rows or rows[-1][0] < ends[partition] - 1 for partition, rows in read.items() if ends[partition]):
+    while any(
+        not rows or rows[-1][0] < ends[partition] - 1 for partition, rows in read.items() if ends[partition]
+    ):
         assert time.monotonic() < deadline, "reading everything back took over a minute"
         for message in consumer.consume(5000, 0.5):
             assert message.error() is None, message.error()
@@ -127,7 +132,9 @@ def test_every_acknowledged_record_survives_twenty_kills(tmp_path: Path) -> None
     )
     for partition, rows in read.items():
         offsets = [offset for offset, _ in rows]
-        assert offsets == sorted(set(offsets)), f"offsets of partition {partition} are not unique and in order"
+        assert offsets == sorted(set(offsets)), (
+            f"offsets of partition {partition} are not unique and in order"
+        )
     kept = {(partition, offset): value for partition, rows in read.items() for offset, value in rows}
     lost = [place for place, value in acknowledged.values.items() if kept.get(place) != value]
     assert not lost, f"{len(lost)} acknowledged records are gone or changed, such as {lost[:5]}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from typing import NamedTuple, Protocol
 
-from .waiting import wait_until
+from support.waiting import wait_until
 
 PARTITIONS = 4
 

@@ -19,10 +19,11 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
+from support.waiting import wait_until
+
 from . import scenarios
 from .samples import CODECS, SAMPLES, TIMESTAMP_MS_FIRST, Sample, with_key_or_value
 from .scenarios import PARTITIONS, Seen
-from .waiting import wait_until
 
 T = TypeVar("T")
 Run = Callable[[Coroutine[Any, Any, T]], T]

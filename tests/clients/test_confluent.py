@@ -28,10 +28,11 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from support.waiting import wait_until
+
 from . import scenarios
 from .samples import CODECS, SAMPLES, TIMESTAMP_MS_FIRST, Sample
 from .scenarios import PARTITIONS, Seen
-from .waiting import wait_until
 
 ANSWER_S_MAX = 15.0
 

@@ -16,10 +16,11 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from kafka.errors import TopicAlreadyExistsError
 
+from support.waiting import wait_until
+
 from . import scenarios
 from .samples import CODECS, SAMPLES, TIMESTAMP_MS_FIRST, Sample, with_key_or_value, without_null_headers
 from .scenarios import PARTITIONS, Seen
-from .waiting import wait_until
 
 ANSWER_S_MAX = 15.0
 POLL_MS = 500  # long enough for a rebalance, short enough to wait for

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from support.waiting import wait_until
+
 from .registries import or_skip, program
 from .samples import CODECS
-from .waiting import wait_until
 
 pytestmark = pytest.mark.interop
 
