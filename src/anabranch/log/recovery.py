@@ -126,7 +126,9 @@ class Opener:
             return None if self._is_trusted(following) else self._scan_sealed(segment, following, seal)
         if not segment.published_bytes:
             return f"{segment.file.path} is empty but not the last"
-        return None if self._is_trusted(following) else self._scan_sealed(segment, following, None)
+        # Without a seal nobody has said how long it is: even if all its records are known to be whole, a write
+        # that failed may have left bytes behind them.
+        return None if self.clean else self._scan_sealed(segment, following, None)
 
     def _doubt(self, segment: Segment, following: Offset) -> None:
         """A process that was killed leaves whole segments in the page cache: the next sync must reach them."""
@@ -145,7 +147,11 @@ class Opener:
         for batches in scan:
             tail.note(batches)
         self.result.scanned_bytes += scan.position
-        if scan.reason is not None:
+        if scan.reason is not None and seal is None and scan.next_offset == following:
+            # A write that was taken back; the log goes on in the next file.
+            self._cut(segment, scan, segment.published_bytes)
+            segment.published_bytes = segment.synced_bytes = scan.position
+        elif scan.reason is not None:
             return f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}"
         # A seal has the word of the process that wrote it; the cleaner leaves gaps, and says so by a seal.
         if scan.next_offset < following and seal is None and not self.config.compacted:

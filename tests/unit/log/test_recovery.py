@@ -49,6 +49,20 @@ def test_the_scan_begins_near_the_recovery_point(open_log: Open, disk: FakeDisk)
     assert again.max_timestamp() == (249, NOW_MS + 249, 3)
 
 
+def test_bytes_of_a_failed_write_before_the_next_segment_are_cut_and_nothing_else(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    written = fill(open_log(), 3)
+    whole = b"".join(written)
+    torn, following = make_batch(3, value_bytes=500)[0], make_batch(3)[0]
+    disk.kill()
+    disk.write(LOG, whole + torn[:300])
+    disk.write(f"{FOLDER}/{3:020d}.log", following)
+    log = open_log(point=3)
+    assert read_all(log) == [*written, bytes(following)]
+    assert (disk.size(LOG), log.quarantined) == (len(whole), [])
+
+
 def test_a_log_cut_by_hand_below_its_recovery_point_still_opens(open_log: Open, disk: FakeDisk) -> None:
     log = open_log(index_interval_bytes=100)
     written = fill(log, 20)
