@@ -5,18 +5,21 @@ How far each log is clean is kept in `cleaner-offsets`; losing that costs a run,
 batch is left alone and reported, once per process: the cleaner never rewrites what it cannot trust.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anabranch.broker.partition import Partition
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.errors import CorruptDataError, WorkStoppedError
+from anabranch.errors import CorruptDataError, StorageError, WorkStoppedError
 from anabranch.log.cleaner import CleanPlan, KeysMapped, map_keys, most_urgent, plan, rewrite
 from anabranch.log.segment import Segment
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
 
 BYTES_PER_KEY = 112
 """What one key of the cleaner's map takes: a digest, a number and their places in a dict."""
@@ -32,26 +35,24 @@ class Cleaning:
         self.bytes_dropped_total = 0
 
     async def clean_all(self) -> None:
-        """Clean until nothing is due any more."""
-        while not self._is_stopping() and await self._clean_one():
-            pass
-
-    async def _clean_one(self) -> bool:
-        due = self._most_urgent()
-        if due is None:
-            return False
-        await self._run(*due)
-        return True
+        """Clean until nothing is due any more. A log that the disk refuses to rewrite does not hold up the others."""
+        refused: set[Partition] = set()
+        while not self._is_stopping() and (due := self._most_urgent(refused)) is not None:
+            try:
+                await self._run(*due)
+            except (StorageError, OSError) as error:
+                logger.warning("%s cannot be cleaned now: %s", due[0].id, error)
+                refused.add(due[0])
 
     def _is_stopping(self) -> bool:
         return self._broker.housekeeping.is_stopping
 
-    def _most_urgent(self) -> tuple[Partition, CleanPlan] | None:
+    def _most_urgent(self, refused: set[Partition]) -> tuple[Partition, CleanPlan] | None:
         now_ms = self._broker.clock.wall_ms()
         partitions, plans = [], []
         for partition in self._broker.topics.partitions():
             key = self._broker.key_of(partition)
-            if not partition.is_compacted or key in self._damaged:
+            if not partition.is_compacted or key in self._damaged or partition in refused:
                 continue
             first_dirty = max(self._clean_upto.get(key, Offset(0)), partition.log.start_offset)
             candidate = plan(partition.log, first_dirty, now_ms, self._is_stopping)

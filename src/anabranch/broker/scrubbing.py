@@ -39,6 +39,8 @@ class Scrubbing:
                 return
             self._turn += 1
             partition = partitions[self._turn % len(partitions)]
+            if partition.is_gone:
+                continue
             step = self._scrubbers[partition].next_step(partition.log, allowed)
             if step is None:
                 continue
