@@ -123,12 +123,14 @@ class Node:
     async def stop(self) -> None:
         """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
         self.listener.stop_accepting()
-        if self._http is not None:
-            await self._http.close()
-        await self.broker.drain()
-        await self.listener.close(STOP_SECONDS_MAX)
-        await self.broker.close()
-        self._let_go()
+        try:
+            if self._http is not None:
+                await self._http.close()
+            await self.broker.drain()
+            await self.listener.close(STOP_SECONDS_MAX)
+            await self.broker.close()
+        finally:
+            self._let_go()
 
     def _let_go(self) -> None:
         if self._workers is not None:
