@@ -1,7 +1,7 @@
 """Workers without threads: a task runs when it is handed over, or when the test says so."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 Task = Callable[[], Any]
@@ -26,6 +26,9 @@ class InlineWorkers:
     def heavy(self, task: Task, done: Done) -> None:
         _run(task, done)
 
+    def side_by_side(self, tasks: Iterable[Task]) -> list[Any]:
+        return [task() for task in tasks]
+
     def close(self) -> None:
         pass
 
@@ -48,6 +51,9 @@ class HeldWorkers:
 
     def run_heavy(self) -> None:
         _run(*self.heavies.popleft())
+
+    def side_by_side(self, tasks: Iterable[Task]) -> list[Any]:
+        return [task() for task in tasks]
 
     def close(self) -> None:
         pass

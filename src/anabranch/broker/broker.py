@@ -7,6 +7,7 @@ closes every log and leaves the mark of a clean shutdown. In between it mostly h
 import asyncio
 import logging
 import uuid
+from functools import partial
 
 from anabranch.broker.call import Client
 from anabranch.broker.core import BrokerCore
@@ -124,12 +125,10 @@ class Broker:
         """Close every log; the mark of a clean shutdown is left only if all of them closed cleanly."""
         await self.core.syncer.idle()
         error = CoordinatorNotAvailableError("The node stops.")
-        is_clean = True
         partitions = [*self.topics.partitions(), self.metadata.partition]
         for partition in partitions:
             partition.abandon(error)
-            is_clean &= self._close(partition)
-        if is_clean:
+        if all(self.workers.side_by_side(partial(self._close, partition) for partition in partitions)):
             self._mark_clean(partitions)
 
     def _mark_clean(self, partitions: list[Partition]) -> None:

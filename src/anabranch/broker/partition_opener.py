@@ -56,6 +56,11 @@ class PartitionOpener:
         self._state = state
         self._index_cache = IndexCache()
 
+    @property
+    def is_recovering(self) -> bool:
+        """The last process did not stop cleanly: every log is looked at and synced before it opens."""
+        return not self._state.was_clean
+
     def open(
         self,
         partition_id: TopicPartition,

@@ -10,6 +10,7 @@ import logging
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NoReturn
 
 from anabranch.broker.core import BrokerCore
@@ -80,11 +81,16 @@ class Topics:
         self._folders.sweep(self._metadata.table.topics.values())
         for topic in self._metadata.table.topics.values():
             settings = TopicSettings.from_overrides(self._settings, topic.overrides)
-            partitions = [
-                self._opener.open(TopicPartition(topic.name, index), topic.topic_id, settings)
-                for index in range(topic.partition_count)
-            ]
-            self._register(TopicState(topic, settings, partitions))
+            self._register(TopicState(topic, settings, self._open_known(topic, settings)))
+
+    def _open_known(self, topic: Topic, settings: TopicSettings) -> list[Partition]:
+        openings = [
+            partial(self._opener.open, TopicPartition(topic.name, index), topic.topic_id, settings)
+            for index in range(topic.partition_count)
+        ]
+        if self._opener.is_recovering and len(openings) > 1:
+            return self._core.workers.side_by_side(openings)
+        return [opening() for opening in openings]
 
     def _register(self, state: TopicState) -> None:
         self._states[state.topic.name] = state

@@ -6,9 +6,11 @@ thread with the result or the exception. The simulator hands in its own `Workers
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
+
+SIDE_BY_SIDE_THREADS = 16
 
 Result = TypeVar("Result")
 Done = Callable[[Result | None, BaseException | None], None]
@@ -18,6 +20,13 @@ class Workers(Protocol):
     def sync(self, task: Callable[[], Result], done: Done[Result]) -> None: ...
 
     def heavy(self, task: Callable[[], Result], done: Done[Result]) -> None: ...
+
+    def side_by_side(self, tasks: Iterable[Callable[[], Result]]) -> list[Result]:
+        """Do all of these and wait for them, at a start or a stop: their syncs then share what the disk does.
+
+        The first error is raised once all have ended.
+        """
+        ...
 
     def close(self) -> None: ...
 
@@ -35,6 +44,11 @@ class ThreadWorkers:
 
     def heavy(self, task: Callable[[], Result], done: Done[Result]) -> None:
         self._heavy.submit(self._run, task, done)
+
+    def side_by_side(self, tasks: Iterable[Callable[[], Result]]) -> list[Result]:
+        with ThreadPoolExecutor(SIDE_BY_SIDE_THREADS, thread_name_prefix="anabranch-side") as pool:
+            running = [pool.submit(task) for task in tasks]
+        return [future.result() for future in running]
 
     def _run(self, task: Callable[[], Result], done: Done[Result]) -> None:
         try:

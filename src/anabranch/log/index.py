@@ -12,6 +12,7 @@ and writes them out when it is told to; a crash may leave a file short, garbled 
 what cannot be true, and the segment then makes the index anew from its `.log`.
 """
 
+import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
@@ -146,36 +147,43 @@ class TimeIndex:
 
 
 class IndexCache:
-    """Indexes of sealed segments that were read lately, for all logs of a node, bounded in bytes."""
+    """Indexes of sealed segments that were read lately, for all logs of a node, bounded in bytes.
+
+    Any thread may use it: logs are opened and closed in several at once.
+    """
 
     def __init__(self, bytes_max: int = 32 * 2**20) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
         self._loaded: OrderedDict[str, tuple[OffsetIndex, TimeIndex]] = OrderedDict()
+        self._lock = threading.RLock()
 
     def get(
         self, key: str, load: Callable[[], tuple[OffsetIndex, TimeIndex]]
     ) -> tuple[OffsetIndex, TimeIndex]:
-        pair = self._loaded.get(key)
-        if pair is None:
-            pair = load()
-            self.put(key, pair)
-        else:
-            self._loaded.move_to_end(key)
+        with self._lock:
+            pair = self._loaded.get(key)
+            if pair is not None:
+                self._loaded.move_to_end(key)
+                return pair
+        pair = load()
+        self.put(key, pair)
         return pair
 
     def put(self, key: str, pair: tuple[OffsetIndex, TimeIndex]) -> None:
-        self.discard(key)
-        self._loaded[key] = pair
-        self.size_bytes += _pair_bytes(pair)
-        while self.size_bytes > self.bytes_max and len(self._loaded) > 1:
-            _, oldest = self._loaded.popitem(last=False)
-            self.size_bytes -= _pair_bytes(oldest)
+        with self._lock:
+            self.discard(key)
+            self._loaded[key] = pair
+            self.size_bytes += _pair_bytes(pair)
+            while self.size_bytes > self.bytes_max and len(self._loaded) > 1:
+                _, oldest = self._loaded.popitem(last=False)
+                self.size_bytes -= _pair_bytes(oldest)
 
     def discard(self, key: str) -> None:
-        pair = self._loaded.pop(key, None)
-        if pair is not None:
-            self.size_bytes -= _pair_bytes(pair)
+        with self._lock:
+            pair = self._loaded.pop(key, None)
+            if pair is not None:
+                self.size_bytes -= _pair_bytes(pair)
 
 
 def _pair_bytes(pair: tuple[OffsetIndex, TimeIndex]) -> int:

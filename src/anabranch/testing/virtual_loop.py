@@ -7,7 +7,7 @@ an order that the seed decides. Everything happens in the thread that calls `run
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
@@ -69,6 +69,9 @@ class SimWorkers:
 
     def heavy(self, task: Callable[[], Result], done: Done[Result]) -> None:
         self._later(self._run, task, done)
+
+    def side_by_side(self, tasks: Iterable[Callable[[], Result]]) -> list[Result]:
+        return [task() for task in tasks]
 
     def close(self) -> None:
         """There is nothing to end: what was not run dies with its loop."""

@@ -41,5 +41,7 @@ class LoopDriver:
 
     def _fire(self) -> None:
         self._disarm()
-        self._coordinator.tick(self._clock.monotonic_ms())
-        self._arm()
+        try:
+            self._coordinator.tick(self._clock.monotonic_ms())
+        finally:
+            self._arm()  # A defect in one group must not stop the clocks of all others.
