@@ -14,6 +14,8 @@ import pytest
 from anabranch.clock import RealClock
 from anabranch.config import NodeSettings
 from anabranch.log.real_files import RealFiles
+from anabranch.record.batch import batch_spans, check_batch
+from anabranch.record.records import records_of
 from anabranch.server import listener as listener_module
 from anabranch.testing.node_thread import NodeThread
 from anabranch.wire.api_keys import ApiKey
@@ -178,6 +180,43 @@ class TestFlood:
             row = only(only(answer["responses"])["partition_responses"])
             assert row["error_code"] == 0, row
             offsets.append(row["base_offset"])
+
+
+@pytest.mark.usefixtures("others_served")
+def test_batches_behind_a_request_that_holds_them_up_are_written_as_they_were_sent(
+    node: WireNode, client: RawClient, topic: str
+) -> None:
+    """What was parsed when the hold ended must not be overwritten by what arrives before it is written."""
+    values = [b"%04d" % number + b"v" * (number % 50) for number in range(5000)]
+    held_up = frame(ApiKey.API_VERSIONS, 0, {})
+    with RawClient(node.bootstrap) as writer:
+        writer.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sender = threading.Thread(target=send_each, args=(writer, topic, held_up, values))
+        sender.start()
+        for _ in range(2 * len(values)):
+            writer.receive_frame()
+        sender.join()
+    wait_until(lambda: client.end_offset(topic) == len(values), "everything is synced")
+    assert read_values(client, topic) == values
+
+
+def send_each(writer: RawClient, topic: str, held_up: bytes, values: list[bytes]) -> None:
+    for value in values:
+        writer.send_bytes(held_up + frame(ApiKey.PRODUCE, 9, produce_body(topic, 0, batch_of(value), acks=1)))
+
+
+def read_values(client: RawClient, topic: str) -> list[bytes | None]:
+    """Every value of a partition, each batch with its checksum checked."""
+    values: list[bytes | None] = []
+    end = client.end_offset(topic)
+    while len(values) < end:
+        row = client.fetch(topic, 0, len(values))
+        assert row["error_code"] == 0, row["error_code"]
+        records = bytes(row["records"])
+        for start, stop in batch_spans(records):
+            check_batch(records, start, stop)
+            values += [record.value for record in records_of(records[start:stop])]
+    return values
 
 
 # --- frames that never end --------------------------------------------------------------------------------------------

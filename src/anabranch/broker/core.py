@@ -33,6 +33,8 @@ class BrokerCore:
         self.batches_total = 0
         self.bytes_in_total = 0
         self._loop = asyncio.get_running_loop()
+        self.write_turns = 0
+        """How often the writer has emptied the queue."""
         self._turn_scheduled = False
         self._wake_scheduled = False
         self._woken: set[Partition] = set()
@@ -47,6 +49,11 @@ class BrokerCore:
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self._loop.call_soon(self._write_turn)
+
+    @property
+    def is_write_due(self) -> bool:
+        """Batches wait for the writer's next turn; until then nobody may change their bytes."""
+        return self._turn_scheduled
 
     def append(self, partition: Partition, batch: Batch) -> "asyncio.Future[Offset]":
         """For the broker's own records (groups, metadata): the base offset, once the batch is safe."""
@@ -65,6 +72,7 @@ class BrokerCore:
 
     def _write_turn(self) -> None:
         self._turn_scheduled = False
+        self.write_turns += 1
         now_ms = self.clock.wall_ms()
         for partition, jobs in self.queue.take_all().items():
             self.batches_total += len(jobs)

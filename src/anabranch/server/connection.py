@@ -80,6 +80,7 @@ class Connection:
         self._last_write_ms = self.last_read_ms
         self._frame_bytes = 0
         self._frame_ms_start: int | None = None
+        self._lent_turn: int | None = None
         self._slots: deque[Slot] = deque()
         self._calls: dict[Slot, Call] = {}
         self._out = SendQueue()
@@ -141,6 +142,8 @@ class Connection:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
+        if self._lent_turn is not None:
+            self._leave_lent_bytes()
         room = self._buffer.room()
         if not len(room):
             if self._is_held or not self._grow():
@@ -161,6 +164,17 @@ class Connection:
         self._buffer.end += count
         if not self._is_held:
             self._parse()
+
+    def _leave_lent_bytes(self) -> None:
+        """Batches of ours that the writer has not taken yet lie in the buffer: go on in a new one.
+
+        Rare: frames parsed as soon as they arrive are written before more can be read. Those that a held
+        connection parsed later may not be.
+        """
+        core = self._listener.broker.core
+        if self._lent_turn == core.write_turns and core.is_write_due:
+            self._buffer.grow(self._buffer.capacity)
+        self._lent_turn = None
 
     def _grow(self) -> bool:
         """Make room for more of the frame at hand. False: memory is short, and we stand in line for it."""
@@ -263,6 +277,8 @@ class Connection:
         self._listener.requests_total += 1
         self._listener.dispatch(self._listener.broker, call)
         slot.holds = slot.holds or call.holds
+        if header.api_key == ApiKey.PRODUCE:
+            self._lent_turn = self._listener.broker.core.write_turns
         self._is_held = self._must_hold()
 
     def _must_hold(self) -> bool:
