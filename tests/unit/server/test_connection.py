@@ -28,6 +28,8 @@ class FakeQueue:
 class FakeCore:
     def __init__(self) -> None:
         self.queue = FakeQueue()
+        self.write_turns = 0
+        self.is_write_due = False
         self.stalled: list[Callable[[], None]] = []
 
     def when_relaxed(self, resume: Callable[[], None]) -> None:
@@ -170,6 +172,21 @@ async def test_produce_that_asks_for_it_holds_too(peer: Peer) -> None:
     peer.calls[0].answer([b"1"])
     await turn()
     assert len(peer.calls) == 2
+
+
+@with_peer
+async def test_bytes_of_a_produce_stay_as_they_are_until_the_writer_has_taken_them(peer: Peer) -> None:
+    peer.send(frame(PRODUCE, b"first"))
+    await turn()
+    peer.listener.core.is_write_due = True
+    peer.send(frame(PRODUCE, b"other"))
+    await turn()
+    first, other = peer.calls
+    assert bytes(first.view[first.end - 5 : first.end]) == b"first"
+    peer.listener.core.write_turns += 1
+    peer.send(frame(PRODUCE, b"third"))
+    await turn()
+    assert bytes(other.view[other.end - 5 : other.end]) == b"third", "a buffer is used again once it may be"
 
 
 @with_peer
