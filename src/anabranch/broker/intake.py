@@ -25,7 +25,7 @@ from anabranch.record.batch import (
     with_log_append_time,
 )
 from anabranch.record.compression import Codec
-from anabranch.record.records import check_records
+from anabranch.record.record_check import check_records
 
 UNPACKED_BYTES_AT_ONCE_MAX = 2**20
 """What is unpacked on the loop's thread; more goes to a worker."""

@@ -163,7 +163,7 @@ class NodeSettings:
     append_queue_bytes_max: int = long(
         64 * MIB, "Bytes waiting for the writer; beyond, producers wait.", low=MIB
     )
-    batch_decompressed_bytes_max: int = long(128 * MIB, "What one batch may unpack to.", low=1024)
+    batch_decompressed_bytes_max: int = long(64 * MIB, "What one batch may unpack to.", low=1024)
     connection_requests_max: int = whole(
         64, "Unanswered requests per connection; beyond, it is not read.", low=1
     )

@@ -1,11 +1,11 @@
-"""The records inside a batch: hop over them to check a producer's input, or read them one by one.
+"""The records inside a batch, read one by one.
 
     length varint | attributes i8 | timestamp delta varlong | offset delta varint | key | value |
     header count varint | for each header its key and its value
 
 Keys and values are a varint length and that many bytes; -1 is null, which a header's key cannot be.
-`check_records` is the produce path: it makes no object per record and proves only that the records fill the
-section. `records_of` is for those who need contents (cleaner, CLI, group logs) and believes nothing. Header
+`records_of` is for those who need contents (cleaner, CLI, group logs) and believes nothing; the produce path,
+which does not, has `record_check`. Header
 keys that are not UTF-8 keep their bytes as lone surrogates, so that a rewritten batch gives back exactly what
 its producer sent.
 """
@@ -19,23 +19,13 @@ from anabranch.record.buffers import ByteBuffer
 from anabranch.record.varint import read_varint, read_varlong, wrapped_int64
 from anabranch.values import Offset
 
-__all__ = ["RECORDS_BYTES_MAX", "Record", "check_records", "payload_of", "records_of"]
+__all__ = ["RECORDS_BYTES_MAX", "Record", "payload_of", "records_of"]
 
 RECORDS_BYTES_MAX = 128 * 2**20
 """What a batch may unpack to unless the caller says otherwise."""
 
 _RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
-_DELTAS_END_MAX = 1 + 10 + 5  # Attributes, the longest varlong, the longest varint.
 _HEADER_BYTES_MIN = 2  # An empty key and a null value.
-
-# Tables instead of arithmetic, since the produce path looks at every record. By the first byte of a record's
-# length, how far the next record is as far as that byte tells; 0 if the length is negative, or less than a
-# record can have. By its second byte, how much further; 0 if a third one follows, or if it adds nothing.
-_NEAR = tuple(
-    0 if byte & 1 or byte // 2 < _RECORD_BYTES_MIN else byte // 2 + 1 if byte < 128 else (byte & 127) // 2 + 2
-    for byte in range(256)
-)
-_FAR = tuple(byte << 6 if byte < 128 else 0 for byte in range(256))
 
 
 class Record(NamedTuple):
@@ -46,61 +36,12 @@ class Record(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
 
-def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> None:
-    """Refuses a section that is not exactly `record_count` records, or lacks a key where each needs one."""
-    hop_over = _hop_over_keyed if keys_required else _hop_over
-    end = hop_over(payload, record_count)
-    if end != len(payload):
-        raise InvalidRecordError(f"{record_count} records end at byte {end} of {len(payload)}.")
-
-
-def _hop_over(payload: ByteBuffer, record_count: int) -> int:
-    near, far, position = _NEAR, _FAR, 0
-    try:
-        for _ in range(record_count):
-            byte = payload[position]
-            if byte > 127 and (more := far[payload[position + 1]]) and (step := near[byte]):
-                position += step + more
-            elif byte < 128 and (step := near[byte]):
-                position += step
-            else:
-                position = _record_end(payload, position)[1]
-    except IndexError:
-        raise InvalidRecordError(f"The batch ends before its {record_count} records do.") from None
-    return position
-
-
 def _record_end(payload: ByteBuffer, position: int) -> tuple[int, int]:
     """Where the body of the record at `position` begins and ends."""
     length, start = read_varint(payload, position)
     if length < _RECORD_BYTES_MIN or start + length > len(payload):
         raise InvalidRecordError(f"A record announces {length} bytes; {len(payload) - start} follow.")
     return start, start + length
-
-
-def _hop_over_keyed(payload: ByteBuffer, record_count: int) -> int:
-    position = 0
-    try:
-        for _ in range(record_count):
-            body, end = _record_end(payload, position)
-            position = body + 1
-            while payload[position] > 127:  # The timestamp delta, whose value does not matter here.
-                position += 1
-            position += 1
-            while payload[position] > 127:  # The offset delta likewise.
-                position += 1
-            position += 1
-            if position - body > _DELTAS_END_MAX:
-                raise InvalidRecordError("The deltas of a record are too long for their kind of integer.")
-            key_length, position = read_varint(payload, position)
-            if key_length < 0:
-                raise InvalidRecordError("A record of a compacted topic has no key.")
-            if position + key_length > end:
-                raise InvalidRecordError("The key of a record reaches beyond the record.")
-            position = end
-    except IndexError:
-        raise InvalidRecordError(f"The batch ends before its {record_count} records do.") from None
-    return position
 
 
 def records_of(batch: ByteBuffer, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:

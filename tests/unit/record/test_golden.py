@@ -10,7 +10,8 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from anabranch.record.batch import check_batch
 from anabranch.record.builder import BatchBuilder, control_batch
 from anabranch.record.compression import Codec
-from anabranch.record.records import check_records, payload_of, records_of
+from anabranch.record.record_check import check_records
+from anabranch.record.records import payload_of, records_of
 
 Row = tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
 

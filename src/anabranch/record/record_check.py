@@ -1,0 +1,109 @@
+"""Is this records section exactly what its batch says? Asked of every batch a producer sends.
+
+The structure of each record is walked: its length, its place in the batch (0, 1, 2, ...), key, value and headers
+must fit into one another and end where the section ends. A record that breaks this would be met by every consumer
+of the partition, so it is refused at the door. Contents are not looked at, and no object is made per record: the
+loop reads one- and two-byte integers in place, which nearly all are, and leaves the rest to `varint`.
+"""
+
+from anabranch.errors import InvalidRecordError
+from anabranch.record.buffers import ByteBuffer
+from anabranch.record.varint import read_varint
+
+_RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
+_HEADER_BYTES_MIN = 2  # An empty key and a null value.
+_VARLONG_BYTES_MAX = 10
+
+
+def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> None:
+    """Refuses a section that is not exactly `record_count` whole records, or lacks a key where each needs one."""
+    try:
+        end = _walk(bytes(payload), record_count, keys_required)  # Bytes are read faster than a view of them.
+    except IndexError:
+        raise InvalidRecordError(f"The batch ends before its {record_count} records do.") from None
+    if end != len(payload):
+        raise InvalidRecordError(f"{record_count} records end at byte {end} of {len(payload)}.")
+
+
+def _walk(payload: bytes, record_count: int, keys_required: bool) -> int:  # noqa: C901 - a call costs more than a test
+    position = 0
+    size = len(payload)
+    for number in range(record_count):
+        byte, more = payload[position], payload[position + 1]
+        if byte < 128:
+            position += 1
+            end = position + (byte >> 1)
+        elif more < 128:
+            position += 2
+            end = position + (more << 6 | (byte & 127) >> 1)
+        else:
+            length, position = read_varint(payload, position)
+            end = position + length
+        if byte & 1 or end > size or end - position < _RECORD_BYTES_MIN:
+            raise InvalidRecordError(f"A record of {end - position} bytes does not fit in {size - position}.")
+        position += (
+            2  # Attributes, and the first byte of the timestamp delta, whose value does not matter here.
+        )
+        if payload[position - 1] > 127:
+            position = _after_varlong(payload, position - 1)
+        byte, more = payload[position], payload[position + 1]
+        if byte < 128:
+            position += 1
+            delta = byte >> 1
+        elif more < 128:
+            position += 2
+            delta = more << 6 | (byte & 127) >> 1
+        else:
+            delta, position = read_varint(payload, position)
+        if delta != number or byte & 1:
+            raise InvalidRecordError(f"Record {number} of a batch does not say that it is number {number}.")
+        byte = payload[position]
+        if byte == 1:
+            if keys_required:
+                raise InvalidRecordError("A record of a compacted topic has no key.")
+            position += 1
+        elif byte < 128 and not byte & 1:
+            position += 1 + (byte >> 1)
+        else:
+            position = _after_bytes(payload, position, end)
+        byte, more = payload[position], payload[position + 1]
+        if byte & 1 or more > 127 < byte:
+            position = _after_bytes(payload, position, end)
+        elif byte < 128:
+            position += 1 + (byte >> 1)
+        else:
+            position += 2 + (more << 6 | (byte & 127) >> 1)
+        position = position + 1 if not payload[position] else _after_headers(payload, position, end)
+        if position != end:
+            raise InvalidRecordError(f"The fields of record {number} do not end where it does.")
+    return position
+
+
+def _after_varlong(payload: ByteBuffer, position: int) -> int:
+    start = position
+    while payload[position] > 127:
+        position += 1
+    if position - start >= _VARLONG_BYTES_MAX:
+        raise InvalidRecordError("The timestamp of a record is too long for a 64-bit integer.")
+    return position + 1
+
+
+def _after_bytes(payload: ByteBuffer, position: int, end: int) -> int:
+    """Past a key or a value; null (-1) is allowed."""
+    length, position = read_varint(payload, position)
+    if length == -1:
+        return position
+    if length < 0 or position + length > end:
+        raise InvalidRecordError(f"A field of {length} bytes does not fit in its record.")
+    return position + length
+
+
+def _after_headers(payload: ByteBuffer, position: int, end: int) -> int:
+    count, position = read_varint(payload, position)
+    if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
+        raise InvalidRecordError(f"{count} headers do not fit in {end - position} bytes.")
+    for _ in range(count):
+        if payload[position] & 1 and payload[position] < 128:
+            raise InvalidRecordError("A header of a record has no key.")
+        position = _after_bytes(payload, _after_bytes(payload, position, end), end)
+    return position
