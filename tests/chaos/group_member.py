@@ -57,7 +57,9 @@ async def _run(bootstrap: str, topic: str, group: str) -> None:
         batches = await consumer.getmany(timeout_ms=200)
         values = [record.value.decode() for records in batches.values() for record in records]
         if values:
-            _say(values=values)  # Said before the commit: who dies in between has processed them all the same.
+            _say(
+                values=values
+            )  # Said before the commit: who dies in between has processed them all the same.
             # If the group has moved on, another member processes these again.
             with contextlib.suppress(CommitFailedError):
                 await consumer.commit()
