@@ -28,7 +28,11 @@ RECORD_BYTES = 100
 
 def _produce(client: RawClient, batch: bytes, *, acks: int = -1) -> None:
     partition = {"index": 0, "records": batch}
-    body = {"acks": acks, "timeout_ms": 5000, "topic_data": [{"name": "bench", "partition_data": [partition]}]}
+    body = {
+        "acks": acks,
+        "timeout_ms": 5000,
+        "topic_data": [{"name": "bench", "partition_data": [partition]}],
+    }
     answer = client.ask(ApiKey.PRODUCE, 9, body)
     assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0, answer
 
@@ -92,7 +96,9 @@ def restart_after_kill(folder: Path, records_per_batch: int) -> list[float]:
 
 def _row(name: str, values: list[float], unit: str) -> None:
     middle, low, high = statistics.median(values), min(values), max(values)
-    sys.stdout.write(f"{name:58} {middle:8.3f} {unit:3} (from {low:.3f} to {high:.3f}, {len(values)} rounds)\n")
+    sys.stdout.write(
+        f"{name:58} {middle:8.3f} {unit:3} (from {low:.3f} to {high:.3f}, {len(values)} rounds)\n"
+    )
 
 
 def _in_folder(measure: Callable[[Path], float]) -> float:
