@@ -15,11 +15,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from support.node_process import NodeProcess
-from support.raw_client import RawClient
-
 from anabranch.record.builder import BatchBuilder
 from anabranch.wire.api_keys import ApiKey
+from support.node_process import NodeProcess
+from support.raw_client import RawClient
 
 ROUNDS = 7
 LOG_BYTES = 100 * 2**20

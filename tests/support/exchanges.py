@@ -550,7 +550,7 @@ def find_coordinator_refused(client: RawClient, version: int, world: World) -> N
     refusals = [(0, "", E.INVALID_GROUP_ID)]
     if version >= 1:
         refusals += [
-            (1, "tx", E.INVALID_REQUEST),
+            (1, "tx", E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if version < 4 else E.INVALID_REQUEST),
             (2, "share", E.INVALID_REQUEST),
             (-3, "x", E.INVALID_REQUEST),
         ]

@@ -348,6 +348,16 @@ def test_a_transaction_coordinator_is_refused_with_a_sentence(client: RawClient)
         assert "transaction" in row["error_message"]
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_a_transaction_coordinator_is_refused_for_good_to_those_who_would_ask_for_ever(
+    client: RawClient, version: int
+) -> None:
+    """librdkafka asks in these versions, and takes any other code for a reason to ask again."""
+    row = client.ask(ApiKey.FIND_COORDINATOR, version, {"key_type": 1, "key": "tx"})
+    assert row["error_code"] == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert "transaction" in row["error_message"]
+
+
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 

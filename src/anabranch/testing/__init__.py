@@ -2,5 +2,30 @@
 and a simulator.
 
 The top room: it may know every other one, and none knows it. Nothing here is imported until it is used, so that the
-pytest plugin costs a test run that never asks for it nothing.
+pytest plugin costs a test run that never asks for it nothing: the names below are looked up on first use.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from anabranch.testing.embedded import EmbeddedBroker
+    from anabranch.testing.fake_clock import FakeClock
+    from anabranch.testing.fake_disk import FakeDisk
+    from anabranch.testing.simulator import Simulator
+
+__all__ = ["EmbeddedBroker", "FakeClock", "FakeDisk", "Simulator"]
+
+_HOMES = {
+    "EmbeddedBroker": "anabranch.testing.embedded",
+    "FakeClock": "anabranch.testing.fake_clock",
+    "FakeDisk": "anabranch.testing.fake_disk",
+    "Simulator": "anabranch.testing.simulator",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"anabranch.testing has no {name}")
+    return getattr(import_module(home), name)

@@ -80,3 +80,12 @@ def test_workers_of_xdist_each_get_a_broker(pytester: pytest.Pytester) -> None:
         """
     )
     pytester.runpytest_subprocess("-n", "2", "-p", "no:cacheprovider").assert_outcomes(passed=4)
+
+
+def test_public_helpers_are_found_on_the_package() -> None:
+    import anabranch.testing
+
+    for name in anabranch.testing.__all__:
+        assert getattr(anabranch.testing, name).__name__ == name
+    with pytest.raises(AttributeError, match="no Nonsense"):
+        _ = anabranch.testing.Nonsense

@@ -10,6 +10,7 @@ from anabranch.errors import (
     InvalidRequestError,
     TransactionsUnsupportedError,
 )
+from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -21,9 +22,20 @@ KEYS_SINCE = 4
 def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     key_type = request["key_type"]
     if call.header.api_version < KEYS_SINCE:
-        return _row(broker, call, key_type, request["key"])
+        return _row_of_old(broker, call, key_type, request["key"])
     keys = request["coordinator_keys"]
     return {"coordinators": [{"key": key, **_row(broker, call, key_type, key)} for key in keys]}
+
+
+def _row_of_old(broker: "Broker", call: Call, key_type: int, key: str) -> dict[str, Any]:
+    """librdkafka asks like this, and asks again for ever unless it is told that the transactional id is refused.
+
+    Newer clients get INVALID_REQUEST instead: on that code Java shows our sentence, on this one its own.
+    """
+    row = _row(broker, call, key_type, key)
+    if key_type == TRANSACTION:
+        row["error_code"] = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return row
 
 
 def _row(broker: "Broker", call: Call, key_type: int, key: str) -> dict[str, Any]:
