@@ -142,6 +142,10 @@ class InvalidAcksError(AnabranchError):
     pass
 
 
+class NotEnoughCopiesError(AnabranchError):
+    """The topic's min.insync.replicas asks for more copies than there are, and the producer for acks=all."""
+
+
 class BackPressureError(AnabranchError):
     """A queue is at its named limit; try again later."""
 

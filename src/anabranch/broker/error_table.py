@@ -36,6 +36,7 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.FencedGenerationError: ErrorCode.FENCED_LEADER_EPOCH,
     errors.UnknownGenerationError: ErrorCode.UNKNOWN_LEADER_EPOCH,
     errors.InvalidAcksError: ErrorCode.INVALID_REQUIRED_ACKS,
+    errors.NotEnoughCopiesError: ErrorCode.NOT_ENOUGH_REPLICAS,
     errors.BackPressureError: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     errors.RequestTimedOutError: ErrorCode.REQUEST_TIMED_OUT,
     errors.UnknownFetchSessionError: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,

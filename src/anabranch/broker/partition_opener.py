@@ -33,6 +33,7 @@ def log_config(settings: TopicSettings, node: NodeSettings) -> LogConfig:
         segment_bytes=settings.segment_bytes,
         segment_ms=settings.segment_ms,
         index_interval_bytes=settings.index_interval_bytes,
+        index_bytes_max=settings.segment_index_bytes,
         retention_ms=settings.retention_ms,
         retention_bytes=settings.retention_bytes,
         compacted=settings.is_compacted,

@@ -68,7 +68,9 @@ class NodeSettings:
         "os",
     )
     flush_interval_ms: int = whole(1000, "The longest time between two syncs under flush=interval.", low=1)
-    min_insync_replicas: int = whole(1, "Copies that must exist before acks=all is answered.", low=1)
+    min_insync_replicas: int = whole(
+        1, "Copies without which acks=all is refused; one node keeps one.", low=1
+    )
 
     # --- topics ---
     num_partitions: int = whole(1, "Partitions of a topic that does not say how many.", low=1, high=100_000)

@@ -59,7 +59,9 @@ def _of(node_name: str) -> dict[str, Any]:
 class TopicSettings:
     """Settings of one topic. The dotted name of an attribute has dots for its underscores."""
 
-    anabranch_mode: str = choice("solo", "How the topic keeps its records safe.", check=_check_mode)
+    anabranch_mode: str = choice(
+        "solo", "How the topic keeps its records safe; one node knows only solo.", check=_check_mode
+    )
 
     # --- what is kept ---
     cleanup_policy: tuple[str, ...] = names(
@@ -119,7 +121,10 @@ class TopicSettings:
     # --- records ---
     max_message_bytes: int = whole(1_048_588, "The largest batch accepted.", **_of("message.max.bytes"))
     min_insync_replicas: int = whole(
-        1, "Copies that must exist before acks=all is answered.", low=1, **_of("min.insync.replicas")
+        1,
+        "Copies without which acks=all is refused; one node keeps one.",
+        low=1,
+        **_of("min.insync.replicas"),
     )
     message_timestamp_type: str = choice(
         "CreateTime",

@@ -90,6 +90,18 @@ def test_request_as_a_whole_is_refused(fields: dict[str, Any], code: ErrorCode) 
 
 
 @in_loop
+async def test_topic_that_wants_more_copies_than_there_are_refuses_acks_all_only() -> None:
+    bench = Bench()
+    partition = await bench.topic("t", min_insync_replicas="2")
+    refused = produce(bench, ("t", 0, bytes(batch_of())))
+    await turn()
+    assert (rows(refused), partition.log.end_offset) == ([(ErrorCode.NOT_ENOUGH_REPLICAS, -1)], 0)
+    taken = produce(bench, ("t", 0, bytes(batch_of())), acks=1)
+    await turn()
+    assert rows(taken) == [(0, 0)]
+
+
+@in_loop
 async def test_group_log_takes_nothing_from_clients() -> None:
     bench = Bench(offsets_topic_num_partitions=1)
     state = await bench.topics.create_on_use("__consumer_offsets")

@@ -21,6 +21,7 @@ from anabranch.errors import (
     InvalidAcksError,
     InvalidRequestError,
     InvalidTopicError,
+    NotEnoughCopiesError,
     TransactionsUnsupportedError,
 )
 from anabranch.record.batch import BatchHeader
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 TopicKey = str | UUID
 ACKS_NONE, ACKS_ALL = 0, -1
+COPIES = 1
+"""What one node keeps of a partition."""
 
 
 class Row:
@@ -92,6 +95,11 @@ class Produce:
 
     def _take(self, partition: Partition, row: Row, start: int, end: int) -> None:
         settings = partition.settings
+        if self._acks == ACKS_ALL and settings.min_insync_replicas > COPIES:
+            raise NotEnoughCopiesError(
+                f"min.insync.replicas of {partition.id.topic} is {settings.min_insync_replicas}, and one node "
+                "keeps one copy: lower it, or produce with acks=1."
+            )
         header = check_envelope(self._call.view, start, end, settings, self._now_ms)
         self._broker.check_writable(partition)
         batch = self._call.view[start:end]
