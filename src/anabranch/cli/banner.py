@@ -1,6 +1,8 @@
 """What `anabranch up` says once clients can connect: where, how safe, and what to try next."""
 
 import os
+import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import anabranch
@@ -40,6 +42,7 @@ def banner(node: "Node", settings: "NodeSettings", ephemeral: bool) -> str:
     kept = "removed when the node stops" if ephemeral else "kept when the node stops"
     metrics = f"http://{node.http_address}/metrics" if node.http_address else "off (--http 127.0.0.1:9644)"
     bootstrap = "" if node.bootstrap == DEFAULT_BOOTSTRAP else f" --bootstrap {node.bootstrap}"
+    command = command_to_type()
     return f"""anabranch {anabranch.__version__} is ready
 
   Kafka address    {node.bootstrap}
@@ -49,10 +52,19 @@ def banner(node: "Node", settings: "NodeSettings", ephemeral: bool) -> str:
   metrics          {metrics}
 
 Try next, in another terminal:
-  echo hello | anabranch produce demo{bootstrap}
-  anabranch consume demo{bootstrap}
-  anabranch topic list{bootstrap}
+  echo hello | {command} produce demo{bootstrap}
+  {command} consume demo{bootstrap}
+  {command} topic list{bootstrap}
 Stop with Ctrl-C."""
+
+
+def command_to_type() -> str:
+    """How to call this program from the same folder: its name, or its path if it is not on PATH (`make run`)."""
+    if shutil.which("anabranch"):
+        return "anabranch"
+    program = os.path.join(os.path.dirname(sys.executable), "anabranch")
+    near = os.path.relpath(program)
+    return near if not near.startswith("..") else program
 
 
 def _who_may_connect(settings: "NodeSettings") -> str:

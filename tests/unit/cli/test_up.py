@@ -1,11 +1,12 @@
 import errno
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from anabranch.cli.banner import banner, facts
+from anabranch.cli.banner import banner, command_to_type, facts
 from anabranch.cli.main import main
 from anabranch.cli.up import explain_os_error
 from anabranch.config import NodeSettings
@@ -97,3 +98,14 @@ def test_banner_warns_when_anyone_may_connect():
 def test_facts_are_json_with_the_bootstrap_address():
     line = json.loads(json.dumps(facts(NODE, NodeSettings.load(), ephemeral=True)))
     assert (line["bootstrap"], line["persists"], line["flush"]) == ("127.0.0.1:9092", False, "always")
+
+
+def test_banner_names_a_command_that_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / ".venv" / "bin" / "python"
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    assert command_to_type() == ".venv/bin/anabranch"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert command_to_type() == str(program.with_name("anabranch"))
