@@ -1,8 +1,8 @@
 """What consumers put into the opaque bytes of JoinGroup and SyncGroup: a version, then the message.
 
-The broker never needs it to run a group; it reads it to know which topics a group still subscribes to, and
-tools read it to show who has what. As Kafka does, a version newer than ours is read as our newest, and what
-follows it is ignored: newer versions only add at the end.
+The broker never needs it to run a group; it reads it to know which topics a group still subscribes to. As
+Kafka does, a version newer than ours is read as our newest, and what follows it is ignored: newer versions
+only add at the end.
 """
 
 import struct

@@ -1,13 +1,13 @@
 """One group driven by hand: time moves when told, saves succeed unless held back, answers are collected."""
 
 import itertools
-import struct
 from typing import Any
 
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.messages import Answer, Effect, JoinRequest, Now, Save, SyncRequest
 from anabranch.broker.groups.records import read_group
 from anabranch.broker.groups.settings import GroupSettings
+from anabranch.wire.consumer_protocol import encode_subscription
 
 WALL_MS = 1_700_000_000_000
 SESSION_MS = 10_000
@@ -15,8 +15,7 @@ REBALANCE_MS = 60_000
 
 
 def subscription(*topics: str, version: int = 1) -> bytes:
-    names = b"".join(struct.pack(">h", len(t.encode())) + t.encode() for t in topics)
-    return struct.pack(">hi", version, len(topics)) + names + b"\xff\xff\xff\xff"
+    return encode_subscription(version, {"topics": list(topics)})
 
 
 RANGE = (("range", subscription("orders")),)

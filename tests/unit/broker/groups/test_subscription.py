@@ -6,9 +6,14 @@ from group_bench import subscription
 from anabranch.broker.groups.subscription import subscribed_topics
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, 9])
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_topics_are_read_from_every_version(version: int) -> None:
     assert subscribed_topics(subscription("a", "bé", version=version)) == {"a", "bé"}
+
+
+def test_newer_version_is_read_as_the_newest_known() -> None:
+    newer = b"\0\x09" + subscription("a", version=3)[2:] + b"what version 9 adds"
+    assert subscribed_topics(newer) == {"a"}
 
 
 @pytest.mark.parametrize(
