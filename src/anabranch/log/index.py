@@ -1,11 +1,10 @@
 """Sparse indexes of one segment, in Kafka's formats, big endian.
 
     .index      8-byte entries: relative offset i32 | position i32; both strictly increasing. The offset is
-    that of the
-                LAST record of a batch, the position is where that batch begins.
+                that of the LAST record of a batch, the position is where that batch begins.
     .timeindex  12-byte entries: timestamp i64 | relative offset i32; both increasing. "Up to this offset no
-    record is
-                later than this": the largest timestamp so far and the last offset of the batch that has it.
+                record is later than this": the largest timestamp so far and the last offset of the batch
+                that has it.
 
 Held as arrays of machine numbers and searched by bisection. The writer appends to those of the active segment
 and writes them out when it is told to; a crash may leave a file short, garbled or missing. `load` refuses
@@ -19,12 +18,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from itertools import islice
 from operator import lt
-from struct import Struct
 
 from anabranch.errors import CorruptDataError
-from anabranch.record.index_format import OFFSET_ENTRY_BYTES, RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES
-
-_TIME_ENTRY = Struct(">qi")
+from anabranch.record.index_format import (
+    OFFSET_ENTRY_BYTES,
+    RELATIVE_OFFSET_MAX,
+    TIME_ENTRY,
+    TIME_ENTRY_BYTES,
+)
 
 
 class OffsetIndex:
@@ -128,7 +129,7 @@ class TimeIndex:
             self.timestamps.pop()
 
     def dump(self, first_entry: int = 0) -> bytes:
-        pack = _TIME_ENTRY.pack
+        pack = TIME_ENTRY.pack
         return b"".join(map(pack, self.timestamps[first_entry:], self.offsets[first_entry:]))
 
     @classmethod
@@ -136,7 +137,7 @@ class TimeIndex:
         if len(data) % TIME_ENTRY_BYTES:
             raise CorruptDataError(f"{len(data)} bytes are no whole number of time index entries")
         index = cls()
-        for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
+        for timestamp, offset in TIME_ENTRY.iter_unpack(data):
             index.timestamps.append(timestamp)
             index.offsets.append(offset)
         if not (_increases(index.timestamps) and _increases(index.offsets)):

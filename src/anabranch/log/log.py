@@ -14,26 +14,20 @@ from collections.abc import Iterator, Sequence
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log import names
 from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
-from anabranch.log.files import Bytes, File, Files, write_fully
+from anabranch.log.files import File, Files, write_fully
 from anabranch.log.index import IndexCache
 from anabranch.log.recovery import Opener, Recovered
 from anabranch.log.retention import Age, expired_count, is_expired
+from anabranch.log.rolling import Run, Stamped, is_old, plan_runs
 from anabranch.log.scan import UNSUMMED_BYTES, Batch
 from anabranch.log.segment import Segment
-from anabranch.log.settings import SEGMENT_BYTES_MAX, LogConfig
+from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
 from anabranch.log.swap import Rewritten, delete_segments, finish_swap
 from anabranch.log.tail import Tail
 from anabranch.log.timestamps import Moment, first_at_or_after, of_largest_timestamp
 from anabranch.record.batch import BatchHeader
-from anabranch.record.index_format import RELATIVE_OFFSET_MAX
 from anabranch.values import Offset
-
-Stamped = tuple[Bytes, Offset, Offset, int]
-"""A batch with its place: bytes, base offset, last offset, largest timestamp."""
-
-_Run = tuple[Offset | None, list[Stamped]]
-"""Batches that go into one file: a new segment with this base offset, or the active one (None)."""
 
 
 class Log:
@@ -131,7 +125,7 @@ class Log:
         if not batches:
             return
         assert batches[0][1] >= self.end_offset, "offsets are given in order"
-        runs = self._plan(batches, now_ms)
+        runs = plan_runs(self._active, batches, self.config, now_ms)
         created = self._write(runs)
         for base, run in runs:
             if base is not None:
@@ -140,44 +134,7 @@ class Log:
                 self._active.created_ms = now_ms
             self._active.note_appended([_noted(batch) for batch in run])
 
-    def _plan(self, batches: Sequence[Stamped], now_ms: int) -> list[_Run]:
-        active = self._active
-        assert active.tail is not None
-        base, size, first_timestamp = active.base_offset, active.published_bytes, active.tail.first_timestamp
-        run: list[Stamped] = []
-        runs: list[_Run] = [(None, run)]
-        full = active.index_full or self._is_old(active, now_ms)
-        for batch in batches:
-            length = len(batch[0])
-            if (size and (full or self._outgrows(size + length, first_timestamp, batch[3]))) or (
-                batch[2] - base > RELATIVE_OFFSET_MAX
-            ):
-                base, size, first_timestamp, full = batch[1], 0, None, False
-                run = []
-                runs.append((base, run))
-            if not size:
-                first_timestamp = batch[3] if batch[3] >= 0 else None
-            size += length
-            run.append(batch)
-        return runs if runs[0][1] else runs[1:]
-
-    def _outgrows(self, size: int, first_timestamp: int | None, timestamp: int) -> bool:
-        if size > min(self.config.segment_bytes, SEGMENT_BYTES_MAX):
-            return True
-        # Kafka's rule: age is counted in the records' own time, lest a backfill of old records roll at every
-        # append.
-        return first_timestamp is not None and timestamp - first_timestamp > self._segment_ms()
-
-    def _is_old(self, segment: Segment, now_ms: int) -> bool:
-        return segment.created_ms is not None and now_ms - segment.created_ms > self._segment_ms()
-
-    def _segment_ms(self) -> int:
-        """A record that must be compacted in time must not wait in the active segment for longer."""
-        if self.config.compacted:
-            return min(self.config.segment_ms, self.config.compaction_lag_ms_max)
-        return self.config.segment_ms
-
-    def _write(self, runs: list[_Run]) -> dict[Offset, File]:
+    def _write(self, runs: list[Run]) -> dict[Offset, File]:
         """Put all bytes into their files; nothing in memory changes yet, so that a failure has only files to
         undo."""
         created: dict[Offset, File] = {}
@@ -221,7 +178,7 @@ class Log:
 
     def roll_if_due(self, now_ms: int) -> bool:
         """Roll a segment that has been written to for `segment_ms`."""
-        due = self._active.published_bytes > 0 and self._is_old(self._active, now_ms)
+        due = self._active.published_bytes > 0 and is_old(self._active, self.config, now_ms)
         if self._active.created_ms is None:
             self._active.created_ms = now_ms
         if due:
@@ -326,9 +283,12 @@ class Log:
 
     def offset_for_time(self, timestamp_ms: int) -> Moment | None:
         """The first record, from the start of the log, whose timestamp is not before `timestamp_ms`."""
-        return first_at_or_after(
-            self._segments, self._start_offset, timestamp_ms, self.config.batch_bytes_max
-        )
+        try:
+            return first_at_or_after(
+                self._segments, self._start_offset, timestamp_ms, self.config.batch_bytes_max
+            )
+        except OSError as error:
+            raise self._unreadable(error) from error
 
     def max_timestamp(self) -> Moment | None:
         """The record with the largest timestamp; the first one if there are several in its batch."""

@@ -10,7 +10,6 @@ that is missing or cannot be true is made anew.
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from struct import Struct
 
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
@@ -23,10 +22,8 @@ from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
 from anabranch.log.tail import Tail
 from anabranch.record.batch import BatchHeader
-from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES
+from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_ENTRY_BYTES
 from anabranch.values import Offset, SegmentState
-
-_TIME_ENTRY = Struct(">qi")
 
 
 class Segment:
@@ -95,10 +92,10 @@ class Segment:
         self.publish(self.tail.next_offset, self.tail.end_bytes)
 
     @property
-    def index_full(self) -> bool:
+    def index_bytes_wanted(self) -> int:
+        """The larger of the two indexes, once it has one more entry."""
         assert self.tail is not None
-        most = max(self.tail.index.size_bytes, self.tail.time_index.size_bytes)
-        return most + TIME_ENTRY_BYTES > self._config.index_bytes_max
+        return max(self.tail.index.size_bytes, self.tail.time_index.size_bytes) + TIME_ENTRY_BYTES
 
     def seal(self, next_base: Offset) -> None:
         """No more appends; the next segment begins at `next_base`. The sidecars may have to wait for room on
@@ -300,7 +297,7 @@ class Segment:
             entry = file.pread(TIME_ENTRY_BYTES, size - TIME_ENTRY_BYTES) if size >= TIME_ENTRY_BYTES else b""
             file.close()
             if size % TIME_ENTRY_BYTES == 0 and len(entry) == TIME_ENTRY_BYTES:
-                timestamp, relative_offset = _TIME_ENTRY.unpack(entry)
+                timestamp, relative_offset = TIME_ENTRY.unpack(entry)
                 if timestamp >= 0 and 0 <= relative_offset < self.published_offset - self.base_offset:
                     return timestamp, Offset(self.base_offset + relative_offset)
         except OSError:

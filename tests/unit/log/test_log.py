@@ -1,9 +1,12 @@
 import errno
+from collections.abc import Callable
 
 import pytest
 from log_helpers import NOW_MS, Open, fill, make_batch, offsets_of, read_all
 
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
+from anabranch.log.log import Log
+from anabranch.log.settings import LogConfig
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import Offset, SegmentState
 
@@ -117,6 +120,25 @@ def test_a_segment_rolls_when_its_index_is_full(open_log: Open) -> None:
     fill(log, 30)
     assert len(log.segments) > 3
     assert all(disk_bytes <= 60 for disk_bytes in (s._indexes()[1].size_bytes for s in log.segments))
+
+
+def test_an_active_segment_follows_a_config_that_changes(open_log: Open) -> None:
+    log = open_log(index_interval_bytes=1)
+    fill(log, 10)
+    log.config = LogConfig(index_interval_bytes=1, index_bytes_max=60)
+    fill(log, 1)
+    assert [segment.base_offset for segment in log.segments] == [0, 10]
+
+
+@pytest.mark.parametrize("look", [lambda log: log.offset_for_time(NOW_MS), Log.max_timestamp])
+def test_a_lookup_by_time_on_a_failing_disk_is_a_storage_error(
+    disk: FakeDisk, open_log: Open, look: Callable[[Log], object]
+) -> None:
+    log = open_log()
+    fill(log, 3)
+    disk.fail_next("read")
+    with pytest.raises(StorageError):
+        look(log)
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
