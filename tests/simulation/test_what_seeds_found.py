@@ -78,3 +78,17 @@ def test_a_topic_that_cannot_be_made_nor_swept_away_is_refused(sim: Simulator) -
     body = sim.run_until(sim.create_topic("u"))
     assert body is not None
     assert body["topics"][0]["error_code"] == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_topic_made_while_the_node_stops_keeps_what_is_acknowledged_later(seed: int) -> None:
+    with Simulator(seed) as sim:
+        sim.run_until(sim.create_topic("s"))
+        making = sim.create_topic("t")
+        sim.run(0)
+        sim.restart()
+        if making.body is None:
+            sim.run_until(sim.create_topic("t"))
+        assert send(sim, [b"kept"]) == (ErrorCode.NONE, 0)
+        sim.crash()
+        assert sim.fetch_all("t", 0) == [(0, b"kept")]

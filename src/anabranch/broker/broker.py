@@ -122,7 +122,15 @@ class Broker:
         await self.housekeeping.stop()
 
     async def close(self) -> None:
-        """Close every log; the mark of a clean shutdown is left only if all of them closed cleanly."""
+        """Close every log; the mark of a clean shutdown is left only if all of them closed cleanly.
+
+        Waits for a change under way: a topic made while its logs are not among those closed here would be taken
+        for cleanly closed at the next start, although nothing of it was ever synced.
+        """
+        async with self.metadata.lock, self.housekeeping.starts_lock:
+            await self._close_all()
+
+    async def _close_all(self) -> None:
         await self.core.syncer.idle()
         error = CoordinatorNotAvailableError("The node stops.")
         partitions = [*self.topics.partitions(), self.metadata.partition]

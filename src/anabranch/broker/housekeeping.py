@@ -41,7 +41,8 @@ class Housekeeping:
         self.is_stopping = False
         self._checkpointed: dict[Partition, Offset] = {}
         self._start_offsets = dict(broker.state.start_offsets)
-        self._starts_lock = asyncio.Lock()
+        self.starts_lock = asyncio.Lock()
+        """Held by whoever writes `log-start-offsets`: two at once would spoil the file they write aside."""
         self.cleaning = Cleaning(broker)
         self.scrubbing = Scrubbing(broker)
 
@@ -161,7 +162,7 @@ class Housekeeping:
     async def keep_start_offset(self, partition: Partition, offset: Offset) -> None:
         """Make a new start durable. Raises StorageError."""
         broker = self._broker
-        async with self._starts_lock:
+        async with self.starts_lock:
             starts = self._starts_now()
             key = broker.key_of(partition)
             starts[key] = max(offset, starts.get(key, Offset(0)))
