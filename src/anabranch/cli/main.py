@@ -8,6 +8,8 @@ import importlib
 
 import click
 
+import anabranch
+
 COMMANDS = {
     "up": "anabranch.cli.up",
     "topic": "anabranch.cli.topic",
@@ -36,5 +38,6 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
+@click.version_option(anabranch.__version__, prog_name="anabranch", message="%(prog)s %(version)s")
 def main() -> None:
     """A streaming log that speaks Kafka's protocol. Start a node with `anabranch up`."""

@@ -27,6 +27,7 @@ def imported_by(statement):
 
 
 def test_version_is_told_in_text_and_json():
+    assert run("--version").output == f"anabranch {anabranch.__version__}\n"
     assert anabranch.__version__ in run("version").output
     assert json.loads(run("version", "--format", "json").output)["version"] == anabranch.__version__
 
