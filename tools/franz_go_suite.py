@@ -6,8 +6,6 @@ their own; one that is skipped, fails or never finishes is not a pass. The bar o
 leaves on Apache Kafka 4.3.1. The exit code is 1 when a class that was asked for stays below its bar.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

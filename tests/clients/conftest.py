@@ -1,7 +1,5 @@
 """Fixtures for real clients: one broker per test process, and names that no other test uses."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from collections.abc import Callable, Iterator

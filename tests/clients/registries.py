@@ -6,8 +6,6 @@ reason; `or_skip` turns that into a skip that says so, and into a failure when C
 is a broken set-up and not a matter of circumstances.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

@@ -1,7 +1,5 @@
 """The records that every client must bring back byte for byte, and the codecs it must do so with."""
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

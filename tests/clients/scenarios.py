@@ -4,8 +4,6 @@ A test file wraps its client's consumer in a `Member`; the scenario then drives 
 by polling each in turn, so a rebalance makes progress on all sides and nothing ever waits for a fixed time.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing

@@ -4,8 +4,6 @@ All clients of a test live on one event loop, which runs only while the test wai
 scenarios, which are plain functions, therefore drive them all by polling each in turn.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import closing

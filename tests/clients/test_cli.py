@@ -1,7 +1,5 @@
 """The command line against a running broker, each command as a process, the way a user runs it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

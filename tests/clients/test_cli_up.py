@@ -1,7 +1,5 @@
 """`anabranch up` as a process: what it prints, how it stops, and what it says when it cannot start."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """confluent-kafka (librdkafka): records, groups, admin API, idempotent production."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any

@@ -4,8 +4,6 @@ The node writes several small segments with every codec, stops, and leaves its f
 every record of every `.log` and compares every entry of every index with the log beside it.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

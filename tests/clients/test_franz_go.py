@@ -1,7 +1,5 @@
 """franz-go: one run of the Go program in `go/`, one test judges each of its checks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

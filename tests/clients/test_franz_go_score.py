@@ -1,7 +1,5 @@
 """How `make compat` reads the log of a Go test run: by leaves, and never kinder than the run was."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

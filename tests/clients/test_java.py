@@ -1,7 +1,5 @@
 """Kafka's own Java clients: one JVM runs the program in `java/`, one test judges each of its checks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

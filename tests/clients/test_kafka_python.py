@@ -1,7 +1,5 @@
 """kafka-python: records, groups, admin API, idempotent production."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing

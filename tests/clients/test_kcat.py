@@ -1,7 +1,5 @@
 """kcat: what people type at a shell, from Debian's own package (an older librdkafka)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable

@@ -5,8 +5,6 @@ insists on a clean exit; `kill()` is kill -9. A node that starts again keeps its
 on stderr is kept in a file and quoted when something is wrong.
 """
 
-from __future__ import annotations
-
 import json
 import select
 import signal
@@ -14,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 START_S_MAX = 20.0
 STOP_S_MAX = 10.0
@@ -45,7 +43,7 @@ class NodeProcess:
         assert self._process is not None
         return self._process.pid
 
-    def start(self) -> NodeProcess:
+    def start(self) -> Self:
         with self.log_path.open("a") as log:
             self._process = subprocess.Popen(self._command(), stdout=subprocess.PIPE, stderr=log, text=True)
         self.ready = json.loads(self._first_line())
@@ -72,7 +70,7 @@ class NodeProcess:
             process.kill()
             process.wait()
 
-    def __enter__(self) -> NodeProcess:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
