@@ -23,14 +23,13 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
 from anabranch.errors import DataFolderInUseError
 from anabranch.log.files import Bytes, folder_of
-
-SECTOR_BYTES = 512
+from anabranch.testing.fake_inode import Inode, Truncate, Write, copied, lose_power
 
 Operation = Literal["write", "truncate", "sync", "sync_folder", "create", "rename", "unlink", "read"]
 
@@ -39,54 +38,15 @@ class PowerLoss(Exception):
     """The machine went dark at this operation; call `crash` and open everything anew."""
 
 
-class _Write:
-    def __init__(self, position: int, data: bytes) -> None:
-        self.position = position
-        self.data = data
-
-    def apply(self, content: bytearray) -> None:
-        _put(content, self.position, self.data)
-
-
-class _Truncate:
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def apply(self, content: bytearray) -> None:
-        _resize(content, self.size)
-
-
-@dataclass
-class _Inode:
-    visible: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    pending: list[_Write | _Truncate] = field(default_factory=list)
-
-    def change(self, step: _Write | _Truncate) -> None:
-        step.apply(self.visible)
-        self.pending.append(step)
-
-    def sync(self) -> None:
-        for step in self.pending:
-            step.apply(self.durable)
-        self.pending.clear()
-
-    def reload(self) -> None:
-        """What reads show once the cache is dropped: the disk, and the changes still waiting for it."""
-        self.visible = bytearray(self.durable)
-        for step in self.pending:
-            step.apply(self.visible)
-
-
 @dataclass
 class _Name:
     """One unsynced change of a folder: `path` now means `inode` (None: nothing), and `freed` nothing."""
 
     path: str
-    inode: _Inode | None
+    inode: Inode | None
     freed: str | None = None
 
-    def apply(self, names: dict[str, _Inode]) -> None:
+    def apply(self, names: dict[str, Inode]) -> None:
         if self.freed is not None:
             names.pop(self.freed, None)
         if self.inode is None:
@@ -110,7 +70,7 @@ class FakeFile:
         self.path = path
         self._disk = disk
         self._life = disk.life
-        self._inode: _Inode | None = None
+        self._inode: Inode | None = None
         self._closed = False
         self.pins = 0
 
@@ -128,7 +88,7 @@ class FakeFile:
     def truncate(self, size: int) -> None:
         inode = self._opened()
         with self._disk.change("truncate", self.path):
-            inode.change(_Truncate(size))
+            inode.change(Truncate(size))
 
     def rename(self, path: str) -> None:
         self._disk.rename(self.path, path)
@@ -154,7 +114,7 @@ class FakeFile:
     def close(self) -> None:
         self._closed = True
 
-    def _opened(self) -> _Inode:
+    def _opened(self) -> Inode:
         if self._life != self._disk.life:
             raise OSError(errno.EBADF, "opened before the power loss", self.path)
         if self._closed and not self.pins:
@@ -172,8 +132,8 @@ class FakeDisk:
         self.operations = 0
         self.crash_at: int | None = None
         self.life = 0
-        self._names: dict[str, _Inode] = {}
-        self._durable_names: dict[str, _Inode] = {}
+        self._names: dict[str, Inode] = {}
+        self._durable_names: dict[str, Inode] = {}
         self._pending_names: list[_Name] = []
         self._folders: set[str] = {".", ""}
         self._faults: list[_Fault] = []
@@ -207,7 +167,7 @@ class FakeDisk:
                 if rng.random() < keep_names:
                     name.apply(survivors)
             for inode in {id(inode): inode for inode in survivors.values()}.values():
-                _lose_power(inode, rng)
+                lose_power(inode, rng)
             self._names = survivors
             for path in survivors:
                 self.make_folder(folder_of(path))  # The removal of its folder went with that of the file.
@@ -223,17 +183,17 @@ class FakeDisk:
     def copy(self) -> "FakeDisk":
         """The same disk once more, so that one moment can be tried with many ends."""
         with self._lock:
-            inodes: dict[int, _Inode] = {}
+            inodes: dict[int, Inode] = {}
             other = FakeDisk()
             other.capacity_bytes, other.operations, other.life = (
                 self.capacity_bytes,
                 self.operations,
                 self.life,
             )
-            other._names = {path: _copied(inode, inodes) for path, inode in self._names.items()}
-            other._durable_names = {p: _copied(inode, inodes) for p, inode in self._durable_names.items()}
+            other._names = {path: copied(inode, inodes) for path, inode in self._names.items()}
+            other._durable_names = {p: copied(inode, inodes) for p, inode in self._durable_names.items()}
             for name in self._pending_names:
-                inode = _copied(name.inode, inodes) if name.inode is not None else None
+                inode = copied(name.inode, inodes) if name.inode is not None else None
                 other._pending_names.append(_Name(name.path, inode, name.freed))
             other._folders = set(self._folders)
             return other
@@ -275,7 +235,7 @@ class FakeDisk:
                 raise FileExistsError(errno.EEXIST, "exists", path)
             if folder_of(path) not in self._folders:
                 raise FileNotFoundError(errno.ENOENT, "no such folder", path)
-            self._rename_entry(_Name(path, _Inode()))
+            self._rename_entry(_Name(path, Inode()))
         return FakeFile(self, path)
 
     def exists(self, path: str) -> bool:
@@ -301,7 +261,7 @@ class FakeDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         if len(inode.visible) != position + len(data):
             with self.change("truncate", path):
-                inode.change(_Truncate(position + len(data)))
+                inode.change(Truncate(position + len(data)))
         if sync:
             self.sync_inode(inode, path)
 
@@ -363,7 +323,7 @@ class FakeDisk:
 
     # --- used by FakeFile -----------------------------------------------------------------------------------
 
-    def inode(self, path: str) -> _Inode:
+    def inode(self, path: str) -> Inode:
         inode = self._names.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -389,13 +349,13 @@ class FakeDisk:
                     self._faults.remove(fault)
                 raise OSError(fault.error, os.strerror(fault.error), path)
 
-    def write_inode(self, inode: _Inode, path: str, data: bytes, position: int) -> int:
+    def write_inode(self, inode: Inode, path: str, data: bytes, position: int) -> int:
         with self.change("write", path):
             taken = self._taken_bytes(inode, path, data, position)
-            inode.change(_Write(position, data[:taken]))
+            inode.change(Write(position, data[:taken]))
             return taken
 
-    def sync_inode(self, inode: _Inode, path: str) -> None:
+    def sync_inode(self, inode: Inode, path: str) -> None:
         try:
             lock = self.change("sync", path)
         except OSError:
@@ -406,7 +366,7 @@ class FakeDisk:
         with lock:
             inode.sync()
 
-    def _taken_bytes(self, inode: _Inode, path: str, data: bytes, position: int) -> int:
+    def _taken_bytes(self, inode: Inode, path: str, data: bytes, position: int) -> int:
         taken = len(data)
         if self._short_bytes is not None:
             taken, self._short_bytes = min(taken, self._short_bytes), None
@@ -448,54 +408,3 @@ class FakeLock:
 
     def release(self) -> None:
         self._locked.discard(self._path)
-
-
-def _copied(inode: _Inode, done: dict[int, _Inode]) -> _Inode:
-    """Two names of one file stay two names of one file."""
-    if id(inode) not in done:
-        copy = _Inode(bytearray(inode.visible), bytearray(inode.durable), list(inode.pending))
-        done[id(inode)] = copy
-    return done[id(inode)]
-
-
-def _put(content: bytearray, position: int, data: bytes) -> None:
-    if position > len(content):
-        content.extend(bytes(position - len(content)))
-    content[position : position + len(data)] = data
-
-
-def _resize(content: bytearray, size: int) -> None:
-    if size < len(content):
-        del content[size:]
-    else:
-        content.extend(bytes(size - len(content)))
-
-
-def _lose_power(inode: _Inode, rng: Random) -> None:
-    """Any subset of the unsynced sectors; a sector that was not written reads as before, or as zeros beyond
-    the end."""
-    keep = rng.choice((0.0, 0.3, 0.7, 1.0))
-    survivor = inode.durable
-    for number, step in enumerate(inode.pending):
-        if isinstance(step, _Truncate):
-            if rng.random() < keep:
-                step.apply(survivor)
-            continue
-        _write_sectors(survivor, step, keep, rng)
-        if number == len(inode.pending) - 1 and step.data and rng.random() < 0.5:
-            torn = step.data[: rng.randrange(len(step.data))]
-            _put(survivor, step.position, torn)
-    inode.visible = bytearray(survivor)
-    inode.pending.clear()
-
-
-def _write_sectors(content: bytearray, write: _Write, keep: float, rng: Random) -> None:
-    end = write.position + len(write.data)
-    position = write.position
-    while position < end:
-        stop = min(end, (position // SECTOR_BYTES + 1) * SECTOR_BYTES)
-        if rng.random() < keep:
-            _put(content, position, write.data[position - write.position : stop - write.position])
-        position = stop
-    if end > len(content) and rng.random() < keep:
-        _resize(content, end)  # The length reached the disk, the bytes did not: zeros.

@@ -5,7 +5,8 @@ import pytest
 
 from anabranch.errors import DataFolderInUseError
 from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_disk import SECTOR_BYTES, FakeDisk, PowerLoss
+from anabranch.testing.fake_disk import FakeDisk, PowerLoss
+from anabranch.testing.fake_inode import SECTOR_BYTES
 
 
 @pytest.fixture
