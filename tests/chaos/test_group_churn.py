@@ -70,10 +70,10 @@ class Members:
 
     def _note(self, said: dict[str, object]) -> None:
         if "values" in said:
-            self.processed.update(said["values"])  # type: ignore[arg-type]
+            self.processed.update(said["values"])
             return
-        for partition in said["partitions"]:  # type: ignore[attr-defined]
-            self.owners[said["generation"]][partition].add(said["member"])  # type: ignore[index]
+        for partition in said["partitions"]:
+            self.owners[said["generation"]][partition].add(said["member"])
 
 
 def _fill(bootstrap: str) -> set[str]:

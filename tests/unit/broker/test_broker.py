@@ -27,7 +27,7 @@ async def test_stop_while_groups_are_loaded_does_not_wait_for_all_of_them(
     def replay(key: bytes, value: bytes | None) -> None:
         replayed.append(key)
 
-    again.broker.groups.replay = replay  # type: ignore[method-assign]
+    again.broker.groups.replay = replay
     again.broker.start()
     await turn(5)
     await again.broker.drain()
@@ -49,8 +49,8 @@ def test_groups_that_cannot_be_read_back_stay_unavailable_and_are_said_aloud(
         def replay(key: bytes, value: bytes | None) -> None:
             raise failure
 
-        again.broker.groups.replay = replay  # type: ignore[method-assign]
-        again.broker.groups.loaded = lambda: loaded.append(True)  # type: ignore[method-assign]
+        again.broker.groups.replay = replay
+        again.broker.groups.loaded = lambda: loaded.append(True)
         again.broker.start()
         await turn()
         assert "cannot be read back" in caplog.text
@@ -101,7 +101,7 @@ async def test_cluster_id_stays_the_same() -> None:
 async def test_generation_of_a_client_is_compared_with_ours() -> None:
     bench = Bench()
     partition = await bench.topic("t")
-    partition.generation = 3  # type: ignore[assignment]
+    partition.generation = 3
     bench.broker.check_generation(partition, -1)
     bench.broker.check_generation(partition, 3)
     with pytest.raises(FencedGenerationError):
@@ -138,7 +138,7 @@ async def test_deleting_a_topic_goes_on_when_groups_cannot_forget_it() -> None:
     async def refuse(names: list[str]) -> None:
         raise StorageError("no")
 
-    bench.broker.groups.forget_topics = refuse  # type: ignore[method-assign,assignment]
+    bench.broker.groups.forget_topics = refuse
     await bench.broker.delete_topic("t")
     assert bench.topics.find("t") is None
 

@@ -205,7 +205,7 @@ async def test_defect_in_a_waiting_fetch_closes_its_connection_and_wakes_the_oth
             raise failures.pop()
         return slice_of(*args, **kwargs)
 
-    partition.log.slice = broken  # type: ignore[method-assign]
+    partition.log.slice = broken
     await bench.core.append(partition, batch_of())
     await turn()
     assert sorted(pending.closed_because is None for pending in pendings) == [False, True]

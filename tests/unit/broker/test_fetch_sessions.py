@@ -20,7 +20,7 @@ def request(
         (name, [(partition, -1, offset, -1, -1, 100) for partition, offset in partitions])
         for name, partitions in (topics or {}).items()
     ]
-    return FetchRequest(-1, 0, 1, 1000, 0, session_id, epoch, listed, list((forgotten or {}).items()), "")  # type: ignore[arg-type]
+    return FetchRequest(-1, 0, 1, 1000, 0, session_id, epoch, listed, list((forgotten or {}).items()), "")
 
 
 def ask(sessions: FetchSessions, asked: FetchRequest, now_ms: int = 0, ids: bool = False) -> FetchContext:

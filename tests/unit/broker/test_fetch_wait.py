@@ -25,8 +25,8 @@ class Retry:
 async def test_woken_fetch_that_is_answered_leaves_all_its_partitions() -> None:
     waits, one, other = FetchWaits(), FakePartition(), FakePartition()
     retry = Retry(True)
-    waits.wait(retry, [one, other], 60_000)  # type: ignore[list-item]
-    waits.wake([one])  # type: ignore[list-item]
+    waits.wait(retry, [one, other], 60_000)
+    waits.wake([one])
     assert retry.finals == [False]
     assert (one.waiting_fetches, other.waiting_fetches, waits.waiting) == (set(), set(), set())
 
@@ -35,10 +35,10 @@ async def test_woken_fetch_that_is_answered_leaves_all_its_partitions() -> None:
 async def test_woken_fetch_that_is_still_short_goes_on_waiting() -> None:
     waits, one = FetchWaits(), FakePartition()
     retry = Retry(False, True)
-    waits.wait(retry, [one], 60_000)  # type: ignore[list-item]
-    waits.wake([one])  # type: ignore[list-item]
+    waits.wait(retry, [one], 60_000)
+    waits.wake([one])
     assert len(one.waiting_fetches) == 1
-    waits.wake([one])  # type: ignore[list-item]
+    waits.wake([one])
     assert one.waiting_fetches == set()
 
 
@@ -46,8 +46,8 @@ async def test_woken_fetch_that_is_still_short_goes_on_waiting() -> None:
 async def test_fetch_of_two_woken_partitions_is_tried_once() -> None:
     waits, one, other = FetchWaits(), FakePartition(), FakePartition()
     retry = Retry(True, True)
-    waits.wait(retry, [one, other], 60_000)  # type: ignore[list-item]
-    waits.wake([one, other])  # type: ignore[list-item]
+    waits.wait(retry, [one, other], 60_000)
+    waits.wake([one, other])
     assert retry.finals == [False]
 
 
@@ -55,7 +55,7 @@ async def test_fetch_of_two_woken_partitions_is_tried_once() -> None:
 async def test_deadline_is_the_last_try() -> None:
     waits, one = FetchWaits(), FakePartition()
     retry = Retry(True)
-    fetch = waits.wait(retry, [one], 60_000)  # type: ignore[list-item]
+    fetch = waits.wait(retry, [one], 60_000)
     fetch.end()
     assert (retry.finals, one.waiting_fetches) == ([True], set())
 
@@ -64,10 +64,10 @@ async def test_deadline_is_the_last_try() -> None:
 async def test_fetch_whose_client_is_gone_is_never_tried() -> None:
     waits, one = FetchWaits(), FakePartition()
     retry = Retry()
-    fetch = waits.wait(retry, [one], 0)  # type: ignore[list-item]
+    fetch = waits.wait(retry, [one], 0)
     fetch.leave()
     fetch.leave()
-    waits.wake([one])  # type: ignore[list-item]
+    waits.wake([one])
     assert (retry.finals, fetch._timer.cancelled()) == ([], True)
 
 
@@ -76,7 +76,7 @@ async def test_stop_ends_everybodys_waiting() -> None:
     waits, one = FetchWaits(), FakePartition()
     retries = [Retry(True), Retry(True)]
     for retry in retries:
-        waits.wait(retry, [one], 60_000)  # type: ignore[list-item]
+        waits.wait(retry, [one], 60_000)
     waits.end_all()
     assert [retry.finals for retry in retries] == [[True], [True]]
     assert waits.waiting == set()

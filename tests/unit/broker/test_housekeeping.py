@@ -95,9 +95,9 @@ async def test_checkpoint_syncs_in_workers_only() -> None:
 
     def noted(inode: object, path: str) -> None:
         syncs.append(path)
-        sync_inode(inode, path)  # type: ignore[arg-type]
+        sync_inode(inode, path)
 
-    bench.disk.sync_inode = noted  # type: ignore[method-assign]
+    bench.disk.sync_inode = noted
     writing = asyncio.create_task(bench.broker.housekeeping.checkpoint())
     await turn()
     assert (syncs, len(workers.heavies)) == ([], 1)

@@ -195,12 +195,12 @@ async def test_defect_in_the_log_undoes_producers_and_answers_every_job() -> Non
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    partition.log.append = broken  # type: ignore[method-assign]
+    partition.log.append = broken
     failed, fine = bench.submit(partition, sequenced(0)), bench.submit(other)
     await turn()
     assert isinstance(failed[0].error, StorageError)
     assert fine[0].error is None, "one partition's defect cost another one its answer"
-    partition.log.append = append  # type: ignore[method-assign]
+    partition.log.append = append
     again = bench.submit(partition, sequenced(0))
     await turn()
     assert again[0].base_offset == 0

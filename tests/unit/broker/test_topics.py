@@ -260,7 +260,7 @@ async def test_topic_with_the_longest_name_can_be_deleted() -> None:
         longest = max(longest, len(new.rpartition("/")[2]))
         rename(old, new)
 
-    bench.disk.rename = measured  # type: ignore[method-assign]
+    bench.disk.rename = measured
     await bench.topics.delete(name)
     assert 0 < longest <= 255  # What file systems allow for a name.
 

@@ -74,7 +74,7 @@ def open_on(files: FakeDisk | RealFiles, folder: str = FOLDER) -> Open:
         return Log.open(
             files,
             folder,
-            LogConfig(**config),  # type: ignore[arg-type]
+            LogConfig(**config),
             clean=clean,
             recovery_point=recovery_point,
         )

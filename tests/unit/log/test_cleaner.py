@@ -26,7 +26,7 @@ def open_compacted(disk: FakeDisk, *, clean: bool = False, config: LogConfig = C
 
 def put(log: Log, pairs: list[tuple[bytes, bytes | None]], **fields: int | bool) -> None:
     base = log.end_offset
-    builder = BatchBuilder(base, **fields)  # type: ignore[arg-type]
+    builder = BatchBuilder(base, **fields)
     for key, value in pairs:
         builder.add(key, value, timestamp_ms=NOW_MS)
     log.append([(builder.build(), base, Offset(base + len(pairs) - 1), NOW_MS)], NOW_MS)

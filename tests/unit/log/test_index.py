@@ -74,7 +74,7 @@ def test_the_cache_forgets_the_least_used_beyond_its_limit() -> None:
         return index, TimeIndex()
 
     for name in ["a", "b", "a", "c", "a", "b"]:
-        cache.get(name, lambda name=name: load(name))  # type: ignore[misc]
+        cache.get(name, lambda name=name: load(name))
     assert loads == ["a", "b", "c", "b"]
     assert cache.size_bytes <= 200
     cache.discard("a")

@@ -128,7 +128,7 @@ def test_a_missing_short_or_garbled_index_changes_no_answer(
     written = fill(log, 90)
     log.close()
     disk.kill()
-    garbled = damage(disk.read(which))  # type: ignore[operator]
+    garbled = damage(disk.read(which))
     disk.unlink(which)
     if garbled is not None:
         disk.write(which, garbled)

@@ -12,7 +12,7 @@ AGES = [Age(100, 1000, Offset(10)), Age(100, 3000, Offset(20)), Age(100, 2000, O
 
 
 def count(now_ms: int = 0, start: int = 0, active: int = 50, **config: int | bool) -> int:
-    return expired_count(AGES, active, Offset(start), LogConfig(**config), now_ms)  # type: ignore[arg-type]
+    return expired_count(AGES, active, Offset(start), LogConfig(**config), now_ms)
 
 
 def test_segments_go_by_age_from_the_old_end_only() -> None:

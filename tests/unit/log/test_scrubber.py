@@ -7,9 +7,9 @@ from anabranch.testing.fake_disk import FakeDisk
 def scrub_once(scrubber: Scrubber, log: object, bytes_max: int) -> tuple[list[Damage], int]:
     """One whole round over the sealed segments; answers the damage and how much was read."""
     damage, read = [], 0
-    sealed = sum(segment.published_bytes for segment in log.segments[:-1])  # type: ignore[attr-defined]
+    sealed = sum(segment.published_bytes for segment in log.segments[:-1])
     while read < sealed:
-        step = scrubber.next_step(log, bytes_max)  # type: ignore[arg-type]
+        step = scrubber.next_step(log, bytes_max)
         assert step is not None
         damage += step.run()
         read += step.size_bytes

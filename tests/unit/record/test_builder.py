@@ -38,7 +38,7 @@ def test_records_come_back_as_they_were(codec: Codec, records: list[Record]) -> 
 
 
 def one_record(**fields: object) -> BatchBuilder:
-    builder = BatchBuilder(**fields)  # type: ignore[arg-type]
+    builder = BatchBuilder(**fields)
     builder.add(b"k", b"v", timestamp_ms=50)
     return builder
 

@@ -18,7 +18,7 @@ def shortest(delta: int) -> bytes:
 def test_a_record_is_read_with_everything_in_it() -> None:
     body = b"\0" + varints(5, 0, 1) + b"k" + varints(-1, 2, 1) + b"a" + varints(-1, 0, 2) + b"xy"
     assert list(records_of(batch_of(framed(body), 1))) == [
-        Record(0, 5, b"k", None, (("a", None), ("", b"xy")))  # type: ignore[arg-type]
+        Record(0, 5, b"k", None, (("a", None), ("", b"xy")))
     ]
 
 

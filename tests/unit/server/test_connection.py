@@ -75,7 +75,7 @@ class Peer:
         ours, self.sock = socket.socketpair()
         ours.setblocking(False)
         self.sock.setblocking(False)
-        self.connection = Connection(self.listener, ours, "peer")  # type: ignore[arg-type]
+        self.connection = Connection(self.listener, ours, "peer")
 
     @property
     def calls(self) -> list[Call]:
@@ -165,7 +165,7 @@ async def test_produce_that_asks_for_it_holds_too(peer: Peer) -> None:
         call.holds = not peer.calls
         peer.calls.append(call)
 
-    peer.listener.dispatch = dispatch  # type: ignore[method-assign]
+    peer.listener.dispatch = dispatch
     peer.send(frame(PRODUCE), frame(PRODUCE))
     await turn()
     assert len(peer.calls) == 1
@@ -325,7 +325,7 @@ async def test_goodbye_does_not_wait_for_who_never_stops_sending(peer: Peer) -> 
             assert self.reads < 1000, "the loop is held up"
             return b"more"
 
-    peer.connection._sock = Endless(peer.connection._sock)  # type: ignore[assignment]
+    peer.connection._sock = Endless(peer.connection._sock)
     peer.connection.finish()
     assert peer.connection.is_closed
 

@@ -124,7 +124,7 @@ def test_request_that_is_never_finished_is_dropped(sent: bytes, monkeypatch: pyt
 async def test_reader_that_takes_no_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "REQUEST_SECONDS_MAX", 0.05)
     _, server = make()
-    server._page = lambda target: (200, "text/plain", bytes(20_000_000))  # type: ignore[method-assign]
+    server._page = lambda target: (200, "text/plain", bytes(20_000_000))
     serving, sock, writer = await opened(server)
     sock.send(b"GET /metrics HTTP/1.1\r\n\r\n")
     await serving

@@ -86,7 +86,7 @@ async def test_sweep_closes_who_is_overdue_and_comes_again_even_if_one_closing_f
     other, other_sock = connect(listener)
     listener._sweeper = None
     bench.clock.advance(1001)
-    other.overdue = lambda *_: 1 / 0  # type: ignore[method-assign,assignment,return-value]
+    other.overdue = lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
         listener._sweep()
     assert listener._sweeper is not None, "the sweep has ended for good"
@@ -136,7 +136,7 @@ class FailingSocket:
 @in_loop
 async def test_without_descriptors_accepting_rests_and_others_go_on() -> None:
     _, listener = make()
-    listener._sock = FailingSocket(errno.EMFILE)  # type: ignore[assignment]
+    listener._sock = FailingSocket(errno.EMFILE)
     asyncio.get_running_loop().add_reader(listener._sock.fileno(), listener._accept)
     listener._accept()
     assert not asyncio.get_running_loop().remove_reader(listener._sock.fileno())
@@ -149,10 +149,10 @@ async def test_without_descriptors_accepting_rests_and_others_go_on() -> None:
 @in_loop
 async def test_peer_that_gave_up_in_the_backlog_is_no_error_and_another_error_is() -> None:
     _, listener = make()
-    listener._sock = FailingSocket(errno.ECONNABORTED)  # type: ignore[assignment]
+    listener._sock = FailingSocket(errno.ECONNABORTED)
     listener._accept()
     listener.stop_accepting()
-    listener._sock = FailingSocket(errno.EBADF)  # type: ignore[assignment]
+    listener._sock = FailingSocket(errno.EBADF)
     with pytest.raises(OSError, match="no"):
         listener._accept()
     listener.stop_accepting()

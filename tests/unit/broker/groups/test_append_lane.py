@@ -22,7 +22,7 @@ def test_writes_end_in_order_and_large_ones_go_alone() -> None:
         lane = AppendLane("g", append)
         large = [(b"k", b"x" * 200_000)]
         for number, records in enumerate([[(b"k", b"v")], [(b"k", b"v")], [(b"k", b"v")], large, large]):
-            lane.submit(records, lambda _, number=number: ended.append(number))  # type: ignore[misc]
+            lane.submit(records, lambda _, number=number: ended.append(number))
         await turn()
         assert lane.is_idle
 
@@ -66,7 +66,7 @@ def test_a_defect_in_one_finish_keeps_nobody_else_waiting(records: int) -> None:
         loop.set_exception_handler(lambda _, context: defects.append(context["exception"]))
         lane = AppendLane("g", append)
         for number in range(records + 1):
-            lane.submit([(b"k", b"v")], lambda _, number=number: finish(number))  # type: ignore[misc]
+            lane.submit([(b"k", b"v")], lambda _, number=number: finish(number))
         await turn()
         assert lane.is_idle
 
