@@ -31,8 +31,8 @@ STOP_SECONDS_MAX = 3.0
 LOCK_FILE = ".lock"
 
 
-class PortTakenError(AnabranchError):
-    """Somebody else listens where this node was told to."""
+class CannotListenError(AnabranchError):
+    """An address where this node was told to listen cannot be had."""
 
 
 class Node:
@@ -91,14 +91,7 @@ class Node:
         try:
             return self.listener.open(self.settings.listen)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise PortTakenError(
-                    f"{self.settings.listen} is taken by another process: stop it, or choose another port "
-                    "with --listen."
-                ) from error
-            raise PortTakenError(
-                f"{self.settings.listen} cannot be bound: {error.strerror or error}."
-            ) from error
+            raise _cannot_listen(self.settings.listen, "--listen", error) from error
 
     async def _open_http(self, address: str) -> None:
         from anabranch.server.http import HttpServer
@@ -107,9 +100,7 @@ class Node:
         try:
             await self._http.open(address)
         except OSError as error:
-            raise PortTakenError(
-                f"The HTTP address {address} cannot be bound: {error.strerror or error}."
-            ) from error
+            raise _cannot_listen(address, "--http", error) from error
 
     @property
     def bootstrap(self) -> str:
@@ -139,6 +130,19 @@ class Node:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def _cannot_listen(address: str, option: str, error: OSError) -> CannotListenError:
+    match error.errno:
+        case errno.EADDRINUSE:
+            why = f"is taken by another process: stop it, or choose another port with {option}."
+        case errno.EADDRNOTAVAIL:
+            why = f"is not an address of this machine: check {option}."
+        case errno.EACCES | errno.EPERM:
+            why = f"may not be bound by this user: choose a port above 1023 with {option}."
+        case _:
+            why = f"cannot be bound ({error.strerror or error}): check {option}."
+    return CannotListenError(f"{address} {why}")
 
 
 def raise_open_files_limit() -> int:

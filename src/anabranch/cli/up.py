@@ -151,17 +151,8 @@ def explain_os_error(error: OSError, settings: "NodeSettings") -> str:
     """What the operating system refused, as a sentence and the next step."""
     import errno
 
-    where = settings.listen if settings.http is None else f"{settings.listen} or {settings.http}"
-    match error.errno:
-        case errno.EADDRINUSE:
-            return f"{where} is taken by another process: stop it, or let --listen 127.0.0.1:0 pick a port."
-        case errno.EADDRNOTAVAIL:
-            return f"{where} is not an address of this machine: check --listen and --http."
-        case errno.EACCES | errno.EPERM if error.filename is None:
-            return f"{where} may not be bound by this user: take a port above 1023."
-        case errno.ENOSPC:
-            return f"The disk of {settings.data_dir} is full: make room, or choose another --data-dir."
-        case _ if error.filename is not None:
-            return f"{error.filename} cannot be used ({error.strerror}): choose another --data-dir."
-        case _:
-            return f"{where} cannot be bound ({error.strerror or error}): check --listen and --http."
+    if error.errno == errno.ENOSPC:
+        return f"The disk of {settings.data_dir} is full: make room, or choose another --data-dir."
+    if error.filename is not None:
+        return f"{error.filename} cannot be used ({error.strerror}): choose another --data-dir."
+    return f"The system refused ({error.strerror or error}): `anabranch doctor` checks this machine."
