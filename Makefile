@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test sim fuzz bench compat
+.PHONY: help setup run check test coverage sim fuzz bench compat
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,6 +30,11 @@ check: $(STAMP) ## format, lint, types, import directions
 
 test: $(STAMP) ## every test
 	$(BIN)/pytest -n 2 --dist loadfile
+
+PURE := record wire cluster replication
+coverage: $(STAMP) ## branch coverage of the pure rooms by their unit tests; fails below 95 %
+	$(BIN)/pytest -q $(PURE:%=tests/unit/%) $(PURE:%=--cov=anabranch.%) --cov-branch --cov-fail-under=95 \
+		--cov-report=term-missing:skip-covered
 
 sim: $(STAMP) ## repeat one run of the simulator: make sim SEED=7
 	$(BIN)/python -m anabranch.testing.simulator $(or $(SEED),0)
