@@ -96,6 +96,7 @@ class Cleaning:
         async with partition.upkeep:
             if partition.is_gone or self._is_stopping():
                 return False
+            await in_heavy_worker(workers, log.prepare_rewrite)
             rewritten = await in_heavy_worker(workers, lambda: rewrite(files, mapped, group))
             swapped = log.swap_in(rewritten)
             await in_heavy_worker(workers, lambda: log.finish_swap(rewritten))

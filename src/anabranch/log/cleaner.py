@@ -3,8 +3,9 @@
 One run over one log, in four calls: `plan` decides on the writer's thread which segments are clean, dirty or
 too young; `map_keys` (worker) reads the dirty ones and remembers the latest offset of each key, as far as its
 memory reaches; `rewrite` (worker), for each group of neighbours that fit into one segment, writes what stays;
-`Log.swap_in` and `Log.finish_swap` put it in place. `clean_now` does all of it in one thread. The active
-segment is never touched, and what a crash leaves behind at any step is resolved at the next open (`swap.py`).
+`Log.swap_in` and `Log.finish_swap` put it in place. Before each group `Log.prepare_rewrite` ends what a disk
+that refused has left of an earlier one. `clean_now` does all of it in one thread. The active segment is never
+touched, and what a crash leaves behind at any step is resolved at the next open (`swap.py`).
 A run that is repeated does no harm, so the offset up to which a log is clean (`cleaner-offsets`) may be
 written whenever it suits.
 
@@ -245,6 +246,7 @@ def clean_now(files: Files, log: Log, clean_plan: CleanPlan, keys_max: int = KEY
     """A whole run in the caller's thread (tests, the CLI); answers the offset below which the log is clean."""
     mapped = map_keys(clean_plan, keys_max)
     for group in mapped.groups:
+        log.prepare_rewrite()
         rewritten = rewrite(files, mapped, group)
         swapped = log.swap_in(rewritten)
         log.finish_swap(rewritten)

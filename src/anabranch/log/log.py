@@ -23,7 +23,7 @@ from anabranch.log.scan import UNSUMMED_BYTES, Batch
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
-from anabranch.log.swap import Rewritten, delete_segments, finish_swap
+from anabranch.log.swap import Rewritten, delete_segments, finish_swap, undo_leftovers
 from anabranch.log.tail import Tail
 from anabranch.log.timestamps import Moment, first_at_or_after, of_largest_timestamp
 from anabranch.record.batch import BatchHeader
@@ -53,6 +53,7 @@ class Log:
         self._folder_changes_synced = 0
         self._sync_lock = threading.Lock()
         self._folder_lock = threading.Lock()
+        self._unfinished: list[Rewritten] = []
 
     @classmethod
     def open(
@@ -74,6 +75,7 @@ class Log:
         cache = index_cache if index_cache is not None else IndexCache()
         try:
             recovered = Opener(files, folder, config, cache, clean, recovery_point, start_offset).run()
+            _drop_ended(files, folder, recovered, start_offset)
             made = not recovered.segments
             if made:
                 recovered.segments.append(_create_segment(files, folder, start_offset, config, cache))
@@ -314,6 +316,16 @@ class Log:
         """
         if self._active.published_bytes and not self.fenced and self._active_may_go(now_ms):
             self.roll()
+        expired = self._seem_expired(now_ms)
+        while any(self._is_wrongly_old(segment, now_ms) for segment in expired):
+            expired = self._seem_expired(now_ms)
+        return expired
+
+    def _is_wrongly_old(self, segment: Segment, now_ms: int) -> bool:
+        old = is_expired(segment.largest_timestamp()[0], self.config, now_ms)
+        return old and segment.doubts_largest_timestamp()
+
+    def _seem_expired(self, now_ms: int) -> list[Segment]:
         sealed = self._segments[:-1]
         ages = [
             Age(segment.published_bytes, segment.largest_timestamp()[0], segment.published_offset)
@@ -373,10 +385,26 @@ class Log:
     def finish_swap(self, rewritten: Rewritten) -> None:
         """Any thread; after `swap_in`, whatever it answered. Brings the files in line with the log."""
         with self._folder_lock:
+            self._unfinished.append(rewritten)
+            self._finish_swaps()
+
+    def prepare_rewrite(self) -> None:
+        """Any thread; before each `rewrite`. Ends what an earlier one could not, or its files would be taken
+        for those of the next. StorageError if the disk still refuses."""
+        with self._folder_lock:
+            self._finish_swaps()
             try:
-                finish_swap(self._files, self.folder, rewritten)
+                undo_leftovers(self._files, self.folder)
             except OSError as error:
                 raise StorageError(f"{self.folder} cannot swap: {error.strerror or error}.") from error
+
+    def _finish_swaps(self) -> None:
+        try:
+            while self._unfinished:
+                finish_swap(self._files, self.folder, self._unfinished[0])
+                del self._unfinished[0]
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot swap: {error.strerror or error}.") from error
 
     def _forget(self, segment: Segment) -> None:
         number = self._segments.index(segment)
@@ -447,6 +475,19 @@ class Log:
 
     def _log_path(self, base: Offset) -> str:
         return names.segment_path(self.folder, base, names.LOG)
+
+
+def _drop_ended(files: Files, folder: str, recovered: Recovered, start_offset: Offset) -> None:
+    """A log that has lost its end below its durable start goes on there, as Kafka's does.
+
+    All it has left was deleted before. Were its lost offsets given again, the next open would take the new
+    records for deleted ones.
+    """
+    if recovered.segments and recovered.segments[-1].published_offset < start_offset:
+        delete_segments(files, recovered.segments)
+        files.sync_folder(folder)
+        recovered.segments.clear()
+        recovered.unsynced.clear()
 
 
 def _noted(batch: Stamped) -> Batch:

@@ -15,7 +15,7 @@ from anabranch.log.checkpoint import RecoveryPoint
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.quarantine import Quarantined, keep_copy, quarantine
-from anabranch.log.scan import Scan, hop_to
+from anabranch.log.scan import NO_TIMESTAMP, Scan, hop_to
 from anabranch.log.seal import HeadSums, Seal, load_seal
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
@@ -124,7 +124,7 @@ class Opener:
             if seal.next_base != following:
                 return f"the segment {seal.next_base} is missing after {segment.file.path}"
             return None if self._is_trusted(following) else self._scan_sealed(segment, following, seal)
-        if not segment.published_bytes:
+        if not segment.published_bytes and not self.config.compacted:
             return f"{segment.file.path} is empty but not the last"
         # Without a seal nobody has said how long it is: even if all its records are known to be whole, a write
         # that failed may have left bytes behind them.
@@ -195,6 +195,9 @@ class Opener:
             index, time_index = segment.read_indexes()
         except (OSError, CorruptDataError):
             index, time_index = OffsetIndex(), TimeIndex()
+        seal = self._seal(segment)
+        if seal is None or seal.max_timestamp != (time_index.timestamps[-1] if time_index else NO_TIMESTAMP):
+            index, time_index = OffsetIndex(), TimeIndex()  # Retention must not go by it.
         tail, start = self._resumed(segment, index, time_index)
         scan = Scan(segment.file, start, segment.published_bytes, segment.offsets, check_crc=False)
         for batches in scan:

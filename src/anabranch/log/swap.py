@@ -44,7 +44,7 @@ def commit_clean(files: Files, folder: str, file: File, tail: Tail, next_base: O
     contents = {
         names.INDEX: tail.index.dump(),
         names.TIME_INDEX: tail.time_index.dump(),
-        names.SEAL: tail.sums.dump(next_base, tail.end_bytes, final=True),
+        names.SEAL: tail.sums.dump(next_base, tail.end_bytes, tail.max_timestamp, final=True),
     }
     for suffix, data in contents.items():
         files.write(f"{names.segment_path(folder, base, suffix)}{names.CLEAN}", data, sync=True)
@@ -81,9 +81,20 @@ def resolve_leftovers(files: Files, folder: str) -> None:
         base = names.base_offset_of(name)
         if base is not None and name.endswith(f"{names.LOG}{names.SWAP}"):
             _resolve(files, folder, base, present)
-    for name in files.list(folder):
-        if names.base_offset_of(name) is not None and name.endswith((names.CLEAN, names.SWAP)):
-            files.unlink(f"{folder}/{name}")
+    undo_leftovers(files, folder)
+
+
+def undo_leftovers(files: Files, folder: str) -> None:
+    """Remove every swap that is not needed: the logs first, for without them the sidecars mean nothing."""
+    leftovers = [
+        name
+        for name in files.list(folder)
+        if names.base_offset_of(name) is not None and name.endswith((names.CLEAN, names.SWAP))
+    ]
+    if not leftovers:
+        return
+    for name in sorted(leftovers, key=lambda name: names.LOG not in name):
+        files.unlink(f"{folder}/{name}")
     files.sync_folder(folder)
 
 

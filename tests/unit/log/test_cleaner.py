@@ -13,7 +13,7 @@ from anabranch.log.settings import LogConfig
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder, control_batch
 from anabranch.record.records import records_of
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
+from anabranch.testing.fake_disk import FakeDisk, Operation, PowerLoss
 from anabranch.values import Offset
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100, compacted=True, deleted=False)
@@ -361,3 +361,57 @@ def test_what_is_younger_than_the_minimal_lag_is_left_and_what_is_overdue_goes_f
     assert overdue.is_due
     assert most_urgent([fresh, overdue]) is overdue
     assert most_urgent([]) is None
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_segments_of_which_nothing_stayed_need_no_seal(clean: bool) -> None:
+    disk = FakeDisk()
+    log = open_compacted(disk)
+    for number in range(60):
+        put(log, [(b"k%d" % (number % 3), b"x" * 30)])
+    before = table(log)
+    clean_now(disk, log, planned(log))
+    assert any(not segment.published_bytes for segment in log.segments)
+    log.close()
+    disk.kill()
+    for name in disk.list(FOLDER):
+        if name.endswith(".seal"):
+            disk.unlink(f"{FOLDER}/{name}")
+    again = open_compacted(disk, clean=clean)
+    assert (again.end_offset, again.quarantined) == (60, [])
+    assert table(again) == before
+
+
+@pytest.mark.parametrize("operation", ["rename", "sync_folder", "unlink"])
+@pytest.mark.parametrize("count", range(12))
+def test_a_swap_the_disk_refuses_half_way_is_ended_before_the_next(operation: Operation, count: int) -> None:
+    disk = FakeDisk()
+    log = small_segments(disk, Random(3))
+    before, end = table(log), log.end_offset
+    fail_after(disk, operation, count)
+    try:
+        clean_now(disk, log, planned(log))
+    except StorageError:
+        log.config = replace(CONFIG, segment_bytes=100_000)  # Other neighbours are merged than before.
+    disk.forget_faults()
+    clean_now(disk, log, planned(log))
+    assert table(log) == before
+    log.close(clean=False)
+    disk.kill()
+    again = open_compacted(disk)
+    assert (again.end_offset, again.quarantined) == (end, [])
+    assert table(again) == before
+
+
+def planned(log: Log) -> CleanPlan:
+    found = plan(log, Offset(0), NOW_MS)
+    assert found is not None
+    return found
+
+
+def fail_after(disk: FakeDisk, operation: Operation, count: int) -> None:
+    """Let the operation of this kind fail that follows `count` others."""
+    if count:
+        disk.wait_before(operation, lambda: fail_after(disk, operation, count - 1))
+    else:
+        disk.fail_next(operation)
