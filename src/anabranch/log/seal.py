@@ -1,13 +1,15 @@
 """What a segment promises about itself: a `.seal` file beside a `.log` that will not change any more.
 
-    "ABSL" | version u16 | flags u16 | next base offset i64 | log bytes i64 | region count u32
+    "ABSL" | version u16 | flags u16 | next base offset i64 | log bytes i64 | largest timestamp i64 |
+    region count u32
     regions: start u32 | end u32 | crc-32c u32 over the first 17 bytes of every batch in [start, end)
     crc-32c u32 over all of the above
 
 A batch's own CRC leaves out its base offset, length and generation, because a broker stamps them. A flipped
 bit there would go unnoticed, so each 64 KiB of batches gets a sum over these heads. `next base offset` is
-that of the segment that follows: a missing file between two segments shows. The file is derived: without it
-(an unclean stop, a folder written by Kafka) verification rests on the batches' CRCs and their order.
+that of the segment that follows: a missing file between two segments shows. Retention asks for the largest
+timestamp here, because the time index has no sum of its own and must not cost a segment. The file is derived:
+without it (an unclean stop, a folder written by Kafka) verification rests on the batches' CRCs and order.
 """
 
 from array import array
@@ -22,11 +24,11 @@ from anabranch.record.crc32c import crc32c
 from anabranch.values import Offset
 
 REGION_BYTES = 64 * 2**10
-_HEADER = Struct(">4sHHqqI")
+_HEADER = Struct(">4sHHqqqI")
 _REGION = Struct(">III")
 _CRC = Struct(">I")
 _MAGIC = b"ABSL"
-_VERSION = 1
+_VERSION = 2
 _FINAL = 1
 
 
@@ -96,10 +98,10 @@ class HeadSums:
         sums._open_from = sums._open_to = sums._ends[-1] if sums._ends else 0
         return sums
 
-    def dump(self, next_base: Offset, log_bytes: int, *, final: bool) -> bytes:
+    def dump(self, next_base: Offset, log_bytes: int, max_timestamp: int, *, final: bool) -> bytes:
         self.close_region()
         flags = _FINAL if final else 0
-        head = _HEADER.pack(_MAGIC, _VERSION, flags, next_base, log_bytes, len(self._starts))
+        head = _HEADER.pack(_MAGIC, _VERSION, flags, next_base, log_bytes, max_timestamp, len(self._starts))
         body = head + b"".join(map(_REGION.pack, self._starts, self._ends, self._crcs))
         return body + _CRC.pack(crc32c(body))
 
@@ -108,6 +110,7 @@ class Seal(NamedTuple):
     final: bool
     next_base: Offset
     log_bytes: int
+    max_timestamp: int
     sums: HeadSums
 
 
@@ -118,7 +121,7 @@ def load_seal(data: bytes) -> Seal:
         or crc32c(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]
     ):
         raise CorruptDataError("its checksum does not hold")
-    magic, version, flags, next_base, log_bytes, count = _HEADER.unpack_from(data)
+    magic, version, flags, next_base, log_bytes, max_timestamp, count = _HEADER.unpack_from(data)
     body = data[_HEADER.size : -_CRC.size]
     if magic != _MAGIC or version != _VERSION or len(body) != count * _REGION.size:
         raise CorruptDataError("it is not a seal of this version")
@@ -128,4 +131,4 @@ def load_seal(data: bytes) -> Seal:
         sums._ends.append(end)
         sums._crcs.append(crc)
     sums._open_from = sums._open_to = sums._ends[-1] if sums._ends else 0
-    return Seal(bool(flags & _FINAL), Offset(next_base), log_bytes, sums)
+    return Seal(bool(flags & _FINAL), Offset(next_base), log_bytes, max_timestamp, sums)

@@ -17,7 +17,7 @@ from anabranch.log.files import File, Files
 from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.ranges import Ranges
 from anabranch.log.scan import NO_TIMESTAMP, Batch, Located, Scan, headers_from, hop_to, last_whole
-from anabranch.log.seal import HeadSums, Region, load_seal
+from anabranch.log.seal import HeadSums, Region, Seal, load_seal
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
 from anabranch.log.tail import Tail
@@ -57,6 +57,7 @@ class Segment:
         self._cache = cache
         self._sums: HeadSums | None = None
         self._largest: tuple[int, Offset] | None = None
+        self._is_largest_sure = False
         self._saved_entries: int | None = None
         self._saved_times: int | None = None
 
@@ -105,6 +106,7 @@ class Segment:
         self.state = SegmentState.SEALED
         self.tail.finish()
         self._largest = (self.tail.max_timestamp, self.tail.max_timestamp_offset)
+        self._is_largest_sure = True
         with suppress(OSError):  # Derived data: `save` is asked again later, and a reader could do without.
             self.save()
 
@@ -121,11 +123,13 @@ class Segment:
         self._saved_times = self._append(names.TIME_INDEX, self.tail.time_index, self._saved_times)
         self._saved_entries = self._append(names.INDEX, self.tail.index, self._saved_entries)
         if sealed or closing:
-            seal = self.tail.sums.dump(self.published_offset, self.published_bytes, final=sealed)
-            self._write(names.SEAL, seal)
+            self._write(names.SEAL, self._dumped_seal(self.tail, final=sealed))
         if sealed:
             self._cache.put(self._key, (self.tail.index, self.tail.time_index))
             self.tail = None
+
+    def _dumped_seal(self, tail: Tail, *, final: bool) -> bytes:
+        return tail.sums.dump(self.published_offset, self.published_bytes, tail.max_timestamp, final=final)
 
     def take_cleaned(self, tail: Tail, next_base: Offset) -> None:
         """Stand for a file the cleaner has written and synced, from the first byte to the last."""
@@ -135,6 +139,7 @@ class Segment:
         self.verified.add(0, tail.end_bytes)
         self._sums = tail.sums
         self._largest = (tail.max_timestamp, tail.max_timestamp_offset)
+        self._is_largest_sure = True
         self._cache.put(self._key, (tail.index, tail.time_index))
 
     def reopen(self, size: int) -> None:
@@ -147,6 +152,7 @@ class Segment:
         self.file.sync()
         self._cache.discard(self._key)
         self._sums = self._largest = self._saved_entries = self._saved_times = None
+        self._is_largest_sure = False
         self.verified.cut(size)
         self.published_bytes = size
         self.state = SegmentState.RECOVERING
@@ -305,6 +311,29 @@ class Segment:
         tail = self.rebuild_indexes()
         return tail.max_timestamp, tail.max_timestamp_offset
 
+    def doubts_largest_timestamp(self) -> bool:
+        """Whether the time index was wrong about a sealed segment: nothing may be deleted on its word alone.
+
+        The seal knows, or else a walk over the log; from then on `largest_timestamp` is right. Raises
+        CorruptDataError if neither can tell.
+        """
+        if self.tail is not None or self._is_largest_sure:
+            return False
+        believed = self.largest_timestamp()[0]
+        seal = self._final_seal()
+        if seal is None or seal.max_timestamp != believed:
+            tail = self.rebuild_indexes()
+            self._largest = (tail.max_timestamp, tail.max_timestamp_offset)
+        self._is_largest_sure = True
+        return self.largest_timestamp()[0] != believed
+
+    def _final_seal(self) -> Seal | None:
+        try:
+            seal = load_seal(self._read(names.SEAL))
+        except (OSError, CorruptDataError):
+            return None
+        return seal if seal.final and seal.log_bytes == self.published_bytes else None
+
     def offset_before(self, timestamp: int) -> Offset:
         """An offset below which every record of the segment is earlier than `timestamp`."""
         return Offset(self.base_offset + self._indexes()[1].offset_before(timestamp))
@@ -389,12 +418,13 @@ class Segment:
             self._sync_if_there(path)
 
     def _sync_if_there(self, path: str) -> None:
-        if self._files.exists(path):
-            file = self._files.open(path)
-            try:
-                file.sync()
-            finally:
-                file.close()
+        file = self._files.open(path)
+        try:
+            file.sync()
+        except FileNotFoundError:
+            pass  # Not written yet, or retention or the cleaner has removed it meanwhile: no reason to fence.
+        finally:
+            file.close()
 
     def _read(self, suffix: str) -> bytes:
         return self._files.read(names.segment_path(self.folder, self.base_offset, suffix))

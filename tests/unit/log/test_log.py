@@ -7,7 +7,7 @@ from log_helpers import NOW_MS, Open, fill, make_batch, offsets_of, read_all
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fake_disk import FakeDisk, FakeFile
 from anabranch.values import Offset, SegmentState
 
 
@@ -256,3 +256,22 @@ def test_headers_come_from_the_asked_offset_to_the_end(open_log: Open) -> None:
     log = open_log(segment_bytes=700)
     fill(log, 12, count=2)
     assert [header.base_offset for header in log.batch_headers(Offset(5))] == list(range(4, 24, 2))
+
+
+def test_a_sidecar_that_retention_removes_while_it_is_synced_fences_nothing(
+    disk: FakeDisk, open_log: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(segment_bytes=300)
+    written = fill(log, 20)
+    open_file = disk.open
+
+    def open_and_remove(path: str) -> FakeFile:
+        file = open_file(path)
+        if path.endswith(".seal") and disk.exists(path):
+            disk.unlink(path)
+        return file
+
+    monkeypatch.setattr(disk, "open", open_and_remove)
+    assert log.sync() == 20
+    assert not log.fenced
+    assert read_all(log) == written

@@ -286,3 +286,19 @@ def test_what_is_appended_after_a_truncation_is_what_is_read(open_log: Open, dis
     log = open_log(clean=True)
     assert not log.slice(Offset(0), 10_000, Offset(5)).verified
     assert offsets_of(read_all(log)) == [0, 1, 2, 3, 4]
+
+
+def test_a_log_that_ends_below_its_durable_start_goes_on_at_its_start(disk: FakeDisk) -> None:
+    def open_at(start: int, *, clean: bool = False) -> Log:
+        return Log.open(disk, FOLDER, LogConfig(), clean=clean, start_offset=Offset(start))
+
+    fill(open_at(0), 5)
+    disk.kill()
+    log = open_at(10)
+    assert (log.start_offset, log.end_offset) == (10, 10)
+    written = fill(log, 3)
+    log.close()
+    disk.kill()
+    again = open_at(10, clean=True)
+    assert (again.start_offset, again.end_offset) == (10, 13)
+    assert read_all(again) == written

@@ -1,5 +1,6 @@
 from random import Random
 
+import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, read_all
 
 from anabranch.log.log import Log
@@ -105,3 +106,27 @@ def test_the_largest_timestamp_need_not_be_the_last(open_log: Open) -> None:
     assert log.offset_for_time(NOW_MS + 8) == (4, NOW_MS + 8, 3)
     empty = Log.open(FakeDisk(), FOLDER, LogConfig(), clean=False)
     assert (empty.max_timestamp(), empty.offset_for_time(0)) == (None, None)
+
+
+@pytest.mark.parametrize("segment", [0, -1], ids=["sealed", "active"])
+@pytest.mark.parametrize("spoiled", ["older", "shorter"])
+def test_a_time_index_that_lies_costs_no_segment(
+    open_log: Open, disk: FakeDisk, segment: int, spoiled: str
+) -> None:
+    config = {"segment_bytes": 2000, "index_interval_bytes": 100, "retention_ms": 1000}
+    log = open_log(**config)
+    for number in range(30):  # In both segments the youngest record is in the middle.
+        age_ms = 500 if number in (10, 25) else 5000
+        log.append([make_batch(log.end_offset, timestamp=NOW_MS - age_ms)], NOW_MS)
+    assert len(log.segments) == 2
+    path = log.segments[segment].paths()[2]
+    log.close()
+    data = disk.read(path)
+    disk.kill()
+    disk.write(
+        path, data[:12] + (NOW_MS - 4000).to_bytes(8, "big") + data[-4:] if spoiled == "older" else data[:12]
+    )
+    log = open_log(clean=True, **config)
+    assert log.expired(NOW_MS) == []
+    assert len(log.segments) == 2
+    assert len(log.expired(NOW_MS + 501)) == 2
