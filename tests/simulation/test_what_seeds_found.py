@@ -92,3 +92,25 @@ def test_a_topic_made_while_the_node_stops_keeps_what_is_acknowledged_later(seed
         assert send(sim, [b"kept"]) == (ErrorCode.NONE, 0)
         sim.crash()
         assert sim.fetch_all("t", 0) == [(0, b"kept")]
+
+
+def test_a_repeat_of_what_a_failed_sync_lost_is_not_taken_for_safe(sim: Simulator) -> None:
+    log = sim.broker.topics.partition("t", 0).log
+
+    def checkpoint() -> None:
+        """While the sync is under way, as it is every few seconds."""
+        log.flush_indexes()
+        partitions = list(sim.broker.topics.partitions())
+        sim.broker.housekeeping.write_checkpoints(partitions)
+
+    lost = [sim.produce("t", 0, [b"%d" % number * 400], -1, (PRODUCER, 0, number)) for number in range(5)]
+    sim.disk.wait_before("sync", checkpoint)
+    sim.disk.fail_next("sync", path_contains="t-0/")
+    for pending in lost:
+        sim.run_until(pending)
+        assert produced(pending) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    sim.kill()  # The page cache still has the records; the disk does not.
+    repeats = [send(sim, [b"%d" % number * 400], sequence=number) for number in range(5)]
+    assert repeats == [(ErrorCode.NONE, number) for number in range(5)]
+    sim.crash()
+    assert sim.fetch_all("t", 0) == [(number, b"%d" % number * 400) for number in range(5)]

@@ -22,6 +22,7 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.scrubbing import Scrubbing
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import CorruptDataError, StorageError
+from anabranch.log.checkpoint import RecoveryMark
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Housekeeping:
         self._broker = broker
         self._tasks: list[tuple[asyncio.Task[None], asyncio.Lock]] = []
         self.is_stopping = False
-        self._checkpointed: dict[Partition, Offset] = {}
+        self._checkpointed: dict[Partition, RecoveryMark] = {}
         self._start_offsets = dict(broker.state.start_offsets)
         self.starts_lock = asyncio.Lock()
         """Held by whoever writes `log-start-offsets`: two at once would spoil the file they write aside."""
@@ -116,18 +117,18 @@ class Housekeeping:
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
-        """Write down what shortens the next recovery, for partitions that have grown since."""
+        """Write down what shortens the next recovery, if partitions have grown or been fenced since."""
         broker = self._broker
         partitions = [*broker.topics.partitions(), broker.metadata.partition]
-        ends = {partition: partition.log.end_offset for partition in partitions}
-        grown = [each for each in partitions if self._checkpointed.get(each) != ends[each]]
-        if not grown:
+        before = {partition: partition.recovery_mark for partition in partitions}
+        changed = [each for each in partitions if self._checkpointed.get(each) != before[each]]
+        if not changed:
             return
-        saved = await self._each(grown, self._save)
-        marks = {broker.key_of(each): each.log.recovery_mark for each in partitions if not each.is_gone}
+        saved = await self._each(changed, self._save)
+        marks = {broker.key_of(each): each.recovery_mark for each in partitions if not each.is_gone}
         await in_heavy_worker(broker.workers, lambda: broker.state.write_recovery_points(marks))
-        known = {each: end for each, end in self._checkpointed.items() if each in ends}
-        self._checkpointed = known | {partition: ends[partition] for partition in saved}
+        known = {each: mark for each, mark in self._checkpointed.items() if each in before}
+        self._checkpointed = known | {partition: before[partition] for partition in saved}
 
     async def _save(self, partition: Partition) -> None:
         """The snapshot of producers is synced, which is no work for the loop's thread."""
@@ -141,9 +142,7 @@ class Housekeeping:
     def write_checkpoints(self, partitions: Iterable[Partition]) -> None:
         """At a clean stop: everything at once, on the spot."""
         broker = self._broker
-        broker.state.write_recovery_points(
-            {broker.key_of(each): each.log.recovery_mark for each in partitions}
-        )
+        broker.state.write_recovery_points({broker.key_of(each): each.recovery_mark for each in partitions})
         broker.state.write_start_offsets(self._starts_now())
 
     # --- start offsets -------------------------------------------------------------------------------------------

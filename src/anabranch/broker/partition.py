@@ -21,6 +21,7 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.producers import Producer, ProducerTable
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, FencedLogError, RequestTimedOutError, StorageError
+from anabranch.log.checkpoint import RecoveryMark
 from anabranch.log.log import Log
 from anabranch.record.batch import stamp
 from anabranch.replication.mode import Appended, Effect, Flush, FlushFinished, Mode, Publish
@@ -86,6 +87,13 @@ class Partition:
     def is_gone(self) -> bool:
         """Abandoned: nothing is written any more."""
         return self._gone_because is not None
+
+    @property
+    def recovery_mark(self) -> RecoveryMark:
+        """What a recovery need not read again. A record that still waits for its sync is not among it: were the
+        sync to fail, the repeat of the record would be taken for safe although the disk never got it."""
+        mark = self.log.recovery_mark
+        return RecoveryMark(mark.synced, max(mark.synced, min(mark.written, self.high_watermark)))
 
     def use_settings(self, settings: TopicSettings) -> None:
         self.settings = settings
