@@ -11,7 +11,6 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NoReturn
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
@@ -26,7 +25,7 @@ from anabranch.cluster.metadata import (
     topic_entry,
     topic_removed_entry,
 )
-from anabranch.config import NodeSettings, TopicSettings, validate_topic_overrides
+from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
 from anabranch.errors import (
     AnabranchError,
     InvalidPartitionsError,
@@ -42,9 +41,6 @@ logger = logging.getLogger(__name__)
 
 TopicKey = str | uuid.UUID
 NAME_LENGTH_MAX = 249
-PARTITIONS_MAX = 10_000
-"""Partitions of one topic: each costs a folder and some memory, and nobody means a million."""
-
 OFFSETS_TOPIC = "__consumer_offsets"
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -111,6 +107,15 @@ class Topics:
     def find(self, key: TopicKey) -> TopicState | None:
         return self._states.get(key)
 
+    def known(self, key: TopicKey) -> TopicState:
+        """`find` for those who cannot go on without."""
+        state = self._states.get(key)
+        if state is not None:
+            return state
+        if isinstance(key, str):
+            raise UnknownTopicOrPartitionError(f"There is no topic {key}.")
+        raise UnknownTopicIdError(f"There is no topic with id {key}.")
+
     def find_partition(self, key: TopicKey, index: int) -> Partition | None:
         state = self._states.get(key)
         if state is None or not 0 <= index < len(state.partitions):
@@ -120,13 +125,9 @@ class Topics:
     def partition(self, key: TopicKey, index: int) -> Partition:
         partition = self.find_partition(key, index)
         if partition is None:
-            self._refuse(key, index)
+            name = self.known(key).topic.name
+            raise UnknownTopicOrPartitionError(f"There is no partition {index} of topic {name}.")
         return partition
-
-    def _refuse(self, key: TopicKey, index: int) -> NoReturn:
-        if key in self._states or isinstance(key, str):
-            raise UnknownTopicOrPartitionError(f"There is no partition {index} of topic {key}.")
-        raise UnknownTopicIdError(f"There is no topic with id {key}.")
 
     # --- checking --------------------------------------------------------------------------------------------
 
@@ -166,19 +167,13 @@ class Topics:
 
     def check_partition_count(self, name: str, count: int) -> int:
         """The present number of partitions, if `count` may follow it."""
-        state = self._known(name)
+        state = self.known(name)
         current = len(state.partitions)
         if count <= current:
             raise InvalidPartitionsError(f"Topic {name} has {current} partitions; {count} is not more.")
         if count > PARTITIONS_MAX:
             raise InvalidPartitionsError(f"A topic has at most {PARTITIONS_MAX} partitions, not {count}.")
         return current
-
-    def _known(self, name: str) -> TopicState:
-        state = self._states.get(name)
-        if state is None:
-            raise UnknownTopicOrPartitionError(f"There is no topic {name}.")
-        return state
 
     # --- changing --------------------------------------------------------------------------------------------
 
@@ -191,7 +186,7 @@ class Topics:
             overrides = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
         with contextlib.suppress(TopicExistsError):  # Somebody asked a moment earlier; theirs is as good.
             await self.create(self.plan(name, count, overrides))
-        return self._known(name)
+        return self.known(name)
 
     async def create(self, topic: Topic) -> None:
         async with self._metadata.lock:
@@ -208,7 +203,7 @@ class Topics:
     async def add_partitions(self, name: str, count: int) -> None:
         async with self._metadata.lock:
             current = self.check_partition_count(name, count)
-            state = self._known(name)
+            state = self.known(name)
             added = await self._open_new(state.topic, state.settings, current, count)
             try:
                 await self._metadata.commit(partitions_entry(name, count))
@@ -243,7 +238,7 @@ class Topics:
     ) -> None:
         """Change a topic's overrides. They are made of the present ones under the lock, so that none is lost."""
         async with self._metadata.lock:
-            state = self._known(name)
+            state = self.known(name)
             overrides = self.check_overrides(overrides_of(state))
             await self._metadata.commit(topic_config_entry(name, overrides))
             state.topic = self._metadata.table.topics[name]
@@ -254,7 +249,7 @@ class Topics:
 
     async def delete(self, name: str) -> None:
         async with self._metadata.lock:
-            state = self._known(name)
+            state = self.known(name)
             if state.topic.is_internal:
                 raise InvalidTopicError(f"{name} is internal and cannot be deleted.")
             await self._metadata.commit(topic_removed_entry(name))

@@ -76,11 +76,15 @@ class Broker:
             topics = admin.list_topics(timeout=self.seconds_max).topics
         return {name: sorted(topic.partitions) for name, topic in sorted(topics.items())}
 
-    def partitions_of(self, admin: "AdminClient | Consumer", topic: str) -> list[int]:
-        found = self.partitions(admin).get(topic)
-        if found is None:
-            raise Failure(f"There is no topic called {topic}: `anabranch topic list` shows those there are.")
-        return found
+    def partitions_of(self, admin: "AdminClient | Consumer", *topics: str) -> list[tuple[str, int]]:
+        """Every partition of these topics. Raises Failure if one of them is not there."""
+        there = self.partitions(admin)
+        for topic in topics:
+            if topic not in there:
+                raise Failure(
+                    f"There is no topic called {topic}: `anabranch topic list` shows those there are."
+                )
+        return [(topic, number) for topic in topics for number in there[topic]]
 
     def offsets(
         self, admin: "AdminClient", where: "Mapping[TopicPartition, Any]"

@@ -91,7 +91,7 @@ def _subscribe(
     group: str | None,
 ) -> "Ends":
     """Points the consumer at its records; answers where each partition ends now."""
-    there = broker.partitions_of(consumer, topic)
+    there = [number for _, number in broker.partitions_of(consumer, topic)]
     if group is not None:
         if wanted or begin.kind not in (starts.Kind.BEGINNING, starts.Kind.END):
             raise click.UsageError(

@@ -212,11 +212,7 @@ def _plan(
     wanted = topics or tuple(dict.fromkeys(topic for topic, _ in committed))
     if not wanted:
         raise Failure(f"Group {name} has committed nothing: name a topic with --topic.")
-    there = broker.partitions(admin)
-    missing = [topic for topic in wanted if topic not in there]
-    if missing:
-        raise Failure(f"There is no topic called {missing[0]}: `anabranch topic list` shows those there are.")
-    pairs = [(topic, number) for topic in wanted for number in there[topic]]
+    pairs = broker.partitions_of(admin, *wanted)
     targets = _targets(broker, admin, pairs, where)
     return [Move(*pair, committed.get(pair), targets[pair]) for pair in pairs]
 

@@ -6,7 +6,6 @@ import click
 
 from anabranch.cli.client import Broker, broker_options, settle, topic_partitions
 from anabranch.cli.common import (
-    Failure,
     Group,
     confirm,
     format_option,
@@ -96,8 +95,7 @@ def list_(internal: bool, broker: Broker, format: str) -> None:
 def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
     """Show a topic's partitions, offsets and configs."""
     admin = broker.admin()
-    numbers = broker.partitions_of(admin, name)
-    partitions = _partition_rows(broker, admin, name, numbers)
+    partitions = _partition_rows(broker, admin, broker.partitions_of(admin, name))
     configs = {
         entry.name: entry.value
         for entry in _configs(broker, admin, name).values()
@@ -117,11 +115,10 @@ def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
 
 
 def _partition_rows(
-    broker: Broker, admin: "AdminClient", name: str, numbers: list[int]
+    broker: Broker, admin: "AdminClient", pairs: list[tuple[str, int]]
 ) -> list[dict[str, int]]:
     from confluent_kafka.admin import OffsetSpec
 
-    pairs = [(name, number) for number in numbers]
     starts = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.earliest()))
     ends = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.latest()))
     return [
@@ -214,10 +211,7 @@ def _grow(broker: Broker, admin: "AdminClient", name: str, partitions: int) -> N
 def delete(names: tuple[str, ...], yes: bool, broker: Broker, format: str) -> None:
     """Delete topics and every record in them."""
     admin = broker.admin()
-    there = broker.partitions(admin)
-    missing = [name for name in names if name not in there]
-    if missing:
-        raise Failure(f"There is no topic called {missing[0]}: `anabranch topic list` shows those there are.")
+    broker.partitions_of(admin, *names)
     confirm(f"Delete {', '.join(names)} with all records?", yes)
     futures = admin.delete_topics(list(names), request_timeout=broker.seconds_max)
     settle(futures, lambda name, error: f"{name} was not deleted. {broker.explain(error)}")

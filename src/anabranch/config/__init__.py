@@ -6,7 +6,7 @@ value is read and refused, `settings_file` the TOML file. This room knows `error
 ours; it reads no clock, no socket and, but for the TOML file, no disk.
 """
 
-from anabranch.config.node_settings import NODE_SETTINGS, NodeSettings
+from anabranch.config.node_settings import NODE_SETTINGS, PARTITIONS_MAX, NodeSettings
 from anabranch.config.setting import (
     ConfigEntry,
     ConfigSource,
@@ -29,6 +29,7 @@ from anabranch.config.topic_settings import (
 
 __all__ = [
     "NODE_SETTINGS",
+    "PARTITIONS_MAX",
     "TOPIC_SETTINGS",
     "ConfigEntry",
     "ConfigSource",

@@ -38,6 +38,8 @@ from anabranch.errors import InvalidConfigError
 MIB = 2**20
 CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 DAY_MS = 86_400_000
+PARTITIONS_MAX = 10_000
+"""Partitions of one topic: each costs a folder and some memory, and nobody means a million."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,9 @@ class NodeSettings:
     )
 
     # --- topics ---
-    num_partitions: int = whole(1, "Partitions of a topic that does not say how many.", low=1, high=100_000)
+    num_partitions: int = whole(
+        1, "Partitions of a topic that does not say how many.", low=1, high=PARTITIONS_MAX
+    )
     default_replication_factor: int = whole(
         1, "Copies of a topic that does not say how many; one node can hold one.", low=1, high=1
     )
@@ -144,6 +148,7 @@ class NodeSettings:
         16,
         "Partitions of the log of committed offsets, fixed once it exists. Kafka makes 50, for many brokers.",
         low=1,
+        high=PARTITIONS_MAX,
     )
     offsets_retention_minutes: int = whole(10_080, "How long an empty group's offsets are kept.", low=1)
     offset_metadata_max_bytes: int = whole(4096, "The longest note a client may commit with an offset.")

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from anabranch.broker.broker import Broker
 from anabranch.broker.metadata_log import read_records
 from anabranch.broker.partition import Partition
-from anabranch.errors import UnknownTopicOrPartitionError
 from anabranch.record.builder import BatchBuilder
 from anabranch.testing.in_process_client import InProcessClient, check
 from anabranch.wire.api_keys import ApiKey
@@ -99,12 +98,11 @@ def _bytes(text: Text) -> bytes | None:
 def stored_records(
     broker: Broker, topic: str, partition: int | None, *, missing_ok: bool = False
 ) -> list[StoredRecord]:
-    state = broker.topics.find(topic)
-    if state is None:
-        if missing_ok:
-            return []
-        raise UnknownTopicOrPartitionError(f"There is no topic {topic}.")
-    partitions = state.partitions if partition is None else [broker.topics.partition(topic, partition)]
+    if missing_ok and broker.topics.find(topic) is None:
+        return []
+    partitions = broker.topics.known(topic).partitions
+    if partition is not None:
+        partitions = [broker.topics.partition(topic, partition)]
     return [record for each in partitions for record in _visible(each)]
 
 

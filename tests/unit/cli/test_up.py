@@ -22,7 +22,7 @@ def up(*arguments):
     ("arguments", "said"),
     [
         (("--set", "num.partition=4"), "did you mean num.partitions?"),
-        (("--set", "num.partitions=0"), "from 1 to 100000"),
+        (("--set", "num.partitions=0"), "from 1 to 10000"),
         (("--listen", "9092"), "is not HOST:PORT"),
         (("--listen", "0.0.0.0:0"), "--allow-unauthenticated"),
         (("--http", "0.0.0.0:0"), "--allow-unauthenticated"),
