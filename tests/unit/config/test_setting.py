@@ -24,7 +24,7 @@ def test_what_is_no_whole_number_is_refused_by_name(given):
 
 @pytest.mark.parametrize("given", ["0", "-1", "2147483648"])
 def test_number_out_of_bounds_is_refused_with_its_bounds(given):
-    with pytest.raises(InvalidConfigError, match="from 1 to 100000"):
+    with pytest.raises(InvalidConfigError, match="from 1 to 10000"):
         setting("num.partitions").parse(given)
 
 
