@@ -1,125 +1,19 @@
 """One client's socket: frames in, answers out in order, and what holds it up."""
 
 import asyncio
-import contextlib
 import socket
-import struct
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from connection_bench import Peer, frame, with_peer
 
 from anabranch.broker.call import Call
 from anabranch.errors import ProtocolError
-from anabranch.server.connection import FREE_BYTES, Connection
-from anabranch.server.memory_budget import MemoryBudget
-from anabranch.testing.fake_clock import FakeClock
-from support.broker_bench import in_loop, turn
+from anabranch.server.connection import FREE_BYTES
+from support.broker_bench import turn
 
 PRODUCE, FETCH, HEARTBEAT = 0, 1, 12
 IDLE_MS, FRAME_MS = 600_000, 30_000
-
-
-class FakeQueue:
-    is_full = False
-
-
-class FakeCore:
-    def __init__(self) -> None:
-        self.queue = FakeQueue()
-        self.write_turns = 0
-        self.is_write_due = False
-        self.stalled: list[Callable[[], None]] = []
-
-    def when_relaxed(self, resume: Callable[[], None]) -> None:
-        self.stalled.append(resume)
-
-    def relax(self) -> None:
-        self.queue.is_full = False
-        stalled, self.stalled = self.stalled, []
-        for resume in stalled:
-            resume()
-
-
-class FakeListener:
-    """What a connection needs of the listener; collects the calls instead of serving them."""
-
-    def __init__(self, memory: int = 4 * 2**20) -> None:
-        self.clock = FakeClock()
-        self.memory = MemoryBudget(memory)
-        self.frame_bytes_max = 4 * 2**20
-        self.requests_max = 5
-        self.response_bytes_max = 100_000
-        self.requests_total = 0
-        self.core = FakeCore()
-        self.broker = SimpleNamespace(core=self.core)
-        self.calls: list[Call] = []
-        self.closed: list[str] = []
-        self.failure: Exception | None = None
-
-    def dispatch(self, broker: Any, call: Call) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.calls.append(call)
-
-    def forget(self, connection: Any, reason: str) -> None:
-        self.closed.append(reason)
-
-
-class Peer:
-    """A client on the other end of a pair of sockets."""
-
-    def __init__(self, listener: FakeListener | None = None) -> None:
-        self.listener = listener or FakeListener()
-        ours, self.sock = socket.socketpair()
-        ours.setblocking(False)
-        self.sock.setblocking(False)
-        self.connection = Connection(self.listener, ours, "peer")
-
-    @property
-    def calls(self) -> list[Call]:
-        return self.listener.calls
-
-    def send(self, *frames: bytes) -> None:
-        data = b"".join(frames)
-        assert self.sock.send(data) == len(data)
-
-    async def send_slowly(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            with contextlib.suppress(BlockingIOError):
-                view = view[self.sock.send(view) :]
-            await turn(3)
-
-    def received(self) -> bytes:
-        try:
-            return self.sock.recv(2**20)
-        except BlockingIOError:
-            return b""
-
-    def close(self) -> None:
-        self.connection.close("the test is over")
-        self.sock.close()
-
-
-def frame(api_key: int, body: bytes = b"", number: int = 0) -> bytes:
-    content = struct.pack(">hhih", api_key, 3, number, -1) + body
-    return len(content).to_bytes(4, "big") + content
-
-
-def with_peer(test: Callable[[Peer], Any]) -> Callable[[], None]:
-    @in_loop
-    async def run() -> None:
-        peer = Peer()
-        try:
-            await test(peer)
-        finally:
-            peer.close()
-            assert peer.listener.memory.bytes_taken == 0, "memory was not given back"
-
-    run.__name__ = test.__name__
-    return run
 
 
 @with_peer
