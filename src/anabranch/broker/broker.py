@@ -1,7 +1,8 @@
 """Broker: one node's broker as the handlers see it. Joins core, topics, groups and the state files.
 
-`start` opens (and if need be recovers) everything below the data folder; `stop` waits for what is under way,
-closes every log and leaves the mark of a clean shutdown. In between it mostly hands out its parts.
+`open` reads (and if need be recovers) everything below the data folder, `start` begins what runs in the background.
+`drain` lets nobody wait any longer; `close` then closes every log and leaves the mark of a clean shutdown. In between
+it mostly hands out its parts.
 """
 
 import asyncio
@@ -79,6 +80,7 @@ class Broker:
             METADATA_ID,
             TopicSettings.from_overrides(self.settings, {"retention.ms": "-1"}),
             always_sync=True,
+            precious=True,  # Without an entry its topic would be taken for nobody's and moved aside.
         )
         self.metadata = MetadataLog(self.core, self.files, self.state.metadata_snapshot_path, partition)
         self.metadata.load()
