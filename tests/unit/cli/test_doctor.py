@@ -1,3 +1,5 @@
+"""Doctor: each check says ok, warn or fail, and what to do next."""
+
 import fcntl
 import json
 import os

@@ -1,3 +1,5 @@
+"""`anabranch log` on folders that are whole, damaged, or in use."""
+
 import fcntl
 import json
 import os

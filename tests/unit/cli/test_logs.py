@@ -1,3 +1,5 @@
+"""Log lines are JSON, one object each."""
+
 import json
 import logging
 import sys

@@ -1,3 +1,5 @@
+"""The table of commands: lazy imports, exit codes, and errors as one sentence."""
+
 import json
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""Records as lines: NDJSON gives every byte back."""
+
 import json
 
 import pytest

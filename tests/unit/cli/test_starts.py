@@ -1,3 +1,5 @@
+"""Where to begin, as people write it."""
+
 import pytest
 
 from anabranch.cli.consume import begin_offset

@@ -1,3 +1,5 @@
+"""`anabranch up` before the port answers: settings, refusals, the banner."""
+
 import errno
 import json
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Settings of a node: what is refused, and what follows from several of them."""
+
 import pytest
 
 from anabranch.config import NODE_SETTINGS, ConfigSource, NodeSettings

@@ -1,3 +1,5 @@
+"""One setting: how a value is read, bounded, refused and shown."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,3 +1,5 @@
+"""The TOML file: tables become dotted names."""
+
 import pytest
 
 from anabranch.config import NodeSettings, read_settings_file

@@ -1,3 +1,5 @@
+"""docs/settings.md is what the tables say."""
+
 from pathlib import Path
 
 from anabranch.config.settings_page import page

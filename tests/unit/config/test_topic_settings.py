@@ -1,3 +1,5 @@
+"""Configs of a topic: defaults, overrides, and what DescribeConfigs tells of them."""
+
 import pytest
 
 from anabranch.config import (

@@ -1,3 +1,5 @@
+"""State files are the old one or the new one, never half of each."""
+
 from random import Random
 
 import pytest

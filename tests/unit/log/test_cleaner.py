@@ -1,3 +1,5 @@
+"""Compaction keeps the last value of every key, wherever it is stopped."""
+
 from dataclasses import replace
 from pathlib import Path
 from random import Random

@@ -1,3 +1,5 @@
+"""The machine's disk: descriptors within their budget, writes in full, one owner of a folder."""
+
 import os
 import threading
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Indexes are found, kept in the format of Kafka, and refused when they cannot be true."""
+
 import struct
 
 import pytest

@@ -1,3 +1,5 @@
+"""A log appends all or nothing, rolls, syncs, and is fenced by a sync that fails."""
+
 import errno
 from collections.abc import Callable
 

@@ -1,3 +1,5 @@
+"""What a crash, a cut or rot leaves behind is cut, rebuilt or moved aside, never served wrong."""
+
 import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, read_all
 

@@ -1,3 +1,5 @@
+"""Which segments go, by age, size and DeleteRecords, and lookups by time."""
+
 from random import Random
 
 import pytest

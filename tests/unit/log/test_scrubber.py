@@ -1,3 +1,5 @@
+"""Rot in sealed segments is found, at a bounded rate."""
+
 from log_helpers import FOLDER, Open, fill
 
 from anabranch.log.scrubber import Damage, Scrubber, ScrubPace

@@ -1,3 +1,5 @@
+"""The fake disk forgets, fails and fills up as it is told."""
+
 import errno
 from random import Random
 

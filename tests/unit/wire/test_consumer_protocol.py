@@ -1,3 +1,5 @@
+"""Subscriptions and assignments, there and back."""
+
 import pytest
 
 from anabranch.errors import ProtocolError

@@ -1,3 +1,5 @@
+"""Kafka's error codes, and which of them may pass."""
+
 from kio.schema.errors import ErrorCode as KioErrorCode
 
 from anabranch.wire.error_codes import ErrorCode

@@ -1,3 +1,5 @@
+"""Whole frames out of bytes that arrive in any pieces."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

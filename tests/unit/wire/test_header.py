@@ -1,3 +1,5 @@
+"""Request and response headers, plain and flexible."""
+
 import pytest
 from kio.schema.index import schema_name_map
 
