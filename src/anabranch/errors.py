@@ -86,10 +86,6 @@ class UnknownTopicIdError(AnabranchError):
     pass
 
 
-class InconsistentTopicIdError(AnabranchError):
-    pass
-
-
 class TopicExistsError(AnabranchError):
     pass
 
@@ -176,16 +172,8 @@ class OutOfOrderSequenceError(AnabranchError):
     """A gap between this batch's sequence and the last one kept."""
 
 
-class DuplicateSequenceError(AnabranchError):
-    """A batch older than those whose offsets are still remembered."""
-
-
 class ProducerFencedError(AnabranchError):
     """A newer producer epoch has taken over."""
-
-
-class UnknownProducerIdError(AnabranchError):
-    pass
 
 
 class TransactionsUnsupportedError(AnabranchError):
@@ -262,12 +250,4 @@ class FencedInstanceError(GroupError):
 
 
 class GroupSubscribedError(GroupError):
-    pass
-
-
-class FencedMemberEpochError(GroupError):
-    pass
-
-
-class StaleMemberEpochError(GroupError):
     pass

@@ -22,7 +22,6 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.OffsetOutOfRangeError: ErrorCode.OFFSET_OUT_OF_RANGE,
     errors.UnknownTopicOrPartitionError: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     errors.UnknownTopicIdError: ErrorCode.UNKNOWN_TOPIC_ID,
-    errors.InconsistentTopicIdError: ErrorCode.INCONSISTENT_TOPIC_ID,
     errors.TopicExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
     errors.InvalidTopicError: ErrorCode.INVALID_TOPIC_EXCEPTION,
     errors.InvalidPartitionsError: ErrorCode.INVALID_PARTITIONS,
@@ -43,9 +42,7 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.InvalidFetchSessionEpochError: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     errors.FetchSessionTopicIdError: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     errors.OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    errors.DuplicateSequenceError: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     errors.ProducerFencedError: ErrorCode.INVALID_PRODUCER_EPOCH,
-    errors.UnknownProducerIdError: ErrorCode.UNKNOWN_PRODUCER_ID,
     errors.TransactionsUnsupportedError: ErrorCode.INVALID_REQUEST,
     errors.CoordinatorNotAvailableError: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     errors.CoordinatorLoadingError: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -63,8 +60,6 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.GroupFullError: ErrorCode.GROUP_MAX_SIZE_REACHED,
     errors.FencedInstanceError: ErrorCode.FENCED_INSTANCE_ID,
     errors.GroupSubscribedError: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
-    errors.FencedMemberEpochError: ErrorCode.FENCED_MEMBER_EPOCH,
-    errors.StaleMemberEpochError: ErrorCode.STALE_MEMBER_EPOCH,
 }
 
 
