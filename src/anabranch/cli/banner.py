@@ -6,12 +6,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import anabranch
+from anabranch.cli.common import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from anabranch.config import NodeSettings
     from anabranch.node import Node
-
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 def durability(settings: "NodeSettings") -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from anabranch.cli.common import Failure, Function
+from anabranch.cli.common import DEFAULT_BOOTSTRAP, Failure, Function
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -35,8 +35,8 @@ def broker_options(function: Function) -> Function:
         help="Seconds to wait for the broker.",
     )  # fmt: skip
     address = click.option(
-        "--bootstrap", "broker", metavar="HOST:PORT", envvar="ANABRANCH_BOOTSTRAP", default="127.0.0.1:9092",
-        show_default=True, callback=collect, help="The broker to talk to.",
+        "--bootstrap", "broker", metavar="HOST:PORT", envvar="ANABRANCH_BOOTSTRAP",
+        default=DEFAULT_BOOTSTRAP, show_default=True, callback=collect, help="The broker to talk to.",
     )  # fmt: skip
     return waiting(address(function))
 

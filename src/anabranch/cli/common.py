@@ -13,6 +13,9 @@ import click
 
 from anabranch.errors import AnabranchError
 
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+"""Where `anabranch up` listens unless told otherwise, and where the other commands look for it."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

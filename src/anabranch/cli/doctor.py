@@ -15,7 +15,7 @@ import click
 
 import anabranch
 from anabranch.cli.client import answers
-from anabranch.cli.common import Command, format_option, show_json
+from anabranch.cli.common import DEFAULT_BOOTSTRAP, Command, format_option, show_json
 
 OPEN_FILES_WANTED = 4096
 FREE_BYTES_WANTED = 2 * 2**30
@@ -34,7 +34,14 @@ class Finding(NamedTuple):
 
 @click.command(cls=Command)
 @click.option("--data-dir", default="anabranch-data", show_default=True, help="The folder a node would use.")
-@click.option("--bootstrap", envvar="ANABRANCH_BOOTSTRAP", default="127.0.0.1:9092", show_default=True)
+@click.option(
+    "--bootstrap",
+    metavar="HOST:PORT",
+    envvar="ANABRANCH_BOOTSTRAP",
+    default=DEFAULT_BOOTSTRAP,
+    show_default=True,
+    help="Where a broker may run already.",
+)
 @format_option()
 def command(data_dir: str, bootstrap: str, format: str) -> None:
     """Check that this machine can run a node."""
