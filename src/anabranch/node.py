@@ -85,7 +85,13 @@ class Node:
         self.listener.start()
         self.broker.start()
         if self.settings.http:
-            await self._open_http(self.settings.http)
+            try:
+                await self._open_http(self.settings.http)
+            except BaseException:
+                await (
+                    self.stop()
+                )  # Clients may have been served already: the next start should find all in order.
+                raise
 
     def _bind(self) -> tuple[str, int]:
         try:

@@ -1,6 +1,7 @@
 """A node that cannot start says why, and one that cannot stop in order still lets go of its folder."""
 
 import errno
+import socket
 from typing import Any
 
 import pytest
@@ -62,3 +63,15 @@ def test_address_that_cannot_be_had_is_a_sentence_and_leaves_the_folder_free(
 
     monkeypatch.setattr(Listener, "open", refuse)
     body()
+
+
+@in_loop
+async def test_node_whose_http_address_cannot_be_had_stops_cleanly() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        disk = FakeDisk()
+        node = Node(NodeSettings.load({"listen": "127.0.0.1:0", "http": taken}), files=disk)
+        with pytest.raises(CannotListenError, match=f"{taken} is taken .*--http"):
+            await node.start()
+    assert disk.exists(f"{node.data_dir}/clean-shutdown")
+    disk.lock(f"{node.data_dir}/.lock").release()
