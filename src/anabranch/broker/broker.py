@@ -135,7 +135,7 @@ class Broker:
     async def _close_all(self) -> None:
         await self.core.syncer.idle()
         error = CoordinatorNotAvailableError("The node stops.")
-        partitions = [*self.topics.partitions(), self.metadata.partition]
+        partitions = self.partitions()
         for partition in partitions:
             partition.abandon(error)
         if all(self.workers.side_by_side(partial(self._close, partition) for partition in partitions)):
@@ -159,6 +159,10 @@ class Broker:
         return True
 
     # --- what handlers ask ---------------------------------------------------------------------------------------
+
+    def partitions(self) -> list[Partition]:
+        """Those of every topic, and the metadata log."""
+        return [*self.topics.partitions(), self.metadata.partition]
 
     def address_for(self, client: Client) -> tuple[str, int]:
         """The address this client should use: the advertised one, or the one it has found us at."""

@@ -70,8 +70,10 @@ class PartitionOpener:
         *,
         is_new: bool = False,
         always_sync: bool = False,
+        precious: bool = False,
     ) -> Partition:
-        """Raises StorageError if the folder cannot be opened."""
+        """Raises StorageError if the folder cannot be opened, CorruptDataError if it is `precious` and has lost
+        something that was safe."""
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
         log = Log.open(
@@ -82,6 +84,7 @@ class PartitionOpener:
             recovery_point=self._state.recovery_points.get(key),
             start_offset=self._state.start_offsets.get(key, Offset(0)),
             index_cache=self._index_cache,
+            precious=precious,
         )
         if not clean:
             # What recovery found may still be in the page cache only; it is not shown before it is safe.
@@ -148,7 +151,9 @@ class PartitionOpener:
 
 
 def _tell_recovery(partition_id: TopicPartition, log: Log) -> None:
-    if log.cut_bytes:
+    for problem in log.damaged:
+        logger.error("%s has lost records that were safe: %s", partition_id, problem)
+    if log.cut_bytes and not log.damaged:
         logger.warning(
             "recovery cut %d bytes off the end of %s: a write that was never acknowledged as safe",
             log.cut_bytes,

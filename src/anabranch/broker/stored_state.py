@@ -62,7 +62,7 @@ class StoredState:
         self.was_clean = read_checkpoint(self._files, self._clean_path).value is not None
         self.recovery_points, _ = read_recovery_points(self._files, self._recovery_path, self._boot)
         self.start_offsets, reason = read_offsets(self._files, self._starts_path)
-        if reason is not None and self._files.exists(self._starts_path):
+        if reason is not None and self._files.exists(self._node_path):
             logger.error("%s is lost (%s): deleted records may be back", self._starts_path, reason)
         self.cleaner_offsets, _ = read_offsets(self._files, self._cleaner_path)
         if self._files.exists(self._clean_path):
@@ -78,6 +78,8 @@ class StoredState:
                 "remove it to let the folder begin a cluster of its own."
             )
         if known is None:
+            if not self._files.exists(self._starts_path):
+                self.write_start_offsets({})  # From now on its absence means a loss.
             identity = NodeIdentity(new_id.hex[:22], uuid.uuid5(new_id, "directory").hex, broker_id)
             write_checkpoint(self._files, self._node_path, identity._asdict())
             return identity

@@ -37,6 +37,7 @@ class Log:
         self.folder = folder
         self.config = config
         self.quarantined = recovered.quarantined
+        self.damaged = recovered.damaged
         self.scanned_bytes = recovered.scanned_bytes
         self.cut_bytes = recovered.cut_bytes
         self._files = files
@@ -66,15 +67,18 @@ class Log:
         recovery_point: RecoveryPoint | None = None,
         start_offset: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
         index_cache: IndexCache | None = None,
+        precious: bool = False,
     ) -> "Log":
         """Open or make a partition's folder; `clean` says that the last process closed it and said so.
 
         `start_offset` is the durable start of the log: what lies wholly below it is removed. Raises
-        StorageError.
+        StorageError; and CorruptDataError if the log is `precious` and has lost something that was safe.
         """
         cache = index_cache if index_cache is not None else IndexCache()
+        opener = Opener(files, folder, config, cache, clean, recovery_point, start_offset, precious)
         try:
-            recovered = Opener(files, folder, config, cache, clean, recovery_point, start_offset).run()
+            recovered = opener.run()
+            opener.check_end()
             _drop_ended(files, folder, recovered, start_offset)
             made = not recovered.segments
             if made:

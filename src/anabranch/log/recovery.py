@@ -5,6 +5,10 @@ every batch from the recovery point on has its CRC checked: a torn or zero-fille
 cut off. If an earlier segment is torn, or the file that should follow it is missing, it becomes the last one
 and everything after it is quarantined. A crash within recovery is harmless: it only cuts what is bad and
 moves what is listed, and then runs again.
+
+Below the recovery point's `synced` no write can be torn: damage there is rot. What follows it was safe and
+stays where it is; readers get CorruptDataError where they meet the damage. A `precious` log, which nobody
+could do without a part of, is not opened then.
 """
 
 from dataclasses import dataclass, field
@@ -33,6 +37,8 @@ class Recovered:
     unsynced: list[Segment] = field(default_factory=list)
     """Sealed segments that may never have been synced."""
     quarantined: list[Quarantined] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    """What was safe once and is so no more."""
     scanned_bytes: int = 0
     cut_bytes: int = 0
 
@@ -48,6 +54,7 @@ class Opener:
     clean: bool
     point: RecoveryPoint | None
     start_offset: Offset
+    precious: bool = False
     result: Recovered = field(default_factory=Recovered)
 
     def run(self) -> Recovered:
@@ -58,6 +65,9 @@ class Opener:
             following = bases[number + 1] if number + 1 < len(bases) else None
             segment = self._segment(base)
             problem = self._open_sealed(segment, following) if following is not None else None
+            if following is not None and problem is not None and self._was_safe(following):
+                self._note_damage(problem)
+                problem = None
             self.result.segments.append(segment)
             if not self.clean and following is not None and problem is None:
                 self._doubt(segment, following)
@@ -68,6 +78,22 @@ class Opener:
                 self._open_active(segment, torn=problem is not None)
                 break
         return self.result
+
+    def check_end(self) -> None:
+        """After `run`: say so if the log does not reach as far as it was safe."""
+        segments = self.result.segments
+        end = segments[-1].published_offset if segments else self.start_offset
+        if self._was_safe(Offset(end + 1)):
+            assert self.point is not None
+            self._note_damage(f"{self.folder} ends at {end}, and was safe up to {self.point.synced}")
+
+    def _was_safe(self, following: Offset) -> bool:
+        return self.point is not None and following <= self.point.synced
+
+    def _note_damage(self, problem: str) -> None:
+        if self.precious:
+            raise CorruptDataError(f"{problem}: restore {self.folder} from a backup.")
+        self.result.damaged.append(problem)
 
     # --- which files ----------------------------------------------------------------------------------------
 
@@ -162,6 +188,8 @@ class Opener:
         return None
 
     def _set_aside(self, bases: list[Offset], problem: str) -> None:
+        if self.precious:
+            self._note_damage(problem)
         present = set(self.files.list(self.folder))
         wanted = []
         for base in bases:
@@ -243,7 +271,10 @@ class Opener:
         tail = Tail(segment.base_offset, self.config.index_interval_bytes)
         first_timestamp = None
         if index:
-            header = next(segment.headers_at(0), None)
+            try:
+                header = next(segment.headers_at(0), None)
+            except CorruptDataError:
+                index, time_index, header = OffsetIndex(), TimeIndex(), None  # The scan will say it.
             first_timestamp = header.max_timestamp if header is not None else None
         start = tail.resume(index, time_index, self._sums_below(segment, index), first_timestamp)
         return tail, start
@@ -256,7 +287,9 @@ class Opener:
     def _cut(self, segment: Segment, scan: Scan, end: int) -> None:
         """Cut to the last good batch. What is more than a torn end is kept aside first."""
         rest = segment.file.pread(end - scan.position, scan.position)
-        if rest.count(0) != len(rest) and _another_batch_follows(rest):
+        is_rot = self._was_safe(Offset(scan.next_offset + 1))
+        if is_rot or (rest.count(0) != len(rest) and _another_batch_follows(rest)):
+            self._note_damage(f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}")
             name = f"{segment.base_offset:020d}{names.LOG}.from-{scan.position}"
             self.result.quarantined += keep_copy(self.files, self.folder, name, rest, str(scan.reason))
         segment.file.truncate(scan.position)

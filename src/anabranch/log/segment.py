@@ -322,17 +322,25 @@ class Segment:
         believed = self.largest_timestamp()[0]
         seal = self._final_seal()
         if seal is None or seal.max_timestamp != believed:
-            tail = self.rebuild_indexes()
-            self._largest = (tail.max_timestamp, tail.max_timestamp_offset)
+            self._largest = self._walked_largest_timestamp(seal)
         self._is_largest_sure = True
         return self.largest_timestamp()[0] != believed
+
+    def _walked_largest_timestamp(self, seal: Seal | None) -> tuple[int, Offset]:
+        try:
+            tail = self.rebuild_indexes()
+        except CorruptDataError:
+            if seal is None:
+                raise
+            return seal.max_timestamp, self.base_offset
+        return tail.max_timestamp, tail.max_timestamp_offset
 
     def _final_seal(self) -> Seal | None:
         try:
             seal = load_seal(self._read(names.SEAL))
         except (OSError, CorruptDataError):
             return None
-        return seal if seal.final and seal.log_bytes == self.published_bytes else None
+        return seal if seal.final else None
 
     def offset_before(self, timestamp: int) -> Offset:
         """An offset below which every record of the segment is earlier than `timestamp`."""

@@ -81,11 +81,25 @@ def test_recovery_points_trust_the_page_cache_within_one_boot_only() -> None:
     assert loaded(disk, "other").recovery_points["a"].offset == 3
 
 
-def test_lost_start_offsets_are_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_lost_start_offsets_are_said_aloud(caplog: pytest.LogCaptureFixture, is_removed: bool) -> None:
     disk = FakeDisk()
+    loaded(disk).identity(1, uuid.UUID(int=7))
     loaded(disk)
     assert caplog.text == ""
     make(disk).write_start_offsets({"a": Offset(3)})
-    disk.flip_bit("data/log-start-offsets", 25)
+    if is_removed:
+        disk.unlink("data/log-start-offsets")
+    else:
+        disk.flip_bit("data/log-start-offsets", 25)
     assert loaded(disk).start_offsets == {}
     assert "deleted records may be back" in caplog.text
+
+
+def test_a_folder_that_begins_another_cluster_keeps_its_start_offsets() -> None:
+    disk = FakeDisk()
+    loaded(disk).identity(1, uuid.UUID(int=7))
+    make(disk).write_start_offsets({"a": Offset(3)})
+    disk.unlink("data/node")
+    loaded(disk).identity(1, uuid.UUID(int=8))
+    assert loaded(disk).start_offsets == {"a": 3}

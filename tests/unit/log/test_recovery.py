@@ -1,9 +1,12 @@
 """What a crash, a cut or rot leaves behind is cut, rebuilt or moved aside, never served wrong."""
 
+from collections.abc import Callable
+
 import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, read_all
 
 from anabranch.errors import CorruptDataError
+from anabranch.log.checkpoint import RecoveryPoint
 from anabranch.log.log import Log
 from anabranch.log.quarantine import listed
 from anabranch.log.settings import LogConfig
@@ -304,3 +307,72 @@ def test_a_log_that_ends_below_its_durable_start_goes_on_at_its_start(disk: Fake
     again = open_at(10, clean=True)
     assert (again.start_offset, again.end_offset) == (10, 13)
     assert read_all(again) == written
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("loss", ["shortened", "removed"])
+def test_what_was_safe_stays_where_it_is_behind_a_segment_that_rots(
+    open_log: Open, disk: FakeDisk, loss: str, clean: bool
+) -> None:
+    log = open_log(segment_bytes=400)
+    written = fill(log, 40)
+    log.close()
+    disk.kill()
+    path, third = log.segments[1].file.path, log.segments[2].base_offset
+    if loss == "shortened":
+        disk.write(path, disk.read(path)[:-5])
+    else:
+        disk.unlink(path)
+    again = open_log(clean=clean, point=RecoveryPoint(Offset(40), Offset(40)), segment_bytes=400)
+    assert (again.start_offset, again.end_offset, again.quarantined) == (0, 40, [])
+    assert len(again.damaged) == 1
+    assert read_all(again, start=third) == written[third:]
+    if loss == "shortened":
+        with pytest.raises(CorruptDataError):
+            read_all(again)
+
+
+def shortened(disk: FakeDisk) -> None:
+    disk.write(LOG, disk.read(LOG)[:-5])
+
+
+def flipped(disk: FakeDisk) -> None:
+    disk.flip_bit(LOG, 70)
+
+
+def garbled(disk: FakeDisk) -> None:
+    disk.write(LOG, b"no batch" * 50)
+
+
+@pytest.mark.parametrize("spoil", [shortened, flipped, garbled, lambda disk: disk.unlink(LOG)])
+def test_a_precious_log_that_has_lost_what_was_safe_is_not_opened_and_not_touched(
+    open_log: Open, disk: FakeDisk, spoil: Callable[[FakeDisk], None]
+) -> None:
+    log = open_log(index_interval_bytes=100)
+    fill(log, 20)
+    log.sync()
+    log.flush_indexes()
+    disk.kill()
+    spoil(disk)
+    before = disk.read(LOG) if disk.exists(LOG) else b""
+    for _ in range(2):
+        with pytest.raises(CorruptDataError, match="restore data/t-0 from a backup"):
+            Log.open(
+                disk,
+                FOLDER,
+                LogConfig(),
+                clean=False,
+                recovery_point=RecoveryPoint(Offset(0), Offset(20)),
+                precious=True,
+            )
+    assert (disk.read(LOG) if disk.exists(LOG) else b"") == before
+
+
+def test_a_precious_log_whose_last_write_was_torn_opens(disk: FakeDisk, open_log: Open) -> None:
+    written = fill(open_log(), 5)
+    disk.kill()
+    disk.write(LOG, disk.read(LOG)[:-5])
+    point = RecoveryPoint(Offset(0), Offset(4))
+    log = Log.open(disk, FOLDER, LogConfig(), clean=False, recovery_point=point, precious=True)
+    assert read_all(log) == written[:4]
+    assert log.damaged == []
