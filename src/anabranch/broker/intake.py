@@ -8,6 +8,7 @@ that nobody else waits for it.
 
 from anabranch.broker.append_queue import Batch
 from anabranch.config import TopicSettings
+from anabranch.config.setting import LONG_MAX
 from anabranch.errors import (
     BatchTooLargeError,
     CorruptDataError,
@@ -26,7 +27,9 @@ from anabranch.record.batch import (
 )
 from anabranch.record.compression import Codec
 from anabranch.record.record_check import check_records
+from anabranch.record.records import records_of
 
+NO_TIMESTAMP = -1
 UNPACKED_BYTES_AT_ONCE_MAX = 2**20
 """What is unpacked on the loop's thread; more goes to a worker."""
 
@@ -53,6 +56,10 @@ def check_envelope(
         )
     _check_single(view, start, end)
     header = check_batch(view, start, end)
+    if header.base_offset != 0:
+        raise InvalidRecordError(
+            f"A producer counts from 0, not from {header.base_offset}: offsets are ours."
+        )
     if header.is_control:
         raise InvalidRecordError("Control batches are written by brokers only.")
     if header.has_delete_horizon:
@@ -86,12 +93,15 @@ def _check_time(header: BatchHeader, settings: TopicSettings, now_ms: int) -> No
             f"A record's time is {header.max_timestamp - now_ms} ms ahead of the broker's clock; "
             f"message.timestamp.after.max.ms allows {settings.message_timestamp_after_max_ms}."
         )
-    if (
-        header.base_timestamp >= 0
-        and now_ms - header.base_timestamp > settings.message_timestamp_before_max_ms
-    ):
+
+
+def _check_oldest(batch: Batch, settings: TopicSettings, now_ms: int, unpacked_bytes_max: int) -> None:
+    """Only the records themselves know the oldest of them: a header has the first time and the newest."""
+    times = (record.timestamp for record in records_of(batch, unpacked_bytes_max))
+    oldest = min((time for time in times if time != NO_TIMESTAMP), default=now_ms)
+    if oldest < now_ms - settings.message_timestamp_before_max_ms:
         raise InvalidTimestampError(
-            f"A record's time is {now_ms - header.base_timestamp} ms behind the broker's clock; "
+            f"A record's time is {now_ms - oldest} ms behind the broker's clock; "
             f"message.timestamp.before.max.ms allows {settings.message_timestamp_before_max_ms}."
         )
 
@@ -102,6 +112,8 @@ def check_contents(
     """The batch as the topic keeps it. `BatchTooLargeError`: it unpacks to more than was allowed."""
     payload = payload_of(batch, unpacked_bytes_max)
     check_records(payload, header.record_count, keys_required=settings.is_compacted)
+    if not settings.is_log_append_time and settings.message_timestamp_before_max_ms < LONG_MAX:
+        _check_oldest(batch, settings, now_ms, unpacked_bytes_max)
     codec = _CODEC_OF_NAME.get(settings.compression_type, header.codec)
     changed: bytes | None = None
     if codec != header.codec:

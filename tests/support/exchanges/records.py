@@ -77,7 +77,9 @@ def _list_offsets(client: RawClient, version: int, name: str, index: int, timest
 
 
 def list_offsets(client: RawClient, version: int, world: World) -> None:
-    for timestamp, offset in ((-1, 3), (-2, 0), (-4, 0), (-5, -1), (0, 0), (2**62, -1)):
+    asked = [(-1, 3), (-2, 0), (0, 0), (2**62, -1)]
+    asked += [(-4, 0)] * (version >= 8) + [(-5, -1)] * (version >= 9)
+    for timestamp, offset in asked:
         row = _list_offsets(client, version, world.topic, 0, timestamp)
         assert (row["error_code"], row["offset"]) == (0, offset), (timestamp, row)
         assert row["leader_epoch"] == (0 if version >= 4 and offset >= 0 else -1)
@@ -87,7 +89,9 @@ def list_offsets_refused(client: RawClient, version: int, world: World) -> None:
     for name, index in ((world.missing, 0), (world.topic, -1), (world.topic, 2)):
         row = _list_offsets(client, version, name, index, -1)
         assert (row["error_code"], row["offset"]) == (E.UNKNOWN_TOPIC_OR_PARTITION, -1)
-    assert _list_offsets(client, version, world.topic, 0, -99)["error_code"] != 0
+    for timestamp in [-99] + [-4] * (version < 8) + [-5] * (version < 9) + [-6] * (version < 11):
+        row = _list_offsets(client, version, world.topic, 0, timestamp)
+        assert (row["error_code"], row["offset"]) == (E.UNSUPPORTED_VERSION, -1)
 
 
 def _leader_epoch(client: RawClient, version: int, name: str, index: int, epoch: int) -> Body:

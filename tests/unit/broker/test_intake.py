@@ -118,9 +118,29 @@ def test_times_have_bounds(ahead_ms: int, refused: bool) -> None:
     batch = batch_of(timestamp_ms=NOW_MS + ahead_ms)
     if refused:
         with pytest.raises(InvalidTimestampError):
-            envelope(batch, topic)
+            check_contents(batch, envelope(batch, topic), topic, NOW_MS, 2**20)
     else:
-        envelope(batch, topic)
+        check_contents(batch, envelope(batch, topic), topic, NOW_MS, 2**20)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_the_oldest_record_counts_wherever_it_stands(codec: Codec) -> None:
+    topic = settings(message_timestamp_before_max_ms="1000")
+    builder = BatchBuilder(codec=codec)
+    for timestamp_ms in (NOW_MS, NOW_MS - 2000, -1):
+        builder.add(b"k", b"v", timestamp_ms=timestamp_ms)
+    with pytest.raises(InvalidTimestampError, match="2005 ms behind"):
+        contents(builder.build(), topic)
+
+
+def test_records_without_a_time_are_not_too_old() -> None:
+    contents(batch_of(timestamp_ms=-1), settings(message_timestamp_before_max_ms="1000"))
+
+
+@pytest.mark.parametrize("base_offset", [7, -1])
+def test_a_producer_cannot_choose_offsets(base_offset: int) -> None:
+    with pytest.raises(InvalidRecordError, match="counts from 0"):
+        envelope(changed(batch_of(), 0, base_offset.to_bytes(8, "big", signed=True)))
 
 
 def test_times_do_not_matter_where_the_broker_sets_them() -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
-from anabranch.errors import AnabranchError, OffsetOutOfRangeError, PolicyViolationError
+from anabranch.broker.topics import OFFSETS_TOPIC
+from anabranch.errors import AnabranchError, InvalidTopicError, OffsetOutOfRangeError, PolicyViolationError
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 async def _row(broker: "Broker", name: str, index: int, offset: int) -> dict[str, Any]:
     try:
         partition = broker.topics.partition(name, index)
+        if name == OFFSETS_TOPIC:
+            raise InvalidTopicError(f"{OFFSETS_TOPIC} is shortened by the broker alone.")
         if not partition.settings.is_deleted_by_age:
             raise PolicyViolationError(
                 f"Topic {name} is compacted only: records go when their key gets a new value."

@@ -24,6 +24,7 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
 
 def _row(broker: "Broker", name: str, index: int) -> dict[str, Any]:
     try:
+        broker.topics.check_name(name)
         partition = broker.topics.partition(name, index)
     except AnabranchError as error:
         return {**refused(error), "partition_index": index, "active_producers": []}

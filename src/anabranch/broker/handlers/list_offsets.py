@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.partition import Partition
-from anabranch.errors import AnabranchError, InvalidRequestError
+from anabranch.errors import AnabranchError, InvalidRequestError, UnsupportedVersionError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -27,6 +27,17 @@ class Special(IntEnum):
     EARLIEST_PENDING_UPLOAD = -6
 
 
+SPECIAL_SINCE = {
+    int(Special.LATEST): 0,
+    int(Special.EARLIEST): 0,
+    int(Special.MAX_TIMESTAMP): 7,
+    int(Special.EARLIEST_LOCAL): 8,
+    int(Special.LATEST_TIERED): 9,
+    int(Special.EARLIEST_PENDING_UPLOAD): 11,
+}
+"""The version of the API that brought each of them."""
+
+NEVER = 2**15
 NOTHING = (-1, -1, -1)
 
 
@@ -36,14 +47,19 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
         "topics": [
             {
                 "name": topic["name"],
-                "partitions": [_row(broker, topic["name"], asked, seen) for asked in topic["partitions"]],
+                "partitions": [
+                    _row(broker, topic["name"], asked, seen, call.header.api_version)
+                    for asked in topic["partitions"]
+                ],
             }
             for topic in request["topics"]
         ]
     }
 
 
-def _row(broker: "Broker", name: str, asked: dict[str, Any], seen: set[tuple[str, int]]) -> dict[str, Any]:
+def _row(
+    broker: "Broker", name: str, asked: dict[str, Any], seen: set[tuple[str, int]], version: int
+) -> dict[str, Any]:
     index = asked["partition_index"]
     try:
         if (name, index) in seen:
@@ -51,6 +67,7 @@ def _row(broker: "Broker", name: str, asked: dict[str, Any], seen: set[tuple[str
         seen.add((name, index))
         partition = broker.topics.partition(name, index)
         broker.check_generation(partition, asked["current_leader_epoch"])
+        _check_special(asked["timestamp"], version)
         offset, timestamp, generation = _offset(partition, asked["timestamp"])
     except AnabranchError as error:
         return {"partition_index": index, "error_code": code_of(error)}
@@ -61,6 +78,11 @@ def _row(broker: "Broker", name: str, asked: dict[str, Any], seen: set[tuple[str
         "timestamp": timestamp,
         "leader_epoch": generation,
     }
+
+
+def _check_special(timestamp: int, version: int) -> None:
+    if timestamp < 0 and version < SPECIAL_SINCE.get(timestamp, NEVER):
+        raise UnsupportedVersionError(f"ListOffsets v{version} knows no special offset {timestamp}.")
 
 
 def _offset(partition: Partition, timestamp: int) -> tuple[int, int, int]:
@@ -74,8 +96,6 @@ def _offset(partition: Partition, timestamp: int) -> tuple[int, int, int]:
             found = log.max_timestamp()
         case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
             return NOTHING
-        case _ if timestamp < 0:
-            raise InvalidRequestError(f"{timestamp} is neither a time nor one of Kafka's special offsets.")
         case _:
             found = log.offset_for_time(timestamp)
     if found is None or found[0] >= partition.high_watermark:

@@ -23,8 +23,10 @@ from anabranch.errors import (
     InvalidTopicError,
     NotEnoughCopiesError,
     TransactionsUnsupportedError,
+    UnsupportedCompressionError,
 )
 from anabranch.record.batch import BatchHeader
+from anabranch.record.compression import Codec
 from anabranch.wire.produce_fast import encode_produce_response, parse_produce_request
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 TopicKey = str | UUID
 ACKS_NONE, ACKS_ALL = 0, -1
+ZSTD_SINCE = 7
 COPIES = 1
 """What one node keeps of a partition."""
 
@@ -101,6 +104,9 @@ class Produce:
                 "keeps one copy: lower it, or produce with acks=1."
             )
         header = check_envelope(self._call.view, start, end, settings, self._now_ms)
+        if header.codec == Codec.ZSTD and self._call.header.api_version < ZSTD_SINCE:
+            # Who speaks so old a version may have readers to whom zstd means nothing.
+            raise UnsupportedCompressionError(f"zstd may be produced since version {ZSTD_SINCE}.")
         self._broker.check_writable(partition)
         batch = self._call.view[start:end]
         self._open += 1
