@@ -179,8 +179,8 @@ def alter_refused(key: ApiKey) -> Exchange:
             (TOPIC, world.missing, "retention.ms", "1", E.UNKNOWN_TOPIC_OR_PARTITION),
             (TOPIC, world.topic, "no.such", "1", E.INVALID_CONFIG),
             (TOPIC, world.topic, "retention.ms", "soon", E.INVALID_CONFIG),
-            (TOPIC, world.topic, "retention.ms", None, E.INVALID_CONFIG),
-            (BROKER, "0", "num.partitions", "1", E.INVALID_CONFIG),
+            (TOPIC, world.topic, "retention.ms", None, E.INVALID_REQUEST),
+            (BROKER, "0", "num.partitions", "1", E.INVALID_REQUEST),
             (99, "x", "y", "1", E.INVALID_REQUEST),
         ]
         for kind, name, config, value, code in refusals:

@@ -32,7 +32,7 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
                 raise InvalidRequestError(f"Topic {asked['name']} appears {counts[asked['name']]} times.")
             rows.append(await _create(broker, asked, only_validate=request["validate_only"]))
         except AnabranchError as error:
-            rows.append({**refused(error), "name": asked["name"], "configs": None})
+            rows.append({**refused(error), "name": asked["name"], "configs": []})
     return {"topics": rows}
 
 

@@ -1,18 +1,16 @@
-"""DeleteTopics, versions 1 to 6, by name or by id. The files go in the background; the name is free at once."""
+"""DeleteTopics, versions 1 to 6, by name or by id. The files go in the background; the name is free at once.
 
+A topic that a request names twice, in whatever way, is not deleted: Kafka takes that for a mistake.
+"""
+
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.cluster.metadata import Topic
-from anabranch.errors import (
-    AnabranchError,
-    InvalidRequestError,
-    TopicDeletionDisabledError,
-    UnknownTopicIdError,
-    UnknownTopicOrPartitionError,
-)
+from anabranch.errors import AnabranchError, InvalidRequestError, TopicDeletionDisabledError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -26,11 +24,24 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
         asked = [(name, NO_ID) for name in request["topic_names"]]
     else:
         asked = [(topic["name"], topic["topic_id"]) for topic in request["topics"]]
-    return {"responses": [await _row(broker, name, topic_id) for name, topic_id in dict.fromkeys(asked)]}
+    meant = [_key(broker, name, topic_id) for name, topic_id in asked]
+    times = Counter(meant)
+    distinct = dict(zip(meant, asked, strict=True)).items()
+    return {"responses": [await _row(broker, *each, is_repeated=times[key] > 1) for key, each in distinct]}
 
 
-async def _row(broker: "Broker", name: str | None, topic_id: UUID) -> dict[str, Any]:
+def _key(broker: "Broker", name: str | None, topic_id: UUID) -> tuple[str | None, UUID]:
+    """What a row of the request means: the topic if there is one, else its own words."""
+    if (name is None) == (topic_id == NO_ID):
+        return name, topic_id
+    state = broker.topics.find(topic_id if name is None else name)
+    return (name, topic_id) if state is None else (state.topic.name, state.topic.topic_id)
+
+
+async def _row(broker: "Broker", name: str | None, topic_id: UUID, *, is_repeated: bool) -> dict[str, Any]:
     try:
+        if is_repeated:
+            raise InvalidRequestError("One request deletes this topic twice.")
         topic = _find(broker, name, topic_id)
         if not broker.settings.delete_topic_enable:
             raise TopicDeletionDisabledError("delete.topic.enable is false on this node.")
@@ -43,9 +54,4 @@ async def _row(broker: "Broker", name: str | None, topic_id: UUID) -> dict[str, 
 def _find(broker: "Broker", name: str | None, topic_id: UUID) -> Topic:
     if (name is None) == (topic_id == NO_ID):
         raise InvalidRequestError("A topic to delete is named either by its name or by its id.")
-    state = broker.topics.find(topic_id if name is None else name)
-    if state is not None:
-        return state.topic
-    if name is None:
-        raise UnknownTopicIdError(f"There is no topic with id {topic_id}.")
-    raise UnknownTopicOrPartitionError(f"There is no topic {name}.")
+    return broker.topics.known(topic_id if name is None else name).topic

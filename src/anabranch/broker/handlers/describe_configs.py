@@ -37,7 +37,8 @@ def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
             return state.settings.describe(broker.settings)
         case 4:
             check_broker(broker, resource["resource_name"])
-            return broker.settings.describe()
+            # Without a name, the defaults of all brokers are meant, which only a running cluster can change.
+            return broker.settings.describe() if resource["resource_name"] else []
         case other:
             raise no_such_type(other)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import TOPIC_OPERATIONS, topic_row
-from anabranch.errors import AnabranchError, UnknownTopicOrPartitionError
+from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -23,9 +23,7 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
         names = [name for name in names if name >= cursor["topic_name"]]
         if names and names[0] == cursor["topic_name"]:
             first_partition = max(0, cursor["partition_index"])
-    left = min(request["response_partition_limit"], PARTITIONS_PER_PAGE_MAX)
-    if left <= 0:
-        left = PARTITIONS_PER_PAGE_MAX
+    left = max(1, min(request["response_partition_limit"], PARTITIONS_PER_PAGE_MAX))
     rows: list[dict[str, Any]] = []
     for name in names:
         if left <= 0:
@@ -47,9 +45,7 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
 def _row(broker: "Broker", name: str) -> dict[str, Any]:
     try:
         broker.topics.check_name(name)
-        state = broker.topics.find(name)
-        if state is None:
-            raise UnknownTopicOrPartitionError(f"There is no topic {name}.")
+        state = broker.topics.known(name)
     except AnabranchError as error:
         return {
             "error_code": code_of(error),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.config_resources import alter_each
 from anabranch.config import append_to_list, subtract_from_list
-from anabranch.errors import InvalidConfigError, InvalidRequestError
+from anabranch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -31,11 +31,7 @@ def _alter(
         case 0:
             overrides[name] = value
         case 1:
-            if name not in current:
-                raise InvalidConfigError(f"There is no topic config called {name}.")
-            overrides.pop(name, None)
-        case 2 | 3 if value is None:
-            raise InvalidConfigError(f"{name}: appending or subtracting needs a value.")
+            overrides.pop(name, None)  # Also what is no config: tools so clean up what Kafka once had.
         case 2:
             overrides[name] = append_to_list(name, current.get(name, ""), value or "")
         case 3:

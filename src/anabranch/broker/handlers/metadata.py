@@ -9,12 +9,7 @@ from uuid import UUID
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, topic_row
-from anabranch.errors import (
-    AnabranchError,
-    InvalidRequestError,
-    UnknownTopicIdError,
-    UnknownTopicOrPartitionError,
-)
+from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -69,17 +64,12 @@ async def _asked_row(
 
 
 async def _find(broker: "Broker", name: str | None, topic_id: UUID, may_create: bool) -> "TopicState":
+    if topic_id != NO_ID:  # Where both are given, the id counts, as in Kafka.
+        return broker.topics.known(topic_id)
     if name is None:
-        if topic_id == NO_ID:
-            raise InvalidRequestError("A topic is asked for by neither name nor id.")
-        state = broker.topics.find(topic_id)
-        if state is None:
-            raise UnknownTopicIdError(f"There is no topic with id {topic_id}.")
-        return state
-    state = broker.topics.find(name)
-    if state is not None:
-        return state
-    broker.topics.check_name(name)
-    if may_create and broker.settings.auto_create_topics_enable:
-        return await broker.topics.create_on_use(name)
-    raise UnknownTopicOrPartitionError(f"There is no topic {name}.")
+        raise InvalidRequestError("A topic is asked for by neither name nor id.")
+    if broker.topics.find(name) is None:
+        broker.topics.check_name(name)
+        if may_create and broker.settings.auto_create_topics_enable:
+            return await broker.topics.create_on_use(name)
+    return broker.topics.known(name)
