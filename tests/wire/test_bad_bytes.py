@@ -95,7 +95,8 @@ def test_an_unknown_api_versions_version_is_answered_with_error_35_in_a_v0_body(
     answer = decode_response(ApiKey.API_VERSIONS, 0, frame, 4, len(frame))
     assert answer["error_code"] == 35
     assert answer["api_keys"] == [{"api_key": 18, "min_version": 0, "max_version": 4}]
-    asked_again = client.ask(ApiKey.API_VERSIONS, 4, {"client_software_name": "raw"})
+    software = {"client_software_name": "raw", "client_software_version": "1"}
+    asked_again = client.ask(ApiKey.API_VERSIONS, 4, software)
     assert asked_again["error_code"] == 0
 
 

@@ -75,7 +75,7 @@ def describe_cluster(client: RawClient, version: int, world: World) -> None:
 def describe_cluster_refused(client: RawClient, version: int, world: World) -> None:
     if version >= 1:
         answer = client.ask(ApiKey.DESCRIBE_CLUSTER, version, {"endpoint_type": 2})
-        assert answer["error_code"] == E.UNSUPPORTED_ENDPOINT_TYPE
+        assert answer["error_code"] == E.MISMATCHED_ENDPOINT_TYPE
         assert answer["error_message"]
 
 

@@ -9,13 +9,15 @@ from anabranch.wire.error_codes import ErrorCode
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
-ENDPOINT_BROKERS = 1
+ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS = 1, 2
 
 
 def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     if request["endpoint_type"] != ENDPOINT_BROKERS:
         return {
-            "error_code": ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            "error_code": ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if request["endpoint_type"] == ENDPOINT_CONTROLLERS
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             "error_message": "This node lists brokers only (endpoint type 1).",
             "cluster_id": "",
         }

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.groups.messages import SyncRequest
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, InconsistentGroupProtocolError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+
+PROTOCOL_SINCE = 5
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
@@ -22,6 +24,8 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
         assignments=tuple((each["member_id"], each["assignment"]) for each in request["assignments"]),
     )
     try:
+        if call.header.api_version >= PROTOCOL_SINCE and None in (asked.protocol_type, asked.protocol_name):
+            raise InconsistentGroupProtocolError("Since version 5 a member says what it has joined for.")
         answer = await broker.groups.sync(asked)
     except AnabranchError as error:
         return {"error_code": code_of(error), "assignment": b""}
