@@ -119,7 +119,7 @@ class Housekeeping:
     async def checkpoint(self) -> None:
         """Write down what shortens the next recovery, if partitions have grown or been fenced since."""
         broker = self._broker
-        partitions = [*broker.topics.partitions(), broker.metadata.partition]
+        partitions = broker.partitions()
         before = {partition: partition.recovery_mark for partition in partitions}
         changed = [each for each in partitions if self._checkpointed.get(each) != before[each]]
         if not changed:
@@ -151,7 +151,7 @@ class Housekeeping:
         """The starts to keep: those of partitions that still exist."""
         broker = self._broker
         starts = {}
-        for partition in [*broker.topics.partitions(), broker.metadata.partition]:
+        for partition in broker.partitions():
             key = broker.key_of(partition)
             start = max(self._start_offsets.get(key, Offset(0)), partition.log.start_offset)
             if start:

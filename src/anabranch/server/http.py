@@ -84,8 +84,8 @@ class HttpServer:
                 return 404, "text/plain", b"There are /metrics and /healthz here.\n"
 
     def _health(self) -> tuple[int, str, bytes]:
-        """Healthy: every partition takes writes."""
-        fenced = [str(each.id) for each in self._broker.topics.partitions() if each.log.fenced]
+        """Healthy: every partition takes writes, and so does the log of topics and configs."""
+        fenced = [str(each.id) for each in self._broker.partitions() if each.log.fenced]
         body = (
             json.dumps({"status": "fenced" if fenced else "ok", "fenced_partitions": fenced}).encode() + b"\n"
         )

@@ -62,7 +62,7 @@ class NodeCollector(Collector):
         yield _gauge(
             "anabranch_fenced_partitions",
             "Partitions that take no writes because a sync failed.",
-            sum(each.log.fenced for each in partitions),
+            sum(each.log.fenced for each in broker.partitions()),
         )
         yield _counter("anabranch_syncs", "Syncs of log files.", broker.core.syncer.syncs_total)
         yield _counter("anabranch_sync_failures", "Syncs that failed.", broker.core.syncer.failures_total)

@@ -31,7 +31,7 @@ class AbandonedNode(Node):
             await self._http.close()
         await self.listener.close(0)
         await self.broker.drain()
-        for partition in [*self.broker.topics.partitions(), self.broker.metadata.partition]:
+        for partition in self.broker.partitions():
             partition.log.close(clean=False)
         self._let_go()
 

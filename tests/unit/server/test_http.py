@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.errors import StorageError
 from anabranch.server import http
 from anabranch.server.http import HttpServer
 from anabranch.server.listener import Listener
@@ -37,6 +38,17 @@ async def test_health_is_good_until_a_partition_is_fenced() -> None:
     await turn()
     status, body = ask(server, "GET /healthz HTTP/1.1")
     assert (status, json.loads(body)) == (503, {"status": "fenced", "fenced_partitions": ["t-0"]})
+
+
+@in_loop
+async def test_health_is_bad_when_topics_cannot_be_written_down() -> None:
+    bench, server = make()
+    bench.disk.fail_next("sync", path_contains="__cluster_metadata")
+    with pytest.raises(StorageError):
+        await bench.topic("t")
+    status, body = ask(server, "GET /healthz HTTP/1.1")
+    assert (status, json.loads(body)["fenced_partitions"]) == (503, ["__cluster_metadata-0"])
+    assert b"anabranch_fenced_partitions 1.0" in render(bench.broker, server._listener)
 
 
 @pytest.mark.parametrize(
