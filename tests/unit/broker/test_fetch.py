@@ -244,6 +244,20 @@ async def test_rotten_bytes_are_called_corrupt_and_counted() -> None:
 
 
 @in_loop
+async def test_cold_bytes_that_cannot_be_read_are_told_and_the_others_are_answered() -> None:
+    bench = Bench()
+    await written(bench)
+    await written(bench, "u")
+    await bench.broker.close()
+    again = bench.again()
+    again.disk.fail_next("read", path_contains=f"t-0/{0:020}.log", times=10)
+    failed, fine = rows(fetch(again, ("t", 0, 0), ("u", 0, 0)))
+    assert (failed["error_code"], failed["records"] or b"") == (ErrorCode.KAFKA_STORAGE_ERROR, b"")
+    assert batches_in(fine) == 3
+    assert again.broker.corrupt_reads_total == 0
+
+
+@in_loop
 async def test_session_is_told_only_what_has_changed() -> None:
     bench = Bench()
     await written(bench, "a", batches=1)

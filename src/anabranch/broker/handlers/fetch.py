@@ -14,7 +14,7 @@ from anabranch.broker.error_table import code_of
 from anabranch.broker.fetch_sessions import FetchContext, FetchItem, TopicKey
 from anabranch.broker.fetch_wait import WaitingFetch
 from anabranch.broker.partition import Partition
-from anabranch.errors import AnabranchError, CorruptDataError, OffsetOutOfRangeError
+from anabranch.errors import AnabranchError, OffsetOutOfRangeError
 from anabranch.log.slice import Slice
 from anabranch.values import Offset
 from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse_fetch_request
@@ -75,7 +75,7 @@ class Fetch:
         self._context = context
         self._bytes_max = min(request.bytes_max, broker.settings.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)  # More can never be there.
-        self._corrupt: dict[FetchItem, AnabranchError] = {}
+        self._unreadable: dict[FetchItem, AnabranchError] = {}
         self._waiting: WaitingFetch | None = None
         self._is_verifying = False
         self._is_closed = False
@@ -139,8 +139,8 @@ class Fetch:
             found.start_offset = partition.log.start_offset
             if not found.start_offset <= item.offset <= partition.log.end_offset:
                 raise OffsetOutOfRangeError(f"Offset {item.offset} is not in {partition.id}.")
-            if item in self._corrupt:
-                raise self._corrupt[item]
+            if item in self._unreadable:
+                raise self._unreadable[item]
         except AnabranchError as error:
             found.code = code_of(error)
         return found
@@ -203,32 +203,33 @@ class Fetch:
         self._is_verifying = True
         slices = [(each.item, each.slice) for each in unverified if each.slice is not None]
 
-        def task() -> list[tuple[FetchItem, Slice, CorruptDataError | None]]:
-            return [(item, part, _damage(part)) for item, part in slices]
+        def task() -> list[tuple[FetchItem, Slice, AnabranchError | None]]:
+            return [(item, part, _trouble(part)) for item, part in slices]
 
         def done(
-            checked: list[tuple[FetchItem, Slice, CorruptDataError | None]] | None,
+            checked: list[tuple[FetchItem, Slice, AnabranchError | None]] | None,
             error: BaseException | None,
         ) -> None:
             self._is_verifying = False
             if checked is None:
-                self._call.close(f"a read failed: {error}")
+                logger.error("a slice could not be verified: this is a defect", exc_info=error)
+                self._call.close(f"{type(error).__name__}: {error}")
                 return
-            for item, part, damage in checked:
-                self._note_checked(item, part, damage)
+            for item, part, trouble in checked:
+                self._note_checked(item, part, trouble)
             if not self._retry(True) and not self._is_verifying:
                 self._wait()
 
         self._broker.workers.heavy(task, done)
 
-    def _note_checked(self, item: FetchItem, part: Slice, damage: CorruptDataError | None) -> None:
-        if damage is None:
+    def _note_checked(self, item: FetchItem, part: Slice, trouble: AnabranchError | None) -> None:
+        if trouble is None:
             part.mark_verified()
             return
         partition = self._partition(item)
         if partition is not None:
-            self._broker.note_read_error(partition, damage)
-        self._corrupt[item] = damage
+            self._broker.note_read_error(partition, trouble)
+        self._unreadable[item] = trouble
 
     # --- answering -------------------------------------------------------------------------------------------
 
@@ -254,10 +255,11 @@ class Fetch:
         )
 
 
-def _damage(part: Slice) -> CorruptDataError | None:
+def _trouble(part: Slice) -> AnabranchError | None:
+    """Why this slice cannot be served: it is damaged, its file went away meanwhile, or the disk refuses."""
     try:
         part.verify()
-    except CorruptDataError as error:
+    except AnabranchError as error:
         return error
     return None
 
