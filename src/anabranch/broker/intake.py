@@ -24,10 +24,12 @@ from anabranch.record.batch import (
     read_header,
     recompressed,
     with_log_append_time,
+    with_max_timestamp,
 )
 from anabranch.record.compression import Codec
 from anabranch.record.record_check import check_records
 from anabranch.record.records import records_of
+from anabranch.record.varint import wrapped_int64
 
 NO_TIMESTAMP = -1
 UNPACKED_BYTES_AT_ONCE_MAX = 2**20
@@ -71,7 +73,7 @@ def check_envelope(
     if not settings.is_log_append_time:
         if header.is_log_append_time:
             raise InvalidTimestampError("Only a broker may say that records have their log append time.")
-        _check_time(header, settings, now_ms)
+        _check_newest(header.max_timestamp, settings, now_ms)
     return header
 
 
@@ -87,10 +89,10 @@ def _check_single(view: memoryview, start: int, end: int) -> None:
             raise CorruptDataError(f"The batch says it has {size} bytes; {end - start} were sent.")
 
 
-def _check_time(header: BatchHeader, settings: TopicSettings, now_ms: int) -> None:
-    if header.max_timestamp - now_ms > settings.message_timestamp_after_max_ms:
+def _check_newest(newest_ms: int, settings: TopicSettings, now_ms: int) -> None:
+    if newest_ms - now_ms > settings.message_timestamp_after_max_ms:
         raise InvalidTimestampError(
-            f"A record's time is {header.max_timestamp - now_ms} ms ahead of the broker's clock; "
+            f"A record's time is {newest_ms - now_ms} ms ahead of the broker's clock; "
             f"message.timestamp.after.max.ms allows {settings.message_timestamp_after_max_ms}."
         )
 
@@ -111,9 +113,12 @@ def check_contents(
 ) -> tuple[Batch, BatchHeader]:
     """The batch as the topic keeps it. `BatchTooLargeError`: it unpacks to more than was allowed."""
     payload = payload_of(batch, unpacked_bytes_max)
-    check_records(payload, header.record_count, keys_required=settings.is_compacted)
-    if not settings.is_log_append_time and settings.message_timestamp_before_max_ms < LONG_MAX:
-        _check_oldest(batch, settings, now_ms, unpacked_bytes_max)
+    delta = check_records(payload, header.record_count, keys_required=settings.is_compacted)
+    newest_ms = wrapped_int64(header.base_timestamp + delta)
+    if not settings.is_log_append_time:
+        _check_newest(newest_ms, settings, now_ms)
+        if settings.message_timestamp_before_max_ms < LONG_MAX:
+            _check_oldest(batch, settings, now_ms, unpacked_bytes_max)
     codec = _CODEC_OF_NAME.get(settings.compression_type, header.codec)
     changed: bytes | None = None
     if codec != header.codec:
@@ -127,6 +132,9 @@ def check_contents(
             )
     if settings.is_log_append_time:
         changed = with_log_append_time(changed if changed is not None else batch, now_ms)
+    elif newest_ms != header.max_timestamp:
+        # Lookups by time and retention believe the header, and not every producer keeps it right.
+        changed = with_max_timestamp(changed if changed is not None else batch, newest_ms)
     if changed is None:
         return batch, header
     return bytearray(changed), read_header(changed)

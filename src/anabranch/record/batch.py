@@ -200,6 +200,14 @@ def stamp(buffer: bytearray | memoryview, position: int, base_offset: Offset, ge
     _GENERATION.pack_into(buffer, position + _GENERATION_POSITION, generation)
 
 
+def with_max_timestamp(batch: ByteBuffer, timestamp_ms: int) -> bytes:
+    """The batch with a header that knows its newest record, where the producer's did not."""
+    changed = bytearray(batch)
+    _MAX_TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_POSITION, timestamp_ms)
+    seal(changed)
+    return bytes(changed)
+
+
 def with_log_append_time(batch: ByteBuffer, timestamp_ms: int) -> bytes:
     """The batch with every record at `timestamp_ms`: readers take it from the header, no record changes."""
     changed = bytearray(batch)

@@ -2,32 +2,39 @@
 
 The structure of each record is walked: its length, its place in the batch (0, 1, 2, ...), key, value and headers
 must fit into one another and end where the section ends. A record that breaks this would be met by every consumer
-of the partition, so it is refused at the door. Contents are not looked at, and no object is made per record: the
-loop reads one- and two-byte integers in place, which nearly all are, and leaves the rest to `varint`.
+of the partition, so it is refused at the door. Contents are not looked at but for the newest time, which a header
+only claims to know, and no object is made per record: the loop reads one- and two-byte integers in place, which
+nearly all are, and leaves the rest to `varint`.
 """
 
 from anabranch.errors import InvalidRecordError
 from anabranch.record.buffers import ByteBuffer
-from anabranch.record.varint import read_varint
+from anabranch.record.varint import read_varint, read_varlong
 
 _RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
 _HEADER_BYTES_MIN = 2  # An empty key and a null value.
-_VARLONG_BYTES_MAX = 10
+_OLDER_THAN_ANY = -(2**65)
 
 
-def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> None:
-    """Refuses a section that is not exactly `record_count` whole records, or lacks a key where each needs one."""
+def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> int:
+    """Refuses a section that is not exactly `record_count` whole records, or lacks a key where each needs one.
+
+    Returns the largest timestamp delta of them.
+    """
     try:
-        end = _walk(bytes(payload), record_count, keys_required)  # Bytes are read faster than a view of them.
+        # Bytes are read faster than a view of them.
+        end, newest = _walk(bytes(payload), record_count, keys_required)
     except IndexError:
         raise InvalidRecordError(f"The batch ends before its {record_count} records do.") from None
     if end != len(payload):
         raise InvalidRecordError(f"{record_count} records end at byte {end} of {len(payload)}.")
+    return newest
 
 
-def _walk(payload: bytes, record_count: int, keys_required: bool) -> int:  # noqa: C901 - a call costs more than a test
+def _walk(payload: bytes, record_count: int, keys_required: bool) -> tuple[int, int]:  # noqa: C901 - a call costs more than a test
     position = 0
     size = len(payload)
+    newest = _OLDER_THAN_ANY  # Twice the delta, which for one that is not negative is what the bytes say.
     for number in range(record_count):
         byte, more = payload[position], payload[position + 1]
         if byte < 128:
@@ -41,11 +48,20 @@ def _walk(payload: bytes, record_count: int, keys_required: bool) -> int:  # noq
             end = position + length
         if byte & 1 or end > size or end - position < _RECORD_BYTES_MIN:
             raise InvalidRecordError(f"A record of {end - position} bytes does not fit in {size - position}.")
-        position += (
-            2  # Attributes, and the first byte of the timestamp delta, whose value does not matter here.
-        )
-        if payload[position - 1] > 127:
-            position = _after_varlong(payload, position - 1)
+        position += 2  # Attributes, and the first byte of the timestamp delta.
+        byte = payload[position - 1]
+        if byte > 127:
+            more = payload[position]
+            if more < 128:
+                position += 1
+                byte = more << 7 | byte & 127
+            else:
+                delta, position = read_varlong(payload, position - 1)
+                byte = delta << 1 if delta >= 0 else ~delta << 1 | 1
+        if byte & 1:
+            byte = ~byte
+        if byte > newest:
+            newest = byte
         byte, more = payload[position], payload[position + 1]
         if byte < 128:
             position += 1
@@ -76,16 +92,7 @@ def _walk(payload: bytes, record_count: int, keys_required: bool) -> int:  # noq
         position = position + 1 if not payload[position] else _after_headers(payload, position, end)
         if position != end:
             raise InvalidRecordError(f"The fields of record {number} do not end where it does.")
-    return position
-
-
-def _after_varlong(payload: ByteBuffer, position: int) -> int:
-    start = position
-    while payload[position] > 127:
-        position += 1
-    if position - start >= _VARLONG_BYTES_MAX:
-        raise InvalidRecordError("The timestamp of a record is too long for a 64-bit integer.")
-    return position + 1
+    return position, newest >> 1
 
 
 def _after_bytes(payload: ByteBuffer, position: int, end: int) -> int:

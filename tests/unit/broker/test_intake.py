@@ -133,6 +133,32 @@ def test_the_oldest_record_counts_wherever_it_stands(codec: Codec) -> None:
         contents(builder.build(), topic)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+@pytest.mark.parametrize("compression_type", ["producer", "zstd"])
+@pytest.mark.parametrize("claimed_ms", [NOW_MS + 900, 0, -1])
+def test_a_header_that_does_not_know_its_newest_record_is_put_right(
+    codec: Codec, compression_type: str, claimed_ms: int
+) -> None:
+    builder = BatchBuilder(codec=codec)
+    for timestamp_ms in (NOW_MS - 700, NOW_MS - 100, NOW_MS - 800):
+        builder.add(b"k", b"v", timestamp_ms=timestamp_ms)
+    right = builder.build()
+    kept, header = contents(
+        changed(right, 35, claimed_ms.to_bytes(8, "big", signed=True)),
+        settings(compression_type=compression_type),
+    )
+    assert header.max_timestamp == NOW_MS - 100
+    assert check_batch(kept, 0, len(kept)) == header
+    assert list(records_of(kept)) == list(records_of(right))
+
+
+def test_a_record_may_not_be_ahead_behind_a_header_that_hides_it() -> None:
+    batch = changed(batch_of(timestamp_ms=NOW_MS + 10**8), 35, NOW_MS.to_bytes(8, "big"))
+    envelope(batch)
+    with pytest.raises(InvalidTimestampError, match="ahead"):
+        contents(batch, settings())
+
+
 def test_records_without_a_time_are_not_too_old() -> None:
     contents(batch_of(timestamp_ms=-1), settings(message_timestamp_before_max_ms="1000"))
 

@@ -152,3 +152,9 @@ def test_one_changed_byte_is_judged_as_the_careful_reader_judges_it(
     assert takes(bytes(payload), len(pairs))
     payload[place % len(payload)] ^= change
     assert takes(bytes(payload), len(pairs)) == reads(bytes(payload), len(pairs))
+
+
+@given(st.lists(st.integers(-(2**40), 2**40) | st.integers(-200, 200), min_size=1, max_size=5))
+def test_the_newest_time_is_found_whatever_the_order(times: list[int]) -> None:
+    payload = b"".join(framed(body(number, timestamp=time)) for number, time in enumerate(times))
+    assert check_records(payload, len(times)) == max(times)
