@@ -198,7 +198,7 @@ def test_a_partition_that_is_not_there_is_refused_by_every_api_that_takes_one(
 
 def test_the_same_partition_twice_in_one_produce_appends_it_once(client: RawClient, topic: str) -> None:
     rows = [{"index": 0, "records": batch_of(b"1")}, {"index": 0, "records": batch_of(b"2")}]
-    body = {"acks": -1, "topic_data": [{"name": topic, "partition_data": rows}]}
+    body = {"acks": -1, "timeout_ms": 9000, "topic_data": [{"name": topic, "partition_data": rows}]}
     answer = client.ask(ApiKey.PRODUCE, 9, body)
     codes = [row["error_code"] for row in only(answer["responses"])["partition_responses"]]
     assert codes == [0, E.INVALID_REQUEST]
@@ -207,7 +207,7 @@ def test_the_same_partition_twice_in_one_produce_appends_it_once(client: RawClie
 
 def test_the_same_topic_twice_in_one_produce_appends_a_partition_once(client: RawClient, topic: str) -> None:
     data = {"name": topic, "partition_data": [{"index": 0, "records": batch_of(b"1")}]}
-    answer = client.ask(ApiKey.PRODUCE, 9, {"acks": -1, "topic_data": [data, data]})
+    answer = client.ask(ApiKey.PRODUCE, 9, {"acks": -1, "timeout_ms": 9000, "topic_data": [data, data]})
     codes = [only(row["partition_responses"])["error_code"] for row in answer["responses"]]
     assert codes == [0, E.INVALID_REQUEST]
     assert client.end_offset(topic) == 1

@@ -199,3 +199,18 @@ def test_since_version_5_a_member_says_what_it_syncs_for(client: RawClient, topi
     answer = client.ask(ApiKey.SYNC_GROUP, 5, {**sync, missing: None})
     assert answer["error_code"] == E.INCONSISTENT_GROUP_PROTOCOL
     assert client.ask(ApiKey.SYNC_GROUP, 5, sync)["error_code"] == 0
+
+
+@pytest.mark.parametrize("version", [0, 3, 6])
+def test_the_group_without_a_name_has_a_coordinator_and_offsets(
+    client: RawClient, topic: str, version: int
+) -> None:
+    answer = client.ask(
+        ApiKey.FIND_COORDINATOR, version, {"key": "", "key_type": 0, "coordinator_keys": [""]}
+    )
+    row = answer["coordinators"][0] if version >= 4 else answer
+    assert (row["error_code"], row["port"]) == (0, client.sock.getpeername()[1])
+    rows = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
+    committed = {"group_id": "", "topics": [{"name": topic, "partitions": rows}]}
+    answer = client.ask(ApiKey.OFFSET_COMMIT, 7, committed)
+    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
