@@ -17,7 +17,7 @@ from anabranch.broker.groups.coordinator import GroupCoordinator
 from anabranch.broker.groups.driver import LoopDriver
 from anabranch.broker.groups.settings import GroupSettings
 from anabranch.broker.housekeeping import Housekeeping
-from anabranch.broker.metadata_log import MetadataLog
+from anabranch.broker.metadata_log import MetadataLog, snapshot_offset
 from anabranch.broker.offsets_topic import OffsetsTopic
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
@@ -81,6 +81,7 @@ class Broker:
             TopicSettings.from_overrides(self.settings, {"retention.ms": "-1"}),
             always_sync=True,
             precious=True,  # Without an entry its topic would be taken for nobody's and moved aside.
+            start_offset=snapshot_offset(self.files, self.state.metadata_snapshot_path),
         )
         self.metadata = MetadataLog(self.core, self.files, self.state.metadata_snapshot_path, partition)
         self.metadata.load()

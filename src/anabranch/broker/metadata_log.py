@@ -84,6 +84,13 @@ class MetadataLog:
         await in_heavy_worker(self._core.workers, lambda: log.delete_files(dropped))
 
 
+def snapshot_offset(files: Files, path: str) -> Offset:
+    """Where the log begins as far as anybody needs it; entries below, of which a refusing disk or a crash may have
+    left some, are in the snapshot."""
+    value, _ = read_checkpoint(files, path)
+    return Offset(value["offset"]) if value is not None else Offset(0)
+
+
 def read_records(log: Log, start: Offset) -> Iterator[Record]:
     """Every record from `start` to the end of a log, checked on the way."""
     while start < log.end_offset:

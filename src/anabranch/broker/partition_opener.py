@@ -71,6 +71,7 @@ class PartitionOpener:
         is_new: bool = False,
         always_sync: bool = False,
         precious: bool = False,
+        start_offset: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
     ) -> Partition:
         """Raises StorageError if the folder cannot be opened, CorruptDataError if it is `precious` and has lost
         something that was safe."""
@@ -82,7 +83,7 @@ class PartitionOpener:
             log_config(settings, self._settings),
             clean=clean,
             recovery_point=self._state.recovery_points.get(key),
-            start_offset=self._state.start_offsets.get(key, Offset(0)),
+            start_offset=max(start_offset, self._state.start_offsets.get(key, Offset(0))),
             index_cache=self._index_cache,
             precious=precious,
         )

@@ -83,6 +83,8 @@ class Opener:
         """After `run`: say so if the log does not reach as far as it was safe."""
         segments = self.result.segments
         end = segments[-1].published_offset if segments else self.start_offset
+        if self.precious and self.start_offset and (not segments or end < self.start_offset):
+            self._note_damage(f"{self.folder} does not reach its start at {self.start_offset}")
         if self._was_safe(Offset(end + 1)):
             assert self.point is not None
             self._note_damage(f"{self.folder} ends at {end}, and was safe up to {self.point.synced}")

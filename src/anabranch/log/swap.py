@@ -171,8 +171,10 @@ def delete_segments(files: Files, segments: Sequence[Segment]) -> None:
     """Remove the files of segments that no log has any more, oldest first.
 
     Each `.log` is renamed and the folder synced before the next one goes: a crash in between must not leave a
-    hole.
+    hole. What was begun behind them is made durable first: it alone says then where the log goes on.
     """
+    if segments:
+        files.sync_folder(segments[0].folder)
     retired = []
     for segment in segments:
         segment.close()

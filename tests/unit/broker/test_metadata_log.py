@@ -10,7 +10,7 @@ from anabranch.broker.metadata_log import read_records
 from anabranch.cluster.metadata import producer_ids_entry
 from anabranch.errors import CorruptDataError, StorageError
 from anabranch.record.builder import BatchBuilder
-from anabranch.testing.fake_disk import PowerLoss
+from anabranch.testing.fake_disk import Operation, PowerLoss
 from anabranch.values import Offset
 from support.broker_bench import DATA, Bench, batch_of, in_loop
 
@@ -161,3 +161,36 @@ async def test_records_are_read_in_chunks_from_the_middle_of_a_batch(monkeypatch
     found = [(record.offset, record.value) for record in read_records(partition.log, Offset(3))]
     assert [offset for offset, _ in found] == [3, 4, 5, 6, 7, 8, 9]
     assert found[1] == (4, b"2")
+
+
+@pytest.mark.parametrize("operation", ["rename", "sync_folder"])
+@pytest.mark.parametrize("entries", [4, 6, 7])
+def test_segments_the_disk_would_not_let_go_do_not_spoil_what_follows(
+    three_per_snapshot: None, operation: Operation, entries: int
+) -> None:
+    @in_loop
+    async def body() -> None:
+        bench = Bench()
+        for number in (1, 2):
+            await commit(bench, number)
+        bench.disk.fail_next(operation, path_contains="__cluster_metadata")
+        for number in range(3, entries + 1):
+            await commit(bench, number)
+        bench.disk.kill()
+        again = Bench(bench.disk)
+        assert again.broker.metadata.table.producer_id_next == entries
+        assert again.broker.metadata.partition.log.quarantined == []
+
+    body()
+
+
+@in_loop
+async def test_a_log_lost_below_its_snapshot_is_refused(three_per_snapshot: None) -> None:
+    bench = Bench()
+    for number in range(1, 5):
+        await commit(bench, number)
+    bench.disk.kill()
+    for name in bench.disk.list(f"{DATA}/__cluster_metadata-0"):
+        bench.disk.unlink(f"{DATA}/__cluster_metadata-0/{name}")
+    with pytest.raises(CorruptDataError, match="does not reach its start at 3"):
+        Bench(bench.disk)

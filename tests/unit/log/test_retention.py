@@ -132,3 +132,20 @@ def test_a_time_index_that_lies_costs_no_segment(
     assert log.expired(NOW_MS) == []
     assert len(log.segments) == 2
     assert len(log.expired(NOW_MS + 501)) == 2
+
+
+def test_a_power_cut_while_all_is_dropped_leaves_the_segment_that_goes_on() -> None:
+    for step in range(1, 30):
+        for seed in range(12):
+            disk = FakeDisk()
+            log = Log.open(disk, FOLDER, LogConfig(), clean=False)
+            fill(log, 5)
+            log.sync()
+            disk.crash_at = disk.operations + step
+            try:
+                log.roll()
+                log.delete_files(log.drop(log.segments[:-1]))
+            except PowerLoss:
+                pass
+            disk.crash(Random(seed))
+            assert Log.open(disk, FOLDER, LogConfig(), clean=False).end_offset == 5, (step, seed)
