@@ -8,6 +8,7 @@ all are pinned, the budget is exceeded rather than a request refused: `open_file
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
@@ -78,6 +79,9 @@ class RealFile:
                 # The kernel reports a writeback error once; whoever asks again must hear it too.
                 self.lost_error = error
                 raise
+            if not os.fstat(descriptor).st_nlink:
+                # The system syncs a removed file gladly, and forgets it with its last descriptor.
+                raise FileNotFoundError(errno.ENOENT, "somebody has removed the file", self.path)
 
     def forget_cache(self) -> None:
         with self._held() as descriptor:

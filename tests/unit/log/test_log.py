@@ -1,13 +1,16 @@
 """A log appends all or nothing, rolls, syncs, and is fenced by a sync that fails."""
 
 import errno
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from log_helpers import NOW_MS, Open, fill, make_batch, offsets_of, read_all
 
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log.log import Log
+from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.testing.fake_disk import FakeDisk, FakeFile
 from anabranch.values import Offset, SegmentState
@@ -277,3 +280,14 @@ def test_a_sidecar_that_retention_removes_while_it_is_synced_fences_nothing(
     assert log.sync() == 20
     assert not log.fenced
     assert read_all(log) == written
+
+
+def test_a_log_whose_files_somebody_removes_is_fenced_and_promises_nothing_more(tmp_path: Path) -> None:
+    log = Log.open(RealFiles(), f"{tmp_path}/t-0", LogConfig(), clean=False)
+    fill(log, 3)
+    assert log.sync() == 3
+    shutil.rmtree(f"{tmp_path}/t-0")
+    fill(log, 1)
+    with pytest.raises(FencedLogError, match="somebody has removed the file"):
+        log.sync()
+    assert (log.fenced, log.synced_offset) == (True, 3)
