@@ -82,7 +82,10 @@ class Log:
             _drop_ended(files, folder, recovered, start_offset)
             made = not recovered.segments
             if made:
-                recovered.segments.append(_create_segment(files, folder, start_offset, config, cache))
+                # Offsets that were given before are not given again, even if all of their records are lost.
+                synced = recovery_point.synced if recovery_point is not None else start_offset
+                base = max(start_offset, synced)
+                recovered.segments.append(_create_segment(files, folder, base, config, cache))
         except OSError as error:
             raise StorageError(f"{folder} cannot be opened: {error.strerror or error}.") from error
         log = cls(files, folder, config, cache, recovered)

@@ -376,3 +376,12 @@ def test_a_precious_log_whose_last_write_was_torn_opens(disk: FakeDisk, open_log
     log = Log.open(disk, FOLDER, LogConfig(), clean=False, recovery_point=point, precious=True)
     assert read_all(log) == written[:4]
     assert log.damaged == []
+
+
+def test_a_log_that_is_gone_does_not_give_its_offsets_again(disk: FakeDisk, open_log: Open) -> None:
+    log = open_log(clean=True, point=RecoveryPoint(Offset(20), Offset(20)))
+    assert (log.start_offset, log.end_offset, len(log.damaged)) == (20, 20, 1)
+    written = fill(log, 2)
+    log.close()
+    disk.kill()
+    assert read_all(open_log(clean=True)) == written
