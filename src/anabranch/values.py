@@ -1,6 +1,6 @@
 """The small numbers and names that every room shares, each with its own type so that they are not mixed.
 
-An *offset* counts records, a *position* counts bytes. Wrap once at the edge (a decoded request, a file name);
+An *offset* counts records. Wrap once at the edge (a decoded request, a file name);
 from there on the type checker keeps them apart. This module imports nothing of ours.
 """
 
@@ -9,9 +9,6 @@ from typing import NamedTuple, NewType
 
 Offset = NewType("Offset", int)
 """Which record of a partition: 0 is the first ever written."""
-
-Position = NewType("Position", int)
-"""Which byte of a file."""
 
 Generation = NewType("Generation", int)
 """Which leadership of a partition; Kafka calls it the leader epoch."""

@@ -67,6 +67,8 @@ class Broker:
         self.opener = PartitionOpener(self.core, settings, files, data_dir, self.state)
         self._advertised = host_and_port(settings.advertise) if settings.advertise else None
         self._loading: asyncio.Task[None] | None = None
+        self.groups_failed = False
+        """The log of groups could not be read: no group is served until the next start."""
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -108,9 +110,11 @@ class Broker:
         except AnabranchError:
             # Groups stay unavailable rather than starting from half of their offsets.
             logger.exception("the groups cannot be read back: run `anabranch log verify` on the stopped node")
+            self.groups_failed = True
             return
         except Exception:
             logger.exception("the groups cannot be read back: this is a defect")
+            self.groups_failed = True
             return
         self._driver.start()
 

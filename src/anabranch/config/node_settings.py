@@ -120,7 +120,9 @@ class NodeSettings:
 
     # --- the cleaner of compacted topics ---
     log_cleaner_enable: bool = flag(True, "Clean compacted topics in the background.")
-    log_cleaner_backoff_ms: int = long(15_000, "How long the cleaner rests when there is nothing to clean.")
+    log_cleaner_backoff_ms: int = long(
+        15_000, "How long the cleaner rests when there is nothing to clean.", low=1
+    )
     log_cleaner_dedupe_buffer_size: int = long(
         32 * MIB, "Memory of the cleaner's map of keys. Kafka takes 128 MiB; ours starts small.", low=MIB
     )

@@ -286,12 +286,6 @@ class RealLock:
             self._descriptor = -1
 
 
-def lock_folder(files: RealFiles, folder: str) -> RealLock:
-    """Take the data folder for this process; DataFolderInUseError names who has it."""
-    files.make_folder(folder)
-    return files.lock(f"{folder}/.lock")
-
-
 def boot_id() -> str:
     """Names this boot of the machine: while it lasts, a killed process loses nothing of the page cache."""
     try:

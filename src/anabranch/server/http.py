@@ -84,12 +84,12 @@ class HttpServer:
                 return 404, "text/plain", b"There are /metrics and /healthz here.\n"
 
     def _health(self) -> tuple[int, str, bytes]:
-        """Healthy: every partition takes writes, and so does the log of topics and configs."""
+        """Healthy: every partition takes writes, the log of topics and configs too, and groups are served."""
         fenced = [str(each.id) for each in self._broker.partitions() if each.log.fenced]
-        body = (
-            json.dumps({"status": "fenced" if fenced else "ok", "fenced_partitions": fenced}).encode() + b"\n"
-        )
-        return (503 if fenced else 200), "application/json", body
+        groups = "failed" if self._broker.groups_failed else "ok"
+        is_well = not fenced and not self._broker.groups_failed
+        health = {"status": "ok" if is_well else "degraded", "fenced_partitions": fenced, "groups": groups}
+        return (200 if is_well else 503), "application/json", json.dumps(health).encode() + b"\n"
 
 
 def _response(status: int, kind: str, body: bytes) -> bytes:

@@ -9,7 +9,7 @@ from log_helpers import NOW_MS, fill, make_batch, open_on, read_all
 
 from anabranch.errors import DataFolderInUseError
 from anabranch.log.files import write_fully
-from anabranch.log.real_files import IOV_MAX, RealFiles, boot_id, lock_folder
+from anabranch.log.real_files import IOV_MAX, RealFiles, boot_id
 
 
 def test_many_logs_share_few_descriptors(tmp_path: Path) -> None:
@@ -78,12 +78,12 @@ def test_more_buffers_than_one_call_takes_are_written_in_order(tmp_path: Path) -
 
 
 def test_a_second_process_is_told_who_holds_the_data_folder(tmp_path: Path) -> None:
-    folder = f"{tmp_path}/data"
-    held = lock_folder(RealFiles(), folder)
+    path = f"{tmp_path}/.lock"
+    held = RealFiles().lock(path)
     with pytest.raises(DataFolderInUseError, match=f"process {os.getpid()}"):
-        lock_folder(RealFiles(), folder)
+        RealFiles().lock(path)
     held.release()
-    lock_folder(RealFiles(), folder).release()
+    RealFiles().lock(path).release()
 
 
 def test_a_folder_is_made_with_its_parents_and_may_be_there_already(tmp_path: Path) -> None:

@@ -37,7 +37,16 @@ async def test_health_is_good_until_a_partition_is_fenced() -> None:
     bench.submit(partition)
     await turn()
     status, body = ask(server, "GET /healthz HTTP/1.1")
-    assert (status, json.loads(body)) == (503, {"status": "fenced", "fenced_partitions": ["t-0"]})
+    health = json.loads(body)
+    assert (status, health["status"], health["fenced_partitions"]) == (503, "degraded", ["t-0"])
+
+
+@in_loop
+async def test_health_is_bad_when_groups_cannot_be_read_back() -> None:
+    bench, server = make()
+    bench.broker.groups_failed = True
+    status, body = ask(server, "GET /healthz HTTP/1.1")
+    assert (status, json.loads(body)["groups"]) == (503, "failed")
 
 
 @in_loop
