@@ -7,17 +7,16 @@ the acknowledgement and reads it back.
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from support.node_process import NodeProcess
 from support.raw_client import RawClient, batch_of
+from support.waiting import wait_until
 
 MIB = 2**20
 BYSTANDER_TOPIC = "bystander"
-POLL_SECONDS = 0.02
-DEADLINE_SECONDS = 20.0
 
 
 class WireNode(NodeProcess):
@@ -101,14 +100,6 @@ def _is_defect(line: str) -> bool:
     except ValueError:
         return True
     return entry["level"] == "error" or "defect" in entry["message"]
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = DEADLINE_SECONDS) -> None:
-    """Poll until the condition holds; fails with `what` was awaited."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
-        time.sleep(POLL_SECONDS)
 
 
 class Bystander:

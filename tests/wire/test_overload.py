@@ -22,7 +22,8 @@ from anabranch.wire.codec import encode_request
 from anabranch.wire.header import request_header
 from support.exchanges import only
 from support.raw_client import ClosedByBroker, RawClient, batch_of, fetch_body, produce_body
-from support.wire_node import MIB, WireNode, bystander, wait_until
+from support.waiting import wait_until
+from support.wire_node import MIB, WireNode, bystander
 
 SILENT_CONNECTIONS = 2000
 

@@ -6,6 +6,7 @@ Runs on the loop's thread only. Every change of a group ends in `_carry_out`; ev
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -22,7 +23,7 @@ from anabranch.values import TopicPartition
 _log = logging.getLogger(__name__)
 
 
-class CoordinatorBase:
+class CoordinatorBase(ABC):
     def __init__(
         self, append: Append, clock: Clock, settings: GroupSettings, new_id: Callable[[], str]
     ) -> None:
@@ -88,8 +89,9 @@ class CoordinatorBase:
     def _now(self) -> Now:
         return Now(self._clock.monotonic_ms(), self._clock.wall_ms())
 
+    @abstractmethod
     def _expire_offsets(self, now: Now) -> None:
-        raise NotImplementedError
+        """Delete the offsets that nobody wants any more; `OffsetCoordinator` knows which."""
 
     # --- effects ----------------------------------------------------------------------------------------
 
