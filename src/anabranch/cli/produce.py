@@ -179,7 +179,8 @@ def _report(delivery: Delivery, broker: Broker, topic: str, format: str, problem
     elif unanswered:
         problem = f"{unanswered} records were never answered: check the broker, and whether they arrived."
     if format == "text":
-        click.echo(f"Produced {delivery.delivered} records to {topic}.", err=True)
+        records = "record" if delivery.delivered == 1 else "records"
+        click.echo(f"Produced {delivery.delivered} {records} to {topic}.", err=True)
     else:
         show_json({"topic": topic, "produced": delivery.delivered, "failed": delivery.failed + unanswered})
     if problem:
