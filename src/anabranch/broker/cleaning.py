@@ -52,7 +52,7 @@ class Cleaning:
         partitions, plans = [], []
         for partition in self._broker.topics.partitions():
             key = self._broker.key_of(partition)
-            if not partition.is_compacted or key in self._damaged or partition in refused:
+            if not partition.settings.is_compacted or key in self._damaged or partition in refused:
                 continue
             first_dirty = max(self._clean_upto.get(key, Offset(0)), partition.log.start_offset)
             candidate = plan(partition.log, first_dirty, now_ms, self._is_stopping)

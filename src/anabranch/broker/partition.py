@@ -43,7 +43,6 @@ class Partition:
         "generation",
         "high_watermark",
         "id",
-        "is_compacted",
         "log",
         "mode",
         "producers",
@@ -81,7 +80,7 @@ class Partition:
         self._request_sync = request_sync
         self._on_publish = on_publish
         self._finish = finish
-        self.use_settings(settings)
+        self.settings = settings
 
     @property
     def is_gone(self) -> bool:
@@ -94,10 +93,6 @@ class Partition:
         sync to fail, the repeat of the record would be taken for safe although the disk never got it."""
         mark = self.log.recovery_mark
         return RecoveryMark(mark.synced, max(mark.synced, min(mark.written, self.high_watermark)))
-
-    def use_settings(self, settings: TopicSettings) -> None:
-        self.settings = settings
-        self.is_compacted = "compact" in settings.cleanup_policy
 
     def write(self, jobs: list[AppendJob], now_ms: int) -> None:
         """Append the jobs of one turn. Every job is answered, now or when it is safe."""

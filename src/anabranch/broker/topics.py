@@ -244,7 +244,7 @@ class Topics:
             state.topic = self._metadata.table.topics[name]
             state.settings = TopicSettings.from_overrides(self._settings, overrides)
             for partition in state.partitions:
-                partition.use_settings(state.settings)
+                partition.settings = state.settings
                 partition.log.config = log_config(state.settings, self._settings)
 
     async def delete(self, name: str) -> None:

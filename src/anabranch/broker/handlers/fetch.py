@@ -79,7 +79,6 @@ class Fetch:
         self._waiting: WaitingFetch | None = None
         self._is_verifying = False
         self._is_closed = False
-        self._partitions: list[Partition] = []
 
     def run(self) -> None:
         self._call.on_close = self._closed
