@@ -207,13 +207,6 @@ async def test_defect_in_the_log_undoes_producers_and_answers_every_job() -> Non
 
 
 @in_loop
-async def test_settings_say_whether_the_topic_is_compacted() -> None:
-    bench = Bench()
-    partition = await bench.topic("t", cleanup_policy="compact")
-    assert partition.is_compacted
-
-
-@in_loop
 async def test_batch_is_let_go_once_it_is_written() -> None:
     bench, partition, _workers = await syncing()
     job, answered = bench.job(partition)

@@ -193,7 +193,7 @@ async def test_altered_configs_reach_the_log_and_the_next_start() -> None:
     assert partition.settings.is_compacted
     assert partition.log.config.segment_bytes == 2048
     again = bench.again().topics.partition("t", 0)
-    assert (again.is_compacted, again.log.config.segment_bytes) == (True, 2048)
+    assert (again.settings.is_compacted, again.log.config.segment_bytes) == (True, 2048)
 
 
 @in_loop
