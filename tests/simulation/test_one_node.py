@@ -114,7 +114,7 @@ def test_acknowledging_a_write_that_failed_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_forgetting_producers_at_a_restart_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PartitionOpener, "_restore_producers", lambda opener, partition: None)
+    monkeypatch.setattr(PartitionOpener, "_restore_producers", lambda opener, partition, point: None)
     first_caught()
 
 

@@ -1,6 +1,7 @@
 """Housekeeping: what a broker does besides answering, each on its own timer.
 
-checkpoints   every few seconds: write indexes, producer snapshots and recovery points of what has changed
+checkpoints   every few seconds, or when much was written: indexes, producer snapshots and recovery points of
+              what has changed, so that the next recovery reads little
 timeouts      every second: answer producers whose disk keeps them waiting for too long
 flush         under flush=interval: sync what was written
 retention     drop segments that are too old or too many; roll those that are due; forget silent producers
@@ -8,13 +9,14 @@ cleaning      compact what is worth compacting, one log at a time, in a worker
 scrubbing     re-read sealed segments at a bounded rate, and report what has rotted
 
 A disk that refuses one of these is logged and tried again at the next turn: nothing here is needed for safety,
-only for speed and room. One partition's trouble does not keep the others from their turn. Any other error is a
-defect and is logged as one; the next turn comes all the same.
+only for speed and room. One partition's trouble does not keep the others from their turn. Whoever walks over all
+partitions lets the loop have its turn now and then: there may be thousands. Any other error is a defect and is logged
+as one; the next turn comes all the same.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.cleaning import Cleaning
@@ -31,6 +33,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_LOOKS_PER_TURN = 20
+CHECKPOINT_BYTES = 64 * 2**20
+CHECKPOINT_BYTES_PER_PARTITION = 128 * 2**10
+"""A checkpoint costs something for each partition; with many of them more may have to be read again."""
+PARTITIONS_PER_TURN = 50
+"""So many are looked after before the loop has its turn."""
 SCRUB_SECONDS = 1.0
 TIMEOUT_SECONDS = 1.0
 
@@ -40,16 +48,31 @@ class Housekeeping:
         self._broker = broker
         self._tasks: list[tuple[asyncio.Task[None], asyncio.Lock]] = []
         self.is_stopping = False
-        self._checkpointed: dict[Partition, RecoveryMark] = {}
+        self._checkpointed = self._found_written_down()
+        self._looks_until_checkpoint = 0 if broker.opener.is_recovering else CHECKPOINT_LOOKS_PER_TURN
+        self._bytes_checkpointed = 0
         self._start_offsets = dict(broker.state.start_offsets)
         self.starts_lock = asyncio.Lock()
         """Held by whoever writes `log-start-offsets`: two at once would spoil the file they write aside."""
         self.cleaning = Cleaning(broker)
         self.scrubbing = Scrubbing(broker)
 
+    def _found_written_down(self) -> dict[Partition, tuple[RecoveryMark, Offset]]:
+        """After a clean stop: what that has left needs no checkpoint before it changes."""
+        broker = self._broker
+        if broker.opener.is_recovering:
+            return {}
+        known = broker.state.recovery_points
+        return {
+            each: (each.recovery_mark, each.snapshot_offset)
+            for each in broker.partitions()
+            if broker.key_of(each) in known
+        }
+
     def start(self) -> None:
         settings = self._broker.settings
-        self._every(CHECKPOINT_SECONDS, self.checkpoint)
+        self._correct_recovery_points()
+        self._every(CHECKPOINT_SECONDS / CHECKPOINT_LOOKS_PER_TURN, self._checkpoint_if_due)
         self._every(TIMEOUT_SECONDS, self._time_out)
         if settings.flush == "interval":
             self._every(settings.flush_interval_ms / 1000, self._flush)
@@ -92,7 +115,7 @@ class Housekeeping:
     ) -> list[Partition]:
         """Do the same to every partition; those where it worked. Who is being cleaned has its turn next time."""
         done = []
-        for partition in partitions:
+        async for partition in _in_turns(partitions):
             if partition.upkeep.locked() or self.is_stopping:
                 continue
             async with partition.upkeep:
@@ -107,8 +130,10 @@ class Housekeeping:
         return done
 
     async def _time_out(self) -> None:
+        if not self._broker.core.queue.bytes_held:
+            return  # Nobody waits.
         now_ms = self._broker.clock.monotonic_ms()
-        for partition in self._broker.topics.partitions():
+        async for partition in _in_turns(list(self._broker.topics.partitions())):
             partition.time_out(now_ms)
 
     async def _flush(self) -> None:
@@ -116,19 +141,45 @@ class Housekeeping:
 
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
+    async def _checkpoint_if_due(self) -> None:
+        """After a while, or once a recovery would have much to read."""
+        core = self._broker.core
+        self._looks_until_checkpoint -= 1
+        bytes_new = core.bytes_in_total - self._bytes_checkpointed
+        bytes_max = max(CHECKPOINT_BYTES, CHECKPOINT_BYTES_PER_PARTITION * len(self._checkpointed))
+        if self._looks_until_checkpoint > 0 and bytes_new < bytes_max:
+            return
+        self._looks_until_checkpoint = CHECKPOINT_LOOKS_PER_TURN
+        self._bytes_checkpointed = core.bytes_in_total
+        await self.checkpoint()
+
     async def checkpoint(self) -> None:
         """Write down what shortens the next recovery, if partitions have grown or been fenced since."""
         broker = self._broker
         partitions = broker.partitions()
-        before = {partition: partition.recovery_mark for partition in partitions}
-        changed = [each for each in partitions if self._checkpointed.get(each) != before[each]]
+        before = {each: each.recovery_mark async for each in _in_turns(partitions)}
+        changed = [
+            each
+            for each in partitions
+            if self._checkpointed.get(each) != (before[each], each.snapshot_offset)
+        ]
         if not changed:
             return
-        saved = await self._each(changed, self._save)
-        marks = {broker.key_of(each): each.recovery_mark for each in partitions if not each.is_gone}
-        await in_heavy_worker(broker.workers, lambda: broker.state.write_recovery_points(marks))
+        saved: dict[Partition, tuple[RecoveryMark, Offset]] = {}
+
+        async def save(partition: Partition) -> None:
+            await self._save(partition)
+            saved[partition] = before[partition], partition.snapshot_offset
+
+        await self._each(changed, save)
+        marks, producers = {}, {}
+        async for each in _in_turns(partitions):
+            if not each.is_gone:
+                key = broker.key_of(each)
+                marks[key], producers[key] = each.recovery_mark, broker.opener.producers_mark(each)
+        await in_heavy_worker(broker.workers, lambda: broker.state.write_recovery_points(marks, producers))
         known = {each: mark for each, mark in self._checkpointed.items() if each in before}
-        self._checkpointed = known | {partition: before[partition] for partition in saved}
+        self._checkpointed = known | saved
 
     async def _save(self, partition: Partition) -> None:
         """The snapshot of producers is synced, which is no work for the loop's thread."""
@@ -141,9 +192,25 @@ class Housekeeping:
 
     def write_checkpoints(self, partitions: Iterable[Partition]) -> None:
         """At a clean stop: everything at once, on the spot."""
+        self._write_recovery_points(partitions)
+        self._broker.state.write_start_offsets(self._starts_now())
+
+    def _write_recovery_points(self, partitions: Iterable[Partition]) -> None:
         broker = self._broker
-        broker.state.write_recovery_points({broker.key_of(each): each.recovery_mark for each in partitions})
-        broker.state.write_start_offsets(self._starts_now())
+        keys = {each: broker.key_of(each) for each in partitions}
+        broker.state.write_recovery_points(
+            {key: each.recovery_mark for each, key in keys.items()},
+            {key: broker.opener.producers_mark(each) for each, key in keys.items()},
+        )
+
+    def _correct_recovery_points(self) -> None:
+        """Before the first request: a log that has lost its end will fill the gap with other records, and a crash
+        must not find the old points then."""
+        if self._broker.opener.has_lost_records:
+            try:
+                self._write_recovery_points(self._broker.partitions())
+            except OSError as error:
+                logger.error("the recovery points still speak of lost records: %s", error)
 
     # --- start offsets -------------------------------------------------------------------------------------------
 
@@ -178,7 +245,8 @@ class Housekeeping:
 
     async def _retain_one(self, partition: Partition) -> None:
         now_ms = self._broker.clock.wall_ms()
-        partition.producers.expire(now_ms - self._broker.settings.producer_id_expiration_ms)
+        silent_since_ms = now_ms - self._broker.settings.producer_id_expiration_ms
+        self._broker.opener.expire_producers(partition, silent_since_ms)
         if not partition.log.fenced:
             partition.log.roll_if_due(now_ms)
         await self._drop_expired(partition, now_ms)
@@ -194,3 +262,11 @@ class Housekeeping:
         dropped = log.drop(expired)
         logger.info("retention drops %d segments of %s", len(dropped), partition.id)
         await in_heavy_worker(self._broker.workers, lambda: log.delete_files(dropped))
+
+
+async def _in_turns(partitions: Iterable[Partition]) -> AsyncIterator[Partition]:
+    """One after the other; the loop has its turn now and then."""
+    for number, partition in enumerate(partitions):
+        if number % PARTITIONS_PER_TURN == 0:
+            await asyncio.sleep(0)
+        yield partition

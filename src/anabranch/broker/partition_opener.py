@@ -1,8 +1,10 @@
 """PartitionOpener: from a topic's entry to a partition that can be written to and read.
 
 Opens (and if need be recovers) the log, gives it the node's mode, and rebuilds the table of producers from its
-snapshot plus the batch headers behind it. Whatever recovery had to cut or move aside is said in the log file. May
-run in a worker: a partition belongs to nobody before it is handed over.
+snapshot plus the batch headers behind it. A snapshot is written only when a producer with an id has written since
+the last one; the recovery points say how far it holds, so that the headers of other records need not be read. Whatever
+recovery had to cut or move aside is said in the log file. May run in a worker: a partition belongs to nobody before it
+is handed over.
 """
 
 import logging
@@ -14,7 +16,13 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
-from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
+from anabranch.log.checkpoint import (
+    NO_PRODUCERS_MARK,
+    ProducersMark,
+    RecoveryPoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
@@ -25,6 +33,10 @@ from anabranch.values import BrokerId, Offset, TopicPartition
 logger = logging.getLogger(__name__)
 
 PRODUCERS_FILE = "producers"
+NO_SNAPSHOT = Offset(0)
+"""No snapshot says the same as one made before the first record."""
+SNAPSHOT_OUTDATED = Offset(-1)
+"""Whatever the file says is not what the table holds."""
 
 
 def log_config(settings: TopicSettings, node: NodeSettings) -> LogConfig:
@@ -56,6 +68,8 @@ class PartitionOpener:
         self._data_dir = data_dir
         self._state = state
         self._index_cache = IndexCache()
+        self.has_lost_records = False
+        """A log ends before its recovery point, which speaks of other records once the log has grown again."""
 
     @property
     def is_recovering(self) -> bool:
@@ -77,12 +91,13 @@ class PartitionOpener:
         something that was safe."""
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
+        point = self._state.recovery_points.get(key)
         log = Log.open(
             self._files,
             f"{self._data_dir}/{partition_id.folder}",
             log_config(settings, self._settings),
             clean=clean,
-            recovery_point=self._state.recovery_points.get(key),
+            recovery_point=point,
             start_offset=max(start_offset, self._state.start_offsets.get(key, Offset(0))),
             index_cache=self._index_cache,
             precious=precious,
@@ -91,6 +106,8 @@ class PartitionOpener:
             # What recovery found may still be in the page cache only; it is not shown before it is safe.
             log.sync()
         _tell_recovery(partition_id, log)
+        if point is not None and log.end_offset < point.offset:
+            self.has_lost_records = True
         sync_first = always_sync or self._settings.flush == "always"
         partition = Partition(
             partition_id,
@@ -102,23 +119,29 @@ class PartitionOpener:
             on_publish=self._core.wake_readers,
             finish=self._core.finish,
         )
-        self._restore_producers(partition)
+        self._restore_producers(partition, point)
         return partition
 
-    def _restore_producers(self, partition: Partition) -> None:
+    def _restore_producers(self, partition: Partition, point: RecoveryPoint | None) -> None:
         log = partition.log
-        snapshot, _ = read_checkpoint(self._files, f"{log.folder}/{PRODUCERS_FILE}")
-        start = log.start_offset
-        if snapshot is not None and log.start_offset <= snapshot["offset"] <= log.end_offset:
+        path = f"{log.folder}/{PRODUCERS_FILE}"
+        snapshot, _ = read_checkpoint(self._files, path)
+        made = NO_SNAPSHOT if snapshot is None else Offset(snapshot["offset"])
+        mark = point.producers if point is not None else NO_PRODUCERS_MARK
+        # The mark speaks of one snapshot: of another, lost or newer, it knows nothing.
+        upto = max(made, min(mark.upto, log.end_offset)) if mark.snapshot == made else made
+        is_outdated = snapshot is None and self._files.exists(path)
+        if snapshot is not None and made <= log.end_offset and log.start_offset <= upto:
             partition.producers.restore(snapshot)
-            start = Offset(snapshot["offset"])
         elif snapshot is not None:
             self._forget_producers(log.folder)
+            made = upto = NO_SNAPSHOT
+        start = max(log.start_offset, upto)
         if start < log.end_offset:
             for header in log.batch_headers(start):
                 if header.base_offset >= start:
                     partition.producers.replay(header)
-        partition.snapshot_offset = log.end_offset if start == log.end_offset else Offset(-1)
+        partition.snapshot_offset = SNAPSHOT_OUTDATED if is_outdated else made
 
     def _forget_producers(self, folder: str) -> None:
         """Remove a snapshot of records that were lost: once the log has grown past its offset again, it would be
@@ -137,11 +160,20 @@ class PartitionOpener:
             partition.snapshot_offset = Offset(snapshot["offset"])
 
     def producers_to_save(self, partition: Partition) -> dict[str, Any] | None:
-        """The snapshot as it should be; None: the one on the disk is up to date."""
-        end = partition.log.end_offset
-        if partition.snapshot_offset == end:
+        """The snapshot as it should be; None: the one on the disk holds."""
+        if _snapshot_holds(partition):
             return None
-        return {"offset": end, "producers": partition.producers.snapshot()}
+        return {"offset": partition.log.end_offset, "producers": partition.producers.snapshot()}
+
+    def producers_mark(self, partition: Partition) -> ProducersMark:
+        """For the recovery points: how far the snapshot on the disk holds."""
+        made = partition.snapshot_offset
+        return ProducersMark(made, partition.log.end_offset if _snapshot_holds(partition) else made)
+
+    def expire_producers(self, partition: Partition, before_ms: int) -> None:
+        """Forget producers silent since `before_ms`; the snapshot must not bring them back."""
+        if partition.producers.expire(before_ms):
+            partition.snapshot_offset = SNAPSHOT_OUTDATED
 
     def write_producers(self, folder: str, snapshot: dict[str, Any]) -> None:
         """Any thread. Raises StorageError."""
@@ -149,6 +181,10 @@ class PartitionOpener:
             write_checkpoint(self._files, f"{folder}/{PRODUCERS_FILE}", snapshot)
         except OSError as error:
             raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
+
+
+def _snapshot_holds(partition: Partition) -> bool:
+    return 0 <= partition.producers.end_offset <= partition.snapshot_offset
 
 
 def _tell_recovery(partition_id: TopicPartition, log: Log) -> None:

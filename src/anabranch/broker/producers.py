@@ -116,6 +116,11 @@ class ProducerTable:
             if producer.batches
         }
 
+    @property
+    def end_offset(self) -> Offset:
+        """What follows the newest batch of any producer; 0 if there is none."""
+        return Offset(max(self.last_offsets().values(), default=-1) + 1)
+
     def snapshot(self) -> list[list[Any]]:
         return [
             [

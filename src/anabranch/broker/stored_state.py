@@ -2,7 +2,7 @@
 
     node               cluster id, directory id, broker id: written once
     clean-shutdown     there only between a clean stop and the next start
-    recovery-points    where each log's recovery scan may begin
+    recovery-points    where each log's recovery scan may begin, and how long its snapshot of producers holds
     log-start-offsets  where each log starts, once DeleteRecords or retention has moved it
     cleaner-offsets    how far each log has been cleaned
 
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import (
+    ProducersMark,
     RecoveryMark,
     RecoveryPoint,
     read_checkpoint,
@@ -90,8 +91,10 @@ class StoredState:
             )
         return NodeIdentity(**known)
 
-    def write_recovery_points(self, marks: Mapping[str, RecoveryMark]) -> None:
-        write_recovery_points(self._files, self._recovery_path, self._boot, marks)
+    def write_recovery_points(
+        self, marks: Mapping[str, RecoveryMark], producers: Mapping[str, ProducersMark] | None = None
+    ) -> None:
+        write_recovery_points(self._files, self._recovery_path, self._boot, marks, producers)
 
     def write_start_offsets(self, offsets: Mapping[str, Offset]) -> None:
         write_offsets(self._files, self._starts_path, offsets)

@@ -17,7 +17,8 @@ import anabranch
 from anabranch.cli.client import answers
 from anabranch.cli.common import DEFAULT_BOOTSTRAP, Command, format_option, show_json
 
-OPEN_FILES_WANTED = 4096
+OPEN_FILES_WANTED = 20_000
+"""For some 10,000 partitions that are written to at once, and thousands of connections."""
 FREE_BYTES_WANTED = 2 * 2**30
 LOCK_NAME = ".lock"
 LIBRARIES = ("click", "rich", "confluent-kafka", "prometheus-client", "crc32c", "lz4", "cramjam")
@@ -107,7 +108,7 @@ def open_files(soft: int, hard: int) -> Finding:
     """A node raises its own limit to the hard one, so that is what counts."""
     text = f"{soft}, may be raised to {'any' if hard < 0 else hard}"
     if 0 <= hard < OPEN_FILES_WANTED:
-        step = f"raise the hard limit to {OPEN_FILES_WANTED} (ulimit -Hn) for many connections"
+        step = f"raise the hard limit to {OPEN_FILES_WANTED} (ulimit -Hn) for many partitions and connections"
         return Finding("open files", "warn", text, step)
     return Finding("open files", "ok", text)
 

@@ -180,11 +180,11 @@ class NodeSettings:
         8 * MIB, "Answer bytes waiting per connection; beyond, it is not read.", low=1024
     )
     max_connections: int | None = whole(
-        None, "Connections at once; unset: three quarters of the open-file limit.", low=1
+        None, "Connections at once; unset: three eighths of the open-file limit.", low=1
     )
     connections_max_idle_ms: int = long(600_000, "A connection silent for this long is closed.", low=1)
     log_open_files_max: int | None = whole(
-        None, "Segment files open at once; unset: an eighth of the open-file limit.", low=8
+        None, "Segment files open at once; unset: half of the open-file limit.", low=8
     )
     worker_threads: int = whole(4, "Threads that sync, verify, decompress and clean.", low=1, high=256)
     scrub_bytes_per_second: int = long(
@@ -240,10 +240,10 @@ class NodeSettings:
         return self.log_roll_ms if self.log_roll_ms is not None else self.log_roll_hours * 3_600_000
 
     def connections_limit(self, open_files_limit: int) -> int:
-        return self.max_connections or max(16, open_files_limit * 3 // 4)
+        return self.max_connections or max(16, open_files_limit * 3 // 8)
 
     def open_files_budget(self, open_files_limit: int) -> int:
-        return self.log_open_files_max or max(8, open_files_limit // 8)
+        return self.log_open_files_max or max(8, open_files_limit // 2)
 
     # --- for DescribeConfigs ---
 

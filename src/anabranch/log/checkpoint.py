@@ -28,14 +28,27 @@ class Checkpoint(NamedTuple):
     missing_because: str | None
 
 
+class ProducersMark(NamedTuple):
+    """How long the snapshot of producers stays true: from `snapshot`, the offset it was made at (0: there is
+    no snapshot), up to `upto` no producer with an id has written."""
+
+    snapshot: Offset
+    upto: Offset
+
+
+NO_PRODUCERS_MARK = ProducersMark(Offset(-1), Offset(-1))
+
+
 class RecoveryPoint(NamedTuple):
     """Everything below `offset` is whole in the file: a recovery scan may begin here.
 
-    Below `synced` it is on the disk too, and not only in the page cache of this boot.
+    Below `synced` it is on the disk too, and not only in the page cache of this boot. `producers` never
+    reaches beyond `offset`: what follows may be lost, and other records written in its place.
     """
 
     offset: Offset
     synced: Offset = Offset(0)
+    producers: ProducersMark = NO_PRODUCERS_MARK
 
 
 class RecoveryMark(NamedTuple):
@@ -77,11 +90,17 @@ def _header(body: bytes) -> bytes:
     return b"%s %d %08x\n" % (_MAGIC, VERSION, zlib.crc32(body))
 
 
-def write_recovery_points(files: Files, path: str, boot: str, marks: Mapping[str, RecoveryMark]) -> None:
+def write_recovery_points(
+    files: Files,
+    path: str,
+    boot: str,
+    marks: Mapping[str, RecoveryMark],
+    producers: Mapping[str, ProducersMark] | None = None,
+) -> None:
     """`marks` by partition folder; `boot` names the boot of the machine (`real_files.boot_id`)."""
-    write_checkpoint(
-        files, path, {"boot": boot, "points": {name: list(mark) for name, mark in marks.items()}}
-    )
+    known = producers or {}
+    points = {name: [*mark, *known.get(name, ())] for name, mark in marks.items()}
+    write_checkpoint(files, path, {"boot": boot, "points": points})
 
 
 def read_recovery_points(files: Files, path: str, boot: str) -> tuple[dict[str, RecoveryPoint], str | None]:
@@ -94,9 +113,17 @@ def read_recovery_points(files: Files, path: str, boot: str) -> tuple[dict[str, 
         return {}, reason
     same_boot = bool(boot) and value["boot"] == boot
     points = {}
-    for name, (synced, written) in value["points"].items():
-        points[name] = RecoveryPoint(Offset(written if same_boot else synced), Offset(synced))
+    for name, (synced, written, *producers) in value["points"].items():
+        offset = Offset(written if same_boot else synced)
+        points[name] = RecoveryPoint(offset, Offset(synced), _producers_mark(producers, offset))
     return points, None
+
+
+def _producers_mark(known: list[int], upto_max: Offset) -> ProducersMark:
+    if not known:
+        return NO_PRODUCERS_MARK
+    snapshot, upto = known
+    return ProducersMark(Offset(snapshot), min(Offset(upto), upto_max))
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[str, Offset]) -> None:

@@ -2,14 +2,16 @@
 
 A `RealFile` opens its descriptor when it is used and may lose it afterwards. The budget gives a second
 chance: the hand goes round, a file used since its last visit is passed over once, a pinned one always. A file
-with unsynced writes goes last and is synced before it is closed, because a writeback error that strikes after
-the last descriptor is gone would never be reported; the error of such a sync is raised by the next `sync`. If
-all are pinned, the budget is exceeded rather than a request refused: `open_files_max` leaves room for that.
+with unsynced writes goes only if no other is found near, and is synced before it is closed, because a
+writeback error that strikes after the last descriptor is gone would never be reported; the error of such a
+sync is raised by the next `sync`. That makes a write wait for the disk, so it is said aloud, once. If all are
+pinned, the budget is exceeded rather than a request refused: `open_files_max` leaves room for that.
 """
 
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -18,7 +20,11 @@ from collections.abc import Iterator, Sequence
 from anabranch.errors import DataFolderInUseError
 from anabranch.log.files import Bytes, folder_of
 
+logger = logging.getLogger(__name__)
+
 IOV_MAX = 1024
+LOOKS_MAX = 64
+"""How many files are looked at for one that needs no sync before one that does is closed."""
 
 
 class RealFile:
@@ -116,6 +122,7 @@ class RealFiles:
         self.open_files_max = open_files_max
         self._open: OrderedDict[int, RealFile] = OrderedDict()
         self._lock = threading.Lock()
+        self._said_too_few = False
 
     @property
     def open_files(self) -> int:
@@ -234,6 +241,7 @@ class RealFiles:
             if victim is None:
                 return
             if victim.unsynced and victim.lost_error is None:
+                self._say_too_few()
                 try:
                     os.fdatasync(victim.descriptor)
                     victim.unsynced = False
@@ -241,9 +249,20 @@ class RealFiles:
                     victim.lost_error = error
             self._close(victim)
 
+    def _say_too_few(self) -> None:
+        if not self._said_too_few:
+            self._said_too_few = True
+            logger.warning(
+                "more files are written to than may be open at once (%d): writes wait for the disk; raise the "
+                "limit of open files (ulimit -Hn) or log.open.files.max",
+                self.open_files_max,
+            )
+
     def _victim(self) -> RealFile | None:
         dirty = None
-        for _ in range(2 * len(self._open)):
+        for looks in range(2 * len(self._open)):
+            if dirty is not None and looks >= LOOKS_MAX:
+                break
             key, file = next(iter(self._open.items()))
             self._open.move_to_end(key)
             if file.pins:

@@ -437,11 +437,16 @@ class Segment:
     def _read(self, suffix: str) -> bytes:
         return self._files.read(names.segment_path(self.folder, self.base_offset, suffix))
 
-    def _append(self, suffix: str, index: OffsetIndex | TimeIndex, saved: int | None) -> int:
-        """Write the entries that are not in the file yet; all of them the first time, whatever was there."""
+    def _append(self, suffix: str, index: OffsetIndex | TimeIndex, saved: int | None) -> int | None:
+        """Write the entries that are not in the file yet; all of them the first time, whatever was there.
+
+        An active segment without entries needs no file: thousands of small partitions would have two each.
+        """
         entries, first = len(index), saved or 0
         if saved is None or entries > saved:
             path = names.segment_path(self.folder, self.base_offset, suffix)
+            if not entries and self.state is not SegmentState.SEALED and not self._files.exists(path):
+                return None
             self._files.write(path, index.dump(first), first * index.entry_bytes)
         return entries
 

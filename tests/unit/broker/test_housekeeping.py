@@ -5,6 +5,7 @@ import errno
 
 import pytest
 
+from anabranch.broker import housekeeping
 from anabranch.broker.housekeeping import Housekeeping
 from anabranch.broker.partition import Partition
 from anabranch.errors import StorageError
@@ -26,6 +27,15 @@ async def filled(bench: Bench, name: str = "t", batches: int = 4, **overrides: s
     return partition
 
 
+async def written_by_a_producer(bench: Bench, name: str = "t", batches: int = 4) -> Partition:
+    """The same, by a producer with an id: there is something to keep of it."""
+    partition = await filled(bench, name, 0)
+    for sequence in range(batches):
+        batch = batch_of(b"x" * 1000, producer_id=5, producer_epoch=0, base_sequence=sequence)
+        await bench.core.append(partition, batch)
+    return partition
+
+
 def points_of(bench: Bench, partition: Partition) -> object:
     value, _ = read_checkpoint(bench.disk, POINTS)
     return value["points"].get(bench.broker.key_of(partition)) if value else None
@@ -34,11 +44,114 @@ def points_of(bench: Bench, partition: Partition) -> object:
 @in_loop
 async def test_checkpoint_writes_recovery_points_and_producers() -> None:
     bench = Bench()
-    partition = await filled(bench)
+    partition = await written_by_a_producer(bench)
     await bench.broker.housekeeping.checkpoint()
-    assert points_of(bench, partition) == [4, 4]
+    assert points_of(bench, partition) == [4, 4, 4, 4]
     snapshot, _ = read_checkpoint(bench.disk, f"{DATA}/t-0/producers")
     assert snapshot["offset"] == 4
+
+
+@in_loop
+async def test_snapshot_of_producers_is_written_only_when_one_of_them_has_written() -> None:
+    bench = Bench()
+    partition = await filled(bench)
+    await bench.broker.housekeeping.checkpoint()
+    assert points_of(bench, partition) == [4, 4, 0, 4]
+    assert not bench.disk.exists(f"{DATA}/t-0/producers")
+
+    await bench.core.append(partition, batch_of(producer_id=5, producer_epoch=0, base_sequence=0))
+    await bench.broker.housekeeping.checkpoint()
+    snapshot = bench.disk.read(f"{DATA}/t-0/producers")
+    await bench.core.append(partition, batch_of())
+    await bench.broker.housekeeping.checkpoint()
+
+    assert points_of(bench, partition) == [6, 6, 5, 6]
+    assert bench.disk.read(f"{DATA}/t-0/producers") == snapshot
+
+
+@in_loop
+async def test_producers_that_expired_are_not_brought_back_by_the_snapshot() -> None:
+    bench = Bench(producer_id_expiration_ms=1000)
+    partition = await written_by_a_producer(bench)
+    await bench.broker.housekeeping.checkpoint()
+    bench.clock.advance(HOUR_MS)
+    await bench.broker.housekeeping.retain()
+    assert partition.producers.producers == {}
+    await bench.broker.housekeeping.checkpoint()
+    assert bench.again().topics.partition("t", 0).producers.producers == {}
+
+
+@in_loop
+async def test_much_that_was_written_is_checkpointed_before_the_time_is_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(housekeeping, "CHECKPOINT_BYTES", 3000)
+    monkeypatch.setattr(housekeeping, "CHECKPOINT_BYTES_PER_PARTITION", 1)
+    bench = Bench()
+    upkeep = bench.broker.housekeeping
+    await upkeep._checkpoint_if_due()  # A start that follows no clean stop begins with one.
+    partition = await filled(bench, batches=2)
+    await upkeep._checkpoint_if_due()
+    assert points_of(bench, partition) is None
+    for _ in range(2):
+        await bench.core.append(partition, batch_of(b"x" * 1000))
+    await upkeep._checkpoint_if_due()
+    assert points_of(bench, partition) == [4, 4, 0, 4]
+
+
+@in_loop
+async def test_little_that_was_written_is_checkpointed_after_a_while() -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    upkeep = bench.broker.housekeeping
+    await upkeep._checkpoint_if_due()
+    assert points_of(bench, partition) == [0, 0, 0, 0]
+    await bench.core.append(partition, batch_of())
+    for _ in range(housekeeping.CHECKPOINT_LOOKS_PER_TURN - 1):
+        await upkeep._checkpoint_if_due()
+    assert points_of(bench, partition) == [0, 0, 0, 0]
+    await upkeep._checkpoint_if_due()
+    assert points_of(bench, partition) == [1, 1, 0, 1]
+
+
+@in_loop
+async def test_points_of_lost_records_are_corrected_before_the_first_request() -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    for _ in range(3):
+        await bench.core.append(partition, batch_of())
+    await bench.broker.housekeeping.checkpoint()
+    path = f"{DATA}/t-0/{0:020}.log"
+    bench.disk.write(path, bench.disk.read(path)[:-1])
+
+    again = bench.again()
+    partition = again.topics.partition("t", 0)
+    assert partition.log.end_offset == 2
+    again.broker.start()
+    try:
+        assert points_of(again, partition) == [2, 2, 0, 2]
+    finally:
+        await again.broker.drain()
+
+
+@in_loop
+async def test_a_walk_over_many_partitions_lets_others_have_their_turn() -> None:
+    bench = Bench()
+    await bench.topic("t", partitions=3 * housekeeping.PARTITIONS_PER_TURN)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    for work in (bench.broker.housekeeping.checkpoint, bench.broker.housekeeping.retain):
+        turns = 0
+        await work()
+        assert turns >= 3
+    counting.cancel()
 
 
 @in_loop
@@ -54,10 +167,10 @@ async def test_checkpoint_writes_nothing_when_nothing_has_grown() -> None:
 @in_loop
 async def test_checkpoint_of_others_goes_on_when_one_partition_cannot_be_saved() -> None:
     bench = Bench()
-    bad, good = await filled(bench, "a"), await filled(bench, "b")
+    bad, good = await written_by_a_producer(bench, "a"), await written_by_a_producer(bench, "b")
     bench.disk.fail_next("write", errno.ENOSPC, path_contains="a-0/producers", times=1)
     await bench.broker.housekeeping.checkpoint()
-    assert points_of(bench, good) == [4, 4]
+    assert points_of(bench, good) == [4, 4, 4, 4]
     assert bench.disk.exists(f"{DATA}/b-0/producers")
     assert not bench.disk.exists(f"{DATA}/a-0/producers")
 
@@ -69,18 +182,19 @@ async def test_checkpoint_of_others_goes_on_when_one_partition_cannot_be_saved()
 @in_loop
 async def test_what_grows_while_a_checkpoint_is_written_is_in_the_next_one() -> None:
     bench = Bench()
-    partition = await filled(bench)
+    partition = await written_by_a_producer(bench)
     workers = HeldWorkers()
     bench.broker.workers = workers
     writing = asyncio.create_task(bench.broker.housekeeping.checkpoint())
     await turn()
-    await bench.core.append(partition, batch_of())
+    batch = batch_of(producer_id=5, producer_epoch=0, base_sequence=4)
+    await bench.core.append(partition, batch)
     while not writing.done():
         workers.run_heavy()
         await turn()
     bench.broker.workers = bench.workers
     await bench.broker.housekeeping.checkpoint()
-    assert points_of(bench, partition) == [5, 5]
+    assert points_of(bench, partition) == [5, 5, 5, 5]
     assert partition.snapshot_offset == 5
 
 

@@ -1,6 +1,14 @@
-"""A topic's configs reach its logs."""
+"""A topic's configs reach its logs, and a start reads no more of the producers' history than it must."""
 
-from support.broker_bench import Bench, in_loop, turn
+import pytest
+
+from anabranch.broker.partition import Partition
+from anabranch.broker.partition_opener import PRODUCERS_FILE
+from anabranch.broker.producers import ProducerTable
+from anabranch.log.checkpoint import read_checkpoint
+from anabranch.record.batch import BatchHeader
+from anabranch.values import Offset
+from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
 
 
 @in_loop
@@ -12,3 +20,67 @@ async def test_segment_rolls_when_its_index_has_the_size_the_topic_allows() -> N
         await turn()
     assert partition.log.end_offset == 10
     assert len(partition.log.segments) > 2
+
+
+async def with_a_producer(bench: Bench) -> None:
+    """A producer with an id, then two records of others that a checkpoint knows of."""
+    partition = await bench.topic("t")
+    await bench.core.append(partition, batch_of(producer_id=5, producer_epoch=0, base_sequence=0))
+    await bench.broker.housekeeping.checkpoint()
+    for _ in range(2):
+        await bench.core.append(partition, batch_of())
+    await bench.broker.housekeeping.checkpoint()
+
+
+def headers_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[Partition, list[int]]:
+    """The partition after a restart, and the offsets whose headers that has read."""
+    read: list[int] = []
+    replay = ProducerTable.replay
+
+    def noted(table: ProducerTable, header: BatchHeader) -> None:
+        read.append(header.base_offset)
+        replay(table, header)
+
+    monkeypatch.setattr(ProducerTable, "replay", noted)
+    partition = bench.again().topics.partition("t", 0)
+    return partition, read
+
+
+@in_loop
+async def test_headers_below_the_recovery_point_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    await with_a_producer(bench)
+    await bench.core.append(bench.topics.partition("t", 0), batch_of())
+    partition, read = headers_read(bench, monkeypatch)
+    assert (list(partition.producers.producers), read) == ([5], [3])
+
+
+@in_loop
+async def test_a_snapshot_other_than_the_one_the_recovery_point_speaks_of_is_no_shortcut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    await with_a_producer(bench)
+    bench.disk.unlink(f"{DATA}/t-0/{PRODUCERS_FILE}")
+    partition, read = headers_read(bench, monkeypatch)
+    assert (list(partition.producers.producers), read) == ([5], [0, 1, 2])
+
+
+@in_loop
+async def test_an_unreadable_snapshot_is_written_anew() -> None:
+    bench = Bench()
+    await with_a_producer(bench)
+    bench.disk.write(f"{DATA}/t-0/{PRODUCERS_FILE}", b"garbled")
+    again = bench.again()
+    await again.broker.housekeeping.checkpoint()
+    snapshot, _ = read_checkpoint(again.disk, f"{DATA}/t-0/{PRODUCERS_FILE}")
+    assert [row[0] for row in snapshot["producers"]] == [5]
+
+
+@in_loop
+async def test_a_snapshot_older_than_the_start_of_the_log_holds_while_nobody_has_written_since() -> None:
+    bench = Bench()
+    await with_a_producer(bench)
+    await bench.broker.delete_records(bench.topics.partition("t", 0), Offset(2))
+    partition = bench.again().topics.partition("t", 0)
+    assert (partition.log.start_offset, list(partition.producers.producers)) == (2, [5])

@@ -37,7 +37,7 @@ def test_folder_of_a_running_node_is_recognised(folder):
         assert "in use" in doctor.data_folder(folder).detail
 
 
-@pytest.mark.parametrize(("hard", "verdict"), [(1024, "warn"), (4096, "ok"), (-1, "ok")])
+@pytest.mark.parametrize(("hard", "verdict"), [(4096, "warn"), (20_000, "ok"), (-1, "ok")])
 def test_low_limit_of_open_files_is_a_warning(hard, verdict):
     assert doctor.open_files(1024, hard).verdict == verdict
 

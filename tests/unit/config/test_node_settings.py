@@ -96,7 +96,10 @@ def test_largest_request_must_fit_into_the_memory_for_requests():
 
 def test_connections_and_files_share_the_open_file_limit():
     node = NodeSettings.load()
-    assert node.connections_limit(1000) == 750
+    assert node.connections_limit(1000) == 375
+    assert (
+        node.open_files_budget(20_000) > 5_000
+    )  # Partitions that are written to at once without a sync each.
     assert node.connections_limit(1000) + node.open_files_budget(1000) < 1000
     assert NodeSettings.load({"max.connections": 7}).connections_limit(1000) == 7
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from log_helpers import NOW_MS, fill, make_batch, open_on, read_all
 
 from anabranch.errors import DataFolderInUseError
 from anabranch.log.files import write_fully
-from anabranch.log.real_files import IOV_MAX, RealFiles, boot_id
+from anabranch.log.real_files import IOV_MAX, LOOKS_MAX, RealFiles, boot_id
 
 
 def test_many_logs_share_few_descriptors(tmp_path: Path) -> None:
@@ -32,6 +33,33 @@ def _target(descriptor: str) -> str:
         return os.readlink(f"/proc/self/fd/{descriptor}")
     except FileNotFoundError:
         return ""
+
+
+def test_few_files_are_looked_at_where_all_of_them_wait_for_a_sync(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = RealFiles(open_files_max=10 * LOOKS_MAX)
+    written = [files.create(f"{tmp_path}/{number}") for number in range(12 * LOOKS_MAX)]
+    for file in written:
+        file.pwritev([b"x"], 0)
+    assert files.open_files == 10 * LOOKS_MAX
+    assert not any(file.unsynced for file in written if file.descriptor < 0)
+    looks = 0
+
+    class Counting(OrderedDict):
+        def move_to_end(self, *args: object) -> None:
+            nonlocal looks
+            looks += 1
+            super().move_to_end(*args)
+
+    files._open = Counting(files._open)
+    closed = [file for file in written if file.descriptor < 0][:10]
+    for file in closed:
+        file.pread(1, 0)
+    assert looks <= 10 * (LOOKS_MAX + 1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    for file in written:
+        file.close()
 
 
 def test_a_pinned_file_keeps_its_descriptor_even_when_it_is_unlinked_and_closed(tmp_path: Path) -> None:
