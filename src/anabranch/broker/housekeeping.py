@@ -72,6 +72,7 @@ class Housekeeping:
     def start(self) -> None:
         settings = self._broker.settings
         self._correct_recovery_points()
+        self._sync_recovered()
         self._every(CHECKPOINT_SECONDS / CHECKPOINT_LOOKS_PER_TURN, self._checkpoint_if_due)
         self._every(TIMEOUT_SECONDS, self._time_out)
         if settings.flush == "interval":
@@ -81,6 +82,13 @@ class Housekeeping:
             self._every(settings.log_cleaner_backoff_ms / 1000, self.cleaning.clean_all)
         if settings.scrub_bytes_per_second:
             self._every(SCRUB_SECONDS, self.scrubbing.scrub)
+
+    def _sync_recovered(self) -> None:
+        """Where records are shown before they are synced, a start does not wait for the disk either."""
+        opener = self._broker.opener
+        unsynced, opener.unsynced = opener.unsynced, []
+        for partition in unsynced:
+            self._broker.core.syncer.request(partition)
 
     def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         working = asyncio.Lock()

@@ -68,6 +68,8 @@ class PartitionOpener:
         self._data_dir = data_dir
         self._state = state
         self._index_cache = IndexCache()
+        self.unsynced: list[Partition] = []
+        """What recovery found and may be in the page cache only."""
         self.has_lost_records = False
         """A log ends before its recovery point, which speaks of other records once the log has grown again."""
 
@@ -102,13 +104,12 @@ class PartitionOpener:
             index_cache=self._index_cache,
             precious=precious,
         )
-        if not clean:
-            # What recovery found may still be in the page cache only; it is not shown before it is safe.
+        if always_sync and not clean:
             log.sync()
+        sync_first = always_sync or self._settings.flush == "always"
         _tell_recovery(partition_id, log)
         if point is not None and log.end_offset < point.offset:
             self.has_lost_records = True
-        sync_first = always_sync or self._settings.flush == "always"
         partition = Partition(
             partition_id,
             topic_id,
@@ -120,6 +121,8 @@ class PartitionOpener:
             finish=self._core.finish,
         )
         self._restore_producers(partition, point)
+        if not clean and not log.is_synced:
+            self.unsynced.append(partition)
         return partition
 
     def _restore_producers(self, partition: Partition, point: RecoveryPoint | None) -> None:

@@ -74,11 +74,21 @@ class TopicFolders:
         except OSError as error:
             logger.warning("files of a deleted topic are still there: %s", error)
 
-    def make_way(self, partitions: Iterable[TopicPartition]) -> None:
-        """Before logs are made: a folder that is there already is not theirs, and nothing of it is inherited."""
+    def make(self, partitions: Iterable[TopicPartition]) -> None:
+        """Folders for new logs. One that is there already is not theirs, and nothing of it is inherited."""
         for partition_id in partitions:
-            if self._files.exists(f"{self._data_dir}/{partition_id.folder}"):
+            folder = f"{self._data_dir}/{partition_id.folder}"
+            if self._files.exists(folder):
                 self._set_aside(partition_id.folder)
+            self._files.make_folder(folder, sync=False)
+        self._files.sync_folder(self._data_dir)
+
+    def unmake(self, partitions: Iterable[TopicPartition]) -> None:
+        """Take back those that are still empty: the logs they were made for did not come."""
+        for partition_id in partitions:
+            folder = f"{self._data_dir}/{partition_id.folder}"
+            if self._files.exists(folder) and not self._files.list(folder):
+                self._files.remove_folder(folder)
 
     def _set_aside(self, name: str) -> None:
         aside = f"{self._data_dir}/{QUARANTINE}"

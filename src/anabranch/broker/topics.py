@@ -9,8 +9,9 @@ import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
@@ -42,6 +43,9 @@ logger = logging.getLogger(__name__)
 TopicKey = str | uuid.UUID
 NAME_LENGTH_MAX = 249
 OFFSETS_TOPIC = "__consumer_offsets"
+OPENED_SIDE_BY_SIDE_MAX = 64
+"""Few logs may have much to read each, which pays in threads. Of many most have little, and threads that wait for
+each other's turn take twice as long."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -74,19 +78,30 @@ class Topics:
 
     def open_all(self) -> None:
         """Open every topic the metadata log names. Raises StorageError."""
-        self._folders.sweep(self._metadata.table.topics.values())
-        for topic in self._metadata.table.topics.values():
-            settings = TopicSettings.from_overrides(self._settings, topic.overrides)
-            self._register(TopicState(topic, settings, self._open_known(topic, settings)))
-
-    def _open_known(self, topic: Topic, settings: TopicSettings) -> list[Partition]:
+        topics = list(self._metadata.table.topics.values())
+        self._folders.sweep(topics)
+        all_settings = [TopicSettings.from_overrides(self._settings, topic.overrides) for topic in topics]
         openings = [
             partial(self._opener.open, TopicPartition(topic.name, index), topic.topic_id, settings)
+            for topic, settings in zip(topics, all_settings, strict=True)
             for index in range(topic.partition_count)
         ]
-        if self._opener.is_recovering and len(openings) > 1:
+        opened = iter(self._open_known(openings))
+        for topic, settings in zip(topics, all_settings, strict=True):
+            partitions = list(islice(opened, topic.partition_count))
+            self._register(TopicState(topic, settings, partitions))
+        if self._settings.flush == "always":
+            self._sync_recovered()
+
+    def _open_known(self, openings: Sequence[Callable[[], Partition]]) -> list[Partition]:
+        if self._opener.is_recovering and 1 < len(openings) <= OPENED_SIDE_BY_SIDE_MAX:
             return self._core.workers.side_by_side(openings)
         return [opening() for opening in openings]
+
+    def _sync_recovered(self) -> None:
+        """What recovery found may still be in the page cache only; it is not shown before it is safe."""
+        unsynced, self._opener.unsynced = self._opener.unsynced, []
+        self._core.workers.side_by_side([partition.log.sync for partition in unsynced])
 
     def _register(self, state: TopicState) -> None:
         self._states[state.topic.name] = state
@@ -220,7 +235,7 @@ class Topics:
 
         def task() -> None:
             try:
-                self._folders.make_way(partition_ids)
+                self._folders.make(partition_ids)
             except OSError as error:
                 raise StorageError(f"There is no room for the folders of {topic.name}: {error}.") from error
             for partition_id in partition_ids:
@@ -230,6 +245,8 @@ class Topics:
             await in_heavy_worker(self._core.workers, task)
         except AnabranchError:
             await self._discard(opened)
+            with contextlib.suppress(OSError):  # The next start moves aside what stays.
+                self._folders.unmake(partition_ids)
             raise
         return opened
 

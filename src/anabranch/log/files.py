@@ -37,8 +37,9 @@ class File(Protocol):
 
     def sync(self) -> None: ...
 
-    def forget_cache(self) -> None:
-        """Ask the system to drop clean cached pages, so that the next read comes from the disk itself."""
+    def forget_cache(self, position: int = 0) -> None:
+        """Ask the system to drop clean cached pages from `position` on, so that the next read comes from the disk
+        itself."""
         ...
 
     def fileno(self) -> int | None:
@@ -87,8 +88,9 @@ class Files(Protocol):
         """The names in a folder, sorted."""
         ...
 
-    def make_folder(self, folder: str) -> None:
-        """Make a folder with its parents, durably; no error if it is there."""
+    def make_folder(self, folder: str, *, sync: bool = True) -> None:
+        """Make a folder with its parents; no error if it is there. Durable, unless the caller syncs the parent
+        itself."""
         ...
 
     def remove_folder(self, folder: str) -> None:

@@ -89,7 +89,7 @@ class Log:
         except OSError as error:
             raise StorageError(f"{folder} cannot be opened: {error.strerror or error}.") from error
         log = cls(files, folder, config, cache, recovered)
-        log._folder_changes = 1 if made or not clean else 0
+        log._folder_changes = 1 if made or not recovered.is_synced else 0
         log.advance_start(min(start_offset, log.end_offset))
         if clean:
             log.synced_offset = log.end_offset
@@ -119,6 +119,11 @@ class Log:
     @property
     def fenced(self) -> bool:
         return self._fenced_because is not None
+
+    @property
+    def is_synced(self) -> bool:
+        """All there is has reached the disk."""
+        return self.synced_offset == self.end_offset and self._folder_changes == self._folder_changes_synced
 
     @property
     def recovery_mark(self) -> RecoveryMark:
@@ -459,8 +464,9 @@ class Log:
         self._settle([segment])
 
     def close(self, *, clean: bool = True) -> None:
-        """End the log. A clean close leaves everything synced and the indexes written: the next `open` trusts
-        it."""
+        """End the log. A clean close leaves the records synced and the sidecars written: the next `open` trusts
+        them, after a look at what a power cut may have done to the sidecars. What has not changed since a clean
+        open is not touched."""
         try:
             if clean:
                 self._close_cleanly()
@@ -472,12 +478,10 @@ class Log:
         self.flush_indexes()
         try:
             self._active.save(closing=True)
-            self._active.sync_sidecars()
         except OSError as error:
             raise StorageError(
                 f"{self.folder} cannot keep its indexes: {error.strerror or error}."
             ) from error
-        self._folder_changes += 1
         self.sync()
 
     def _log_path(self, base: Offset) -> str:

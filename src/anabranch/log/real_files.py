@@ -89,9 +89,9 @@ class RealFile:
                 # The system syncs a removed file gladly, and forgets it with its last descriptor.
                 raise FileNotFoundError(errno.ENOENT, "somebody has removed the file", self.path)
 
-    def forget_cache(self) -> None:
+    def forget_cache(self, position: int = 0) -> None:
         with self._held() as descriptor:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(descriptor, position, 0, os.POSIX_FADV_DONTNEED)
 
     def fileno(self) -> int | None:
         return self.descriptor if self.descriptor >= 0 else None
@@ -161,13 +161,14 @@ class RealFiles:
     def list(self, folder: str) -> list[str]:
         return sorted(os.listdir(folder))
 
-    def make_folder(self, folder: str) -> None:
+    def make_folder(self, folder: str, *, sync: bool = True) -> None:
         if not os.path.isdir(folder):
             parent = folder_of(folder)
             if parent != folder:
                 self.make_folder(parent)
             os.mkdir(folder)
-            self.sync_folder(parent)
+            if sync:
+                self.sync_folder(parent)
 
     def remove_folder(self, folder: str) -> None:
         os.rmdir(folder)

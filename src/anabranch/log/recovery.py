@@ -41,6 +41,8 @@ class Recovered:
     """What was safe once and is so no more."""
     scanned_bytes: int = 0
     cut_bytes: int = 0
+    is_synced: bool = False
+    """All of it is known to be on the disk, names included."""
 
 
 @dataclass
@@ -58,9 +60,7 @@ class Opener:
     result: Recovered = field(default_factory=Recovered)
 
     def run(self) -> Recovered:
-        self.files.make_folder(self.folder)
-        resolve_leftovers(self.files, self.folder)
-        bases = self._drop_expired(self._bases())
+        bases = self._drop_expired(self._bases(self._names_present()))
         for number, base in enumerate(bases):
             following = bases[number + 1] if number + 1 < len(bases) else None
             segment = self._segment(base)
@@ -77,6 +77,7 @@ class Opener:
                     self._set_aside(bases[number + 1 :], problem)
                 self._open_active(segment, torn=problem is not None)
                 break
+        self.result.is_synced = self._is_synced()
         return self.result
 
     def check_end(self) -> None:
@@ -92,6 +93,16 @@ class Opener:
     def _was_safe(self, following: Offset) -> bool:
         return self.point is not None and following <= self.point.synced
 
+    def _is_synced(self) -> bool:
+        result = self.result
+        if self.clean:
+            return True
+        if result.cut_bytes or result.quarantined or result.damaged or result.unsynced or not result.segments:
+            return False
+        active = result.segments[-1]
+        # A sync makes the names durable too; of an empty segment nobody knows whether there has been one.
+        return active.published_bytes > 0 and self._was_safe(active.published_offset)
+
     def _note_damage(self, problem: str) -> None:
         if self.precious:
             raise CorruptDataError(f"{problem}: restore {self.folder} from a backup.")
@@ -99,8 +110,17 @@ class Opener:
 
     # --- which files ----------------------------------------------------------------------------------------
 
-    def _bases(self) -> list[Offset]:
-        present = self.files.list(self.folder)
+    def _names_present(self) -> list[str]:
+        try:
+            present = self.files.list(self.folder)
+        except FileNotFoundError:
+            self.files.make_folder(self.folder)
+            return []
+        if resolve_leftovers(self.files, self.folder, present):
+            present = self.files.list(self.folder)
+        return present
+
+    def _bases(self, present: list[str]) -> list[Offset]:
         bases = []
         for name in present:
             base = names.base_offset_of(name)
@@ -213,32 +233,52 @@ class Opener:
             tail = self._trusted_tail(segment)
         if tail is None:
             tail = self._scanned_tail(segment)
+            self._drop_seal(segment)
         segment.activate(tail)
+
+    def _drop_seal(self, segment: Segment) -> None:
+        """What it says may reach beyond what was kept."""
         path = names.segment_path(self.folder, segment.base_offset, names.SEAL)
         if self.files.exists(path):
-            # It will be written to, and then is longer than its seal says.
             self.files.unlink(path)
 
     def _trusted_tail(self, segment: Segment) -> Tail | None:
-        """After a clean stop: walk only what follows the last index entry. None if that does not work out."""
-        try:
-            index, time_index = segment.read_indexes()
-        except (OSError, CorruptDataError):
-            index, time_index = OffsetIndex(), TimeIndex()
+        """After a clean stop: walk only what follows the last index entry. None if that does not work out.
+
+        The seal stays, and goes on to speak of the part of the log it was made for. The sidecars were not synced
+        at that stop: a power cut may have left older ones, or mixed them, which shows in the seal.
+        """
         seal = self._seal(segment)
-        if seal is None or seal.max_timestamp != (time_index.timestamps[-1] if time_index else NO_TIMESTAMP):
-            index, time_index = OffsetIndex(), TimeIndex()  # Retention must not go by it.
-        tail, start = self._resumed(segment, index, time_index)
+        if seal is not None and seal.log_bytes != segment.published_bytes:
+            seal = None
+        indexes = self._sealed_indexes(segment, seal)
+        saved = (len(indexes[0]), len(indexes[1])) if indexes is not None else None
+        tail, start = self._resumed(segment, *(indexes or (OffsetIndex(), TimeIndex())))
         scan = Scan(segment.file, start, segment.published_bytes, segment.offsets, check_crc=False)
         for batches in scan:
             tail.note(batches)
-        return tail if scan.reason is None else None
+        if scan.reason is not None:
+            return None
+        if seal is not None:
+            segment.note_closed(saved)
+        return tail
+
+    def _sealed_indexes(self, segment: Segment, seal: Seal | None) -> tuple[OffsetIndex, TimeIndex] | None:
+        """The indexes as they are on disk, if the seal knows them: retention must not go by others."""
+        if seal is None:
+            return None
+        try:
+            index, time_index = segment.read_indexes()
+        except (OSError, CorruptDataError):
+            return None
+        largest = time_index.timestamps[-1] if time_index else NO_TIMESTAMP
+        return (index, time_index) if seal.max_timestamp == largest else None
 
     def _scanned_tail(self, segment: Segment) -> Tail:
-        segment.file.forget_cache()
         index, time_index = self._indexes_below_point(segment)
         tail, start = self._resumed(segment, index, time_index)
         end = segment.published_bytes
+        segment.file.forget_cache(start)
         scan = Scan(segment.file, start, end, segment.offsets, check_crc=True)
         for batches in scan:
             tail.note(batches)
@@ -246,7 +286,8 @@ class Opener:
         segment.verified.add(start, scan.position)
         if scan.position < end:
             self._cut(segment, scan, end)
-        segment.synced_bytes = -1  # It may never have been synced; the next sync makes sure.
+        if not self._was_safe(tail.next_offset):
+            segment.synced_bytes = -1  # It may never have been synced; the next sync makes sure.
         return tail
 
     def _indexes_below_point(self, segment: Segment) -> tuple[OffsetIndex, TimeIndex]:
@@ -274,7 +315,7 @@ class Opener:
         first_timestamp = None
         if index:
             try:
-                header = next(segment.headers_at(0), None)
+                header = segment.first_header()
             except CorruptDataError:
                 index, time_index, header = OffsetIndex(), TimeIndex(), None  # The scan will say it.
             first_timestamp = header.max_timestamp if header is not None else None

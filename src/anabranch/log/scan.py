@@ -196,10 +196,12 @@ def _crc_spans(view: memoryview) -> list[memoryview]:
     return found
 
 
-def headers_from(file: File, position: int, end: int) -> Iterator[BatchHeader]:
+def headers_from(
+    file: File, position: int, end: int, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[BatchHeader]:
     """Every header in [position, end); CorruptDataError where the walk cannot go on."""
     while position < end:
-        data = file.pread(min(CHUNK_BYTES, end - position), position)
+        data = file.pread(min(chunk_bytes, end - position), position)
         at = 0
         while len(data) - at >= HEADER_BYTES:
             header = read_header(data, at)

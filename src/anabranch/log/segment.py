@@ -16,7 +16,16 @@ from anabranch.log import names
 from anabranch.log.files import File, Files
 from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.ranges import Ranges
-from anabranch.log.scan import NO_TIMESTAMP, Batch, Located, Scan, headers_from, hop_to, last_whole
+from anabranch.log.scan import (
+    HOP_BYTES,
+    NO_TIMESTAMP,
+    Batch,
+    Located,
+    Scan,
+    headers_from,
+    hop_to,
+    last_whole,
+)
 from anabranch.log.seal import HeadSums, Region, Seal, load_seal
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
@@ -60,6 +69,8 @@ class Segment:
         self._is_largest_sure = False
         self._saved_entries: int | None = None
         self._saved_times: int | None = None
+        self._closed_bytes: int | None = None
+        """For how much of the log the sidecars on disk are those of a clean close."""
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset}..{self.published_offset} {self.state.value}>"
@@ -116,6 +127,8 @@ class Segment:
         if self.tail is None:
             return
         sealed = self.state is SegmentState.SEALED
+        if closing and not sealed and (self._closed_bytes or 0) == self.published_bytes:
+            return
         if sealed or closing:
             self.tail.finish()
         # The time index first: were only the other there after a kill, the largest timestamp would be taken
@@ -124,9 +137,17 @@ class Segment:
         self._saved_entries = self._append(names.INDEX, self.tail.index, self._saved_entries)
         if sealed or closing:
             self._write(names.SEAL, self._dumped_seal(self.tail, final=sealed))
+            self._closed_bytes = self.published_bytes
         if sealed:
             self._cache.put(self._key, (self.tail.index, self.tail.time_index))
             self.tail = None
+
+    def note_closed(self, saved: tuple[int, int] | None) -> None:
+        """The seal on disk speaks of the whole segment; and so many entries of the two indexes are there, if they
+        are of use at all."""
+        self._closed_bytes = self.published_bytes
+        if saved is not None:
+            self._saved_entries, self._saved_times = saved
 
     def _dumped_seal(self, tail: Tail, *, final: bool) -> bytes:
         return tail.sums.dump(self.published_offset, self.published_bytes, tail.max_timestamp, final=final)
@@ -151,7 +172,7 @@ class Segment:
         self.file.truncate(size)
         self.file.sync()
         self._cache.discard(self._key)
-        self._sums = self._largest = self._saved_entries = self._saved_times = None
+        self._sums = self._largest = self._saved_entries = self._saved_times = self._closed_bytes = None
         self._is_largest_sure = False
         self.verified.cut(size)
         self.published_bytes = size
@@ -279,6 +300,9 @@ class Segment:
         return (
             headers_from(self.file, first.position, self.published_bytes) if first is not None else iter(())
         )
+
+    def first_header(self) -> BatchHeader | None:
+        return next(headers_from(self.file, 0, self.published_bytes, HOP_BYTES), None)
 
     def headers_at(self, position: int) -> Iterator[BatchHeader]:
         """Headers from a batch boundary on."""
@@ -440,12 +464,15 @@ class Segment:
     def _append(self, suffix: str, index: OffsetIndex | TimeIndex, saved: int | None) -> int | None:
         """Write the entries that are not in the file yet; all of them the first time, whatever was there.
 
-        An active segment without entries needs no file: thousands of small partitions would have two each.
+        An active segment whose offset index is empty needs no file: thousands of small partitions would have
+        two each.
         """
+        assert self.tail is not None
         entries, first = len(index), saved or 0
         if saved is None or entries > saved:
             path = names.segment_path(self.folder, self.base_offset, suffix)
-            if not entries and self.state is not SegmentState.SEALED and not self._files.exists(path):
+            is_needed = self.tail.index or self.state is SegmentState.SEALED
+            if not is_needed and not self._files.exists(path):
                 return None
             self._files.write(path, index.dump(first), first * index.entry_bytes)
         return entries

@@ -72,16 +72,17 @@ def finish_swap(files: Files, folder: str, rewritten: Rewritten) -> None:
     _remove_retired(files, folder, others)
 
 
-def resolve_leftovers(files: Files, folder: str) -> None:
-    """At open: complete every swap that counts as done, undo every other."""
-    present = files.list(folder)
+def resolve_leftovers(files: Files, folder: str, present: Sequence[str]) -> bool:
+    """At open: complete every swap that counts as done, undo every other. Says whether there were any among the
+    names present."""
     if not any(name.endswith((names.CLEAN, names.SWAP)) for name in present):
-        return
+        return False
     for name in present:
         base = names.base_offset_of(name)
         if base is not None and name.endswith(f"{names.LOG}{names.SWAP}"):
             _resolve(files, folder, base, present)
     undo_leftovers(files, folder)
+    return True
 
 
 def undo_leftovers(files: Files, folder: str) -> None:

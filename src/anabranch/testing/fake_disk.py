@@ -97,7 +97,7 @@ class FakeFile:
     def sync(self) -> None:
         self._disk.sync_inode(self._opened(), self.path)
 
-    def forget_cache(self) -> None:
+    def forget_cache(self, position: int = 0) -> None:
         self._opened().reload()
 
     def fileno(self) -> int | None:
@@ -273,7 +273,7 @@ class FakeDisk:
             path.rpartition("/")[2] for path in paths if path != folder and folder_of(path) == folder
         )
 
-    def make_folder(self, folder: str) -> None:
+    def make_folder(self, folder: str, *, sync: bool = True) -> None:
         while folder not in self._folders:
             self._folders.add(folder)
             folder = folder_of(folder)

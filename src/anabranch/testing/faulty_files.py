@@ -45,8 +45,8 @@ class FaultyFile:
         self._faults.check_disk("sync", self.path)
         self._file.sync()
 
-    def forget_cache(self) -> None:
-        self._file.forget_cache()
+    def forget_cache(self, position: int = 0) -> None:
+        self._file.forget_cache(position)
 
     def fileno(self) -> int | None:
         return self._file.fileno()
@@ -92,8 +92,8 @@ class FaultyFiles:
     def list(self, folder: str) -> list[str]:
         return self._files.list(folder)
 
-    def make_folder(self, folder: str) -> None:
-        self._files.make_folder(folder)
+    def make_folder(self, folder: str, *, sync: bool = True) -> None:
+        self._files.make_folder(folder, sync=sync)
 
     def remove_folder(self, folder: str) -> None:
         self._files.remove_folder(folder)

@@ -1,5 +1,7 @@
 """A topic's configs reach its logs, and a start reads no more of the producers' history than it must."""
 
+import errno
+
 import pytest
 
 from anabranch.broker.partition import Partition
@@ -84,3 +86,32 @@ async def test_a_snapshot_older_than_the_start_of_the_log_holds_while_nobody_has
     await bench.broker.delete_records(bench.topics.partition("t", 0), Offset(2))
     partition = bench.again().topics.partition("t", 0)
     assert (partition.log.start_offset, list(partition.producers.producers)) == (2, [5])
+
+
+async def killed_before_a_sync(**settings: str) -> Bench:
+    """A node in its second life, and nothing of what it found was ever synced."""
+    bench = Bench(**settings)
+    await bench.topic("t")
+    bench.submit(bench.topics.partition("t", 0), wait_safe=False)
+    bench.disk.fail_next("sync", errno.EIO, path_contains="t-0/")
+    await turn()
+    bench.disk.forget_faults()
+    return bench.again()
+
+
+@in_loop
+async def test_what_recovery_found_is_synced_before_it_is_shown() -> None:
+    bench = await killed_before_a_sync()
+    assert bench.topics.partition("t", 0).log.is_synced
+
+
+@in_loop
+async def test_where_records_are_shown_before_a_sync_a_start_does_not_wait_for_it() -> None:
+    bench = await killed_before_a_sync(flush="os")
+    log = bench.topics.partition("t", 0).log
+    assert (log.end_offset, log.is_synced) == (1, False)
+    bench.broker.start()
+    try:
+        assert log.is_synced
+    finally:
+        await bench.broker.drain()

@@ -60,7 +60,15 @@ def test_moving_away_skips_a_folder_that_is_not_there() -> None:
     assert disk.list("data") == []
 
 
-def test_making_way_sets_aside_only_what_is_in_the_way() -> None:
+def test_making_folders_sets_aside_only_what_is_in_the_way() -> None:
     disk, folders = folders_with("data/t-0/0.log", "data/u-0/0.log")
-    folders.make_way([TopicPartition("t", 0), TopicPartition("t", 1)])
-    assert disk.list("data") == ["quarantine", "u-0"]
+    folders.make([TopicPartition("t", 0), TopicPartition("t", 1)])
+    assert disk.list("data") == ["quarantine", "t-0", "t-1", "u-0"]
+    assert disk.list("data/t-0") == []
+
+
+def test_folders_whose_logs_did_not_come_are_taken_back_unless_something_is_in_them() -> None:
+    disk, folders = folders_with("data/t-0/0.log")
+    folders.make([TopicPartition("t", 1)])
+    folders.unmake([TopicPartition("t", index) for index in range(3)])
+    assert disk.list("data") == ["t-0"]

@@ -3,9 +3,14 @@
 from random import Random
 
 import pytest
-from log_helpers import FOLDER, NOW_MS, Open, make_batch, offsets_of, open_on, read_all
+from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, open_on, read_all
 
-from anabranch.log.checkpoint import RecoveryMark, read_recovery_points, write_recovery_points
+from anabranch.log.checkpoint import (
+    RecoveryMark,
+    RecoveryPoint,
+    read_recovery_points,
+    write_recovery_points,
+)
 from anabranch.log.log import Log
 from anabranch.testing.fake_disk import FakeDisk, PowerLoss
 from anabranch.values import Offset
@@ -97,3 +102,86 @@ def test_a_mark_names_both_what_is_synced_and_what_is_written() -> None:
     log.append([make_batch(2)], NOW_MS)
     assert log.recovery_mark == RecoveryMark(Offset(2), Offset(3))
     assert FOLDER.endswith("t-0")
+
+
+@pytest.mark.parametrize("batches", [0, 3, 200])
+def test_a_clean_stop_does_not_touch_a_log_that_has_not_changed(batches: int) -> None:
+    disk = FakeDisk()
+    open_log = open_on(disk)
+    log = open_log(index_interval_bytes=500)
+    fill(log, batches)
+    log.close()
+    log = open_log(clean=True, index_interval_bytes=500)
+    before = disk.operations
+    log.close()
+    assert disk.operations == before
+
+
+def test_a_power_cut_after_a_clean_stop_may_take_any_of_the_sidecars_and_no_record() -> None:
+    for seed in range(100):
+        rng = Random(seed)
+        disk = FakeDisk()
+        open_log = open_on(disk)
+        written: list[bytes] = []
+        times = [rng.randrange(NOW_MS) for _ in range(60)]
+        for life in range(3):
+            log = open_log(clean=bool(life), index_interval_bytes=200)
+            for timestamp in times[life * 20 : life * 20 + 20]:
+                batch = make_batch(log.end_offset, timestamp=timestamp)
+                log.append([batch], NOW_MS)
+                written.append(bytes(batch[0]))
+            log.close()
+        disk.crash(rng)
+        log = open_log(clean=True, index_interval_bytes=200)
+        assert read_all(log) == written, f"seed {seed}"
+        assert log.segments[-1].largest_timestamp()[0] == max(times), f"seed {seed}"
+        for timestamp in (0, *times):
+            first = next(number for number, time in enumerate(times) if time >= timestamp)
+            found = log.offset_for_time(timestamp)
+            assert found is not None
+            assert found.offset == first, f"seed {seed}"
+
+
+def test_sidecars_of_two_clean_stops_are_not_mixed() -> None:
+    disk = FakeDisk()
+    open_log = open_on(disk)
+    kept: dict[str, bytes] = {}
+    for life in range(2):
+        log = open_log(clean=bool(life), index_interval_bytes=200)
+        log.append([make_batch(log.end_offset, timestamp=NOW_MS + 1000 * life)], NOW_MS)
+        fill(log, 20, timestamp=NOW_MS - 1)
+        log.close()
+        for suffix in (".seal", ".timeindex"):
+            path = f"{FOLDER}/{0:020}{suffix}"
+            kept.setdefault(path, disk.read(path))
+    for path, data in kept.items():
+        disk.write(path, data)
+    log = open_log(clean=True, index_interval_bytes=200)
+    assert log.segments[-1].largest_timestamp()[0] == NOW_MS + 1000
+
+
+def test_a_killed_process_leaves_nothing_to_sync_where_all_was_synced() -> None:
+    disk = FakeDisk()
+    open_log = open_on(disk)
+    log = open_log()
+    fill(log, 5)
+    log.sync()
+    disk.kill()
+    assert open_log(point=RecoveryPoint(Offset(5), Offset(5))).is_synced
+    assert not open_log(point=RecoveryPoint(Offset(5), Offset(4))).is_synced
+    assert not open_log().is_synced
+
+
+def test_the_name_of_a_log_that_was_still_empty_when_the_process_was_killed_is_synced_with_its_records() -> (
+    None
+):
+    for seed in range(30):
+        disk = FakeDisk()
+        open_log = open_on(disk)
+        open_log()
+        disk.kill()
+        log = open_log(point=RecoveryPoint(Offset(0), Offset(0)))
+        written = fill(log, 1)
+        log.sync()
+        disk.crash(Random(seed))
+        assert read_all(open_log()) == written
