@@ -8,10 +8,14 @@ which is always right, only longer.
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from anabranch.errors import FetchSessionTopicIdError, InvalidFetchSessionEpochError, UnknownFetchSessionError
 from anabranch.wire.fetch_fast import FetchRequest
+
+if TYPE_CHECKING:
+    from anabranch.broker.partition import Partition
 
 TopicKey = str | UUID
 EPOCH_FIRST = 0
@@ -21,7 +25,10 @@ IDLE_MS_BEFORE_EVICTION = 120_000
 
 
 class FetchItem:
-    """One partition somebody fetches, and what the session last told about it."""
+    """One partition somebody fetches, and what the session last told about it.
+
+    `place` is the partition itself once somebody has looked it up; it counts until it is gone.
+    """
 
     __slots__ = (
         "bytes_max",
@@ -29,6 +36,7 @@ class FetchItem:
         "high_watermark_sent",
         "offset",
         "partition",
+        "place",
         "start_sent",
         "topic",
     )
@@ -39,6 +47,7 @@ class FetchItem:
         self.generation = generation
         self.offset = offset
         self.bytes_max = bytes_max
+        self.place: Partition | None = None
         self.high_watermark_sent = -1
         self.start_sent = -1
 

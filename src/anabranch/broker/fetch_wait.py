@@ -1,8 +1,13 @@
 """FetchWaits: fetches that wait for bytes or for their deadline.
 
-A waiting fetch is entered at each of its partitions; a publish wakes those of that partition. It is retried and,
-if it is still short of its minimum, goes on waiting. The deadline retries it one last time, and then it answers
-with whatever there is. A fetch leaves all its partitions as soon as it is answered or its client is gone.
+A waiting fetch is entered at each of its partitions; a publish wakes those of that partition. It is told which of its
+partitions have news, retried and, if it is still short of its minimum, goes on waiting. The deadline retries it one
+last time, and then it answers with whatever there is. A fetch leaves all its partitions as soon as it is answered or
+its client is gone.
+
+A fetch costs something for each of its partitions, and its client sends the next one as soon as it is answered. With
+a thousand partitions that are all written to, each publish would cost milliseconds; so such a fetch lets news gather
+for about as long as it takes to answer it.
 """
 
 import asyncio
@@ -13,10 +18,16 @@ if TYPE_CHECKING:
     from anabranch.broker.partition import Partition
 
 
-class WaitingFetch:
-    """One fetch that could not be answered yet. `retry(final)` says whether it is answered now."""
+GATHER_SECONDS_PER_PARTITION = 5e-6
+GATHER_PARTITIONS_MIN = 200
+"""A fetch of fewer is tried at once."""
 
-    __slots__ = ("_partitions", "_retry", "_timer", "_waits")
+
+class WaitingFetch:
+    """One fetch that could not be answered yet. `retry(final)` says whether it is answered now; what is new since
+    the last try is in `woken_by`."""
+
+    __slots__ = ("_due", "_gather_seconds", "_partitions", "_retry", "_timer", "_waits", "woken_by")
 
     def __init__(
         self, waits: "FetchWaits", retry: Callable[[bool], bool], partitions: "list[Partition]", wait_ms: int
@@ -24,13 +35,27 @@ class WaitingFetch:
         self._waits = waits
         self._retry = retry
         self._partitions = partitions
+        self.woken_by: set[Partition] = set()
+        self._gather_seconds = 0.0
+        if len(partitions) >= GATHER_PARTITIONS_MIN:
+            self._gather_seconds = len(partitions) * GATHER_SECONDS_PER_PARTITION
+        self._due: asyncio.TimerHandle | None = None
         self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.end)
         for partition in partitions:
             partition.waiting_fetches.add(self)
 
-    def woken(self) -> None:
+    def woken(self, partitions: "list[Partition]") -> None:
+        self.woken_by.update(partitions)
+        if not self._gather_seconds:
+            self._try_again()
+        elif self._due is None:
+            self._due = asyncio.get_running_loop().call_later(self._gather_seconds, self._try_again)
+
+    def _try_again(self) -> None:
+        self._due = None
         if self._retry(False):
             self.leave()
+        self.woken_by.clear()
 
     def end(self) -> None:
         """The deadline has come, or the node stops: answer with whatever there is."""
@@ -40,6 +65,8 @@ class WaitingFetch:
     def leave(self) -> None:
         """Wait no longer."""
         self._timer.cancel()
+        if self._due is not None:
+            self._due.cancel()
         for partition in self._partitions:
             partition.waiting_fetches.discard(self)
         self._partitions = []
@@ -65,8 +92,9 @@ class FetchWaits:
             fetch.end()
 
     def wake(self, partitions: "Iterable[Partition]") -> None:
-        woken: dict[WaitingFetch, None] = {}
+        woken: dict[WaitingFetch, list[Partition]] = {}
         for partition in partitions:
-            woken.update(dict.fromkeys(partition.waiting_fetches))
-        for fetch in woken:
-            fetch.woken()
+            for fetch in partition.waiting_fetches:
+                woken.setdefault(fetch, []).append(partition)
+        for fetch, by in woken.items():
+            fetch.woken(by)

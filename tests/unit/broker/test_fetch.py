@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.fetch_sessions import FetchItem
+from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, GATHER_SECONDS_PER_PARTITION
+from anabranch.broker.handlers.fetch import Fetch, Found
 from anabranch.broker.partition import Partition
 from anabranch.record.batch import batch_spans
 from anabranch.testing.in_process_client import InProcessClient, Pending
@@ -281,3 +284,71 @@ async def test_unknown_session_is_told_as_a_whole() -> None:
     pending = fetch(Bench(), session_id=77, session_epoch=3)
     assert pending.body is not None
     assert pending.body["error_code"] == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@in_loop
+async def test_woken_fetch_looks_only_at_those_that_have_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    await bench.topic("t", partitions=5)
+    looked: list[int] = []
+    look = Fetch._look
+
+    def noted(fetch: Fetch, number: int, item: FetchItem) -> Found:
+        looked.append(item.partition)
+        return look(fetch, number, item)
+
+    monkeypatch.setattr(Fetch, "_look", noted)
+    pending = fetch(bench, *(("t", index, 0) for index in range(5)), min_bytes=150)
+    assert looked == [0, 1, 2, 3, 4]
+    for index in (3, 1):
+        looked.clear()
+        await bench.core.append(bench.topics.partition("t", index), batch_of(b"x" * 50))
+        await turn()
+        assert looked == [index]
+    assert [batches_in(row) for row in rows(pending)] == [0, 1, 0, 1, 0]
+    assert [row["high_watermark"] for row in rows(pending)] == [0, 1, 0, 1, 0]
+
+
+@in_loop
+async def test_partition_that_is_asked_for_twice_is_answered_twice() -> None:
+    bench = Bench()
+    partition = await written(bench, batches=1)
+    pending = fetch(bench, ("t", 0, 1), ("t", 0, 1))
+    await bench.core.append(partition, batch_of())
+    await turn()
+    assert [batches_in(row) for row in rows(pending)] == [1, 1]
+
+
+@in_loop
+async def test_session_finds_a_topic_that_was_made_anew() -> None:
+    bench = Bench()
+    await written(bench, batches=1)
+    opening = fetch(bench, ("t", 0, 1), session_epoch=0, max_wait_ms=0)
+    assert opening.body is not None
+    session_id = opening.body["session_id"]
+    waiting = fetch(bench, session_id=session_id, session_epoch=1)
+    await bench.topics.delete("t")
+    await turn()
+    assert [row["error_code"] for row in rows(waiting)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    await written(bench, batches=2)
+    (row,) = rows(fetch(bench, session_id=session_id, session_epoch=2))
+    assert (row["high_watermark"], batches_in(row)) == (2, 1)
+
+
+@in_loop
+async def test_fetch_of_many_partitions_lets_more_gather_before_it_is_answered() -> None:
+    bench = Bench()
+    await bench.topic("t", partitions=GATHER_PARTITIONS_MIN)
+    places = [("t", index, 0) for index in range(GATHER_PARTITIONS_MIN)]
+    await bench.core.append(bench.topics.partition("t", 0), batch_of())
+    assert len(rows(fetch(bench, *places, max_wait_ms=0))) == GATHER_PARTITIONS_MIN
+    assert rows(fetch(bench, *places, min_bytes=0))
+
+    pending = fetch(bench, *places)
+    assert not pending.is_settled
+    await bench.core.append(bench.topics.partition("t", 1), batch_of())
+    await asyncio.sleep(
+        2 * GATHER_PARTITIONS_MIN * GATHER_SECONDS_PER_PARTITION
+    )  # A timer that is due later.
+    await turn()
+    assert [batches_in(row) for row in rows(pending)][:3] == [1, 1, 0]

@@ -1,9 +1,10 @@
 """Fetches that wait: woken, timed out, gone."""
 
+import asyncio
 from typing import Any
 
-from anabranch.broker.fetch_wait import FetchWaits
-from support.broker_bench import in_loop
+from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, FetchWaits
+from support.broker_bench import in_loop, turn
 
 
 class FakePartition:
@@ -80,3 +81,44 @@ async def test_stop_ends_everybodys_waiting() -> None:
     waits.end_all()
     assert [retry.finals for retry in retries] == [[True], [True]]
     assert waits.waiting == set()
+
+
+@in_loop
+async def test_fetch_is_told_which_of_its_partitions_have_news() -> None:
+    waits, one, other = FetchWaits(), FakePartition(), FakePartition()
+    told: list[set[Any]] = []
+
+    def retry(final: bool) -> bool:
+        told.append(set(fetch.woken_by))
+        return False
+
+    fetch = waits.wait(retry, [one, other], 60_000)
+    waits.wake([one])
+    waits.wake([other])
+    waits.wake([one, other])
+    assert told == [{one}, {other}, {one, other}]
+    fetch.leave()
+
+
+@in_loop
+async def test_fetch_of_many_partitions_lets_news_gather() -> None:
+    waits, partitions = FetchWaits(), [FakePartition() for _ in range(GATHER_PARTITIONS_MIN)]
+    retry = Retry(True)
+    fetch = waits.wait(retry, partitions, 60_000)
+    waits.wake(partitions[:1])
+    waits.wake(partitions[1:2])
+    assert (retry.finals, fetch.woken_by) == ([], set(partitions[:2]))
+    assert fetch._due is not None
+    await asyncio.sleep(fetch._due.when() - asyncio.get_running_loop().time())
+    await turn()
+    assert (retry.finals, partitions[2].waiting_fetches) == ([False], set())
+
+
+@in_loop
+async def test_fetch_whose_client_goes_while_news_gather_is_never_tried() -> None:
+    waits, partitions = FetchWaits(), [FakePartition() for _ in range(GATHER_PARTITIONS_MIN)]
+    fetch = waits.wait(Retry(), partitions, 60_000)
+    waits.wake(partitions[:1])
+    assert fetch._due is not None
+    fetch.leave()
+    assert fetch._due.cancelled()

@@ -1,9 +1,11 @@
 """Fetch, versions 4 to 18: long poll, byte limits with the first-batch rule, sessions, both isolation levels.
 
 Large slices leave as file slices for sendfile, small ones as bytes. Bytes that this process neither wrote nor
-verified yet are first checked in a worker; a batch whose checksum fails is answered CORRUPT_MESSAGE. Without
-transactions the last stable offset is the high watermark, so both isolation levels see the same. Left out: reading
-from followers, and diverging epochs, which one node cannot have.
+verified yet are first checked in a worker; a batch whose checksum fails is answered CORRUPT_MESSAGE. A consumer may
+fetch a thousand partitions of which one has news: all of them are looked at when a fetch begins and when its time is
+up, and only those that were published to when it is woken in between. Without transactions the last stable offset is
+the high watermark, so both isolation levels see the same. Left out: reading from followers, and diverging epochs,
+which one node cannot have.
 """
 
 import logging
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call, Piece
 from anabranch.broker.error_table import code_of
 from anabranch.broker.fetch_sessions import FetchContext, FetchItem, TopicKey
-from anabranch.broker.fetch_wait import WaitingFetch
+from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, WaitingFetch
 from anabranch.broker.partition import Partition
 from anabranch.errors import AnabranchError, OffsetOutOfRangeError
 from anabranch.log.slice import Slice
@@ -28,6 +30,8 @@ SENDFILE_BYTES_MIN = 16 * 1024
 """Below this a read and a copy cost less than a sendfile call of its own."""
 
 BYTES_WITHOUT_LIMIT = 2**62
+GATHER_BYTES = 512 * 1024
+"""With fewer than these at its first try, a fetch of many partitions lets more gather for a moment (`fetch_wait`)."""
 
 
 class Found:
@@ -75,6 +79,16 @@ class Fetch:
         self._context = context
         self._bytes_max = min(request.bytes_max, broker.settings.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)  # More can never be there.
+        self._bytes_wanted = self._bytes_min
+        if self._bytes_min > 0 and len(context.items) >= GATHER_PARTITIONS_MIN:
+            self._bytes_wanted = max(self._bytes_min, min(GATHER_BYTES, self._bytes_max))
+        self._bytes_found = 0
+        self._found: list[Found] = []
+        self._ready: set[int] = set()
+        """Numbers of those that have records or an error to tell of."""
+        self._news: set[int] = set()
+        """Numbers of those of which a session has told something else."""
+        self._numbers: dict[Partition, int] = {}
         self._unreadable: dict[FetchItem, AnabranchError] = {}
         self._waiting: WaitingFetch | None = None
         self._is_verifying = False
@@ -85,10 +99,16 @@ class Fetch:
         if self._try(self._request.wait_ms_max <= 0 or not self._context.items) or self._is_verifying:
             return
         self._wait()
+        self._bytes_wanted = self._bytes_min
+        if self._waiting is not None and self._bytes_found >= self._bytes_min:
+            self._waiting.woken([])  # Enough is there already; it only lets more gather.
 
     def _wait(self) -> None:
-        partitions = [partition for item in self._context.items if (partition := self._partition(item))]
-        self._waiting = self._broker.core.fetch_waits.wait(self._retry, partitions, self._request.wait_ms_max)
+        places = [item.place for item in self._context.items]
+        self._numbers = {place: number for number, place in enumerate(places) if place is not None}
+        self._waiting = self._broker.core.fetch_waits.wait(
+            self._retry, list(self._numbers), self._request.wait_ms_max
+        )
 
     def _closed(self) -> None:
         self._is_closed = True
@@ -110,38 +130,60 @@ class Fetch:
             return True
         if self._is_verifying:
             return False
-        found = [self._look(item) for item in self._context.items]
+        self._look_again(final)
+        found = [self._found[number] for number in sorted(self._ready)]
         self._fill(found)
         unverified = [each for each in found if each.slice is not None and not each.slice.verified]
         if unverified:
             self._verify(unverified)
             return True
-        total = sum(each.slice.count for each in found if each.slice is not None)
-        is_short = total < self._bytes_min and not any(each.code or self._is_cut(each) for each in found)
+        self._bytes_found = sum(each.slice.count for each in found if each.slice is not None)
+        is_short = self._bytes_found < self._bytes_wanted and not any(
+            each.code or self._is_cut(each) for each in found
+        )
         if is_short and not final:
             return False
         self._read(found)
-        self._answer(found)
+        self._answer()
         return True
 
     # --- finding ---------------------------------------------------------------------------------------------
 
-    def _partition(self, item: FetchItem) -> Partition | None:
-        return self._broker.topics.find_partition(item.topic, item.partition)
+    def _look_again(self, final: bool) -> None:
+        """Look at those who woke us; at all of them at the first try, at the last, and if one is asked for twice."""
+        items = self._context.items
+        if final or self._waiting is None or len(self._numbers) < len(items):
+            self._ready.clear()
+            self._news.clear()
+            self._found = [self._look(number, item) for number, item in enumerate(items)]
+            return
+        for partition in self._waiting.woken_by:
+            number = self._numbers[partition]
+            self._ready.discard(number)
+            self._found[number] = self._look(number, items[number])
 
-    def _look(self, item: FetchItem) -> Found:
+    def _look(self, number: int, item: FetchItem) -> Found:
         found = Found(item)
         try:
-            partition = self._broker.topics.partition(item.topic, item.partition)
-            self._broker.check_generation(partition, item.generation)
-            found.high_watermark = partition.high_watermark
-            found.start_offset = partition.log.start_offset
-            if not found.start_offset <= item.offset <= partition.log.end_offset:
-                raise OffsetOutOfRangeError(f"Offset {item.offset} is not in {partition.id}.")
-            if item in self._unreadable:
-                raise self._unreadable[item]
+            partition = item.place
+            if partition is None or partition.is_gone:
+                item.place = None
+                item.place = partition = self._broker.topics.partition(item.topic, item.partition)
+            if item.generation >= 0:
+                self._broker.check_generation(partition, item.generation)
+            found.high_watermark = high_watermark = partition.high_watermark
+            found.start_offset = start_offset = partition.log.start_offset
+            if item.offset != high_watermark or item.offset < start_offset:
+                self._ready.add(number)
+                if not start_offset <= item.offset <= partition.log.end_offset:
+                    raise OffsetOutOfRangeError(f"Offset {item.offset} is not in {partition.id}.")
+                if item in self._unreadable:
+                    raise self._unreadable[item]
+            if high_watermark != item.high_watermark_sent or start_offset != item.start_sent:
+                self._news.add(number)
         except AnabranchError as error:
             found.code = code_of(error)
+            self._ready.add(number)
         return found
 
     def _fill(self, found: list[Found]) -> None:
@@ -150,9 +192,10 @@ class Fetch:
         is_first = True
         for each in found:
             item = each.item
+            each.slice = None
             if each.code or item.offset >= each.high_watermark or (left <= 0 and not is_first):
                 continue
-            partition = self._partition(item)
+            partition = item.place
             assert partition is not None, "looked up a moment ago"
             try:
                 part = partition.log.slice(
@@ -172,7 +215,7 @@ class Fetch:
 
     def _is_cut(self, found: Found) -> bool:
         """Whether more is there than this answer may carry: batches stay whole, and a slice ends with its file."""
-        part, partition = found.slice, self._partition(found.item)
+        part, partition = found.slice, found.item.place
         if part is None or partition is None:
             return False
         log, upto = partition.log, Offset(found.high_watermark)
@@ -192,7 +235,7 @@ class Fetch:
                 each.data = each.slice.read()
             except AnabranchError as error:
                 each.fail(error)
-                partition = self._partition(each.item)
+                partition = each.item.place
                 assert partition is not None, "looked up a moment ago"
                 self._broker.note_read_error(partition, error)
 
@@ -225,16 +268,18 @@ class Fetch:
         if trouble is None:
             part.mark_verified()
             return
-        partition = self._partition(item)
-        if partition is not None:
-            self._broker.note_read_error(partition, trouble)
+        if item.place is not None:
+            self._broker.note_read_error(item.place, trouble)
         self._unreadable[item] = trouble
 
     # --- answering -------------------------------------------------------------------------------------------
 
-    def _answer(self, found: list[Found]) -> None:
+    def _answer(self) -> None:
         session = self._context.session
-        told = [each for each in found if not self._context.incremental or _is_news(each)]
+        told = self._found
+        if self._context.incremental:
+            told = [self._found[number] for number in sorted(self._ready | self._news)]
+            told = [each for each in told if _is_news(each)]
         topics: dict[TopicKey, list[tuple[Any, ...]]] = {}
         for each in told:
             topics.setdefault(each.item.topic, []).append(each.row())
