@@ -51,8 +51,10 @@ class Cleaning:
         now_ms = self._broker.clock.wall_ms()
         partitions, plans = [], []
         for partition in self._broker.topics.partitions():
+            if not partition.settings.is_compacted or partition in refused:
+                continue
             key = self._broker.key_of(partition)
-            if not partition.settings.is_compacted or key in self._damaged or partition in refused:
+            if key in self._damaged:
                 continue
             first_dirty = max(self._clean_upto.get(key, Offset(0)), partition.log.start_offset)
             candidate = plan(partition.log, first_dirty, now_ms, self._is_stopping)
