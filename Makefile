@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run check test coverage sim fuzz bench compat
@@ -12,11 +13,12 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with everything in it
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py $(COMPILED)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "anabranch needs Python 3.11 or later: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/anabranch version # Without a C compiler the pure form runs, and it says so here.
 	@touch $(STAMP)
 
 run: $(STAMP) ## start a node

@@ -1,4 +1,7 @@
-"""`anabranch version`: which version this is. It imports next to nothing, so that it answers at once."""
+"""`anabranch version`: which version this is, and which form of the hot loops runs.
+
+It imports next to nothing, so that it answers at once.
+"""
 
 import platform
 
@@ -6,13 +9,15 @@ import click
 
 import anabranch
 from anabranch.cli.common import Command, format_option, show_json
+from anabranch.record import form
 
 
 @click.command(cls=Command)
 @format_option()
 def command(format: str) -> None:
-    """Say which version this is."""
+    """Say which version this is, and whether its hot loops are compiled."""
+    python = platform.python_version()
     if format == "json":
-        show_json({"version": anabranch.__version__, "python": platform.python_version()})
+        show_json({"version": anabranch.__version__, "python": python, "form": form.NAME})
     else:
-        click.echo(f"anabranch {anabranch.__version__} (Python {platform.python_version()})")
+        click.echo(f"anabranch {anabranch.__version__} (Python {python}, {form.NAME})")
