@@ -14,6 +14,7 @@ from anabranch.record.varint import read_varint, read_varlong
 _RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
 _HEADER_BYTES_MIN = 2  # An empty key and a null value.
 _OLDER_THAN_ANY = -(2**65)
+_NO_KEY = "A record of a compacted topic has no key."
 
 
 def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> int:
@@ -76,12 +77,12 @@ def _walk(payload: bytes, record_count: int, keys_required: bool) -> tuple[int, 
         byte = payload[position]
         if byte == 1:
             if keys_required:
-                raise InvalidRecordError("A record of a compacted topic has no key.")
+                raise InvalidRecordError(_NO_KEY)
             position += 1
         elif byte < 128 and not byte & 1:
             position += 1 + (byte >> 1)
         else:
-            position = _after_bytes(payload, position, end)
+            position = _after_bytes(payload, position, end, _NO_KEY if keys_required else None)
         byte, more = payload[position], payload[position + 1]
         if byte & 1 or more > 127 < byte:
             position = _after_bytes(payload, position, end)
@@ -95,10 +96,12 @@ def _walk(payload: bytes, record_count: int, keys_required: bool) -> tuple[int, 
     return position, newest >> 1
 
 
-def _after_bytes(payload: ByteBuffer, position: int, end: int) -> int:
-    """Past a key or a value; null (-1) is allowed."""
+def _after_bytes(payload: ByteBuffer, position: int, end: int, complaint_if_null: str | None = None) -> int:
+    """Past a key or a value; null (-1) is allowed if there is no complaint about it."""
     length, position = read_varint(payload, position)
     if length == -1:
+        if complaint_if_null:
+            raise InvalidRecordError(complaint_if_null)
         return position
     if length < 0 or position + length > end:
         raise InvalidRecordError(f"A field of {length} bytes does not fit in its record.")
@@ -110,7 +113,6 @@ def _after_headers(payload: ByteBuffer, position: int, end: int) -> int:
     if not 0 <= count <= (end - position) // _HEADER_BYTES_MIN:
         raise InvalidRecordError(f"{count} headers do not fit in {end - position} bytes.")
     for _ in range(count):
-        if payload[position] & 1 and payload[position] < 128:
-            raise InvalidRecordError("A header of a record has no key.")
-        position = _after_bytes(payload, _after_bytes(payload, position, end), end)
+        position = _after_bytes(payload, position, end, "A header of a record has no key.")
+        position = _after_bytes(payload, position, end)
     return position

@@ -88,6 +88,7 @@ def test_a_record_shorter_than_a_record_can_be_is_refused(length: int) -> None:
         pytest.param(body(0, headers=varints(1)), id="its header is missing"),
         pytest.param(body(0, headers=varints(-1)), id="it has fewer headers than none"),
         pytest.param(body(0, headers=varints(1, -1, 0)), id="its header has no key"),
+        pytest.param(body(0, headers=varints(1) + b"\x81\0" + varints(0)), id="nor has this one, at length"),
         pytest.param(body(0, headers=varints(1, 0, -2)), id="its header's value is shorter than nothing"),
         pytest.param(b"\0" + b"\xff" * 11 + b"\0" + varints(0, 0, 0, 0), id="its timestamp does not end"),
     ],
@@ -127,6 +128,13 @@ def test_a_record_without_a_key_passes_only_where_keys_are_not_required() -> Non
     check_records(payload, 2)
     with pytest.raises(InvalidRecordError, match="no key"):
         check_records(payload, 2, keys_required=True)
+
+
+def test_a_null_in_more_bytes_than_needed_is_still_a_null() -> None:
+    keyless = framed(b"\0" + varints(0, 0) + b"\x81\0" + varints(0, 0))
+    check_records(keyless, 1)
+    with pytest.raises(InvalidRecordError, match="no key"):
+        check_records(keyless, 1, keys_required=True)
 
 
 @given(st.binary(max_size=200), st.integers(0, 20))
