@@ -23,6 +23,7 @@ from anabranch.errors import (
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.compression import Codec, compress, decompress
 from anabranch.record.crc32c import crc32c
+from anabranch.record.form import COMPILED
 from anabranch.values import Generation, Offset
 
 HEADER = Struct(">qiibIhiqqqhii")
@@ -107,21 +108,21 @@ class BatchHeader(NamedTuple):
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
 
-def read_header(buffer: ByteBuffer, position: int = 0) -> BatchHeader:
+def read_header_pure(buffer: ByteBuffer, position: int = 0) -> BatchHeader:
     """Reads and believes: nothing but the room for 61 bytes is checked."""
     if position < 0 or len(buffer) - position < HEADER_BYTES:
         raise CorruptDataError(f"A record batch needs {HEADER_BYTES} bytes of header; the data ends before.")
     return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
-def check_batch(buffer: ByteBuffer, start: int, end: int, *, fresh: bool = True) -> BatchHeader:
+def check_batch_pure(buffer: ByteBuffer, start: int, end: int, *, fresh: bool = True) -> BatchHeader:
     """The header of the one whole batch that fills [start, end), once format, length, CRC and counts hold.
 
     A `fresh` batch comes from a producer and has no gaps. With `fresh=False` (recovery, peers) the cleaner
     may have taken records out of it, all of them even.
     """
     _check_magic(buffer, start, end)
-    header = read_header(buffer, start)
+    header = read_header_pure(buffer, start)
     if header.batch_length + LOG_OVERHEAD != end - start:
         raise CorruptDataError(f"A record batch says it has {header.size_bytes} bytes and has {end - start}.")
     if crc32c(memoryview(buffer)[start + _CHECKED_POSITION : end]) != header.crc:
@@ -148,6 +149,13 @@ def _check_magic(buffer: ByteBuffer, start: int, end: int) -> None:
             f"Message format v{magic} is not kept; use a client of Kafka 0.11 or later, which writes v2."
         )
     raise CorruptDataError(f"Not a record batch: magic {magic}, {end - start} bytes.")
+
+
+if COMPILED:
+    from anabranch.record._fast import check_batch as check_batch
+    from anabranch.record._fast import read_header as read_header
+else:
+    check_batch, read_header = check_batch_pure, read_header_pure
 
 
 def crc_holds(buffer: ByteBuffer, start: int, end: int) -> bool:

@@ -5,20 +5,25 @@ costs more than all others of a start. `docs/decisions/0001-crc32c-library.md` a
 measurements.
 """
 
+from collections.abc import Callable
+
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.form import COMPILED
 
-__all__ = ["crc32c", "crc32c_pure"]
+_package: Callable[[ByteBuffer], int] | None = None
 
 
 def crc32c_pure(buffer: ByteBuffer) -> int:
     """The checksum of the whole buffer; hand in a memoryview slice, for a slice of bytes is a copy."""
-    from crc32c import crc32c
+    global _package
+    if _package is None:
+        from crc32c import crc32c
 
-    return crc32c(buffer)
+        _package = crc32c
+    return _package(buffer)
 
 
 if COMPILED:
-    from anabranch.record._fast import crc32c
+    from anabranch.record._fast import crc32c as crc32c
 else:
     crc32c = crc32c_pure

@@ -4,11 +4,12 @@ The structure of each record is walked: its length, its place in the batch (0, 1
 must fit into one another and end where the section ends. A record that breaks this would be met by every consumer
 of the partition, so it is refused at the door. Contents are not looked at but for the newest time, which a header
 only claims to know, and no object is made per record: the loop reads one- and two-byte integers in place, which
-nearly all are, and leaves the rest to `varint`.
+nearly all are, and leaves the rest to `varint`. Its compiled twin is in `_fast.pyx`.
 """
 
 from anabranch.errors import InvalidRecordError
 from anabranch.record.buffers import ByteBuffer
+from anabranch.record.form import COMPILED
 from anabranch.record.varint import read_varint, read_varlong
 
 _RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
@@ -17,7 +18,7 @@ _OLDER_THAN_ANY = -(2**65)
 _NO_KEY = "A record of a compacted topic has no key."
 
 
-def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> int:
+def check_records_pure(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> int:
     """Refuses a section that is not exactly `record_count` whole records, or lacks a key where each needs one.
 
     Returns the largest timestamp delta of them.
@@ -116,3 +117,9 @@ def _after_headers(payload: ByteBuffer, position: int, end: int) -> int:
         position = _after_bytes(payload, position, end, "A header of a record has no key.")
         position = _after_bytes(payload, position, end)
     return position
+
+
+if COMPILED:
+    from anabranch.record._fast import check_records as check_records
+else:
+    check_records = check_records_pure
