@@ -1,5 +1,6 @@
 """Which form runs, and that the compiled one is not missing where it is expected."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,9 +10,9 @@ import pytest
 from anabranch.record import form
 
 
-def told_by_version(**environment: str) -> str:
+def told_by_version(*arguments: str, **environment: str) -> str:
     program = "from anabranch.cli.main import main; main()"
-    command = [sys.executable, "-c", program, "version"]
+    command = [sys.executable, "-c", program, "version", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, check=True, env=os.environ | environment
     ).stdout
@@ -25,6 +26,7 @@ def test_ci_runs_the_compiled_form_unless_it_asked_for_the_pure_one() -> None:
 
 def test_the_environment_can_ask_for_the_pure_form() -> None:
     assert "pure" in told_by_version(ANABRANCH_PURE="1")
+    assert json.loads(told_by_version("--format", "json", ANABRANCH_PURE="1"))["form"] == "pure"
 
 
 @pytest.mark.parametrize("value", ["", "0"])
