@@ -241,6 +241,7 @@ class HastyNode:
         self.listener = life.node.listener
         self._life = life
         life.call(lambda: setattr(self.listener, "clock", self.clock))
+        life.call(lambda: setattr(self.listener.poller, "clock", self.clock))
 
     def connection_count(self) -> int:
         return self._life.call(lambda: len(self.listener.connections))

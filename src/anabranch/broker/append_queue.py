@@ -1,7 +1,7 @@
 """AppendQueue: what producers want written, in order, until the single writer takes it.
 
-Handlers put jobs in during one turn of the loop; the writer (`BrokerCore.write_turn`) takes all of them at the
-start of the next, grouped by partition, so that neighbours share one write and one sync. A job's bytes stay
+Handlers put jobs in during one turn of the loop; the writer (`BrokerCore.turn`) takes all of them at its
+end, grouped by partition, so that neighbours share one write and one sync. A job's bytes stay
 counted until it is answered: when `is_full`, connections stop reading, which slows their producers down and
 costs nobody else anything.
 """
@@ -58,6 +58,10 @@ class AppendJob:
         self.end_offset = Offset(-1)
         self.error: AnabranchError | None = None
         self.is_finished = False
+
+    def replace(self, batch: Batch, header: BatchHeader) -> None:
+        """What the topic keeps is not what was sent."""
+        self.batch, self.header, self.size = batch, header, header.batch_length + 12
 
     def place(self, base_offset: Offset) -> None:
         """Remember where the batch lies (or, for a duplicate, where its original lies)."""

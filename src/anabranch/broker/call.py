@@ -6,8 +6,8 @@ the answer any longer. The request's bytes belong to the connection and are vali
 write turn; who needs them longer copies them.
 """
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from anabranch.wire.fetch_fast import FileSlice
 from anabranch.wire.header import RequestHeader
@@ -16,12 +16,16 @@ Piece = bytes | bytearray | memoryview | FileSlice
 
 
 class Client(Protocol):
-    """Who asks, as far as handlers may know."""
+    """Who asks, as far as handlers may know, and who takes the answer."""
 
     host: str
     """The client's own address."""
     local_address: tuple[str, int]
     """The address the client connected to: what we advertise unless told otherwise."""
+
+    def answered(self, call: "Call", pieces: list[Piece] | None) -> None: ...
+
+    def dropped(self, call: "Call", reason: str) -> None: ...
 
 
 class Call:
@@ -29,26 +33,24 @@ class Call:
 
     `close(reason)` drops the connection instead: the only way to tell a producer with acks=0 of an error. A handler
     that has not settled its request may set `holds` before it returns: what the client sends next then waits.
+    `is_settled` and `pieces` are the client's: answers leave in the order of the requests, and some come early.
     """
 
-    __slots__ = ("answer", "body", "client", "close", "end", "header", "holds", "on_close", "view")
+    __slots__ = ("body", "client", "end", "header", "holds", "is_settled", "on_close", "pieces", "view")
 
-    def __init__(
-        self,
-        client: Client,
-        header: RequestHeader,
-        view: memoryview,
-        body: int,
-        end: int,
-        answer: Callable[[list[Piece] | None], None],
-        close: Callable[[str], None],
-    ) -> None:
+    def __init__(self, client: Client, header: RequestHeader, view: memoryview, body: int, end: int) -> None:
         self.client = client
         self.header = header
         self.view = view
         self.body = body
         self.end = end
-        self.answer = answer
-        self.close = close
         self.holds = False
         self.on_close: Callable[[], None] | None = None
+        self.is_settled = False
+        self.pieces: Sequence[Any] = ()
+
+    def answer(self, pieces: list[Piece] | None) -> None:
+        self.client.answered(self, pieces)
+
+    def close(self, reason: str) -> None:
+        self.client.dropped(self, reason)

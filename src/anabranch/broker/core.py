@@ -1,8 +1,9 @@
 """BrokerCore: owns the AppendQueue and its single writer, the syncer, and the fetches that wait.
 
-One turn: handlers put jobs into the queue; `_write_turn`, scheduled once, writes every partition's jobs in one
-append each and lets the modes decide what follows. Readers are woken in a turn of their own right after, so that
-producers are answered first. Everything here runs on the loop's thread.
+One turn: handlers put jobs into the queue; at its end `turn` writes every partition's jobs in one append each and
+lets the modes decide what follows, has the answers sent, then wakes readers and has theirs sent, so that producers
+come first. The server opens a turn, reads from every socket that has something to say, and ends it; whoever has
+work for the core outside of one has it scheduled. Everything here runs on the loop's thread.
 """
 
 import asyncio
@@ -33,27 +34,40 @@ class BrokerCore:
         self.batches_total = 0
         self.bytes_in_total = 0
         self._loop = asyncio.get_running_loop()
-        self.write_turns = 0
-        """How often the writer has emptied the queue."""
-        self._turn_scheduled = False
-        self._wake_scheduled = False
+        self.send_answers: Callable[[], None] = _nobody_listens
+        """Set by the server: lets the answers of this turn leave, each connection's together."""
+        self.is_turn_open = False
+        """The server reads, and will end the turn itself."""
+        self._is_turn_due = False
         self._woken: set[Partition] = set()
         self._unsynced: set[Partition] = set()
         self._stalled: dict[Callable[[], None], None] = {}
 
+    # --- turns -----------------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """There is something to write, to answer or to wake: see to it that a turn comes."""
+        if not self._is_turn_due and not self.is_turn_open:
+            self._is_turn_due = True
+            self._loop.call_soon(self.turn)
+
+    def turn(self) -> None:
+        self._is_turn_due = False
+        if self.queue:
+            self._write()
+        self.send_answers()
+        if self._woken:
+            woken, self._woken = self._woken, set()
+            self.fetch_waits.wake(woken)
+            self.send_answers()
+
     # --- writing ---------------------------------------------------------------------------------------------
 
     def submit(self, job: AppendJob) -> None:
-        """Queue a job for the next turn of the writer."""
+        """Queue a job for the end of this turn. Until then nobody may change the bytes of its batch."""
         self.queue.put(job)
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._loop.call_soon(self._write_turn)
-
-    @property
-    def is_write_due(self) -> bool:
-        """Batches wait for the writer's next turn; until then nobody may change their bytes."""
-        return self._turn_scheduled
+        if not self._is_turn_due and not self.is_turn_open:
+            self.schedule()
 
     def append(self, partition: Partition, batch: Batch) -> "asyncio.Future[Offset]":
         """For the broker's own records (groups, metadata): the base offset, once the batch is safe."""
@@ -70,9 +84,7 @@ class BrokerCore:
         self.submit(AppendJob(partition, batch, read_header(batch), finished, wait_safe=True))
         return future
 
-    def _write_turn(self) -> None:
-        self._turn_scheduled = False
-        self.write_turns += 1
+    def _write(self) -> None:
         now_ms = self.clock.wall_ms()
         for partition, jobs in self.queue.take_all().items():
             self.batches_total += len(jobs)
@@ -118,14 +130,7 @@ class BrokerCore:
 
     def wake_readers(self, partition: Partition) -> None:
         self._woken.add(partition)
-        if not self._wake_scheduled:
-            self._wake_scheduled = True
-            self._loop.call_soon(self._wake_turn)
-
-    def _wake_turn(self) -> None:
-        self._wake_scheduled = False
-        woken, self._woken = self._woken, set()
-        self.fetch_waits.wake(woken)
+        self.schedule()
 
     # --- flush=interval ------------------------------------------------------------------------------------------
 
@@ -139,3 +144,7 @@ class BrokerCore:
     def forget(self, partition: Partition) -> None:
         """The partition is gone. Those who waited for it are still woken, to be told so."""
         self._unsynced.discard(partition)
+
+
+def _nobody_listens() -> None:
+    """Without a server an answer has arrived once it is given."""

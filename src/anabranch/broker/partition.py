@@ -96,9 +96,8 @@ class Partition:
 
     def write(self, jobs: list[AppendJob], now_ms: int) -> None:
         """Append the jobs of one turn. Every job is answered, now or when it is safe."""
-        refusal = self._refusal()
-        if refusal is not None:
-            self._fail(jobs, refusal)
+        if self._gone_because is not None or self.log.fenced:
+            self._fail(jobs, self._refusal())
             return
         batches, accepted, noted = self._place(jobs, now_ms)
         if batches:
@@ -115,14 +114,12 @@ class Partition:
         if batches:
             self._carry_out(self.mode.step(Appended(self.log.end_offset), now_ms))
 
-    def _refusal(self) -> AnabranchError | None:
+    def _refusal(self) -> AnabranchError:
         """Why nothing can be written. A job may have been queued before its topic went, or its log was fenced."""
         if self._gone_because is not None:
             return self._gone_because
-        if self.log.fenced:
-            # A repeat of a batch would be written nowhere and wait for a sync that never comes.
-            return FencedLogError(f"{self.id} takes no writes until a restart: a sync failed.")
-        return None
+        # A repeat of a batch would be written nowhere and wait for a sync that never comes.
+        return FencedLogError(f"{self.id} takes no writes until a restart: a sync failed.")
 
     def _place(
         self, jobs: list[AppendJob], now_ms: int

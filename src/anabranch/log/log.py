@@ -18,7 +18,7 @@ from anabranch.log.files import File, Files, write_fully
 from anabranch.log.index import IndexCache
 from anabranch.log.recovery import Opener, Recovered
 from anabranch.log.retention import Age, expired_count, is_expired
-from anabranch.log.rolling import Run, Stamped, is_old, plan_runs
+from anabranch.log.rolling import Run, Stamped, fits, is_old, plan_runs
 from anabranch.log.scan import UNSUMMED_BYTES, Batch
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
@@ -135,11 +135,17 @@ class Log:
     def append(self, batches: Sequence[Stamped], now_ms: int) -> None:
         """Write stamped batches at the end: all of them, or StorageError and none. FencedLogError: never
         again."""
-        self._refuse_if_fenced()
+        if self._fenced_because is not None:
+            self._refuse_if_fenced()
         if not batches:
             return
-        assert batches[0][1] >= self.end_offset, "offsets are given in order"
-        runs = plan_runs(self._active, batches, self.config, now_ms)
+        active = self._active
+        assert batches[0][1] >= active.published_offset, "offsets are given in order"
+        runs: list[Run] = (
+            [(None, batches)]
+            if fits(active, batches, self.config, now_ms)
+            else plan_runs(active, batches, self.config, now_ms)
+        )
         created = self._write(runs)
         for base, run in runs:
             if base is not None:

@@ -15,8 +15,28 @@ from anabranch.values import Offset
 Stamped = tuple[Bytes, Offset, Offset, int]
 """A batch with its place: bytes, base offset, last offset, largest timestamp."""
 
-Run = tuple[Offset | None, list[Stamped]]
+Run = tuple[Offset | None, Sequence[Stamped]]
 """Batches that go into one file: a new segment with this base offset, or the active one (None)."""
+
+
+def fits(active: Segment, batches: Sequence[Stamped], config: LogConfig, now_ms: int) -> bool:
+    """Whether all of the batches still go into the active segment, as nearly always: asked before `plan_runs`."""
+    tail = active.tail
+    assert tail is not None
+    size, newest = active.published_bytes, -1
+    for data, _, _, timestamp in batches:
+        size += len(data)
+        if timestamp > newest:
+            newest = timestamp
+    return not (
+        not active.published_bytes  # Who begins a segment decides from when its age is counted.
+        or size > config.segment_bytes
+        or size > SEGMENT_BYTES_MAX
+        or batches[-1][2] - active.base_offset > RELATIVE_OFFSET_MAX
+        or active.index_bytes_wanted > config.index_bytes_max
+        or is_old(active, config, now_ms)
+        or (tail.first_timestamp is not None and newest - tail.first_timestamp > _segment_ms(config))
+    )
 
 
 def plan_runs(active: Segment, batches: Sequence[Stamped], config: LogConfig, now_ms: int) -> list[Run]:

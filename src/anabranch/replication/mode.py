@@ -27,14 +27,14 @@ class FlushFinished:
 Event = Appended | FlushFinished
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Flush:
     """Put everything below `end` on the disk, and say `FlushFinished`."""
 
     end: Offset
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Publish:
     """Records below `end` are safe: readers may see them, producers that waited are answered."""
 

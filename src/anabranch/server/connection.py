@@ -8,7 +8,6 @@ short. Holding one connection costs the others nothing.
 States: open, closing (answers what it has accepted, reads no more), closed.
 """
 
-import asyncio
 import contextlib
 import logging
 import select
@@ -18,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.call import Call, Piece
 from anabranch.errors import AnabranchError
+from anabranch.server.poller import READ, WRITE
 from anabranch.server.receive_buffer import AT_ONCE_BYTES_MAX, ReceiveBuffer
-from anabranch.server.send_queue import Held, SendQueue, held, let_go
+from anabranch.server.send_queue import SendQueue, held, let_go
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.foreign import foreign_answer, foreign_protocol
 from anabranch.wire.frame import SIZE_BYTES, split_frames
@@ -41,48 +41,18 @@ GOODBYE_READS_MAX = 16
 """Somebody who never stops sending is not waited for."""
 
 
-class Slot:
-    """The place of one answer in the order of answers."""
-
-    __slots__ = ("connection", "holds", "is_settled", "pieces")
-
-    def __init__(self, connection: "Connection", *, holds: bool) -> None:
-        self.connection = connection
-        self.holds = holds
-        self.is_settled = False
-        self.pieces: list[Held] = []
-
-    def answer(self, pieces: list[Piece] | None) -> None:
-        assert not self.is_settled, "a request was answered twice"
-        self.is_settled = True
-        if not self.connection.is_closed:
-            # Held from now on: before its turn comes, the cleaner may put another file in the place of this one.
-            for piece in pieces or ():
-                self.pieces.append(held(piece))
-        self.connection.settled(self)
-
-    def drop(self) -> None:
-        """Nobody will take the answer."""
-        for piece in self.pieces:
-            let_go(piece)
-        self.pieces = []
-
-
 class Connection:
     def __init__(self, listener: "Listener", sock: socket.socket, host: str) -> None:
         self.host = host
         self.local_address: tuple[str, int] = sock.getsockname()[:2]
         self.last_read_ms = listener.clock.monotonic_ms()
         self._listener = listener
-        self._loop = asyncio.get_running_loop()
         self._sock = sock
         self._buffer = ReceiveBuffer()
         self._last_write_ms = self.last_read_ms
         self._frame_bytes = 0
         self._frame_ms_start: int | None = None
-        self._lent_turn: int | None = None
-        self._slots: deque[Slot] = deque()
-        self._calls: dict[Slot, Call] = {}
+        self._calls: deque[Call] = deque()
         self._out = SendQueue()
         self._is_held = False
         self._is_reading = True
@@ -92,13 +62,13 @@ class Connection:
         self._is_known = False
         self._is_closing = False
         self.is_closed = False
-        self._loop.add_reader(sock.fileno(), self._readable)
+        listener.poller.watch(sock.fileno(), READ, self)
 
     # --- what the listener's sweep asks -------------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        return not self._slots and not self._out
+        return not self._calls and not self._out
 
     @property
     def is_in_line(self) -> bool:
@@ -136,14 +106,19 @@ class Connection:
 
     def shrink(self) -> None:
         """Let go of a buffer that holds nothing: nobody has used it for a while, or others need the room."""
-        if not self.is_closed and not len(self._buffer) and not self._slots and self._buffer.capacity:
+        if not self.is_closed and not len(self._buffer) and not self._calls and self._buffer.capacity:
             self._listener.memory.give(self._counted(self._buffer.drop()))
 
     # --- reading ---------------------------------------------------------------------------------------------
 
+    def ready(self, events: int) -> None:
+        """The poller's word that the socket can be written or read, or that the client is gone."""
+        if events & WRITE:
+            self._writable()
+        if events & ~WRITE and self._is_reading:
+            self._readable()
+
     def _readable(self) -> None:
-        if self._lent_turn is not None:
-            self._leave_lent_bytes()
         room = self._buffer.room()
         if not len(room):
             if self._is_held or not self._grow():
@@ -160,21 +135,10 @@ class Connection:
         if not count:
             self.close("the client closed the connection")
             return
-        self.last_read_ms = self._listener.clock.monotonic_ms()
+        self.last_read_ms = self._listener.poller.turn_ms
         self._buffer.end += count
         if not self._is_held:
             self._parse()
-
-    def _leave_lent_bytes(self) -> None:
-        """Batches of ours that the writer has not taken yet lie in the buffer: go on in a new one.
-
-        Rare: frames parsed as soon as they arrive are written before more can be read. Those that a held
-        connection parsed later may not be.
-        """
-        core = self._listener.broker.core
-        if self._lent_turn == core.write_turns and core.is_write_due:
-            self._buffer.grow(self._buffer.capacity)
-        self._lent_turn = None
 
     def _grow(self) -> bool:
         """Make room for more of the frame at hand. False: memory is short, and we stand in line for it."""
@@ -206,12 +170,17 @@ class Connection:
     def _stop_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._sock.fileno())
+            self._watch()
 
     def _resume_reading(self) -> None:
         if not self._is_reading and not self.is_closed and not self._is_closing:
             self._is_reading = True
-            self._loop.add_reader(self._sock.fileno(), self._readable)
+            self._watch()
+
+    def _watch(self) -> None:
+        """Have the poller wait for what we can use."""
+        events = (READ if self._is_reading else 0) | (WRITE if self._is_writing else 0)
+        self._listener.poller.watch(self._sock.fileno(), events, self)
 
     # --- frames ----------------------------------------------------------------------------------------------
 
@@ -264,36 +233,33 @@ class Connection:
         self._out.put(held(foreign_answer(protocol)))
         self._is_closing = True
         self._stop_reading()  # Or each further chunk would be answered with the same sentence.
-        self._flush()
+        self.flush()
         return False
 
     def _take_frame(self, start: int, end: int) -> None:
         self._frame_ms_start = None
+        listener = self._listener
         header, body = parse_request_header(self._buffer.view, start, end)
-        slot = Slot(self, holds=header.api_key != ApiKey.PRODUCE)
-        self._slots.append(slot)
-        call = Call(self, header, self._buffer.view, body, end, slot.answer, self.close)
-        self._calls[slot] = call
-        self._listener.requests_total += 1
-        self._listener.dispatch(self._listener.broker, call)
-        slot.holds = slot.holds or call.holds
-        if header.api_key == ApiKey.PRODUCE:
-            self._lent_turn = self._listener.broker.core.write_turns
+        call = Call(self, header, self._buffer.view, body, end)
+        call.holds = header.api_key != ApiKey.PRODUCE
+        self._calls.append(call)
+        listener.requests_total += 1
+        listener.dispatch(listener.broker, call)
         self._is_held = self._must_hold()
 
     def _must_hold(self) -> bool:
-        if not self._slots and not self._out:
+        if not self._calls and not self._out:
             return self._wait_for_queue()
         return (
-            self._slots_hold()
-            or len(self._slots) >= self._listener.requests_max
+            self._last_holds()
+            or len(self._calls) >= self._listener.requests_max
             or self._out.bytes_held >= self._listener.response_bytes_max
             or len(self._out) >= self._listener.requests_max
             or self._wait_for_queue()
         )
 
-    def _slots_hold(self) -> bool:
-        return bool(self._slots) and self._slots[-1].holds
+    def _last_holds(self) -> bool:
+        return bool(self._calls) and self._calls[-1].holds
 
     def _wait_for_queue(self) -> bool:
         core = self._listener.broker.core
@@ -313,21 +279,33 @@ class Connection:
 
     # --- answering -------------------------------------------------------------------------------------------
 
-    def settled(self, slot: Slot) -> None:
-        """An answer is ready; the answers of one turn leave together."""
-        self._calls.pop(slot, None)
-        if not self._is_flush_due and not self.is_closed:
+    def answered(self, call: Call, pieces: list[Piece] | None) -> None:
+        """An answer is ready; it leaves at the end of this turn if its turn in the order has come."""
+        assert not call.is_settled, "a request was answered twice"
+        call.is_settled = True
+        if self.is_closed:
+            return
+        if pieces:
+            # Held from now on: before its turn comes, the cleaner may put another file in the place of this one.
+            call.pieces = holding = []
+            for piece in pieces:
+                holding.append(held(piece))
+        if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self._flush)
+            self._listener.flush_soon(self)
 
-    def _flush(self) -> None:
+    def dropped(self, call: Call, reason: str) -> None:
+        self.close(reason)
+
+    def flush(self) -> None:
+        """Send what is settled, in order, together."""
         self._is_flush_due = False
         if self.is_closed:
             return
-        slots = self._slots
-        while slots and slots[0].is_settled:
-            for piece in slots.popleft().pieces:
-                self._out.put(piece)
+        calls, out = self._calls, self._out
+        while calls and calls[0].is_settled:
+            for piece in calls.popleft().pieces:
+                out.put(piece)
         self._send()
         if self._listener.memory.is_short:
             self.shrink()
@@ -342,18 +320,12 @@ class Connection:
             self.close(f"write failed: {error}")
             return
         if is_empty or self._out.bytes_sent != sent_before:
-            self._last_write_ms = self._listener.clock.monotonic_ms()
+            self._last_write_ms = self._listener.poller.turn_ms
         if is_empty == self._is_writing:
-            self._watch_writable(not is_empty)
-        if is_empty and self._is_closing and not self._slots:
+            self._is_writing = not is_empty
+            self._watch()
+        if is_empty and self._is_closing and not self._calls:
             self._say_goodbye()
-
-    def _watch_writable(self, watch: bool) -> None:
-        self._is_writing = watch
-        if watch:
-            self._loop.add_writer(self._sock.fileno(), self._writable)
-        else:
-            self._loop.remove_writer(self._sock.fileno())
 
     def _writable(self) -> None:
         self._send()
@@ -382,15 +354,14 @@ class Connection:
         if self.is_closed:
             return
         self.is_closed = True
-        self._stop_reading()
-        if self._is_writing:
-            self._watch_writable(False)
+        self._is_reading = self._is_writing = False
+        self._watch()
         self._out.clear()
-        for slot in self._slots:
-            slot.drop()
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            if call.on_close is not None:
+        calls, self._calls = self._calls, deque()
+        for call in calls:
+            for piece in call.pieces:
+                let_go(piece)
+            if call.on_close is not None and not call.is_settled:
                 call.on_close()
         if self._is_in_line:
             self._listener.memory.leave(self._granted)

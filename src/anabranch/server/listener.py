@@ -19,6 +19,7 @@ from anabranch.clock import Clock
 from anabranch.config import host_and_port
 from anabranch.server.connection import Connection
 from anabranch.server.memory_budget import MemoryBudget
+from anabranch.server.poller import Poller
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Listener:
         self.dispatch: Callable[[Broker, Call], None] = dispatch
         """Takes each request to its handler; tests that want late or lost answers put theirs in front."""
         self.clock = clock
+        self.poller = Poller(broker.core, clock)
         self.memory = MemoryBudget(settings.request_memory_bytes_max)
         self.frame_bytes_max = settings.socket_request_max_bytes
         self.requests_max = settings.connection_requests_max
@@ -51,6 +53,23 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_drained: asyncio.Event | None = None
+        self._flush_due: list[Connection] = []
+        broker.core.send_answers = self._flush_all
+
+    # --- answers ---------------------------------------------------------------------------------------------
+
+    def flush_soon(self, connection: Connection) -> None:
+        """The connection has answers that leave at the end of this turn."""
+        self._flush_due.append(connection)
+        self.broker.core.schedule()
+
+    def _flush_all(self) -> None:
+        if self._flush_due:
+            self.poller.turn_ms = self.clock.monotonic_ms()  # The turn may be one that no socket began.
+        while self._flush_due:
+            due, self._flush_due = self._flush_due, []
+            for connection in due:
+                connection.flush()
 
     # --- opening ---------------------------------------------------------------------------------------------
 
@@ -74,6 +93,7 @@ class Listener:
     def start(self) -> None:
         assert self._sock is not None
         self._loop.add_reader(self._sock.fileno(), self._accept)
+        self.poller.start()
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _accept(self) -> None:
@@ -170,3 +190,4 @@ class Listener:
                 logger.warning("%d connections did not take their answers in time", len(self.connections))
         for connection in list(self.connections):
             connection.close("the node stops")
+        self.poller.close()

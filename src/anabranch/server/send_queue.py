@@ -36,13 +36,13 @@ class OpenSlice:
         self._slice.unpin()
 
 
-Held = memoryview | OpenSlice
+Held = bytes | bytearray | memoryview | OpenSlice
 """A piece on its way out: bytes, or a file slice that keeps its file open."""
 
 
 def held(piece: Piece) -> Held:
     if isinstance(piece, bytes | bytearray | memoryview):
-        return memoryview(piece)
+        return piece
     return OpenSlice(cast(Slice, piece))
 
 
@@ -69,7 +69,7 @@ class SendQueue:
 
     def put(self, piece: Held) -> None:
         self._pieces.append(piece)
-        if isinstance(piece, memoryview):
+        if not isinstance(piece, OpenSlice):
             self.bytes_held += len(piece)
 
     def send(self, sock: socket.socket) -> bool:
@@ -77,9 +77,9 @@ class SendQueue:
         try:
             while self._pieces:
                 if not (
-                    self._send_bytes(sock)
-                    if isinstance(self._pieces[0], memoryview)
-                    else self._send_slice(sock)
+                    self._send_slice(sock)
+                    if isinstance(self._pieces[0], OpenSlice)
+                    else self._send_bytes(sock)
                 ):
                     return False
         except BlockingIOError:
@@ -87,17 +87,21 @@ class SendQueue:
         return True
 
     def _send_bytes(self, sock: socket.socket) -> bool:
-        buffers: list[memoryview] = []
+        buffers: list[bytes | bytearray | memoryview] = []
+        flags = 0
         for piece in self._pieces:
-            if not isinstance(piece, memoryview) or len(buffers) == BUFFERS_PER_CALL_MAX:
+            if isinstance(piece, OpenSlice):
+                flags = socket.MSG_MORE  # The head of an answer travels with the first bytes of its file.
+                break
+            if len(buffers) == BUFFERS_PER_CALL_MAX:
                 break
             buffers.append(piece)
-        sent = sock.sendmsg(buffers)
+        sent = sock.sendmsg(buffers, (), flags)
         self.bytes_sent += sent
         self.bytes_held -= sent
         for buffer in buffers:
             if sent < len(buffer):
-                self._pieces[0] = buffer[sent:]
+                self._pieces[0] = memoryview(buffer)[sent:]
                 return False
             sent -= len(buffer)
             self._pieces.popleft()

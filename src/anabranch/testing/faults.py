@@ -15,12 +15,11 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.call import Call, Piece
+from anabranch.broker.call import Call, Client, Piece
 from anabranch.broker.handlers import dispatch
 from anabranch.wire.api_keys import ApiKey
 
@@ -116,7 +115,7 @@ class Faults:
         """Takes the place of `handlers.dispatch` in the listener."""
         fault = self._answer_fault(call.header.api_key) if self._answers else None
         if fault is not None:
-            call.answer = _late(call, fault.delay_ms) if fault.delay_ms is not None else _dropped(call)
+            call.client = _FaultyClient(call.client, fault.delay_ms)
         dispatch(broker, call)
 
     def _answer_fault(self, api_key: int) -> _AnswerFault | None:
@@ -137,21 +136,24 @@ def _use_up(faults: list[FaultKind], fault: FaultKind) -> None:
         faults.remove(fault)
 
 
-def _late(call: Call, delay_ms: int) -> Callable[[list[Piece] | None], None]:
-    answer = call.answer
+class _FaultyClient:
+    """Stands before a call's client and lets the answer come late, or the connection be closed instead."""
 
-    def later(pieces: list[Piece] | None) -> None:
-        timer = asyncio.get_running_loop().call_later(delay_ms / 1000, answer, pieces)
-        call.on_close = (
-            timer.cancel
-        )  # The handler is done with the call; only the answer may still be called off.
+    def __init__(self, client: Client, delay_ms: int | None) -> None:
+        self.host = client.host
+        self.local_address = client.local_address
+        self._client = client
+        self._delay_ms = delay_ms
 
-    return later
+    def answered(self, call: Call, pieces: list[Piece] | None) -> None:
+        if self._delay_ms is None:
+            call.on_close = None
+            self._client.dropped(call, "a test asked for the connection to be dropped")
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._delay_ms / 1000, self._client.answered, call, pieces)
+        # The handler is done with the call; only the answer may still be called off.
+        call.on_close = timer.cancel
 
-
-def _dropped(call: Call) -> Callable[[list[Piece] | None], None]:
-    def close(_: list[Piece] | None) -> None:
-        call.on_close = None
-        call.close("a test asked for the connection to be dropped")
-
-    return close
+    def dropped(self, call: Call, reason: str) -> None:
+        self._client.dropped(call, reason)

@@ -68,6 +68,7 @@ class InProcessClient:
         self._client_id = client_id
         self._is_cut = is_cut
         self._correlation_id = 0
+        self._pending: dict[Call, Pending] = {}
 
     def send(self, api: ApiKey, version: int, body: Body) -> Pending:
         """Hand a request over; the answer is there at once or later."""
@@ -77,19 +78,12 @@ class InProcessClient:
         frame = memoryview(bytearray(header + encode_request(api, version, body)))
         parsed, start = parse_request_header(frame, 0, len(frame))
         pending = Pending(api, version)
-        call = Call(
-            self,
-            parsed,
-            frame,
-            start,
-            len(frame),
-            lambda pieces: self._answered(pending, pieces),
-            lambda reason: self._closed(pending, reason),
-        )
+        call = Call(self, parsed, frame, start, len(frame))
+        self._pending[call] = pending
         try:
             dispatch(self._broker, call)
         except AnabranchError as error:
-            self._closed(pending, str(error))
+            self.dropped(call, str(error))
         return pending
 
     async def ask(self, api: ApiKey, version: int, body: Body) -> Body:
@@ -103,8 +97,9 @@ class InProcessClient:
             raise RequestRefusedError(f"{api.name} was not answered: {pending.closed_because}.")
         return pending.body
 
-    def _answered(self, pending: Pending, pieces: list[Piece] | None) -> None:
-        if self._is_cut():
+    def answered(self, call: Call, pieces: list[Piece] | None) -> None:
+        pending = self._pending.pop(call, None)
+        if pending is None or self._is_cut():
             return
         if pieces is None:
             pending.settle(None, None)
@@ -113,8 +108,9 @@ class InProcessClient:
         _, start = parse_response_header(frame, 0, len(frame), pending.api, pending.version)
         pending.settle(decode_response(pending.api, pending.version, frame, start, len(frame)), None)
 
-    def _closed(self, pending: Pending, reason: str) -> None:
-        if not self._is_cut():
+    def dropped(self, call: Call, reason: str) -> None:
+        pending = self._pending.pop(call, None)
+        if pending is not None and not self._is_cut():
             pending.settle(None, reason)
 
 

@@ -1,5 +1,6 @@
 """One connection with a client at its other end, and a listener that collects calls instead of serving them."""
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -10,20 +11,31 @@ from typing import Any
 from anabranch.broker.call import Call
 from anabranch.server.connection import Connection
 from anabranch.server.memory_budget import MemoryBudget
+from anabranch.server.poller import Poller
 from anabranch.testing.fake_clock import FakeClock
 from support.broker_bench import in_loop, turn
 
 
 class FakeQueue:
     is_full = False
+    is_write_due = False
+
+    def __bool__(self) -> bool:
+        return self.is_write_due
 
 
 class FakeCore:
     def __init__(self) -> None:
         self.queue = FakeQueue()
-        self.write_turns = 0
-        self.is_write_due = False
+        self.is_turn_open = False
+        self.send_answers: Callable[[], None] = lambda: None
+        self.on_turn: Callable[[], None] = lambda: None
         self.stalled: list[Callable[[], None]] = []
+
+    def turn(self) -> None:
+        self.on_turn()
+        self.queue.is_write_due = False
+        self.send_answers()
 
     def when_relaxed(self, resume: Callable[[], None]) -> None:
         self.stalled.append(resume)
@@ -47,6 +59,8 @@ class FakeListener:
         self.requests_total = 0
         self.core = FakeCore()
         self.broker = SimpleNamespace(core=self.core)
+        self.poller = Poller(self.core, self.clock)
+        self.poller.start()
         self.calls: list[Call] = []
         self.closed: list[str] = []
         self.failure: Exception | None = None
@@ -55,6 +69,9 @@ class FakeListener:
         if self.failure is not None:
             raise self.failure
         self.calls.append(call)
+
+    def flush_soon(self, connection: Connection) -> None:
+        asyncio.get_running_loop().call_soon(connection.flush)
 
     def forget(self, connection: Any, reason: str) -> None:
         self.closed.append(reason)
@@ -93,6 +110,7 @@ class Peer:
 
     def close(self) -> None:
         self.connection.close("the test is over")
+        self.listener.poller.close()
         self.sock.close()
 
 

@@ -18,7 +18,9 @@ BUDGET = 2 * FRAME
 
 def make(connections_max: int = 10, **settings: Any) -> tuple[Bench, Listener]:
     bench = Bench(**settings)
-    return bench, Listener(bench.broker, bench.clock, connections_max)
+    listener = Listener(bench.broker, bench.clock, connections_max)
+    listener.poller.start()
+    return bench, listener
 
 
 def connect(listener: Listener) -> tuple[Connection, socket.socket]:

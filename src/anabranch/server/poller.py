@@ -1,0 +1,79 @@
+"""Poller: waits for every connection's socket at once, and gives each its turn.
+
+asyncio watches one descriptor, an epoll of our own in which all sockets are entered. When some have something to
+say, one turn of the broker serves them all: each is read once, then the core writes what they brought and sends the
+answers. So a request costs no handle of the loop of its own, neighbours share a write, and what a connection's
+buffer lends to the writer is written before anything can be read over it.
+"""
+
+import asyncio
+import logging
+import select
+from typing import Protocol
+
+from anabranch.broker.core import BrokerCore
+from anabranch.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+READ = select.EPOLLIN
+WRITE = select.EPOLLOUT
+EVENTS_PER_TURN_MAX = 1024
+"""Those who come later have the next turn; nobody waits for more than this."""
+
+
+class Watched(Protocol):
+    def ready(self, events: int) -> None:
+        """The socket can be read or written, or its other end is gone."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+
+class Poller:
+    def __init__(self, core: BrokerCore, clock: Clock) -> None:
+        self.clock = clock
+        self.turn_ms = clock.monotonic_ms()
+        """The time of the present turn: near enough for idle times, and cheaper than to ask for each request."""
+        self._core = core
+        self._loop = asyncio.get_running_loop()
+        self._epoll = select.epoll()
+        self._watched: dict[int, Watched] = {}
+
+    def start(self) -> None:
+        self._loop.add_reader(self._epoll.fileno(), self._turn)
+
+    def watch(self, descriptor: int, events: int, watched: Watched) -> None:
+        """Tell `watched` of these events from now on; no events: of nothing."""
+        is_known = descriptor in self._watched
+        if not events:
+            if is_known:
+                del self._watched[descriptor]
+                self._epoll.unregister(descriptor)
+        elif is_known:
+            self._epoll.modify(descriptor, events)
+        else:
+            self._watched[descriptor] = watched
+            self._epoll.register(descriptor, events)
+
+    def _turn(self) -> None:
+        core = self._core
+        self.turn_ms = self.clock.monotonic_ms()
+        while core.queue:
+            core.turn()  # Handed in since the last turn: its bytes may lie where we read to.
+        core.is_turn_open = True
+        for descriptor, events in self._epoll.poll(0, EVENTS_PER_TURN_MAX):
+            watched = self._watched.get(descriptor)
+            if watched is None:
+                continue  # Closed a moment ago, by a neighbour's doing.
+            try:
+                watched.ready(events)
+            except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
+                logger.exception("a connection failed: this is a defect")
+                watched.close(f"{type(error).__name__}: {error}")
+        core.is_turn_open = False
+        core.turn()
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
