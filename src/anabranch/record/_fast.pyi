@@ -1,5 +1,7 @@
 """What the compiled module offers; see `_fast.pyx`."""
 
+from typing import Any, TypeVar
+
 from anabranch.record.batch import BatchHeader
 from anabranch.record.buffers import ByteBuffer
 
@@ -8,3 +10,38 @@ def crc32c_by_tables(buffer: ByteBuffer, /) -> int: ...
 def check_records(payload: ByteBuffer, record_count: int, keys_required: bool = False) -> int: ...
 def read_header(buffer: ByteBuffer, position: int = 0) -> BatchHeader: ...
 def check_batch(buffer: ByteBuffer, start: int, end: int, *, fresh: bool = True) -> BatchHeader: ...
+
+class PlainProduce:
+    api_version: int
+    correlation_id: int
+    acks: int
+    timeout_ms: int
+    index: int
+    topic: bytes
+    size: int
+    last_offset_delta: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    batch: memoryview | None
+    client: Any
+    partition: Any
+    error: Any
+    on_close: Any
+    pieces: Any
+    base_offset: int
+    end_offset: int
+    deadline_ms: int
+    holds: bool
+    is_finished: bool
+    is_settled: bool
+    wait_safe: bool
+    @property
+    def last_sequence(self) -> int: ...
+    def place(self, base_offset: int) -> None: ...
+    def answer(self, log_start_offset: int) -> bytes: ...
+
+Plain = TypeVar("Plain", bound=PlainProduce)
+
+def read_plain_produce(kind: type[Plain], buffer: memoryview, start: int, end: int) -> Plain | None: ...

@@ -14,7 +14,9 @@ never outside [0, length) whatever they say. From `_LONG_BYTES` on, other thread
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 
 cdef extern from "_crc32c.h" nogil:
@@ -280,3 +282,257 @@ cdef inline uint32_t _big32(const unsigned char *at) noexcept nogil:
 
 cdef inline uint64_t _big64(const unsigned char *at) noexcept nogil:
     return <uint64_t> _big32(at) << 32 | _big32(at + 4)
+
+
+# --- A plain produce request: one uncompressed batch for one partition. It has no twin: what is not plain, and every
+# --- request in the pure form, goes the general way (`broker.handlers.produce`), which alone knows what may be wrong.
+
+
+cdef class PlainProduce:
+    """A produce request with all that its answer needs; `broker.plain_lane` makes an append job of it."""
+
+    cdef readonly int api_version, acks, timeout_ms, index
+    cdef readonly int32_t correlation_id, last_offset_delta, base_sequence
+    cdef readonly int16_t producer_epoch
+    cdef readonly int64_t max_timestamp, producer_id
+    cdef readonly Py_ssize_t size
+    cdef readonly bytes topic
+    """The topic's name, or from version 13 on the 16 bytes of its id."""
+    cdef public object batch
+    """The bytes, until they are written."""
+
+    # --- what an append job and a call know besides
+    cdef public object client, partition, error, on_close
+    cdef public object pieces
+    cdef public int64_t base_offset, end_offset, deadline_ms
+    cdef public bint holds, is_finished, is_settled, wait_safe
+
+    @property
+    def last_sequence(self):
+        """The sequence of the last record, which follows 2^31-1 with 0; -1 without an idempotent producer."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    cpdef place(self, int64_t base_offset):
+        """Remember where the batch lies (or, for a duplicate, where its original lies)."""
+        self.base_offset = base_offset
+        self.end_offset = base_offset + self.last_offset_delta + 1
+
+    def answer(self, int64_t log_start_offset):
+        """The whole frame that tells the producer of `base_offset`: size, header, body."""
+        cdef unsigned char head[32]
+        cdef unsigned char tail[48]
+        cdef unsigned char *at = head + 4
+        cdef Py_ssize_t head_size, tail_size, topic_size = len(self.topic)
+        at = _put32(at, self.correlation_id)
+        if self.api_version < 9:
+            at = _put32(at, 1)
+            at[0], at[1] = topic_size >> 8, topic_size
+            at += 2
+        else:
+            at[0], at[1] = 0, 2  # No tags; an array of one.
+            at += 2
+            if self.api_version < 13:
+                at = _put_unsigned(at, topic_size + 1)
+        head_size = at - head
+        at = tail
+        if self.api_version < 9:
+            at = _put32(at, 1)
+        else:
+            at[0] = 2
+            at += 1
+        at = _put32(at, self.index)
+        at[0] = at[1] = 0  # No error.
+        at = _put64(_put64(at + 2, self.base_offset), -1)
+        if self.api_version >= 5:
+            at = _put64(at, log_start_offset)
+        if self.api_version >= 9:
+            at[0], at[1], at[2], at[3] = 1, 0, 0, 0  # No record errors, no message, no tags, no tags of the topic.
+            at = _put32(at + 4, 0)
+            at[0] = 0
+            at += 1
+        else:
+            if self.api_version >= 8:
+                at = _put32(at, 0)
+                at[0] = at[1] = 255
+                at += 2
+            at = _put32(at, 0)
+        tail_size = at - tail
+        _put32(head, head_size - 4 + topic_size + tail_size)
+        frame = PyBytes_FromStringAndSize(NULL, head_size + topic_size + tail_size)
+        at = <unsigned char *> PyBytes_AS_STRING(frame)
+        memcpy(at, head, head_size)
+        memcpy(at + head_size, PyBytes_AS_STRING(self.topic), topic_size)
+        memcpy(at + head_size + topic_size, tail, tail_size)
+        return frame
+
+
+def read_plain_produce(type kind, buffer, Py_ssize_t start, Py_ssize_t end):
+    """The request whose frame is `buffer[start:end]`, its batch checked, as a `kind` of `PlainProduce`.
+
+    None if it is not plain or anything is amiss: any doubt is left to the general way.
+    """
+    cdef Py_buffer view
+    cdef PlainProduce produce = None
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        if 0 <= start <= end <= view.len:
+            produce = _plain_produce(kind, buffer, <const unsigned char *> view.buf, start, end)
+    finally:
+        PyBuffer_Release(&view)
+    return produce
+
+
+cdef PlainProduce _plain_produce(
+    type kind, object buffer, const unsigned char *base, Py_ssize_t start, Py_ssize_t end_position
+):
+    cdef const unsigned char *at = base + start
+    cdef const unsigned char *end = base + end_position
+    cdef const unsigned char *topic
+    cdef Py_ssize_t topic_size, batch_size
+    cdef int version, acks, timeout_ms, index
+    cdef int32_t correlation_id
+    if end - at < 40 or at[0] | at[1] | at[2] or not 3 <= at[3] <= 13:
+        return None
+    version = at[3]
+    correlation_id = <int32_t> _big32(at + 4)
+    at = _after_plain_client(at + 8, end, version >= 9)
+    if at == NULL or end - at < 16:
+        return None
+    # --- Transactional id (none), acks, timeout, one topic.
+    if version >= 9:
+        if at[0] != 0 or at[7] != 2:
+            return None
+        at += 1
+    else:
+        if at[0] != 255 or at[1] != 255 or _big32(at + 8) != 1:
+            return None
+        at += 2
+    acks = <int16_t> (at[0] << 8 | at[1])
+    timeout_ms = <int32_t> _big32(at + 2)
+    if acks != 1 and acks != -1:
+        return None
+    if version >= 13:
+        topic, topic_size = at + 7, 16
+    elif version >= 9:
+        at = _after_short_length(at + 7, end, &topic_size)
+        if at == NULL:
+            return None
+        topic = at
+    else:
+        topic, topic_size = at + 12, at[10] << 8 | at[11]
+    if topic_size == 0 or topic_size > 249 or end - topic < topic_size + 8:
+        return None
+    if version < 13 and not _is_ascii(topic, topic_size):
+        return None
+    # --- One partition and its records.
+    at = topic + topic_size
+    if version >= 9:
+        if at[0] != 2:
+            return None
+        index = <int32_t> _big32(at + 1)
+        at = _after_short_length(at + 5, end, &batch_size)
+        if at == NULL or end - at != batch_size + 3 or at[batch_size] | at[batch_size + 1] | at[batch_size + 2]:
+            return None
+    else:
+        if _big32(at) != 1 or end - at < 12:
+            return None
+        index = <int32_t> _big32(at + 4)
+        batch_size = <int32_t> _big32(at + 8)
+        at += 12
+        if end - at != batch_size:
+            return None
+    return _plain_batch(
+        kind, buffer, base, at, batch_size, version, correlation_id, acks, timeout_ms, index, topic, topic_size
+    )
+
+
+cdef PlainProduce _plain_batch(
+    type kind, object buffer, const unsigned char *base, const unsigned char *at, Py_ssize_t size,
+    int version, int32_t correlation_id, int acks, int timeout_ms, int index,
+    const unsigned char *topic, Py_ssize_t topic_size,
+):
+    cdef int64_t newest
+    cdef PlainProduce produce
+    if not _batch_holds(at, size, True) or _big64(at) != 0 or at[21] | at[22]:
+        return None
+    if not _walk(at + _HEADER_BYTES, size - _HEADER_BYTES, <int32_t> _big32(at + 57), False, &newest):
+        return None
+    if _big64(at + 27) + <uint64_t> newest != _big64(at + 35):
+        return None
+    produce = kind.__new__(kind)
+    produce.api_version = version
+    produce.correlation_id = correlation_id
+    produce.acks = acks
+    produce.wait_safe = acks == -1
+    produce.timeout_ms = timeout_ms
+    produce.index = index
+    produce.topic = PyBytes_FromStringAndSize(<const char *> topic, topic_size)
+    produce.size = size
+    produce.last_offset_delta = <int32_t> _big32(at + 23)
+    produce.max_timestamp = <int64_t> _big64(at + 35)
+    produce.producer_id = <int64_t> _big64(at + 43)
+    produce.producer_epoch = <int16_t> (at[51] << 8 | at[52])
+    produce.base_sequence = <int32_t> _big32(at + 53)
+    produce.batch = buffer[at - base : at - base + size]
+    produce.base_offset = produce.end_offset = -1
+    produce.pieces = ()
+    return produce
+
+
+cdef inline const unsigned char *_after_plain_client(
+    const unsigned char *at, const unsigned char *end, bint flexible
+) noexcept:
+    """Past the client's name, and the tags of a header that has none."""
+    cdef int size = <int16_t> (at[0] << 8 | at[1])
+    at += 2
+    if size > 0:
+        if end - at <= size or not _is_ascii(at, size):
+            return NULL
+        at += size
+    elif size < -1:
+        return NULL
+    if flexible:
+        if at[0]:
+            return NULL
+        at += 1
+    return at
+
+
+cdef inline const unsigned char *_after_short_length(
+    const unsigned char *at, const unsigned char *end, Py_ssize_t *length
+) noexcept:
+    """Past a compact length, which is one more than what it counts; NULL if that reaches beyond `end`."""
+    cdef uint64_t raw
+    at = _after_integer(at, end, 32, &raw)
+    if at == NULL or raw == 0 or raw - 1 > <uint64_t> (end - at):
+        return NULL
+    length[0] = raw - 1
+    return at
+
+
+cdef inline bint _is_ascii(const unsigned char *at, Py_ssize_t size) noexcept:
+    cdef unsigned char bits = 0
+    cdef Py_ssize_t number
+    for number in range(size):
+        bits |= at[number]
+    return bits < 128
+
+
+cdef inline unsigned char *_put32(unsigned char *at, uint32_t value) noexcept:
+    at[0], at[1], at[2], at[3] = value >> 24, value >> 16, value >> 8, value
+    return at + 4
+
+
+cdef inline unsigned char *_put64(unsigned char *at, uint64_t value) noexcept:
+    return _put32(_put32(at, value >> 32), <uint32_t> value)
+
+
+cdef inline unsigned char *_put_unsigned(unsigned char *at, uint64_t value) noexcept:
+    while value > 127:
+        at[0] = value | 128
+        value >>= 7
+        at += 1
+    at[0] = value
+    return at + 1

@@ -238,13 +238,17 @@ class Connection:
 
     def _take_frame(self, start: int, end: int) -> None:
         self._frame_ms_start = None
-        listener = self._listener
-        header, body = parse_request_header(self._buffer.view, start, end)
-        call = Call(self, header, self._buffer.view, body, end)
-        call.holds = header.api_key != ApiKey.PRODUCE
-        self._calls.append(call)
+        listener, view = self._listener, self._buffer.view
         listener.requests_total += 1
-        listener.dispatch(listener.broker, call)
+        call = listener.take_plain(self, view, start, end) if listener.take_plain is not None else None
+        if call is not None:
+            self._calls.append(call)
+        else:
+            header, body = parse_request_header(view, start, end)
+            call = Call(self, header, view, body, end)
+            call.holds = header.api_key != ApiKey.PRODUCE
+            self._calls.append(call)
+            listener.dispatch(listener.broker, call)
         self._is_held = self._must_hold()
 
     def _must_hold(self) -> bool:

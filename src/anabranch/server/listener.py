@@ -17,6 +17,7 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers import dispatch
 from anabranch.clock import Clock
 from anabranch.config import host_and_port
+from anabranch.record.form import COMPILED
 from anabranch.server.connection import Connection
 from anabranch.server.memory_budget import MemoryBudget
 from anabranch.server.poller import Poller
@@ -30,13 +31,17 @@ FRAME_MS_MAX = 30_000
 FRAME_MS_MAX_IN_NEED = 3_000
 BUFFER_IDLE_MS_MAX = 10_000
 
+PlainTake = Callable[[Connection, memoryview, int, int], Call | None]
+
 
 class Listener:
     def __init__(self, broker: Broker, clock: Clock, connections_max: int) -> None:
         settings = broker.settings
         self.broker = broker
         self.dispatch: Callable[[Broker, Call], None] = dispatch
-        """Takes each request to its handler; tests that want late or lost answers put theirs in front."""
+        """Takes each request to its handler."""
+        self.take_plain: PlainTake | None = None
+        """Tries the shortest way first."""
         self.clock = clock
         self.poller = Poller(broker.core, clock)
         self.memory = MemoryBudget(settings.request_memory_bytes_max)
@@ -55,6 +60,11 @@ class Listener:
         self._is_drained: asyncio.Event | None = None
         self._flush_due: list[Connection] = []
         broker.core.send_answers = self._flush_all
+
+    def serve_through(self, dispatch: Callable[[Broker, Call], None]) -> None:
+        """Have all requests taken to their handlers by somebody else: tests that want late or lost answers."""
+        self.dispatch = dispatch
+        self.take_plain = None
 
     # --- answers ---------------------------------------------------------------------------------------------
 
@@ -94,6 +104,7 @@ class Listener:
         assert self._sock is not None
         self._loop.add_reader(self._sock.fileno(), self._accept)
         self.poller.start()
+        self.take_plain = _plain_lane(self.broker)
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
 
     def _accept(self) -> None:
@@ -191,3 +202,12 @@ class Listener:
         for connection in list(self.connections):
             connection.close("the node stops")
         self.poller.close()
+
+
+def _plain_lane(broker: Broker) -> PlainTake | None:
+    """The shortest way for plain produce requests, where the compiled module is there."""
+    if not COMPILED:
+        return None
+    from anabranch.broker.plain_lane import PlainLane
+
+    return PlainLane(broker).take

@@ -57,7 +57,8 @@ class NodeThread:
     async def _start(self) -> None:
         node = AbandonedNode(self._settings, files=self._files)
         await node.start()
-        node.listener.dispatch = self._on_request
+        if self._on_request is not dispatch:
+            node.listener.serve_through(self._on_request)
         self.client = InProcessClient(node.broker)
         self.node = node
 

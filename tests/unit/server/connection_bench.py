@@ -57,6 +57,7 @@ class FakeListener:
         self.requests_max = 5
         self.response_bytes_max = 100_000
         self.requests_total = 0
+        self.take_plain = None
         self.core = FakeCore()
         self.broker = SimpleNamespace(core=self.core)
         self.poller = Poller(self.core, self.clock)

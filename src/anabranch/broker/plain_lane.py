@@ -1,0 +1,91 @@
+"""The plain lane: the shortest way for the commonest produce request, one uncompressed batch for one partition.
+
+The compiled module reads and checks such a frame in one go; what is left is to find the partition and queue the
+batch. Whatever is not plain (several partitions, compression, a topic that rewrites what it keeps, anything wrong at
+all) is not taken, and goes the general way through `handlers.produce`, which decides and explains. So the lane has
+no refusals of its own, and without the compiled module nobody misses it.
+"""
+
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+from anabranch.broker.append_queue import AppendJob
+from anabranch.broker.call import Call, Client
+from anabranch.broker.error_table import code_of
+from anabranch.broker.handlers.answers import message_of
+from anabranch.record._fast import PlainProduce, read_plain_produce
+from anabranch.wire.produce_fast import TOPIC_IDS_SINCE, PartitionAnswer, encode_produce_response
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+TopicKey = str | UUID
+KEYS_REMEMBERED_MAX = 10_000
+
+
+class PlainJob(PlainProduce):
+    """Call and append job in one, with all that is expected of either: see `Call` and `AppendJob`."""
+
+    __slots__ = ()
+
+    @property
+    def header(self) -> "PlainJob":
+        return self
+
+    def finished(self, job: AppendJob) -> None:
+        if self.error is None:
+            frame = self.answer(self.partition.log.start_offset)
+        else:
+            row: PartitionAnswer = (self.index, code_of(self.error), -1, -1, -1, message_of(self.error))
+            topics = [(_topic_key(self), [row])]
+            frame = encode_produce_response(self.api_version, self.correlation_id, topics)
+        self.client.answered(self, [frame])
+
+
+def _topic_key(produce: PlainProduce) -> TopicKey:
+    if produce.api_version >= TOPIC_IDS_SINCE:
+        return UUID(bytes=produce.topic)
+    return produce.topic.decode("ascii")
+
+
+class PlainLane:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker_id = broker.id
+        self._clock = broker.clock
+        self._core = broker.core
+        self._topics = broker.topics
+        self._keys: dict[bytes, TopicKey] = {}
+
+    def take(self, client: Client, view: memoryview, start: int, end: int) -> Call | None:
+        """The request in `view[start:end]`, queued; None: it has to go the general way."""
+        produce = read_plain_produce(PlainJob, view, start, end)
+        if produce is None:
+            return None
+        key = self._keys.get(produce.topic) or self._key(produce)
+        partition = self._topics.find_partition(key, produce.index)
+        if partition is None:
+            return None
+        settings = partition.settings
+        if (
+            not settings.keeps_plain_batches
+            or produce.size > settings.max_message_bytes
+            or produce.max_timestamp - self._clock.wall_ms() > settings.message_timestamp_after_max_ms
+            or partition.mode.writer() != self._broker_id
+            or partition.log.fenced
+        ):
+            return None
+        if produce.wait_safe:
+            if settings.min_insync_replicas > 1:
+                return None
+            produce.deadline_ms = self._clock.monotonic_ms() + max(0, produce.timeout_ms)
+        produce.client = client
+        produce.partition = partition
+        self._core.submit(cast(AppendJob, produce))
+        return cast(Call, produce)
+
+    def _key(self, produce: PlainProduce) -> TopicKey:
+        """Making an id of 16 bytes, or a name of ASCII, costs more than to remember it."""
+        if len(self._keys) >= KEYS_REMEMBERED_MAX:
+            self._keys.clear()
+        key = self._keys[produce.topic] = _topic_key(produce)
+        return key
