@@ -25,6 +25,10 @@ class Client(Protocol):
 
     def answered(self, call: "Call", pieces: list[Piece] | None) -> None: ...
 
+    def settled(self) -> None:
+        """A call has its `pieces` and `is_settled`: what `answered` does for it, where that was done already."""
+        ...
+
     def dropped(self, call: "Call", reason: str) -> None: ...
 
 

@@ -37,7 +37,7 @@ class BrokerCore:
         self.send_answers: Callable[[], None] = _nobody_listens
         """Set by the server: lets the answers of this turn leave, each connection's together."""
         self.is_turn_open = False
-        """The server reads, and will end the turn itself."""
+        """What is handed in now is seen to at the end of this turn."""
         self._is_turn_due = False
         self._woken: set[Partition] = set()
         self._unsynced: set[Partition] = set()
@@ -53,13 +53,19 @@ class BrokerCore:
 
     def turn(self) -> None:
         self._is_turn_due = False
-        if self.queue:
-            self._write()
-        self.send_answers()
-        if self._woken:
-            woken, self._woken = self._woken, set()
-            self.fetch_waits.wake(woken)
+        self.is_turn_open = True
+        try:
+            if self.queue:
+                self._write()
             self.send_answers()
+            if self._woken:
+                woken, self._woken = self._woken, set()
+                self.fetch_waits.wake(woken)
+                self.send_answers()
+        finally:
+            self.is_turn_open = False
+        if self.queue or self._woken:
+            self.schedule()  # Those who got their answers were held up by them, and have sent more.
 
     # --- writing ---------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ All methods run on the loop's thread.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from anabranch.broker.append_queue import AppendJob
@@ -24,11 +24,16 @@ from anabranch.errors import AnabranchError, FencedLogError, RequestTimedOutErro
 from anabranch.log.checkpoint import RecoveryMark
 from anabranch.log.log import Log
 from anabranch.record.batch import stamp
+from anabranch.record.form import COMPILED
 from anabranch.replication.mode import Appended, Effect, Flush, FlushFinished, Mode, Publish
 from anabranch.values import Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.fetch_wait import WaitingFetch
+
+place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
+if COMPILED:
+    from anabranch.record._fast import place_plain
 
 
 class Partition:
@@ -124,11 +129,13 @@ class Partition:
     def _place(
         self, jobs: list[AppendJob], now_ms: int
     ) -> tuple[
-        list[tuple[memoryview | bytearray, Offset, Offset, int]],
+        Sequence[tuple[memoryview | bytearray, Offset, Offset, int]],
         list[AppendJob],
         list[tuple[int, Producer | None]],
     ]:
         end = self.log.end_offset
+        if place_plain is not None and (placed := place_plain(jobs, end, self.generation)) is not None:
+            return placed, jobs, []
         batches = []
         accepted = []
         noted = []

@@ -39,7 +39,9 @@ class PlainJob(PlainProduce):
             row: PartitionAnswer = (self.index, code_of(self.error), -1, -1, -1, message_of(self.error))
             topics = [(_topic_key(self), [row])]
             frame = encode_produce_response(self.api_version, self.correlation_id, topics)
-        self.client.answered(self, [frame])
+        self.is_settled = True
+        self.pieces = (frame,)
+        self.client.settled()
 
 
 def _topic_key(produce: PlainProduce) -> TopicKey:

@@ -18,8 +18,7 @@ from anabranch.log.files import File, Files, write_fully
 from anabranch.log.index import IndexCache
 from anabranch.log.recovery import Opener, Recovered
 from anabranch.log.retention import Age, expired_count, is_expired
-from anabranch.log.rolling import Run, Stamped, fits, is_old, plan_runs
-from anabranch.log.scan import UNSUMMED_BYTES, Batch
+from anabranch.log.rolling import Run, Stamped, fits, is_old, noted, plan_runs
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
@@ -152,7 +151,7 @@ class Log:
                 self._roll_onto(created[base], base)
             if self._active.created_ms is None:
                 self._active.created_ms = now_ms
-            self._active.note_appended([_noted(batch) for batch in run])
+            self._active.note_appended(noted(run))
 
     def _write(self, runs: list[Run]) -> dict[Offset, File]:
         """Put all bytes into their files; nothing in memory changes yet, so that a failure has only files to
@@ -505,10 +504,6 @@ def _drop_ended(files: Files, folder: str, recovered: Recovered, start_offset: O
         files.sync_folder(folder)
         recovered.segments.clear()
         recovered.unsynced.clear()
-
-
-def _noted(batch: Stamped) -> Batch:
-    return len(batch[0]), batch[2], batch[3], bytes(batch[0][:UNSUMMED_BYTES])
 
 
 def _new_segment(files: Files, folder: str, base: Offset, config: LogConfig, cache: IndexCache) -> Segment:

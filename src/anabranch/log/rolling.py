@@ -4,11 +4,13 @@ Decides and touches no file. `Log` asks before it writes an append, so that a fa
 undo, and when housekeeping looks for segments that grew old in silence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from anabranch.log.files import Bytes
+from anabranch.log.scan import UNSUMMED_BYTES, Batch
 from anabranch.log.segment import Segment
 from anabranch.log.settings import SEGMENT_BYTES_MAX, LogConfig
+from anabranch.record.form import COMPILED
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
 from anabranch.values import Offset
 
@@ -77,3 +79,15 @@ def _segment_ms(config: LogConfig) -> int:
     if config.compacted:
         return min(config.segment_ms, config.compaction_lag_ms_max)
     return config.segment_ms
+
+
+def noted_pure(batches: Sequence[Stamped]) -> list[Batch]:
+    """What the segment's tail notes of batches that were written."""
+    return [
+        (len(data), last, timestamp, bytes(data[:UNSUMMED_BYTES])) for data, _, last, timestamp in batches
+    ]
+
+
+noted: Callable[[Sequence[Stamped]], list[Batch]] = noted_pure
+if COMPILED:
+    pass

@@ -5,6 +5,7 @@
     check_records   record_check.check_records_pure
     read_header     batch.read_header_pure
     check_batch     batch.check_batch_pure
+    noted           log.rolling.noted_pure
 
 `form` says which of the two runs; the same tests run over both, and some compare them with each other. What is wrong
 with refused bytes is said in one place: a function here that finds anything amiss asks its twin, which raises.
@@ -13,7 +14,7 @@ Bytes are read in place through the buffer protocol, by hand because that costs 
 never outside [0, length) whatever they say. From `_LONG_BYTES` on, other threads run meanwhile.
 """
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -44,6 +45,7 @@ crc32c_prepare()
 
 cdef enum:
     _LONG_BYTES = 65536  # Giving up the lock and taking it again costs as much as summing 2 KB.
+    _UNSUMMED_BYTES = 17
     _HEADER_BYTES = 61
     _LOG_OVERHEAD = 12
     _CHECKED_POSITION = 21
@@ -284,6 +286,22 @@ cdef inline uint64_t _big64(const unsigned char *at) noexcept nogil:
     return <uint64_t> _big32(at) << 32 | _big32(at + 4)
 
 
+# --- What a log notes of the batches it was given
+
+
+def noted(batches):
+    """(size, last offset, largest timestamp, first 17 bytes) of each (batch, base offset, last offset, timestamp)."""
+    cdef Py_buffer view
+    found = []
+    for batch in batches:
+        data, _, last_offset, max_timestamp = batch
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        head = PyBytes_FromStringAndSize(<const char *> view.buf, min(view.len, _UNSUMMED_BYTES))
+        found.append((view.len, last_offset, max_timestamp, head))
+        PyBuffer_Release(&view)
+    return found
+
+
 # --- A plain produce request: one uncompressed batch for one partition. It has no twin: what is not plain, and every
 # --- request in the pure form, goes the general way (`broker.handlers.produce`), which alone knows what may be wrong.
 
@@ -366,6 +384,32 @@ cdef class PlainProduce:
         memcpy(at + head_size, PyBytes_AS_STRING(self.topic), topic_size)
         memcpy(at + head_size + topic_size, tail, tail_size)
         return frame
+
+
+def place_plain(list jobs, int64_t base_offset, int32_t generation):
+    """Give batches of plain requests their places, as `broker.partition` does: stamped in place, and listed as
+    (batch, base offset, last offset, largest timestamp). None, and nothing is done, unless all of them are plain
+    and without an idempotent producer.
+    """
+    cdef PlainProduce job
+    cdef Py_buffer view
+    cdef unsigned char *at
+    for entry in jobs:
+        if not isinstance(entry, PlainProduce) or (<PlainProduce> entry).producer_id >= 0:
+            return None
+    placed = []
+    for entry in jobs:
+        job = <PlainProduce> entry
+        PyObject_GetBuffer(job.batch, &view, PyBUF_WRITABLE)
+        at = <unsigned char *> view.buf
+        _put64(at, base_offset)
+        _put32(at + 12, generation)
+        PyBuffer_Release(&view)
+        job.base_offset = base_offset
+        job.end_offset = base_offset + job.last_offset_delta + 1
+        placed.append((job.batch, base_offset, job.end_offset - 1, job.max_timestamp))
+        base_offset = job.end_offset
+    return placed
 
 
 def read_plain_produce(type kind, buffer, Py_ssize_t start, Py_ssize_t end):

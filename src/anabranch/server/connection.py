@@ -230,7 +230,7 @@ class Connection:
             self._is_known = True
             return True
         logger.info("%s speaks %s on the Kafka port", self.host, protocol)
-        self._out.put(held(foreign_answer(protocol)))
+        self._out.put([foreign_answer(protocol)])
         self._is_closing = True
         self._stop_reading()  # Or each further chunk would be answered with the same sentence.
         self.flush()
@@ -252,24 +252,17 @@ class Connection:
         self._is_held = self._must_hold()
 
     def _must_hold(self) -> bool:
-        if not self._calls and not self._out:
-            return self._wait_for_queue()
+        calls, out, listener = self._calls, self._out, self._listener
         return (
-            self._last_holds()
-            or len(self._calls) >= self._listener.requests_max
-            or self._out.bytes_held >= self._listener.response_bytes_max
-            or len(self._out) >= self._listener.requests_max
-            or self._wait_for_queue()
+            (bool(calls) and calls[-1].holds)
+            or len(calls) >= listener.requests_max
+            or out.bytes_held >= listener.response_bytes_max
+            or len(out) >= listener.requests_max
+            or (listener.broker.core.queue.is_full and self._wait_for_queue())
         )
 
-    def _last_holds(self) -> bool:
-        return bool(self._calls) and self._calls[-1].holds
-
     def _wait_for_queue(self) -> bool:
-        core = self._listener.broker.core
-        if not core.queue.is_full:
-            return False
-        core.when_relaxed(self._reconsider)
+        self._listener.broker.core.when_relaxed(self._reconsider)
         return True
 
     def _reconsider(self) -> None:
@@ -284,7 +277,6 @@ class Connection:
     # --- answering -------------------------------------------------------------------------------------------
 
     def answered(self, call: Call, pieces: list[Piece] | None) -> None:
-        """An answer is ready; it leaves at the end of this turn if its turn in the order has come."""
         assert not call.is_settled, "a request was answered twice"
         call.is_settled = True
         if self.is_closed:
@@ -294,6 +286,10 @@ class Connection:
             call.pieces = holding = []
             for piece in pieces:
                 holding.append(held(piece))
+        self.settled()
+
+    def settled(self) -> None:
+        """An answer is ready; it leaves at the end of this turn if its turn in the order has come."""
         if not self._is_flush_due:
             self._is_flush_due = True
             self._listener.flush_soon(self)
@@ -308,8 +304,7 @@ class Connection:
             return
         calls, out = self._calls, self._out
         while calls and calls[0].is_settled:
-            for piece in calls.popleft().pieces:
-                out.put(piece)
+            out.put(calls.popleft().pieces)
         self._send()
         if self._listener.memory.is_short:
             self.shrink()
@@ -317,13 +312,14 @@ class Connection:
             self._reconsider()
 
     def _send(self) -> None:
-        sent_before = self._out.bytes_sent
+        out = self._out
+        sent_before = out.bytes_sent
         try:
-            is_empty = self._out.send(self._sock)
+            is_empty = out.send(self._sock)
         except OSError as error:
             self.close(f"write failed: {error}")
             return
-        if is_empty or self._out.bytes_sent != sent_before:
+        if is_empty or out.bytes_sent != sent_before:
             self._last_write_ms = self._listener.poller.turn_ms
         if is_empty == self._is_writing:
             self._is_writing = not is_empty

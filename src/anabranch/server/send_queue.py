@@ -8,6 +8,7 @@ under it.
 import os
 import socket
 from collections import deque
+from collections.abc import Iterable
 from typing import cast
 
 from anabranch.broker.call import Piece
@@ -57,7 +58,7 @@ class SendQueue:
     def __init__(self) -> None:
         self._pieces: deque[Held] = deque()
         self.bytes_held = 0
-        """Bytes in memory; file slices do not count."""
+        """Bytes in memory that wait for the reader; file slices do not count."""
         self.bytes_sent = 0
         """Everything so far: it grows as long as the reader takes something."""
 
@@ -67,24 +68,27 @@ class SendQueue:
     def __len__(self) -> int:
         return len(self._pieces)
 
-    def put(self, piece: Held) -> None:
-        self._pieces.append(piece)
-        if not isinstance(piece, OpenSlice):
-            self.bytes_held += len(piece)
+    def put(self, pieces: Iterable[Held]) -> None:
+        self._pieces.extend(pieces)
 
     def send(self, sock: socket.socket) -> bool:
         """True: all is gone. False: go on when the socket is writable. Raises OSError when the peer is gone."""
+        pieces = self._pieces
         try:
-            while self._pieces:
-                if not (
-                    self._send_slice(sock)
-                    if isinstance(self._pieces[0], OpenSlice)
-                    else self._send_bytes(sock)
-                ):
-                    return False
+            while pieces:
+                first = pieces[0]
+                if isinstance(first, OpenSlice):
+                    is_gone = self._send_slice(sock, first)
+                elif len(pieces) == 1:
+                    is_gone = self._has_left([first], sock.send(first))
+                else:
+                    is_gone = self._send_bytes(sock)
+                if not is_gone:
+                    break
         except BlockingIOError:
-            return False
-        return True
+            pass
+        self.bytes_held = sum(len(piece) for piece in pieces if not isinstance(piece, OpenSlice))
+        return not pieces
 
     def _send_bytes(self, sock: socket.socket) -> bool:
         buffers: list[bytes | bytearray | memoryview] = []
@@ -96,9 +100,11 @@ class SendQueue:
             if len(buffers) == BUFFERS_PER_CALL_MAX:
                 break
             buffers.append(piece)
-        sent = sock.sendmsg(buffers, (), flags)
+        return self._has_left(buffers, sock.sendmsg(buffers, (), flags))
+
+    def _has_left(self, buffers: list[bytes | bytearray | memoryview], sent: int) -> bool:
+        """Drop what was sent of the first pieces; whether that was all of them."""
         self.bytes_sent += sent
-        self.bytes_held -= sent
         for buffer in buffers:
             if sent < len(buffer):
                 self._pieces[0] = memoryview(buffer)[sent:]
@@ -107,9 +113,7 @@ class SendQueue:
             self._pieces.popleft()
         return True
 
-    def _send_slice(self, sock: socket.socket) -> bool:
-        part = self._pieces[0]
-        assert isinstance(part, OpenSlice)
+    def _send_slice(self, sock: socket.socket, part: OpenSlice) -> bool:
         wanted = min(part.left, SENDFILE_BYTES_MAX)
         sent = os.sendfile(sock.fileno(), part.descriptor, part.position, wanted)
         if not sent:

@@ -155,5 +155,8 @@ class _FaultyClient:
         # The handler is done with the call; only the answer may still be called off.
         call.on_close = timer.cancel
 
+    def settled(self) -> None:
+        raise AssertionError("Only a connection takes the plain lane.")
+
     def dropped(self, call: Call, reason: str) -> None:
         self._client.dropped(call, reason)

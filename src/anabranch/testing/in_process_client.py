@@ -108,6 +108,9 @@ class InProcessClient:
         _, start = parse_response_header(frame, 0, len(frame), pending.api, pending.version)
         pending.settle(decode_response(pending.api, pending.version, frame, start, len(frame)), None)
 
+    def settled(self) -> None:
+        raise AssertionError("Only a connection takes the plain lane.")
+
     def dropped(self, call: Call, reason: str) -> None:
         pending = self._pending.pop(call, None)
         if pending is not None and not self._is_cut():

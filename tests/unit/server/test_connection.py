@@ -200,7 +200,7 @@ async def test_who_speaks_http_is_told_once_and_closed(peer: Peer) -> None:
 @with_peer
 async def test_foreigner_who_goes_on_talking_is_not_answered_again(peer: Peer) -> None:
     buffered = peer.connection._sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
-    peer.connection._out.put(memoryview(bytes(4 * buffered)))  # So that the goodbye has to wait.
+    peer.connection._out.put([memoryview(bytes(4 * buffered))])  # So that the goodbye has to wait.
     for _ in range(5):
         peer.send(b"GET / HTTP/1.1\r\n" * 10)
         await turn()

@@ -164,7 +164,7 @@ async def test_peer_that_gave_up_in_the_backlog_is_no_error_and_another_error_is
 async def test_close_gives_up_on_a_reader_that_takes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     _, listener = make()
     connection, sock = connect(listener)
-    connection._out.put(memoryview(bytes(10_000_000)))
+    connection._out.put([memoryview(bytes(10_000_000))])
     connection._send()
     await listener.close(0)
     assert connection.is_closed
@@ -176,7 +176,7 @@ async def test_close_gives_up_on_a_reader_that_takes_nothing(caplog: pytest.LogC
 async def test_close_ends_as_soon_as_the_last_connection_is_done() -> None:
     _, listener = make()
     connection, sock = connect(listener)
-    connection._out.put(memoryview(bytes(1_000_000)))
+    connection._out.put([memoryview(bytes(1_000_000))])
     connection._send()
     closing = asyncio.create_task(listener.close(60))
     while not closing.done():
