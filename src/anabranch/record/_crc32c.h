@@ -62,6 +62,7 @@ typedef struct {
 } crc32c_lanes;
 
 static const crc32c_lanes crc32c_widths[] = {
+    {16384, 0x1dc403cc, 0x5ae703ab},
     {4096, 0x82f89c77, 0x54a86326},
     {1024, 0x170076fa, 0xa51b6135},
     {256, 0xb9e02b86, 0xdd7e3b0c},
