@@ -103,7 +103,7 @@ class AppendQueue:
         groups, self._groups = self._groups, {}
         return groups
 
-    def release(self, job: AppendJob) -> None:
-        """The job is answered: its bytes no longer count."""
-        self.bytes_held -= job.size
+    def release(self, size: int) -> None:
+        """Jobs of that many bytes are answered: they no longer count."""
+        self.bytes_held -= size
         assert self.bytes_held >= 0, "an append job was released twice"

@@ -112,10 +112,10 @@ class BrokerCore:
                 self.finish(job)
 
     def finish(self, job: AppendJob) -> None:
-        """A job is settled: tell whoever asked, and let stalled connections read again if there is room."""
+        """A job is settled: tell whoever asked."""
         assert not job.is_finished, "an append job was answered twice"
         job.is_finished = True
-        self.queue.release(job)
+        self.queue.release(job.size)
         if job.error is None:
             self.bytes_in_total += job.size
         try:
@@ -123,7 +123,20 @@ class BrokerCore:
         except Exception:
             # Whoever asked cannot be told; the jobs beside this one still can.
             logger.exception("an append to %s could not be answered: this is a defect", job.partition.id)
-        if self._stalled and self.queue.is_relaxed:
+        if self._stalled:
+            self._relax()
+
+    def finished(self, jobs: list[AppendJob]) -> None:
+        """The same for many at once that were written well and have been answered."""
+        size = sum([job.size for job in jobs])
+        self.queue.release(size)
+        self.bytes_in_total += size
+        if self._stalled:
+            self._relax()
+
+    def _relax(self) -> None:
+        """Let stalled connections read again if there is room."""
+        if self.queue.is_relaxed:
             stalled, self._stalled = self._stalled, {}
             for resume in stalled:
                 self._loop.call_soon(resume)

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from anabranch.broker.fetch_wait import WaitingFetch
 
 place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
+finish_plain: Callable[[list[Any], int], list[Any] | None] | None = None
 if COMPILED:
-    from anabranch.record._fast import place_plain
+    from anabranch.record._fast import finish_plain, place_plain
 
 
 class Partition:
@@ -42,6 +43,7 @@ class Partition:
     __slots__ = (
         "_awaiting",
         "_finish",
+        "_finished",
         "_gone_because",
         "_on_publish",
         "_request_sync",
@@ -69,6 +71,7 @@ class Partition:
         request_sync: "Callable[[Partition], None]",
         on_publish: "Callable[[Partition], None]",
         finish: Callable[[AppendJob], None],
+        finished: Callable[[list[AppendJob]], None],
     ) -> None:
         self.id = partition_id
         self.topic_id = topic_id
@@ -85,6 +88,7 @@ class Partition:
         self._request_sync = request_sync
         self._on_publish = on_publish
         self._finish = finish
+        self._finished = finished
         self.settings = settings
 
     @property
@@ -161,12 +165,25 @@ class Partition:
         return batches, accepted, noted
 
     def _answer_or_await(self, jobs: list[AppendJob]) -> None:
+        safe = self.high_watermark
+        is_any_late = False
         for job in jobs:
             job.batch = None  # The bytes live in the connection's buffer, which is used again from here on.
-            if job.wait_safe and job.end_offset > self.high_watermark:
-                self._awaiting.append(job)
-            else:
-                self._finish(job)
+            if job.wait_safe and job.end_offset > safe:
+                is_any_late = True
+        if is_any_late:
+            self._awaiting.extend([job for job in jobs if job.wait_safe and job.end_offset > safe])
+            jobs = [job for job in jobs if not job.wait_safe or job.end_offset <= safe]
+        self._answer(jobs)
+
+    def _answer(self, jobs: list[AppendJob]) -> None:
+        if finish_plain is not None and (clients := finish_plain(jobs, self.log.start_offset)) is not None:
+            self._finished(jobs)
+            for client in clients:
+                client.settled()
+            return
+        for job in jobs:
+            self._finish(job)
 
     def synced(self, end: Offset, now_ms: int) -> None:
         self._carry_out(self.mode.step(FlushFinished(end), now_ms))
@@ -196,8 +213,11 @@ class Partition:
         assert end <= self.log.end_offset, "published beyond the end of the log"
         self.high_watermark = end
         awaiting = self._awaiting
-        while awaiting and awaiting[0].end_offset <= end:
-            self._finish(awaiting.popleft())
+        if awaiting and awaiting[0].end_offset <= end:
+            safe = []
+            while awaiting and awaiting[0].end_offset <= end:
+                safe.append(awaiting.popleft())
+            self._answer(safe)
         if self.waiting_fetches:
             self._on_publish(self)
 

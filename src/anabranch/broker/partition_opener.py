@@ -119,6 +119,7 @@ class PartitionOpener:
             request_sync=self._core.syncer.request,
             on_publish=self._core.wake_readers,
             finish=self._core.finish,
+            finished=self._core.finished,
         )
         self._restore_producers(partition, point)
         if not clean and not log.is_synced:

@@ -6,6 +6,7 @@ all) is not taken, and goes the general way through `handlers.produce`, which de
 no refusals of its own, and without the compiled module nobody misses it.
 """
 
+from collections import deque
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -56,34 +57,50 @@ class PlainLane:
         self._clock = broker.clock
         self._core = broker.core
         self._topics = broker.topics
+        self._frame_bytes_max = broker.settings.socket_request_max_bytes
         self._keys: dict[bytes, TopicKey] = {}
 
-    def take(self, client: Client, view: memoryview, start: int, end: int) -> Call | None:
-        """The request in `view[start:end]`, queued; None: it has to go the general way."""
-        produce = read_plain_produce(PlainJob, view, start, end)
-        if produce is None:
-            return None
+    def take(
+        self, client: Client, view: memoryview, start: int, end: int, calls: deque[Call], calls_max: int
+    ) -> int:
+        """Queues the plain requests in `view[start:end]`, and enters them into `calls`, until there is something
+        else or enough; answers where that is."""
+        now_ms = self._clock.wall_ms()
+        core = self._core
+        while len(calls) < calls_max and not core.queue.is_full:
+            produce = read_plain_produce(PlainJob, view, start, end)
+            if produce is None or not self._may_take(produce, now_ms):
+                break
+            start = produce.frame_end
+            produce.client = client
+            calls.append(cast(Call, produce))
+            core.submit(cast(AppendJob, produce))
+            if start == end:
+                break
+        return start
+
+    def _may_take(self, produce: PlainJob, now_ms: int) -> bool:
+        """Whether the partition is here and takes the batch as it is, as `handlers.produce` would find."""
         key = self._keys.get(produce.topic) or self._key(produce)
         partition = self._topics.find_partition(key, produce.index)
         if partition is None:
-            return None
+            return False
         settings = partition.settings
         if (
             not settings.keeps_plain_batches
             or produce.size > settings.max_message_bytes
-            or produce.max_timestamp - self._clock.wall_ms() > settings.message_timestamp_after_max_ms
+            or produce.size > self._frame_bytes_max
+            or produce.max_timestamp - now_ms > settings.message_timestamp_after_max_ms
             or partition.mode.writer() != self._broker_id
             or partition.log.fenced
         ):
-            return None
+            return False
         if produce.wait_safe:
             if settings.min_insync_replicas > 1:
-                return None
+                return False
             produce.deadline_ms = self._clock.monotonic_ms() + max(0, produce.timeout_ms)
-        produce.client = client
         produce.partition = partition
-        self._core.submit(cast(AppendJob, produce))
-        return cast(Call, produce)
+        return True
 
     def _key(self, produce: PlainProduce) -> TopicKey:
         """Making an id of 16 bytes, or a name of ASCII, costs more than to remember it."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log import names
 from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
-from anabranch.log.files import File, Files, write_fully
+from anabranch.log.files import Bytes, File, Files, write_fully
 from anabranch.log.index import IndexCache
 from anabranch.log.recovery import Opener, Recovered
 from anabranch.log.retention import Age, expired_count, is_expired
@@ -140,11 +140,13 @@ class Log:
             return
         active = self._active
         assert batches[0][1] >= active.published_offset, "offsets are given in order"
-        runs: list[Run] = (
-            [(None, batches)]
-            if fits(active, batches, self.config, now_ms)
-            else plan_runs(active, batches, self.config, now_ms)
-        )
+        buffers = [batch[0] for batch in batches]
+        size = sum([len(buffer) for buffer in buffers])
+        if fits(active, size, batches, self.config, now_ms):
+            self._write_on(active, buffers, size)
+            active.note_appended(noted(batches))
+            return
+        runs = plan_runs(active, batches, self.config, now_ms)
         created = self._write(runs)
         for base, run in runs:
             if base is not None:
@@ -152,6 +154,15 @@ class Log:
             if self._active.created_ms is None:
                 self._active.created_ms = now_ms
             self._active.note_appended(noted(run))
+
+    def _write_on(self, active: Segment, buffers: list[Bytes], size: int) -> None:
+        """The usual case: all of it goes to the end of the active segment, in one call."""
+        try:
+            if active.file.pwritev(buffers, active.published_bytes) != size:
+                write_fully(active.file, buffers, active.published_bytes)  # Which finds out why.
+        except OSError as error:
+            self._undo({})
+            raise self._unwritable(error) from error
 
     def _write(self, runs: list[Run]) -> dict[Offset, File]:
         """Put all bytes into their files; nothing in memory changes yet, so that a failure has only files to
@@ -166,8 +177,11 @@ class Log:
                 write_fully(file, [batch[0] for batch in run], position)
         except OSError as error:
             self._undo(created)
-            raise StorageError(f"{self.folder} took no write: {error.strerror or error}.") from error
+            raise self._unwritable(error) from error
         return created
+
+    def _unwritable(self, error: OSError) -> StorageError:
+        return StorageError(f"{self.folder} took no write: {error.strerror or error}.")
 
     def _undo(self, created: dict[Offset, File]) -> None:
         # Until these are synced too, a power cut may bring back what was taken back, next to what came later.

@@ -11,7 +11,7 @@ from anabranch.log.scan import UNSUMMED_BYTES, Batch
 from anabranch.log.segment import Segment
 from anabranch.log.settings import SEGMENT_BYTES_MAX, LogConfig
 from anabranch.record.form import COMPILED
-from anabranch.record.index_format import RELATIVE_OFFSET_MAX
+from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY_BYTES
 from anabranch.values import Offset
 
 Stamped = tuple[Bytes, Offset, Offset, int]
@@ -21,24 +21,29 @@ Run = tuple[Offset | None, Sequence[Stamped]]
 """Batches that go into one file: a new segment with this base offset, or the active one (None)."""
 
 
-def fits(active: Segment, batches: Sequence[Stamped], config: LogConfig, now_ms: int) -> bool:
-    """Whether all of the batches still go into the active segment, as nearly always: asked before `plan_runs`."""
-    tail = active.tail
+def fits(active: Segment, size: int, batches: Sequence[Stamped], config: LogConfig, now_ms: int) -> bool:
+    """Whether batches of `size` bytes still go into the active segment, as nearly always: the short answer.
+
+    False says only that `plan_runs` has to be asked.
+    """
+    tail, written = active.tail, active.published_bytes
     assert tail is not None
-    size, newest = active.published_bytes, -1
-    for data, _, _, timestamp in batches:
-        size += len(data)
-        if timestamp > newest:
-            newest = timestamp
-    return not (
-        not active.published_bytes  # Who begins a segment decides from when its age is counted.
-        or size > config.segment_bytes
-        or size > SEGMENT_BYTES_MAX
+    if (
+        not written  # Who begins a segment decides from when its age is counted.
+        or written + size > config.segment_bytes
+        or written + size > SEGMENT_BYTES_MAX
         or batches[-1][2] - active.base_offset > RELATIVE_OFFSET_MAX
-        or active.index_bytes_wanted > config.index_bytes_max
-        or is_old(active, config, now_ms)
-        or (tail.first_timestamp is not None and newest - tail.first_timestamp > _segment_ms(config))
-    )
+        or (len(tail.index) + 2) * TIME_ENTRY_BYTES > config.index_bytes_max  # The time index has no more entries.
+    ):
+        return False
+    segment_ms = config.segment_ms if not config.compacted else _segment_ms(config)
+    if active.created_ms is None or now_ms - active.created_ms > segment_ms or tail.first_timestamp is None:
+        return False
+    newest_allowed = tail.first_timestamp + segment_ms
+    for batch in batches:
+        if batch[3] > newest_allowed:
+            return False
+    return True
 
 
 def plan_runs(active: Segment, batches: Sequence[Stamped], config: LogConfig, now_ms: int) -> list[Run]:

@@ -21,6 +21,7 @@ class PlainProduce:
     index: int
     topic: bytes
     size: int
+    frame_end: int
     last_offset_delta: int
     max_timestamp: int
     producer_id: int
@@ -50,3 +51,4 @@ def read_plain_produce(kind: type[Plain], buffer: memoryview, start: int, end: i
 def place_plain(
     jobs: list[Any], base_offset: int, generation: int
 ) -> list[tuple[memoryview, Any, Any, int]] | None: ...
+def finish_plain(jobs: list[Any], log_start_offset: int) -> list[Any] | None: ...

@@ -45,6 +45,7 @@ crc32c_prepare()
 
 cdef enum:
     _LONG_BYTES = 65536  # Whoever takes the lock meanwhile may keep it for 5 ms: not worth it for less than this.
+    _SIZE_BYTES = 4
     _UNSUMMED_BYTES = 17
     _HEADER_BYTES = 61
     _LOG_OVERHEAD = 12
@@ -313,7 +314,7 @@ cdef class PlainProduce:
     cdef readonly int32_t correlation_id, last_offset_delta, base_sequence
     cdef readonly int16_t producer_epoch
     cdef readonly int64_t max_timestamp, producer_id
-    cdef readonly Py_ssize_t size
+    cdef readonly Py_ssize_t frame_end, size
     cdef readonly bytes topic
     """The topic's name, or from version 13 on the 16 bytes of its id."""
     cdef public object batch
@@ -339,51 +340,55 @@ cdef class PlainProduce:
 
     def answer(self, int64_t log_start_offset):
         """The whole frame that tells the producer of `base_offset`: size, header, body."""
-        cdef unsigned char head[32]
-        cdef unsigned char tail[48]
-        cdef unsigned char *at = head + 4
-        cdef Py_ssize_t head_size, tail_size, topic_size = len(self.topic)
-        at = _put32(at, self.correlation_id)
-        if self.api_version < 9:
-            at = _put32(at, 1)
-            at[0], at[1] = topic_size >> 8, topic_size
-            at += 2
-        else:
-            at[0], at[1] = 0, 2  # No tags; an array of one.
-            at += 2
-            if self.api_version < 13:
-                at = _put_unsigned(at, topic_size + 1)
-        head_size = at - head
-        at = tail
-        if self.api_version < 9:
-            at = _put32(at, 1)
-        else:
-            at[0] = 2
-            at += 1
-        at = _put32(at, self.index)
-        at[0] = at[1] = 0  # No error.
-        at = _put64(_put64(at + 2, self.base_offset), -1)
-        if self.api_version >= 5:
-            at = _put64(at, log_start_offset)
-        if self.api_version >= 9:
-            at[0], at[1], at[2], at[3] = 1, 0, 0, 0  # No record errors, no message, no tags, no tags of the topic.
-            at = _put32(at + 4, 0)
-            at[0] = 0
-            at += 1
-        else:
-            if self.api_version >= 8:
-                at = _put32(at, 0)
-                at[0] = at[1] = 255
-                at += 2
+        return _answer(self, log_start_offset)
+
+
+cdef bytes _answer(PlainProduce produce, int64_t log_start_offset):
+    cdef unsigned char head[32]
+    cdef unsigned char tail[48]
+    cdef unsigned char *at = head + 4
+    cdef Py_ssize_t head_size, tail_size, topic_size = len(produce.topic)
+    at = _put32(at, produce.correlation_id)
+    if produce.api_version < 9:
+        at = _put32(at, 1)
+        at[0], at[1] = topic_size >> 8, topic_size
+        at += 2
+    else:
+        at[0], at[1] = 0, 2  # No tags; an array of one.
+        at += 2
+        if produce.api_version < 13:
+            at = _put_unsigned(at, topic_size + 1)
+    head_size = at - head
+    at = tail
+    if produce.api_version < 9:
+        at = _put32(at, 1)
+    else:
+        at[0] = 2
+        at += 1
+    at = _put32(at, produce.index)
+    at[0] = at[1] = 0  # No error.
+    at = _put64(_put64(at + 2, produce.base_offset), -1)
+    if produce.api_version >= 5:
+        at = _put64(at, log_start_offset)
+    if produce.api_version >= 9:
+        at[0], at[1], at[2], at[3] = 1, 0, 0, 0  # No record errors, no message, no tags, no tags of the topic.
+        at = _put32(at + 4, 0)
+        at[0] = 0
+        at += 1
+    else:
+        if produce.api_version >= 8:
             at = _put32(at, 0)
-        tail_size = at - tail
-        _put32(head, head_size - 4 + topic_size + tail_size)
-        frame = PyBytes_FromStringAndSize(NULL, head_size + topic_size + tail_size)
-        at = <unsigned char *> PyBytes_AS_STRING(frame)
-        memcpy(at, head, head_size)
-        memcpy(at + head_size, PyBytes_AS_STRING(self.topic), topic_size)
-        memcpy(at + head_size + topic_size, tail, tail_size)
-        return frame
+            at[0] = at[1] = 255
+            at += 2
+        at = _put32(at, 0)
+    tail_size = at - tail
+    _put32(head, head_size - 4 + topic_size + tail_size)
+    frame = PyBytes_FromStringAndSize(NULL, head_size + topic_size + tail_size)
+    at = <unsigned char *> PyBytes_AS_STRING(frame)
+    memcpy(at, head, head_size)
+    memcpy(at + head_size, PyBytes_AS_STRING(produce.topic), topic_size)
+    memcpy(at + head_size + topic_size, tail, tail_size)
+    return frame
 
 
 def place_plain(list jobs, int64_t base_offset, int32_t generation):
@@ -413,19 +418,48 @@ def place_plain(list jobs, int64_t base_offset, int32_t generation):
 
 
 def read_plain_produce(type kind, buffer, Py_ssize_t start, Py_ssize_t end):
-    """The request whose frame is `buffer[start:end]`, its batch checked, as a `kind` of `PlainProduce`.
+    """The request whose frame begins at `start`, size and all, its batch checked, as a `kind` of `PlainProduce`.
 
-    None if it is not plain or anything is amiss: any doubt is left to the general way.
+    None if it is not plain, not whole before `end`, or anything is amiss: any doubt is left to the general way.
     """
     cdef Py_buffer view
+    cdef Py_ssize_t frame_end
     cdef PlainProduce produce = None
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
-        if 0 <= start <= end <= view.len:
-            produce = _plain_produce(kind, buffer, <const unsigned char *> view.buf, start, end)
+        if 0 <= start and start + _SIZE_BYTES <= end <= view.len:
+            frame_end = start + _SIZE_BYTES + <int32_t> _big32(<const unsigned char *> view.buf + start)
+            if start + _SIZE_BYTES < frame_end <= end:
+                produce = _plain_produce(
+                    kind, buffer, <const unsigned char *> view.buf, start + _SIZE_BYTES, frame_end
+                )
+                if produce is not None:
+                    produce.frame_end = frame_end
     finally:
         PyBuffer_Release(&view)
     return produce
+
+
+def finish_plain(list jobs, int64_t log_start_offset):
+    """Answer plain requests that are written and safe: each gets its frame, and those who asked are listed.
+
+    None, and nothing is done, unless all of them are plain.
+    """
+    cdef PlainProduce job
+    for entry in jobs:
+        if not isinstance(entry, PlainProduce):
+            return None
+    clients = []
+    client = None
+    for entry in jobs:
+        job = <PlainProduce> entry
+        assert not job.is_finished, "an append job was answered twice"
+        job.is_finished = job.is_settled = True
+        job.pieces = (_answer(job, log_start_offset),)
+        if job.client is not client:
+            client = job.client
+            clients.append(client)
+    return clients
 
 
 cdef PlainProduce _plain_produce(

@@ -190,6 +190,8 @@ class Connection:
         try:
             if not self._is_known and not self._recognise():
                 return
+            if self._listener.take_plain is not None and self._take_plain():
+                return
             frames = split_frames(buffer.view, buffer.start, buffer.end, self._listener.frame_bytes_max)
             for start, end in frames.spans:
                 buffer.start = end
@@ -236,19 +238,28 @@ class Connection:
         self.flush()
         return False
 
+    def _take_plain(self) -> bool:
+        """Let the lane have what is plain. Whether nothing is left to do for now."""
+        buffer, calls, listener = self._buffer, self._calls, self._listener
+        assert listener.take_plain is not None
+        start, open_before = buffer.start, len(calls)
+        buffer.start = listener.take_plain(self, buffer.view, start, buffer.end, calls, listener.requests_max)
+        if buffer.start == start:
+            return False
+        listener.requests_total += len(calls) - open_before
+        self._frame_ms_start = None
+        self._is_held = self._must_hold()
+        return self._is_held or buffer.start == buffer.end
+
     def _take_frame(self, start: int, end: int) -> None:
         self._frame_ms_start = None
         listener, view = self._listener, self._buffer.view
         listener.requests_total += 1
-        call = listener.take_plain(self, view, start, end) if listener.take_plain is not None else None
-        if call is not None:
-            self._calls.append(call)
-        else:
-            header, body = parse_request_header(view, start, end)
-            call = Call(self, header, view, body, end)
-            call.holds = header.api_key != ApiKey.PRODUCE
-            self._calls.append(call)
-            listener.dispatch(listener.broker, call)
+        header, body = parse_request_header(view, start, end)
+        call = Call(self, header, view, body, end)
+        call.holds = header.api_key != ApiKey.PRODUCE
+        self._calls.append(call)
+        listener.dispatch(listener.broker, call)
         self._is_held = self._must_hold()
 
     def _must_hold(self) -> bool:
@@ -305,7 +316,8 @@ class Connection:
         calls, out = self._calls, self._out
         while calls and calls[0].is_settled:
             out.put(calls.popleft().pieces)
-        self._send()
+        if out:
+            self._send()
         if self._listener.memory.is_short:
             self.shrink()
         if self._is_held:

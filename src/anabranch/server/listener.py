@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 
 from anabranch.broker.broker import Broker
@@ -31,7 +32,7 @@ FRAME_MS_MAX = 30_000
 FRAME_MS_MAX_IN_NEED = 3_000
 BUFFER_IDLE_MS_MAX = 10_000
 
-PlainTake = Callable[[Connection, memoryview, int, int], Call | None]
+PlainTake = Callable[[Connection, memoryview, int, int, deque[Call], int], int]
 
 
 class Listener:

@@ -159,11 +159,11 @@ def test_queue_counts_bytes_from_put_to_release() -> None:
         assert (bool(queue), queue.is_full, queue.is_relaxed) == (True, True, False)
         assert queue.take_all() == {partition: jobs}
         assert (bool(queue), queue.is_full) == (False, True)
-        queue.release(jobs[0])
+        queue.release(jobs[0].size)
         assert (queue.is_full, queue.is_relaxed) == (False, True)
-        queue.release(jobs[1])
+        queue.release(jobs[1].size)
         with pytest.raises(AssertionError, match="released twice"):
-            queue.release(jobs[1])
+            queue.release(jobs[1].size)
 
     body()
 
