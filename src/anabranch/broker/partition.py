@@ -47,13 +47,14 @@ class Partition:
         "_gone_because",
         "_on_publish",
         "_request_sync",
+        "_settings",
         "generation",
         "high_watermark",
         "id",
         "log",
         "mode",
+        "plain_limits",
         "producers",
-        "settings",
         "snapshot_offset",
         "topic_id",
         "upkeep",
@@ -89,7 +90,18 @@ class Partition:
         self._on_publish = on_publish
         self._finish = finish
         self._finished = finished
-        self.settings = settings
+        self._settings = settings
+        self.plain_limits = _plain_limits(settings)
+        """What a plain produce request must keep to (see `plain_lane`); None: none may go that way."""
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: TopicSettings) -> None:
+        self._settings = settings
+        self.plain_limits = _plain_limits(settings)
 
     @property
     def is_gone(self) -> bool:
@@ -230,7 +242,15 @@ class Partition:
     def abandon(self, error: AnabranchError) -> None:
         """The partition goes away (its topic is deleted, or the node stops): nobody may wait for it any longer."""
         self._gone_because = error
+        self.plain_limits = None
         awaiting, self._awaiting = self._awaiting, deque()
         self._fail(list(awaiting), error)
         if self.waiting_fetches:
             self._on_publish(self)
+
+
+def _plain_limits(settings: TopicSettings) -> tuple[int, int, int] | None:
+    """The largest batch, how far ahead of us a record's time may be, and how many copies acks=all needs."""
+    if not settings.keeps_plain_batches:
+        return None
+    return settings.max_message_bytes, settings.message_timestamp_after_max_ms, settings.min_insync_replicas

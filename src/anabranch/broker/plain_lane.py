@@ -14,14 +14,13 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.call import Call, Client
 from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import message_of
-from anabranch.record._fast import PlainProduce, read_plain_produce
+from anabranch.record._fast import PlainProduce, take_plain
 from anabranch.wire.produce_fast import TOPIC_IDS_SINCE, PartitionAnswer, encode_produce_response
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 TopicKey = str | UUID
-KEYS_REMEMBERED_MAX = 10_000
 
 
 class PlainJob(PlainProduce):
@@ -53,58 +52,24 @@ def _topic_key(produce: PlainProduce) -> TopicKey:
 
 class PlainLane:
     def __init__(self, broker: "Broker") -> None:
-        self._broker_id = broker.id
         self._clock = broker.clock
         self._core = broker.core
-        self._topics = broker.topics
-        self._frame_bytes_max = broker.settings.socket_request_max_bytes
-        self._keys: dict[bytes, TopicKey] = {}
+        self._routes = broker.topics.routes
 
     def take(
         self, client: Client, view: memoryview, start: int, end: int, calls: deque[Call], calls_max: int
     ) -> int:
         """Queues the plain requests in `view[start:end]`, and enters them into `calls`, until there is something
         else or enough; answers where that is."""
-        now_ms = self._clock.wall_ms()
         core = self._core
-        while len(calls) < calls_max and not core.queue.is_full:
-            produce = read_plain_produce(PlainJob, view, start, end)
-            if produce is None or not self._may_take(produce, now_ms):
-                break
-            start = produce.frame_end
-            produce.client = client
-            calls.append(cast(Call, produce))
-            core.submit(cast(AppendJob, produce))
-            if start == end:
-                break
+        if core.queue.is_full:
+            return start
+        now_ms, count_max = self._clock.wall_ms(), calls_max - len(calls)
+        jobs = take_plain(PlainJob, client, view, start, end, count_max, self._routes, now_ms)
+        for job in jobs:
+            if job.wait_safe:
+                job.deadline_ms = self._clock.monotonic_ms() + max(0, job.timeout_ms)
+            calls.append(cast(Call, job))
+            core.submit(cast(AppendJob, job))
+            start = job.frame_end
         return start
-
-    def _may_take(self, produce: PlainJob, now_ms: int) -> bool:
-        """Whether the partition is here and takes the batch as it is, as `handlers.produce` would find."""
-        key = self._keys.get(produce.topic) or self._key(produce)
-        partition = self._topics.find_partition(key, produce.index)
-        if partition is None:
-            return False
-        settings = partition.settings
-        if (
-            not settings.keeps_plain_batches
-            or produce.size > settings.max_message_bytes
-            or produce.size > self._frame_bytes_max
-            or produce.max_timestamp - now_ms > settings.message_timestamp_after_max_ms
-            or partition.mode.writer() != self._broker_id
-            or partition.log.fenced
-        ):
-            return False
-        if produce.wait_safe:
-            if settings.min_insync_replicas > 1:
-                return False
-            produce.deadline_ms = self._clock.monotonic_ms() + max(0, produce.timeout_ms)
-        produce.partition = partition
-        return True
-
-    def _key(self, produce: PlainProduce) -> TopicKey:
-        """Making an id of 16 bytes, or a name of ASCII, costs more than to remember it."""
-        if len(self._keys) >= KEYS_REMEMBERED_MAX:
-            self._keys.clear()
-        key = self._keys[produce.topic] = _topic_key(produce)
-        return key

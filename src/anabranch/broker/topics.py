@@ -75,6 +75,8 @@ class Topics:
         self._opener = opener
         self._folders = folders
         self._states: dict[TopicKey, TopicState] = {}
+        self.routes: dict[bytes, list[Partition]] = {}
+        """The partitions of each topic by the bytes that name it in a request: its name, or its id."""
 
     def open_all(self) -> None:
         """Open every topic the metadata log names. Raises StorageError."""
@@ -104,8 +106,9 @@ class Topics:
         self._core.workers.side_by_side([partition.log.sync for partition in unsynced])
 
     def _register(self, state: TopicState) -> None:
-        self._states[state.topic.name] = state
-        self._states[state.topic.topic_id] = state
+        topic = state.topic
+        self._states[topic.name] = self._states[topic.topic_id] = state
+        self.routes[topic.name.encode()] = self.routes[topic.topic_id.bytes] = state.partitions
 
     # --- looking up ------------------------------------------------------------------------------------------
 
@@ -271,6 +274,7 @@ class Topics:
                 raise InvalidTopicError(f"{name} is internal and cannot be deleted.")
             await self._metadata.commit(topic_removed_entry(name))
             del self._states[state.topic.name], self._states[state.topic.topic_id]
+            del self.routes[state.topic.name.encode()], self.routes[state.topic.topic_id.bytes]
             await self._discard(state.partitions)
 
     async def _discard(self, partitions: list[Partition]) -> None:

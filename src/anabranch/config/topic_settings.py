@@ -197,18 +197,6 @@ class TopicSettings:
     overrides: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """What the topic itself set, by dotted name; the rest are the node's defaults."""
 
-    keeps_plain_batches: bool = field(init=False, repr=False, compare=False)
-    """Whether an uncompressed batch is kept as it was sent, without a look at its records' keys and times."""
-
-    def __post_init__(self) -> None:
-        plain = (
-            not self.is_compacted
-            and not self.is_log_append_time
-            and self.compression_type in ("producer", "uncompressed")
-            and self.message_timestamp_before_max_ms == LONG_MAX
-        )
-        object.__setattr__(self, "keeps_plain_batches", plain)
-
     @classmethod
     def from_overrides(cls, node: NodeSettings, overrides: Mapping[str, str] | None = None) -> Self:
         overrides = overrides or {}
@@ -230,6 +218,16 @@ class TopicSettings:
     @property
     def is_log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
+
+    @property
+    def keeps_plain_batches(self) -> bool:
+        """Whether an uncompressed batch is kept as it was sent, without a look at its records' keys and times."""
+        return (
+            not self.is_compacted
+            and not self.is_log_append_time
+            and self.compression_type in ("producer", "uncompressed")
+            and self.message_timestamp_before_max_ms == LONG_MAX
+        )
 
     # --- for DescribeConfigs and AlterConfigs ---
 

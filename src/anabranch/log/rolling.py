@@ -33,17 +33,14 @@ def fits(active: Segment, size: int, batches: Sequence[Stamped], config: LogConf
         or written + size > config.segment_bytes
         or written + size > SEGMENT_BYTES_MAX
         or batches[-1][2] - active.base_offset > RELATIVE_OFFSET_MAX
-        or (len(tail.index) + 2) * TIME_ENTRY_BYTES > config.index_bytes_max  # The time index has no more entries.
+        or (len(tail.index) + 2) * TIME_ENTRY_BYTES
+        > config.index_bytes_max  # The time index has no more entries.
     ):
         return False
     segment_ms = config.segment_ms if not config.compacted else _segment_ms(config)
     if active.created_ms is None or now_ms - active.created_ms > segment_ms or tail.first_timestamp is None:
         return False
-    newest_allowed = tail.first_timestamp + segment_ms
-    for batch in batches:
-        if batch[3] > newest_allowed:
-            return False
-    return True
+    return max([batch[3] for batch in batches]) <= tail.first_timestamp + segment_ms
 
 
 def plan_runs(active: Segment, batches: Sequence[Stamped], config: LogConfig, now_ms: int) -> list[Run]:

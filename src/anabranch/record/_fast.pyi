@@ -52,3 +52,13 @@ def place_plain(
     jobs: list[Any], base_offset: int, generation: int
 ) -> list[tuple[memoryview, Any, Any, int]] | None: ...
 def finish_plain(jobs: list[Any], log_start_offset: int) -> list[Any] | None: ...
+def take_plain(
+    kind: type[Plain],
+    client: Any,
+    buffer: memoryview,
+    start: int,
+    end: int,
+    count_max: int,
+    routes: dict[bytes, list[Any]],
+    now_ms: int,
+) -> list[Plain]: ...

@@ -440,6 +440,43 @@ def read_plain_produce(type kind, buffer, Py_ssize_t start, Py_ssize_t end):
     return produce
 
 
+def take_plain(
+    type kind, client, buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count_max, dict routes, int64_t now_ms
+):
+    """The plain requests in `buffer[start:end]` that may be written as they are, in order, at most `count_max`.
+
+    `routes` has the partitions of a topic by its name or id; what a partition's topic allows is its `plain_limits`:
+    the largest batch, how far ahead of `now_ms` a record may be, how many copies acks=all needs; or None. The first
+    that is not plain, not whole or not allowed ends the list: it is left to the general way.
+    """
+    cdef PlainProduce produce
+    cdef int64_t bytes_max, ahead_ms_max, copies_min
+    cdef list partitions
+    taken = []
+    while start < end and len(taken) < count_max:
+        produce = read_plain_produce(kind, buffer, start, end)
+        if produce is None:
+            break
+        partitions = routes.get(produce.topic)
+        if partitions is None or not 0 <= produce.index < len(partitions):
+            break
+        produce.partition = partitions[produce.index]
+        limits = produce.partition.plain_limits
+        if limits is None:
+            break
+        bytes_max, ahead_ms_max, copies_min = limits
+        if (
+            produce.size > bytes_max
+            or produce.max_timestamp - now_ms > ahead_ms_max
+            or (produce.wait_safe and copies_min > 1)
+        ):
+            break
+        produce.client = client
+        taken.append(produce)
+        start = produce.frame_end
+    return taken
+
+
 def finish_plain(list jobs, int64_t log_start_offset):
     """Answer plain requests that are written and safe: each gets its frame, and those who asked are listed.
 

@@ -13,13 +13,14 @@ import logging
 import select
 import socket
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anabranch.broker.call import Call, Piece
 from anabranch.errors import AnabranchError
 from anabranch.server.poller import READ, WRITE
 from anabranch.server.receive_buffer import AT_ONCE_BYTES_MAX, ReceiveBuffer
-from anabranch.server.send_queue import SendQueue, held, let_go
+from anabranch.server.send_queue import Held, SendQueue, held, let_go
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.foreign import foreign_answer, foreign_protocol
 from anabranch.wire.frame import SIZE_BYTES, split_frames
@@ -37,6 +38,7 @@ FRAME_BYTES_PER_MS_MIN = 10
 """A frame that arrives more slowly than this, after a first grace, is not arriving but holding memory."""
 
 
+SHORT_ANSWER_BYTES_MAX = 4 * 1024
 GOODBYE_READS_MAX = 16
 """Somebody who never stops sending is not waited for."""
 
@@ -47,6 +49,7 @@ class Connection:
         self.local_address: tuple[str, int] = sock.getsockname()[:2]
         self.last_read_ms = listener.clock.monotonic_ms()
         self._listener = listener
+        self._core = listener.broker.core
         self._sock = sock
         self._buffer = ReceiveBuffer()
         self._last_write_ms = self.last_read_ms
@@ -269,11 +272,11 @@ class Connection:
             or len(calls) >= listener.requests_max
             or out.bytes_held >= listener.response_bytes_max
             or len(out) >= listener.requests_max
-            or (listener.broker.core.queue.is_full and self._wait_for_queue())
+            or (self._core.queue.is_full and self._wait_for_queue())
         )
 
     def _wait_for_queue(self) -> bool:
-        self._listener.broker.core.when_relaxed(self._reconsider)
+        self._core.when_relaxed(self._reconsider)
         return True
 
     def _reconsider(self) -> None:
@@ -303,7 +306,9 @@ class Connection:
         """An answer is ready; it leaves at the end of this turn if its turn in the order has come."""
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._listener.flush_soon(self)
+            self._listener.flush_due.append(self)
+            if not self._core.is_turn_open:
+                self._core.schedule()
 
     def dropped(self, call: Call, reason: str) -> None:
         self.close(reason)
@@ -314,14 +319,34 @@ class Connection:
         if self.is_closed:
             return
         calls, out = self._calls, self._out
-        while calls and calls[0].is_settled:
-            out.put(calls.popleft().pieces)
-        if out:
-            self._send()
+        if len(calls) == 1 and not out and calls[0].is_settled and self._send_alone(calls[0].pieces):
+            calls.clear()
+        else:
+            while calls and calls[0].is_settled:
+                out.put(calls.popleft().pieces)
+            if out or self._is_closing:
+                self._send()
         if self._listener.memory.is_short:
             self.shrink()
         if self._is_held:
             self._reconsider()
+
+    def _send_alone(self, pieces: Sequence[Held]) -> bool:
+        """The usual case: one short answer, and a socket that takes it at once. False: nothing was sent."""
+        if len(pieces) != 1 or self._is_closing:
+            return False
+        piece = pieces[0]
+        if type(piece) is not bytes or len(piece) > SHORT_ANSWER_BYTES_MAX:
+            return False
+        try:
+            sent = self._sock.send(piece)
+        except OSError:
+            return False  # The queue finds the same, and knows what to do.
+        self._last_write_ms = self._listener.poller.turn_ms
+        if sent < len(piece):
+            self._out.put([memoryview(piece)[sent:]])
+            self._send()
+        return True
 
     def _send(self) -> None:
         out = self._out

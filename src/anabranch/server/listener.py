@@ -19,7 +19,7 @@ from anabranch.broker.handlers import dispatch
 from anabranch.clock import Clock
 from anabranch.config import host_and_port
 from anabranch.record.form import COMPILED
-from anabranch.server.connection import Connection
+from anabranch.server.connection import FREE_BYTES, Connection
 from anabranch.server.memory_budget import MemoryBudget
 from anabranch.server.poller import Poller
 
@@ -59,7 +59,8 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_drained: asyncio.Event | None = None
-        self._flush_due: list[Connection] = []
+        self.flush_due: list[Connection] = []
+        """Who has answers that leave at the end of this turn."""
         broker.core.send_answers = self._flush_all
 
     def serve_through(self, dispatch: Callable[[Broker, Call], None]) -> None:
@@ -69,18 +70,15 @@ class Listener:
 
     # --- answers ---------------------------------------------------------------------------------------------
 
-    def flush_soon(self, connection: Connection) -> None:
-        """The connection has answers that leave at the end of this turn."""
-        self._flush_due.append(connection)
-        self.broker.core.schedule()
-
     def _flush_all(self) -> None:
-        if self._flush_due:
-            self.poller.turn_ms = self.clock.monotonic_ms()  # The turn may be one that no socket began.
-        while self._flush_due:
-            due, self._flush_due = self._flush_due, []
-            for connection in due:
-                connection.flush()
+        """Let the answers of this turn leave; some who got theirs had sent more, which may be answered too."""
+        due = self.flush_due
+        if not due:
+            return
+        self.poller.turn_ms = self.clock.monotonic_ms()  # The turn may be one that no socket began.
+        for connection in due:
+            connection.flush()
+        due.clear()
 
     # --- opening ---------------------------------------------------------------------------------------------
 
@@ -207,8 +205,8 @@ class Listener:
 
 def _plain_lane(broker: Broker) -> PlainTake | None:
     """The shortest way for plain produce requests, where the compiled module is there."""
-    if not COMPILED:
-        return None
+    if not COMPILED or broker.settings.socket_request_max_bytes < FREE_BYTES:
+        return None  # A frame that is too large may lie in the buffer already, and the lane would not notice.
     from anabranch.broker.plain_lane import PlainLane
 
     return PlainLane(broker).take

@@ -29,6 +29,7 @@ class FakeCore:
         self.queue = FakeQueue()
         self.is_turn_open = False
         self.send_answers: Callable[[], None] = lambda: None
+        self.schedule = lambda: asyncio.get_running_loop().call_soon(self.turn)
         self.on_turn: Callable[[], None] = lambda: None
         self.stalled: list[Callable[[], None]] = []
 
@@ -62,6 +63,8 @@ class FakeListener:
         self.broker = SimpleNamespace(core=self.core)
         self.poller = Poller(self.core, self.clock)
         self.poller.start()
+        self.flush_due: list[Connection] = []
+        self.core.send_answers = self.flush_all
         self.calls: list[Call] = []
         self.closed: list[str] = []
         self.failure: Exception | None = None
@@ -71,8 +74,10 @@ class FakeListener:
             raise self.failure
         self.calls.append(call)
 
-    def flush_soon(self, connection: Connection) -> None:
-        asyncio.get_running_loop().call_soon(connection.flush)
+    def flush_all(self) -> None:
+        for connection in self.flush_due:
+            connection.flush()
+        self.flush_due.clear()
 
     def forget(self, connection: Any, reason: str) -> None:
         self.closed.append(reason)
