@@ -166,6 +166,12 @@ class NodeSettings:
     socket_request_max_bytes: int = whole(
         104_857_600, "The largest request; a larger one closes the link.", low=1024
     )
+    socket_send_buffer_bytes: int = whole(
+        256 * 1024,
+        "The system's buffer of a socket we send on; -1: as large as the system lets it grow, which suits far "
+        "readers and costs near ones more.",
+        low=-1,
+    )
     request_memory_bytes_max: int = long(
         256 * MIB, "Bytes of requests held at once over all connections; beyond, sockets wait.", low=MIB
     )

@@ -54,6 +54,7 @@ class Listener:
         self.connections_total = 0
         self.connections_refused_total = 0
         self._connections_max = connections_max
+        self._send_buffer_bytes = settings.socket_send_buffer_bytes
         self._idle_ms_max = settings.connections_max_idle_ms
         self._sock: socket.socket | None = None
         self._loop = asyncio.get_running_loop()
@@ -141,6 +142,8 @@ class Listener:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._send_buffer_bytes > 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
             connection = Connection(self, sock, host)
         except OSError as error:  # Gone before it was welcomed.
             logger.debug("%s did not stay: %s", host, error)

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
-EVENTS_PER_TURN_MAX = 1024
+EVENTS_PER_TURN_MAX = 16
 """Those who come later have the next turn; nobody waits for more than this."""
 
 

@@ -6,6 +6,8 @@ since most connections say little, and grows as bytes arrive, never on the word 
 """
 
 SMALL_BYTES = 4 * 1024
+SEVERAL_BYTES_MAX = 64 * 1024
+"""Up to here there is room for the frames behind the first: who sends one of 16 KB soon sends the next."""
 AT_ONCE_BYTES_MAX = 1024 * 1024
 """Up to here a frame gets its room at once; a larger one gets it by doubling, as its bytes come in."""
 
@@ -40,8 +42,12 @@ class ReceiveBuffer:
 
     def capacity_for(self, frame_bytes: int) -> int:
         """How large the buffer should become for a frame of that size, given what has arrived."""
+        if frame_bytes <= SMALL_BYTES:
+            return SMALL_BYTES
+        if frame_bytes <= SEVERAL_BYTES_MAX:
+            return min(4 * frame_bytes, SEVERAL_BYTES_MAX)
         if frame_bytes <= AT_ONCE_BYTES_MAX:
-            return max(frame_bytes, SMALL_BYTES)
+            return frame_bytes
         return min(frame_bytes, max(AT_ONCE_BYTES_MAX, 2 * len(self)))
 
     def grow(self, capacity: int) -> None:

@@ -2,7 +2,12 @@
 
 import pytest
 
-from anabranch.server.receive_buffer import AT_ONCE_BYTES_MAX, SMALL_BYTES, ReceiveBuffer
+from anabranch.server.receive_buffer import (
+    AT_ONCE_BYTES_MAX,
+    SEVERAL_BYTES_MAX,
+    SMALL_BYTES,
+    ReceiveBuffer,
+)
 
 
 def filled(data: bytes, capacity: int = 16) -> ReceiveBuffer:
@@ -54,7 +59,9 @@ def test_buffer_full_to_the_last_byte_says_so() -> None:
     ("frame_bytes", "held", "capacity"),
     [
         (10, 0, SMALL_BYTES),
-        (SMALL_BYTES + 1, 0, SMALL_BYTES + 1),
+        (SMALL_BYTES + 1, 0, 4 * SMALL_BYTES + 4),
+        (SEVERAL_BYTES_MAX // 2, 0, SEVERAL_BYTES_MAX),
+        (SEVERAL_BYTES_MAX + 1, 0, SEVERAL_BYTES_MAX + 1),
         (AT_ONCE_BYTES_MAX, 0, AT_ONCE_BYTES_MAX),
         (100 * AT_ONCE_BYTES_MAX, 4, AT_ONCE_BYTES_MAX),
         (100 * AT_ONCE_BYTES_MAX, AT_ONCE_BYTES_MAX, 2 * AT_ONCE_BYTES_MAX),
