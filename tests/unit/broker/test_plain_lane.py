@@ -1,0 +1,304 @@
+"""The plain lane decides nothing of its own: whatever it takes ends as the general way would have ended it."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from anabranch.broker.call import Call
+from anabranch.broker.handlers import dispatch
+from anabranch.broker.partition import Partition
+from anabranch.errors import AnabranchError
+from anabranch.record.batch import read_header, seal
+from anabranch.record.builder import BatchBuilder
+from anabranch.record.compression import Codec
+from anabranch.record.form import COMPILED
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.codec import encode_request
+from anabranch.wire.header import parse_request_header, request_header
+from support.broker_bench import Bench, in_loop, turn
+from support.mutations import MUTATIONS
+
+pytestmark = pytest.mark.skipif(not COMPILED, reason="the lane is part of the compiled form")
+
+VERSIONS = range(3, 14)
+TOPIC_IDS_SINCE = 13
+
+
+class Client:
+    """Stands where a connection does, and keeps the frames of its answers."""
+
+    host = "test"
+    local_address = ("127.0.0.1", 9092)
+
+    def __init__(self) -> None:
+        self.calls: deque[Call] = deque()
+        self.frames: list[bytes] = []
+
+    def answered(self, call: Call, pieces: list[Any] | None) -> None:
+        self.frames.append(b"".join(pieces or ()))
+
+    def settled(self) -> None:
+        while self.calls and self.calls[0].is_settled:
+            self.frames.append(b"".join(self.calls.popleft().pieces))
+
+    def dropped(self, call: Call, reason: str) -> None:
+        self.frames.append(b"closed")
+
+
+def batch(
+    *values: bytes | None, key: bytes | None = None, time_ms: int | None = None, **fields: Any
+) -> bytes:
+    builder = BatchBuilder(**fields)
+    for number, value in enumerate(values or (b"v",)):
+        stamp_ms = (time_ms if time_ms is not None else 1_700_000_000_000) + number
+        builder.add(key, value, timestamp_ms=stamp_ms)
+    return bytes(builder.build())
+
+
+def frame(
+    records: bytes | None,
+    version: int = 9,
+    topic: str | UUID = "t",
+    index: int = 0,
+    acks: int = 1,
+    client_id: str | None = "client",
+) -> bytes:
+    named = {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}
+    body = {
+        "acks": acks,
+        "timeout_ms": 1000,
+        "topic_data": [{**named, "partition_data": [{"index": index, "records": records}]}],
+    }
+    content = request_header(ApiKey.PRODUCE, version, 7, client_id)
+    content += encode_request(ApiKey.PRODUCE, version, body)
+    return len(content).to_bytes(4, "big") + content
+
+
+async def by_lane(bench: Bench, data: bytes) -> tuple[list[bytes], int]:
+    """What the lane makes of these bytes: answers, and how many bytes it took."""
+    from anabranch.broker.plain_lane import PlainLane
+
+    client = Client()
+    view = memoryview(bytearray(data))
+    taken = PlainLane(bench.broker).take(client, view, 0, len(view), client.calls, 64)
+    await turn()
+    return client.frames, taken
+
+
+async def by_general_way(bench: Bench, data: bytes) -> list[bytes]:
+    client = Client()
+    view = memoryview(bytearray(data))
+    header, body = parse_request_header(view, 4, len(view))
+    call = Call(client, header, view, body, len(view))
+    try:
+        dispatch(bench.broker, call)
+    except AnabranchError:
+        return [b"closed"]
+    await turn()
+    return client.frames
+
+
+def contents(partition: Partition) -> bytes:
+    return partition.log.slice(partition.log.start_offset, 2**30, partition.log.end_offset).read()
+
+
+async def two_nodes(**overrides: str) -> list[Bench]:
+    benches = [Bench(flush="os"), Bench(flush="os")]
+    for bench in benches:
+        await bench.topic("t", 2, **overrides)
+    return benches
+
+
+def key_of(bench: Bench, version: int) -> str | UUID:
+    return bench.topics.known("t").topic.topic_id if version >= TOPIC_IDS_SINCE else "t"
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", VERSIONS)
+@in_loop
+async def test_answer_and_log_are_those_of_the_general_way(version: int, acks: int) -> None:
+    lane, general = await two_nodes()
+    for records in (
+        batch(),
+        batch(b"a", None, b"c" * 300),
+        batch(b"x", producer_id=5, producer_epoch=0, base_sequence=0),
+    ):
+        answers = []
+        frames, taken = await by_lane(lane, frame(records, version, key_of(lane, version), 1, acks))
+        assert taken, "the lane takes this"
+        answers.append(frames)
+        answers.append(
+            await by_general_way(general, frame(records, version, key_of(general, version), 1, acks))
+        )
+        if version >= TOPIC_IDS_SINCE:
+            ids = [bench.topics.known("t").topic.topic_id.bytes for bench in (lane, general)]
+            answers = [
+                [part.replace(topic_id, b"id") for part in each]
+                for each, topic_id in zip(answers, ids, strict=True)
+            ]
+        assert answers[0] == answers[1]
+        assert len(answers[0]) == 1
+    assert contents(lane.topics.partition("t", 1)) == contents(general.topics.partition("t", 1))
+    assert lane.topics.partition("t", 1).log.end_offset == 5
+
+
+@in_loop
+async def test_several_requests_in_one_buffer_are_taken_in_order() -> None:
+    bench, _ = await two_nodes()
+    data = frame(batch(b"a"), index=0) + frame(batch(b"b"), index=1) + frame(batch(b"c", b"d"), index=0)
+    frames, taken = await by_lane(bench, data + b"\0\0")
+    assert taken == len(data)
+    assert len(frames) == 3
+    assert [bench.topics.partition("t", index).log.end_offset for index in (0, 1)] == [3, 1]
+
+
+def wrong_crc() -> bytes:
+    spoiled = bytearray(batch(b"value"))
+    spoiled[-3] ^= 1
+    return bytes(spoiled)
+
+
+def resealed(change: Callable[[bytearray], None]) -> bytes:
+    changed = bytearray(batch(b"value", b"other"))
+    change(changed)
+    seal(changed)
+    return bytes(changed)
+
+
+def wrong_newest(data: bytearray) -> None:
+    data[35:43] = (5).to_bytes(8, "big")
+
+
+def wrong_delta(data: bytearray) -> None:
+    data[-1] ^= 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(batch(codec=Codec.GZIP)),
+        frame(wrong_crc()),
+        frame(resealed(wrong_newest)),
+        frame(resealed(wrong_delta)),
+        frame(None),
+        frame(b""),
+        frame(batch() + batch()),
+        frame(batch(), acks=0),
+        frame(batch(), acks=7),
+        frame(batch(), topic="unknown"),
+        frame(batch(), index=2),
+        frame(batch(), index=-1),
+        frame(batch(time_ms=2**62)),
+        frame(bytes(resealed(lambda data: data.__setitem__(7, 1)))),
+        frame(resealed(lambda data: data.__setitem__(22, 0x10))),
+        frame(resealed(lambda data: data.__setitem__(22, 0x20))),
+        frame(batch())[:-1],
+    ],
+)
+@in_loop
+async def test_what_is_not_plain_is_left_alone(data: bytes) -> None:
+    bench, _ = await two_nodes()
+    frames, taken = await by_lane(bench, data)
+    assert (frames, taken) == ([], 0)
+    assert not contents(bench.topics.partition("t", 0))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"cleanup_policy": "compact"},
+        {"message_timestamp_type": "LogAppendTime"},
+        {"compression_type": "gzip"},
+        {"message_timestamp_before_max_ms": "1000"},
+        {"max_message_bytes": "50"},
+    ],
+)
+@in_loop
+async def test_topic_that_wants_more_than_plain_batches_is_left_to_the_general_way(
+    overrides: dict[str, str],
+) -> None:
+    bench, _ = await two_nodes(**overrides)
+    assert await by_lane(bench, frame(batch())) == ([], 0)
+
+
+@in_loop
+async def test_copies_that_are_not_there_are_missed_by_the_general_way() -> None:
+    bench, _ = await two_nodes(min_insync_replicas="2")
+    assert (await by_lane(bench, frame(batch(), acks=-1)))[1] == 0
+    assert (await by_lane(bench, frame(batch(), acks=1)))[1] > 0
+
+
+@in_loop
+async def test_change_of_settings_counts_from_the_next_request_on() -> None:
+    bench, _ = await two_nodes()
+    await bench.topics.alter("t", lambda _: {"cleanup.policy": "compact"})
+    assert await by_lane(bench, frame(batch())) == ([], 0)
+
+
+@in_loop
+async def test_topic_that_is_deleted_and_made_again_is_found() -> None:
+    bench, _ = await two_nodes()
+    assert (await by_lane(bench, frame(batch())))[1]
+    await bench.topics.delete("t")
+    assert await by_lane(bench, frame(batch())) == ([], 0)
+    await bench.topic("t", 1)
+    assert (await by_lane(bench, frame(batch())))[1]
+    assert bench.topics.partition("t", 0).log.end_offset == 1
+
+
+@in_loop
+async def test_gap_of_an_idempotent_producer_is_refused_as_in_the_general_way() -> None:
+    lane, general = await two_nodes()
+    for sequence in (0, 5, 0):
+        data = frame(batch(b"x", producer_id=9, producer_epoch=1, base_sequence=sequence))
+        frames, taken = await by_lane(lane, data)
+        assert taken
+        assert frames == await by_general_way(general, data)
+
+
+@in_loop
+async def test_disk_that_takes_no_write_is_told_as_in_the_general_way() -> None:
+    lane, general = await two_nodes()
+    for bench in (lane, general):
+        assert (await by_general_way(bench, frame(batch())))[0]
+        bench.disk.capacity_bytes = 1
+    frames, taken = await by_lane(lane, frame(batch(b"x" * 500)))
+    assert taken
+    assert frames == await by_general_way(general, frame(batch(b"x" * 500)))
+    assert read_header(contents(lane.topics.partition("t", 0))).record_count == 1
+
+
+@pytest.mark.parametrize("version", [3, 7, 9, 12])
+def test_spoiled_requests_end_as_in_the_general_way(version: int) -> None:
+    """One seed, many frames; a failure prints which."""
+    seed = time.time_ns()
+    rng = Random(seed)
+
+    @in_loop
+    async def run() -> None:
+        lane, general = await two_nodes()
+        good = [
+            frame(batch(b"a", b"b"), version)[4:],
+            frame(batch(b"z" * 200, key=b"k"), version, index=1)[4:],
+        ]
+        taken_count = 0
+        for number in range(400):
+            spoiled = rng.choice(MUTATIONS)(rng, rng.choice(good), good)
+            data = len(spoiled).to_bytes(4, "big") + spoiled
+            frames, taken = await by_lane(lane, data)
+            if not taken:
+                continue
+            taken_count += 1
+            assert frames == await by_general_way(general, data), (seed, number, data.hex())
+        assert taken_count > 10, "the lane takes what is still good"
+        for index in (0, 1):
+            assert contents(lane.topics.partition("t", index)) == contents(
+                general.topics.partition("t", index)
+            ), seed
+
+    run()
