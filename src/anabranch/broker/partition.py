@@ -25,7 +25,7 @@ from anabranch.log.checkpoint import RecoveryMark
 from anabranch.log.log import Log
 from anabranch.record.batch import stamp
 from anabranch.record.form import COMPILED
-from anabranch.replication.mode import Appended, Effect, Flush, FlushFinished, Mode, Publish
+from anabranch.replication.mode import Appended, Effect, FlushFinished, Mode, Publish
 from anabranch.values import Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -215,11 +215,10 @@ class Partition:
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            match effect:
-                case Flush():
-                    self._request_sync(self)
-                case Publish(end):
-                    self._publish(end)
+            if isinstance(effect, Publish):
+                self._publish(effect.end)
+            else:
+                self._request_sync(self)
 
     def _publish(self, end: Offset) -> None:
         assert end <= self.log.end_offset, "published beyond the end of the log"

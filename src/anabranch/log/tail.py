@@ -47,8 +47,8 @@ class Tail:
             first = batches[0][2]
             self.first_timestamp = first if first >= 0 else None
         self.sums.note(position, batches)
-        positions = []
-        largest = self.max_timestamp
+        largest, lasts, positions = self.max_timestamp, self._recent_lasts, self._recent_positions
+        last = self.next_offset - 1
         for size, last, max_timestamp, _ in batches:
             if max_timestamp > largest:
                 self.max_timestamp = largest = max_timestamp
@@ -56,25 +56,13 @@ class Tail:
             if unindexed > interval:
                 self._index(last, position)
                 unindexed = 0
+            lasts.append(last)
             positions.append(position)
             position += size
             unindexed += size
         self.end_bytes, self._unindexed_bytes = position, unindexed
-        if batches:
-            self.next_offset = Offset(batches[-1][1] + 1)
-            self._remember(batches, positions)
-
-    def _remember(self, batches: Sequence[Batch], positions: list[int]) -> None:
-        """Keep where the newest batches are; `_recent_from` is the first offset of which this is known."""
-        lasts = [batch[1] for batch in batches[-RECENT_BATCHES_MAX - 1 :]]
-        if len(batches) > RECENT_BATCHES_MAX:
-            self._recent_from = lasts[0] + 1
-            self._recent_lasts = array("q", lasts[1:])
-            self._recent_positions = array("q", positions[-RECENT_BATCHES_MAX:])
-            return
-        self._recent_lasts.extend(lasts)
-        self._recent_positions.extend(positions)
-        if len(self._recent_lasts) > 2 * RECENT_BATCHES_MAX:
+        self.next_offset = Offset(last + 1)
+        if len(lasts) > 2 * RECENT_BATCHES_MAX:
             self._forget_older()
 
     def resume(
@@ -136,6 +124,7 @@ class Tail:
             self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def _forget_older(self) -> None:
+        """Keep where the newest batches are; `_recent_from` is the first offset of which this is known."""
         self._recent_from = self._recent_lasts[-RECENT_BATCHES_MAX - 1] + 1
         self._recent_lasts = self._recent_lasts[-RECENT_BATCHES_MAX:]
         self._recent_positions = self._recent_positions[-RECENT_BATCHES_MAX:]
