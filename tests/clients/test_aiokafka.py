@@ -113,7 +113,9 @@ async def _produce(
     bootstrap: str, topic: str, samples: Sequence[tuple[int, Sample]], **settings: Any
 ) -> list[Any]:
     """Sends the samples and returns where each was stored, in order."""
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5, **settings) as producer:
+    async with AIOKafkaProducer(
+        bootstrap_servers=bootstrap, linger_ms=5, **{"acks": "all", **settings}
+    ) as producer:
         futures = [
             await producer.send(topic, value, key, partition, timestamp_ms, list(headers))
             for partition, (key, value, headers, timestamp_ms) in samples

@@ -17,6 +17,7 @@ from anabranch.errors import (
     TransactionsUnsupportedError,
 )
 from anabranch.record.batch import (
+    CODEC_MASK,
     HEADER_BYTES,
     BatchHeader,
     check_batch,
@@ -62,6 +63,14 @@ def check_envelope(
         raise InvalidRecordError(
             f"A producer counts from 0, not from {header.base_offset}: offsets are ours."
         )
+    if header.attributes & ~CODEC_MASK:
+        _check_attributes(header, settings)
+    if not settings.is_log_append_time:
+        _check_newest(header.max_timestamp, settings, now_ms)
+    return header
+
+
+def _check_attributes(header: BatchHeader, settings: TopicSettings) -> None:
     if header.is_control:
         raise InvalidRecordError("Control batches are written by brokers only.")
     if header.has_delete_horizon:
@@ -70,11 +79,8 @@ def check_envelope(
         raise TransactionsUnsupportedError(
             "This version has no transactions: produce without a transactional id."
         )
-    if not settings.is_log_append_time:
-        if header.is_log_append_time:
-            raise InvalidTimestampError("Only a broker may say that records have their log append time.")
-        _check_newest(header.max_timestamp, settings, now_ms)
-    return header
+    if header.is_log_append_time and not settings.is_log_append_time:
+        raise InvalidTimestampError("Only a broker may say that records have their log append time.")
 
 
 def _check_single(view: memoryview, start: int, end: int) -> None:
@@ -112,10 +118,11 @@ def check_contents(
     batch: Batch, header: BatchHeader, settings: TopicSettings, now_ms: int, unpacked_bytes_max: int
 ) -> tuple[Batch, BatchHeader]:
     """The batch as the topic keeps it. `BatchTooLargeError`: it unpacks to more than was allowed."""
-    payload = payload_of(batch, unpacked_bytes_max)
-    delta = check_records(payload, header.record_count, keys_required=settings.is_compacted)
+    is_our_time = settings.is_log_append_time
+    payload = payload_of(batch, unpacked_bytes_max, header)
+    delta = check_records(payload, header.record_count, settings.is_compacted)
     newest_ms = wrapped_int64(header.base_timestamp + delta)
-    if not settings.is_log_append_time:
+    if not is_our_time:
         _check_newest(newest_ms, settings, now_ms)
         if settings.message_timestamp_before_max_ms < LONG_MAX:
             _check_oldest(batch, settings, now_ms, unpacked_bytes_max)
@@ -130,7 +137,7 @@ def check_contents(
                 f"Recompressed, the batch has {len(changed)} bytes; the topic's max.message.bytes is "
                 f"{settings.max_message_bytes}."
             )
-    if settings.is_log_append_time:
+    if is_our_time:
         changed = with_log_append_time(changed if changed is not None else batch, now_ms)
     elif newest_ms != header.max_timestamp:
         # Lookups by time and retention believe the header, and not every producer keeps it right.

@@ -188,12 +188,14 @@ def batch_spans(buffer: ByteBuffer, start: int = 0, end: int | None = None) -> I
         start = batch_end
 
 
-def payload_of(batch: ByteBuffer, bytes_max: int) -> bytes | memoryview:
+def payload_of(batch: ByteBuffer, bytes_max: int, header: BatchHeader | None = None) -> bytes | memoryview:
     """The records section of one whole batch, unpacked; `BatchTooLargeError` if that exceeds `bytes_max`.
 
-    Uncompressed records are a view of the batch: they take no memory and are not limited.
+    Uncompressed records are a view of the batch: they take no memory and are not limited. Who has read the header
+    hands it in.
     """
-    header = read_header(batch)
+    if header is None:
+        header = read_header(batch)
     if header.magic != MAGIC or header.size_bytes != len(batch):
         raise CorruptDataError(f"{len(batch)} bytes are not one whole batch of {header.size_bytes}.")
     packed = memoryview(batch)[HEADER_BYTES:]
