@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test coverage sim fuzz bench compat
+.PHONY: help setup run check test coverage sim fuzz bench bench-large compat
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -52,5 +52,16 @@ fuzz: $(STAMP) ## spoiled requests against a node: FUZZ_SECONDS=60, FUZZ_SEED re
 compat: $(STAMP) ## franz-go's own test suite against a node, scored by class
 	PYTHONPATH=tests $(BIN)/python tools/franz_go_suite.py $(CLASSES)
 
-bench: $(STAMP) ## how fast a node is there, and how little memory it needs
-	PYTHONPATH=tests $(BIN)/python bench/start.py $(ROUNDS)
+# What only measuring needs: installed once, when it is first asked for.
+BENCH_STAMP := $(VENV)/.bench-ready
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $(BENCH_STAMP)
+
+BENCH := PYTHONPATH=.:tests $(BIN)/python -m bench --rounds $(or $(ROUNDS),5) $(if $(FRESH),--fresh)
+
+bench: $(BENCH_STAMP) ## a node next to Apache Kafka: ROWS=small-1,fetch-1mb or all, ROUNDS=5, FRESH=1 forgets earlier rounds
+	$(BENCH) --rows $(or $(ROWS),quick)
+
+bench-large: $(BENCH_STAMP) ## the same with logs of 1, 5 and 10 GB; looks for room on the disk first
+	$(BENCH) --rows large
