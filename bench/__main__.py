@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from bench import report
+from bench.clients.programs import describe_rdkafka
 from bench.field import OURS, THEIRS, Field
 from bench.loads.raw import warm_up
 from bench.machine import describe_machine, describe_node, source_commit
@@ -28,6 +29,7 @@ from clients.registries import Unavailable, cache_folder, kafka_jars, program
 
 TREE = Path(__file__).parent.parent
 RESULTS = TREE / "bench" / "results"
+TELLING_ONLY = {"report.py", "plot.py", "figures.py", "profile.py", "__main__.py"}  # They change no round.
 ROUNDS = 5
 SECONDS = 2.0
 
@@ -60,10 +62,11 @@ def kafka_missing() -> str:
 
 def state_of(results: Path, seconds: float) -> State:
     key = {
-        "code": fingerprint([TREE / "src", TREE / "bench"]),
+        "code": fingerprint([TREE / "src", TREE / "bench"], TELLING_ONLY),
         "seconds of a round": str(seconds),
         "machine": describe_machine(),
         "node": describe_node(),
+        "librdkafka": describe_rdkafka(),
     }
     return State.load(results / "rounds.json", key)
 

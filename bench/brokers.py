@@ -38,6 +38,11 @@ def free_port() -> int:
         return port
 
 
+def with_its_parent() -> Sequence[str]:
+    """Words in front of a command whose process must not outlive this one, not even if this one is killed."""
+    return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+
+
 class Broker(ABC):
     """One broker process on a port and a folder of its own."""
 
@@ -73,7 +78,9 @@ class Broker(ABC):
 
     def start(self) -> None:
         with self._log_path.open("a") as log:
-            self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                [*with_its_parent(), *self.command()], stdout=subprocess.PIPE, stderr=log, text=True
+            )
         self.wait_until_ready()
 
     def stop(self) -> None:
@@ -223,9 +230,9 @@ group.initial.rebalance.delay.ms=0
 # Deleted topics leave the disk within half a second instead of a minute.
 log.segment.delete.delay.ms=200
 log.initial.task.delay.ms=500
-# A broker that was paused for another's turn is not taken for dead.
-broker.session.timeout.ms=3600000
 """
+# A broker that was paused for another's turn is not taken for dead. One that is killed and started again must be.
+KAFKA_PAUSABLE = "broker.session.timeout.ms=3600000\n"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
@@ -233,15 +240,16 @@ class Kafka(Broker):
     name = "kafka"
     version = KAFKA_VERSION
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_pausable: bool = False) -> None:
         super().__init__(folder)
+        self._is_pausable = is_pausable
         self._java = program("java", "default-jre-headless")
         self._jars = kafka_jars("kafka_2.13")
         self._properties = folder / "server.properties"
 
     def prepare(self) -> None:
         text = KAFKA_PROPERTIES.format(port=self.port, controller_port=free_port(), data=self.data_folder)
-        self._properties.write_text(text)
+        self._properties.write_text(text + (KAFKA_PAUSABLE if self._is_pausable else ""))
         form = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(self._properties)]
         done = subprocess.run(
             [self._java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", self._jars, *form],
@@ -254,7 +262,9 @@ class Kafka(Broker):
 
     def start(self) -> None:
         with self._log_path.open("a") as log:
-            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                [*with_its_parent(), *self.command()], stdout=log, stderr=log, text=True
+            )
         self.wait_until_ready()
 
     def command(self) -> Sequence[str]:

@@ -27,7 +27,8 @@ class Field:
         """The long-lived broker of this side, running, and alone."""
         self._pause_all(but=side)
         if side not in self._brokers:
-            broker = self._new(side, "long-lived", "os")
+            folder = self.folder / f"{side}-long-lived"
+            broker = Ours(folder) if side == OURS else Kafka(folder, is_pausable=True)
             self._brokers[side] = broker  # Known before it runs: an interrupted start is cleaned up too.
             broker.prepare()
             broker.start()
@@ -39,7 +40,8 @@ class Field:
     def fresh(self, side: str, flush: str = "os") -> Iterator[Broker]:
         """A broker of its own on an empty folder, prepared but not started; gone after the block."""
         self._pause_all()
-        broker = self._new(side, "fresh", flush)
+        folder = self.folder / f"{side}-fresh"
+        broker = Ours(folder, flush) if side == OURS else Kafka(folder)
         try:
             broker.prepare()
             yield broker
@@ -50,10 +52,6 @@ class Field:
         for broker in self._brokers.values():
             broker.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _new(self, side: str, kind: str, flush: str) -> Broker:
-        folder = self.folder / f"{side}-{kind}"
-        return Ours(folder, flush) if side == OURS else Kafka(folder)
 
     def _pause_all(self, but: str = "") -> None:
         for side, broker in self._brokers.items():

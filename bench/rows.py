@@ -4,12 +4,17 @@ A row's id is what `make bench ROWS=...` takes, as is the name of a set: quick (
 large) and large.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bench.clients.programs import Client, Java, Rdkafka
 from bench.field import OURS, THEIRS
-from bench.figures import Bar
+from bench.figures import LIMIT, Bar
 from bench.loads import Load
+from bench.loads.clients import Clients, ManyTopics
+from bench.loads.flush import Batched, Single
+from bench.loads.growth import LogGrowth
+from bench.loads.life import Fixture, LoadedMemory, Restart, Start
 from bench.loads.raw import Fetch, Latency, Produce
 
 QUICK, MORE, LARGE = "quick", "more", "large"
@@ -112,7 +117,133 @@ LATENCY_ROWS = (
     ),
 )
 
-ROWS: Sequence[Row] = (*SMALL_ROWS, *LARGE_ROWS, *LATENCY_ROWS)
+CLIENT = ("records_per_s", "consumed_per_s", "cpu_us_per_record", "consume_cpu_us_per_record")
+CLIENT_BARS = {"records_per_s": Bar(1.0, 1.5), "consumed_per_s": Bar(1.0, 1.5)}
+
+
+def _client_rows(id: str, name: str, client: Client, small_records: int) -> Iterator[Row]:
+    """A client's rows: 100 B and 1 KB, without compression and with lz4."""
+    for size, record_bytes, records in (("100b", 100, small_records), ("1kb", 1000, small_records // 5)):
+        for codec in ("none", "lz4"):
+            yield Row(
+                f"{id}-{size}" + ("" if codec == "none" else f"-{codec}"),
+                f"{name}, {record_bytes:,} B, compression {codec}",
+                Clients(client, records, record_bytes, codec),
+                CLIENT,
+                CLIENT_BARS,
+                set=QUICK if codec == "none" and size == "1kb" else MORE,
+            )
+
+
+CLIENT_ROWS = (
+    *_client_rows("rdkafka", "librdkafka", Rdkafka(), 2_000_000),
+    *_client_rows("java", "Java clients", Java(), 2_500_000),
+    Row(
+        "topics-50x20",
+        "50 topics x 20 partitions, one librdkafka producer and one consumer together",
+        ManyTopics(topics=50, partitions=20, records=500_000, record_bytes=100),
+        ("records_per_s", "through_per_s", "cpu_us_per_record"),
+        set=MORE,
+    ),
+)
+
+OURS_ONLY = (OURS,)
+LIFE_ROWS = (
+    Row(
+        "start",
+        "start on an empty folder, then a second of rest",
+        Start(),
+        ("start_s", "idle_mb"),
+        {"start_s": Bar(0.5, 0.25, LIMIT), "idle_mb": Bar(80, 45, LIMIT)},
+    ),
+    Row("memory", "memory of a new process after a mixed load", LoadedMemory(), ("loaded_mb",), set=MORE),
+    Row("fixture", "the broker of the pytest plugin", Fixture(), ("ready_s",), sides=OURS_ONLY, set=MORE),
+    Row(
+        "restart-100mb-1",
+        "restart after kill -9, 100 MB of 1 x 100 B",
+        Restart(1),
+        ("restart_s",),
+        sides=OURS_ONLY,
+        set=MORE,
+    ),
+    Row(
+        "restart-100mb-100",
+        "restart after kill -9, 100 MB of 100 x 100 B",
+        Restart(100),
+        ("restart_s",),
+        sides=OURS_ONLY,
+        set=MORE,
+    ),
+)
+
+PARTITION_COUNTS = (1, 100, 1000, 5000)
+PARTITION_ROWS = tuple(
+    Row(
+        f"partitions-{count}",
+        f"batch of 1 x 100 B, 10 connections, {count:,} partitions in turn",
+        Produce(connections=10, partitions=count),
+        SMALL,
+        {"cpu_us_per_request": Bar(1.3, 1.1, "partitions-1")} if count == max(PARTITION_COUNTS) else {},
+        set=MORE,
+    )
+    for count in PARTITION_COUNTS
+)
+
+FLUSH_ROWS = (
+    Row(
+        "always-batched",
+        "flush=always: librdkafka, 1 KiB, acks=all",
+        Batched(),
+        ("records_per_s",),
+        {"records_per_s": Bar(100_000, None, LIMIT)},
+        OURS_ONLY,
+    ),
+    Row(
+        "always-single",
+        "flush=always: one record at a time, acks=all",
+        Single(),
+        ("times_disk", "p50_us", "p99_us", "disk_p50_us", "cpu_us_per_request"),
+        {"times_disk": Bar(1.5, None, LIMIT)},
+        OURS_ONLY,
+    ),
+)
+
+GROWTH = (
+    "append_mb_per_s",
+    "append_cpu_s_per_gb",
+    "end_fetch_p50_us",
+    "end_fetch_cpu_us",
+    "middle_fetch_p50_us",
+    "middle_fetch_cpu_us",
+    "restart_s",
+)
+GROWTH_BARS = {
+    "middle_fetch_p50_us": Bar(1.2, None, "log-1gb"),
+    "middle_fetch_cpu_us": Bar(1.2, None, "log-1gb"),
+    "restart_s": Bar(2.0, 1.0, LIMIT),
+}
+GROWTH_ROWS = tuple(
+    Row(
+        f"log-{size}gb",
+        f"a partition of {size} GB",
+        LogGrowth(size),
+        GROWTH,
+        GROWTH_BARS if size == 10 else {},
+        set=LARGE,
+    )
+    for size in (1, 5, 10)
+)
+
+ROWS: Sequence[Row] = (
+    *SMALL_ROWS,
+    *LARGE_ROWS,
+    *LATENCY_ROWS,
+    *CLIENT_ROWS,
+    *LIFE_ROWS,
+    *PARTITION_ROWS,
+    *FLUSH_ROWS,
+    *GROWTH_ROWS,
+)
 SETS: Mapping[str, Sequence[str]] = {"quick": (QUICK,), "all": (QUICK, MORE), "large": (LARGE,)}
 
 

@@ -1,5 +1,6 @@
 """Takes turns: ours, Kafka, ours, Kafka, row by row, and keeps every round as soon as it is measured."""
 
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from bench.figures import FIGURES
 from bench.loads import Turn
 from bench.rows import Row
 from bench.state import State
+from clients.registries import Unavailable
 
 
 def say(text: str) -> None:
@@ -25,12 +27,13 @@ class Runner:
         self._seconds = seconds
         self._warm: set[tuple[str, str]] = set()
         self.failures: dict[str, str] = {}
+        self.skipped: dict[str, str] = {}
 
     def run(self, rows: Sequence[Row]) -> None:
         for row in rows:
             say(f"{row.id}: {row.title}")
             for number in range(self._rounds):
-                if row.id not in self.failures:
+                if row.id not in self.failures and row.id not in self.skipped:
                     self._round(row, number)
 
     def _round(self, row: Row, number: int) -> None:
@@ -39,7 +42,11 @@ class Runner:
                 continue
             try:
                 self._turn(row, side, number)
-            except (RuntimeError, OSError, AssertionError) as error:
+            except Unavailable as reason:
+                self.skipped[row.id] = str(reason)
+                say(f"  skipped: {reason}")
+                return
+            except (RuntimeError, OSError, AssertionError, subprocess.TimeoutExpired) as error:
                 # One load that cannot be run must not cost the figures of all the others; it is told at the end.
                 self.failures[row.id] = f"{side}: {error}"
                 say(f"  {side} failed: {error}")

@@ -63,8 +63,12 @@ class Produce:
         return throughput_figures(answer, cpu)
 
     def warm_up(self, turn: Turn, broker: Broker) -> None:
+        if self.partitions > 1:
+            self.generate(
+                broker, SECONDS_MAX, 2 * self.partitions
+            )  # The first write to each opens its files.
         requests = self.requests if turn.is_first else self.requests // 10
-        self.generate(broker, SECONDS_MAX if requests else turn.warm_up_seconds, requests)
+        self.generate(broker, turn.warm_up_seconds, requests)
 
     def generate(self, broker: Broker, seconds: float, requests: int | None = None) -> dict[str, Any]:
         count = self.requests if requests is None else requests

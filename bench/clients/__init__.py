@@ -1,0 +1,1 @@
+"""Real clients as programs of their own: each takes the same words and answers with one line of JSON."""
