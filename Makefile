@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test coverage sim fuzz bench bench-large compat
+.PHONY: help setup run check test coverage sim fuzz bench bench-large profile compat
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,3 +65,6 @@ bench: $(BENCH_STAMP) ## a node next to Apache Kafka: ROWS=small-1,fetch-1mb or 
 
 bench-large: $(BENCH_STAMP) ## the same with logs of 1, 5 and 10 GB; looks for room on the disk first
 	$(BENCH) --rows large
+
+profile: $(BENCH_STAMP) ## where a node's time goes, as a flame graph: make profile LOAD=small-1
+	PYTHONPATH=.:tests $(BIN)/python -m bench.profile $(or $(LOAD),small-1)

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-CLOSING_BRACKET_TO_USER_TIME = 12
+USER_TIME, SYSTEM_TIME = 11, 12  # Among the fields that follow the name in /proc/PID/stat.
 
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of all threads of a process, those that have ended too."""
+    fields = _stat_fields(pid)
+    return (int(fields[USER_TIME]) + int(fields[SYSTEM_TIME])) / TICKS_PER_SECOND
+
+
+def system_seconds(pid: int) -> float:
+    """The part of it that was spent in the kernel."""
+    return int(_stat_fields(pid)[SYSTEM_TIME]) / TICKS_PER_SECOND
+
+
+def _stat_fields(pid: int) -> list[str]:
     stat = Path(f"/proc/{pid}/stat").read_text()
-    # The name of the program may hold blanks and brackets: what counts comes after the last bracket.
-    fields = stat[stat.rindex(")") + 1 :].split()
-    user_ticks, system_ticks = fields[CLOSING_BRACKET_TO_USER_TIME - 1 : CLOSING_BRACKET_TO_USER_TIME + 1]
-    return (int(user_ticks) + int(system_ticks)) / TICKS_PER_SECOND
+    return stat[stat.rindex(")") + 1 :].split()  # The name of the program may hold blanks and brackets.
 
 
 def resident_mb(pid: int) -> float:

@@ -11,6 +11,9 @@ from bench.loads import Turn
 from bench.rows import Row
 from bench.state import State
 from clients.registries import Unavailable
+from support.raw_client import ClosedByBroker
+
+FAILURES = (RuntimeError, OSError, AssertionError, subprocess.TimeoutExpired, ClosedByBroker)
 
 
 def say(text: str) -> None:
@@ -46,7 +49,7 @@ class Runner:
                 self.skipped[row.id] = str(reason)
                 say(f"  skipped: {reason}")
                 return
-            except (RuntimeError, OSError, AssertionError, subprocess.TimeoutExpired) as error:
+            except FAILURES as error:
                 # One load that cannot be run must not cost the figures of all the others; it is told at the end.
                 self.failures[row.id] = f"{side}: {error}"
                 say(f"  {side} failed: {error}")

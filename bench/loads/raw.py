@@ -1,7 +1,7 @@
 """Loads of the raw generator: produce, fetch, and latency at a fixed rate."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from bench.brokers import Broker
 from bench.loads import Cpu, Figures, Turn, cpu_of
@@ -25,6 +25,17 @@ def run_unchecked(mode: str, broker: Broker, *flags: str, **options: float | str
     for name, value in {"topic": TOPIC, **options}.items():
         words += [f"--{name.replace('_', '-')}", str(value)]
     return run_json([*words, *flags])
+
+
+class RawLoad(Protocol):
+    """What can be kept up for any time: what `make profile` looks into."""
+
+    @property
+    def partitions(self) -> int: ...
+
+    def fill(self, broker: Broker) -> None: ...
+
+    def sustain(self, broker: Broker, seconds: float) -> dict[str, Any]: ...
 
 
 def throughput_figures(answer: dict[str, Any], cpu: Cpu) -> Figures:
@@ -70,6 +81,12 @@ class Produce:
         requests = self.requests if turn.is_first else self.requests // 10
         self.generate(broker, turn.warm_up_seconds, requests)
 
+    def fill(self, broker: Broker) -> None:
+        """Nothing has to be there."""
+
+    def sustain(self, broker: Broker, seconds: float) -> dict[str, Any]:
+        return self.generate(broker, seconds, 0)
+
     def generate(self, broker: Broker, seconds: float, requests: int | None = None) -> dict[str, Any]:
         count = self.requests if requests is None else requests
         return run_load(
@@ -98,24 +115,28 @@ class Fetch:
 
     connections: int = 1
     fill_requests: int = 400
+    partitions: int = 1
 
     def run(self, turn: Turn) -> Figures:
         broker = turn.broker()
         with broker.topics([TOPIC]):
-            run_load(
-                "produce",
-                broker,
-                records=FETCH_RECORDS,
-                record_bytes=FETCH_RECORD_BYTES,
-                requests=self.fill_requests,
-                seconds=SECONDS_MAX,
-            )
-            self.generate(broker, turn.warm_up_seconds)
+            self.fill(broker)
+            self.sustain(broker, turn.warm_up_seconds)
             with cpu_of(broker) as cpu:
-                answer = self.generate(broker, turn.seconds)
+                answer = self.sustain(broker, turn.seconds)
         return throughput_figures(answer, cpu)
 
-    def generate(self, broker: Broker, seconds: float) -> dict[str, Any]:
+    def fill(self, broker: Broker) -> None:
+        run_load(
+            "produce",
+            broker,
+            records=FETCH_RECORDS,
+            record_bytes=FETCH_RECORD_BYTES,
+            requests=self.fill_requests,
+            seconds=SECONDS_MAX,
+        )
+
+    def sustain(self, broker: Broker, seconds: float) -> dict[str, Any]:
         return run_load(
             "fetch", broker, connections=self.connections, fetch_bytes=FETCH_BYTES, seconds=seconds
         )
@@ -132,16 +153,23 @@ class Latency:
     rate: int = 1000
     record_bytes: int = 100
     seconds: float = 5.0
+    partitions: int = 1
 
     def run(self, turn: Turn) -> Figures:
         broker = turn.broker()
         with broker.topics([TOPIC]), cpu_of(broker) as cpu:
-            answer = self.generate(broker, self.seconds, turn.warm_up_seconds)
+            answer = self._generate(broker, self.seconds, turn.warm_up_seconds)
         figures = {name: value for name, value in answer.items() if name.endswith("_us")}
         ticks = self.rate * (self.seconds + turn.warm_up_seconds)
         return {**figures, "cpu_us_per_request": cpu.seconds / ticks * 1e6}
 
-    def generate(self, broker: Broker, seconds: float, warm_up_seconds: float = 0.0) -> dict[str, Any]:
+    def fill(self, broker: Broker) -> None:
+        """Nothing has to be there."""
+
+    def sustain(self, broker: Broker, seconds: float) -> dict[str, Any]:
+        return self._generate(broker, seconds, 0.0)
+
+    def _generate(self, broker: Broker, seconds: float, warm_up_seconds: float) -> dict[str, Any]:
         return run_load(
             "latency",
             broker,
