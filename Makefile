@@ -60,7 +60,7 @@ $(BENCH_STAMP): $(STAMP)
 
 BENCH := PYTHONPATH=.:tests $(BIN)/python -m bench --rounds $(or $(ROUNDS),5) $(if $(FRESH),--fresh)
 
-bench: $(BENCH_STAMP) ## a node next to Apache Kafka: ROWS=small-1,fetch-1mb or all, ROUNDS=5, FRESH=1 forgets earlier rounds
+bench: $(BENCH_STAMP) ## a node next to Apache Kafka: ROWS=small-1,fetch-1mb, ROUNDS=5, FRESH=1
 	$(BENCH) --rows $(or $(ROWS),quick)
 
 bench-large: $(BENCH_STAMP) ## the same with logs of 1, 5 and 10 GB; looks for room on the disk first

@@ -10,6 +10,7 @@ Exit codes: 0 measured (whatever the figures), 1 a load could not be run, 2 the 
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from bench import report
 from bench.clients.programs import describe_rdkafka
 from bench.field import OURS, THEIRS, Field
 from bench.loads.raw import warm_up
-from bench.machine import describe_machine, describe_node, source_commit
+from bench.machine import busy_warning, describe_machine, describe_node, source_commit
 from bench.programs import load_program
 from bench.rows import ROWS, SETS, Row, chosen
 from bench.runner import Runner, say
@@ -75,12 +76,20 @@ def interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Data of runs that were killed before they could tidy up. A run's folder is named after its process."""
+    for left in folder.glob("[0-9]*"):
+        if not Path("/proc", left.name).exists():
+            shutil.rmtree(left)
+
+
 def measure(
     options: argparse.Namespace, rows: Sequence[Row], state: State, without_kafka: str
 ) -> dict[str, str]:
     """Run the rows; those that could not be run, with the reason."""
     sides = [OURS] if without_kafka else [OURS, THEIRS]
     load_program()
+    remove_leftovers(options.folder)
     field = Field(options.folder / str(os.getpid()), warm_up)
     runner = Runner(field, state, sides, options.rounds, options.seconds)
     signal.signal(signal.SIGTERM, interrupt)
@@ -103,7 +112,10 @@ def main(words: Sequence[str]) -> int:
         return 2
     without_kafka = "as asked (--no-kafka)" if options.no_kafka else kafka_missing()
     state = state_of(options.results, options.seconds)
-    heading = report.heading(describe_node(), describe_machine(), source_commit(TREE), without_kafka)
+    machine = f"{describe_machine()}; {describe_rdkafka()}"
+    heading = report.heading(
+        describe_node(), machine, source_commit(TREE), without_kafka, "" if options.report else busy_warning()
+    )
     say(heading)
     if state.discarded:
         say(f"Earlier rounds are not taken over: {state.discarded}.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from bench.brokers import anabranch_program
 
 SAY_S_MAX = 20.0
+BUSY_SHARE = 0.35  # Of all cores.
 
 
 def _said(*command: str, folder: Path | None = None) -> str:
@@ -31,6 +32,14 @@ def describe_machine() -> str:
     )
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return f"{os.cpu_count()} cores ({cpu}), {memory_gb:.0f} GB, Linux {platform.release()}"
+
+
+def busy_warning() -> str:
+    """A sentence when others use this machine too; empty when it is quiet."""
+    load = os.getloadavg()[0]
+    if load <= BUSY_SHARE * (os.cpu_count() or 1):
+        return ""
+    return f"The machine was busy when this run began (load {load:.1f}): take the figures with salt."
 
 
 def source_commit(tree: Path) -> str:

@@ -38,11 +38,10 @@ def draw(all_lines: "Sequence[Line]", results: Path, head: str) -> str:
     ]
     panels = [panel for panel in (compared, limited) if panel]
     if not panels:
-        return "There is no plot: nothing was measured."
+        return "There is no plot: nothing was measured that could be compared."
     figure = _figure([len(panel) for panel in panels])
     for axes, panel in zip(figure.axes, panels, strict=True):
-        _panel(axes, panel)
-    first, second = head.splitlines()
+        _panel(axes, panel, is_limit=panel is limited)
     figure.suptitle(
         "How many times better than Apache Kafka 4.3.1",
         x=0.01,
@@ -51,9 +50,7 @@ def draw(all_lines: "Sequence[Line]", results: Path, head: str) -> str:
         fontsize=14,
         weight="bold",
     )
-    figure.text(
-        0.01, 1 - 0.42 / figure.get_figheight(), f"{first}\n{second}", va="top", fontsize=8, color=QUIET
-    )
+    figure.text(0.01, 1 - 0.42 / figure.get_figheight(), head, va="top", fontsize=8, color=QUIET)
     figure.savefig(results / "plot.png", dpi=130)
     figure.savefig(results / "plot.svg", metadata={"Date": None})
     return ""
@@ -73,12 +70,15 @@ def _figure(counts: Sequence[int]) -> Any:
     return figure
 
 
-def _panel(axes: Any, lines: "Sequence[Line]") -> None:
-    values = [_value(line) for line in lines]
-    marks = [mark for line in lines for mark in _marks(line)]
+def _panel(axes: Any, lines: "Sequence[Line]", *, is_limit: bool) -> None:
+    values = [_value(line, is_limit) for line in lines]
+    marks = [mark for line in lines for mark in _marks(line, is_limit)]
     reach = max(2.0, *(max(value, 1 / value) for value in (*values, *marks))) * 1.25
     for place, (line, value) in enumerate(zip(lines, values, strict=True)):
-        _line(axes, place, line, value, is_new_row=place == 0 or lines[place - 1].row is not line.row)
+        _bar(axes, place, value, _marks(line, is_limit))
+        _labels(
+            axes, place, line, "" if place and lines[place - 1].row is line.row else line.row.id, is_limit
+        )
     axes.set_xscale("log", base=2)
     axes.set_xlim(1 / min(reach, 8), reach)
     axes.set_ylim(len(lines) - 0.4, -0.6)
@@ -89,7 +89,6 @@ def _panel(axes: Any, lines: "Sequence[Line]") -> None:
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
-    is_limit = lines[0].theirs is None or (lines[0].bar is not None and lines[0].bar.against != KAFKA)
     axes.set_xlabel(
         "times better than the limit"
         if is_limit
@@ -97,62 +96,63 @@ def _panel(axes: Any, lines: "Sequence[Line]") -> None:
     )
 
 
-def _value(line: "Line") -> float:
-    if line.bar is not None and line.bar.against != KAFKA and line.verdict is not None:
+def _value(line: "Line", is_limit: bool) -> float:
+    if is_limit:
+        assert line.bar is not None
+        assert line.verdict is not None
         return advantage(line.figure.better, line.verdict.value, line.bar.bar)
     assert line.theirs is not None
     return advantage(line.figure.better, line.ours.median, line.theirs.median)
 
 
-def _marks(line: "Line") -> list[float]:
+def _marks(line: "Line", is_limit: bool) -> list[float]:
     """The bar and the stretch on the axis of advantages."""
-    if line.bar is None:
+    if line.bar is None or is_limit != (line.bar.against != KAFKA):
         return []
-    base = 1.0 if line.bar.against == KAFKA else line.bar.bar
+    base = line.bar.bar if is_limit else 1.0
     goals = [line.bar.bar] + ([line.bar.stretch] if line.bar.stretch is not None else [])
     return [advantage(line.figure.better, goal, base) for goal in goals]
 
 
-def _line(axes: Any, place: int, line: "Line", value: float, *, is_new_row: bool) -> None:
+def _bar(axes: Any, place: int, value: float, marks: Sequence[float]) -> None:
     axes.barh(place, value - 1, left=1, height=0.62, color=AHEAD if value >= 1 else BEHIND, zorder=2)
-    for mark, colour, style in zip(_marks(line), (BAR, STRETCH), ("-", (0, (2, 1))), strict=False):
-        axes.plot(
-            [mark, mark], [place - 0.42, place + 0.42], color=colour, linestyle=style, linewidth=1.8, zorder=3
-        )
-    if is_new_row:
+    for mark, colour, style in zip(marks, (BAR, STRETCH), ("-", (0, (2, 1))), strict=False):
+        ends = [place - 0.42, place + 0.42]
+        axes.plot([mark, mark], ends, color=colour, linestyle=style, linewidth=1.8, zorder=3)
+
+
+def _labels(axes: Any, place: int, line: "Line", row_id: str, is_limit: bool) -> None:
+    """The row's name where it begins, the figure's name, and the plain figures."""
+    across = ("axes fraction", "data")
+    if row_id:
         axes.axhline(
             place - 0.5, xmin=-0.9, xmax=1.6, color="#e6e6e6", linewidth=0.7, clip_on=False, zorder=0
         )
-        axes.annotate(
-            line.row.id, (-0.89, place), xycoords=("axes fraction", "data"), va="center", weight="bold"
-        )
-    axes.annotate(
-        line.figure.title,
-        (-0.02, place),
-        xycoords=("axes fraction", "data"),
-        va="center",
-        ha="right",
-        fontsize=8.5,
-    )
-    axes.annotate(
-        _label(line, value),
-        (1.02, place),
-        xycoords=("axes fraction", "data"),
-        va="center",
-        fontsize=8.5,
-        color=QUIET,
-    )
+        axes.annotate(row_id, (-0.89, place), xycoords=across, va="center", weight="bold")
+    small = {"xycoords": across, "va": "center", "fontsize": 8.5}
+    axes.annotate(line.figure.title, (-0.02, place), ha="right", **small)
+    axes.annotate(_limit_text(line) if is_limit else _kafka_text(line), (1.02, place), color=QUIET, **small)
 
 
-def _label(line: "Line", value: float) -> str:
+def _unit(line: "Line") -> str:
+    return {"x": "x", "/s": "/s", "us": " µs"}.get(line.figure.unit, f" {line.figure.unit}")
+
+
+def _kafka_text(line: "Line") -> str:
     from bench.report import number
 
-    unit = "" if line.figure.unit == "x" else f" {line.figure.unit}".replace(" /s", "/s").replace("us", "µs")
-    if line.bar is not None and line.bar.against != KAFKA and line.verdict is not None:
-        sign = "≤" if line.figure.better is Better.LESS else "≥"
-        shown = f"{number(line.verdict.value)}{unit if line.bar.against == LIMIT else 'x'}"
-        met = "met" if line.verdict.is_met else "NOT met"
-        return f"{shown}, {met}: {sign} {number(line.bar.bar)}"
     assert line.theirs is not None
-    met = "" if line.verdict is None else "  met" if line.verdict.is_met else "  NOT met"
-    return f"{number(line.ours.median)} against {number(line.theirs.median)}{unit}{met}"
+    has_bar = line.verdict is not None and line.bar is not None and line.bar.against == KAFKA
+    met = "" if not has_bar or line.verdict is None else "  met" if line.verdict.is_met else "  NOT met"
+    return f"{number(line.ours.median)} against {number(line.theirs.median)}{_unit(line)}{met}"
+
+
+def _limit_text(line: "Line") -> str:
+    from bench.report import number
+
+    assert line.bar is not None
+    assert line.verdict is not None
+    unit = _unit(line) if line.bar.against == LIMIT else f"x of {line.bar.against}"
+    sign = "≤" if line.figure.better is Better.LESS else "≥"
+    met = "met" if line.verdict.is_met else "NOT met"
+    return f"{number(line.verdict.value)}{unit}, {met}: {sign} {number(line.bar.bar)}"

@@ -44,9 +44,9 @@ class Line:
         return self.ours.median / self.theirs.median if self.theirs and self.theirs.median else None
 
 
-def heading(node: str, machine: str, commit: str, without_kafka: str) -> str:
+def heading(node: str, machine: str, commit: str, without_kafka: str, warning: str) -> str:
     kafka = f"Kafka is left out: {without_kafka}" if without_kafka else "next to Apache Kafka 4.3.1"
-    return f"{node}, commit {commit}, {kafka}\n{machine}"
+    return f"{node}, commit {commit}, {kafka}\n{machine}" + (f"\n{warning}" if warning else "")
 
 
 def show_rows() -> None:

@@ -137,7 +137,7 @@ def _client_rows(id: str, name: str, client: Client, small_records: int) -> Iter
 
 CLIENT_ROWS = (
     *_client_rows("rdkafka", "librdkafka", Rdkafka(), 2_000_000),
-    *_client_rows("java", "Java clients", Java(), 2_500_000),
+    *_client_rows("java", "Java clients", Java(), 1_500_000),
     Row(
         "topics-50x20",
         "50 topics x 20 partitions, one librdkafka producer and one consumer together",
@@ -180,7 +180,7 @@ PARTITION_COUNTS = (1, 100, 1000, 5000)
 PARTITION_ROWS = tuple(
     Row(
         f"partitions-{count}",
-        f"batch of 1 x 100 B, 10 connections, {count:,} partitions in turn",
+        f"batch of 1 x 100 B, 10 connections, {count:,} partition{'s in turn' if count > 1 else ''}",
         Produce(connections=10, partitions=count),
         SMALL,
         {"cpu_us_per_request": Bar(1.3, 1.1, "partitions-1")} if count == max(PARTITION_COUNTS) else {},

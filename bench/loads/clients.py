@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from bench.brokers import Broker
 from bench.clients.programs import Client, Rdkafka, Work
 from bench.loads import Figures, Turn, cpu_of
+from bench.loads.raw import open_partitions
 
 TOPIC = "bench"
 WARM_UP_SHARE = 5  # The first round is preceded by a fifth of its records.
@@ -66,9 +67,10 @@ class ManyTopics:
     def _once(self, broker: Broker, records: int) -> Figures:
         work = Work(broker.bootstrap, TOPIC, self.topics, self.partitions, records, self.record_bytes, "none")
         client = Rdkafka()
+        opened = open_partitions(broker, self.topics, self.partitions)
         with ThreadPoolExecutor(1) as side_by_side:
-            reading = side_by_side.submit(client.consume, work)
-            time.sleep(HEAD_START_S)  # The consumer has asked for all offsets before the first record comes.
+            reading = side_by_side.submit(client.consume, replace(work, records=opened + records))
+            time.sleep(HEAD_START_S)  # The consumer has read what is there before the first record comes.
             started = time.monotonic()
             with cpu_of(broker) as cpu:
                 produced = client.produce(work)

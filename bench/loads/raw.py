@@ -9,6 +9,7 @@ from bench.programs import load_program, run_json
 
 TOPIC = "bench"
 WARM_UP_S = 10.0
+OPENING_WRITES, OPENING_BYTES = 3, 5000
 SECONDS_MAX = 60.0  # For loads that end with a number of requests.
 
 
@@ -36,6 +37,14 @@ class RawLoad(Protocol):
     def fill(self, broker: Broker) -> None: ...
 
     def sustain(self, broker: Broker, seconds: float) -> dict[str, Any]: ...
+
+
+def check_kept(broker: Broker, partitions: int, records: int) -> None:
+    """What was acknowledged is in the log: a broker that drops records must not look fast."""
+    with broker.client() as client:
+        kept = sum(client.end_offset(TOPIC, partition) for partition in range(partitions))
+    if kept != records:
+        raise RuntimeError(f"{broker.name} acknowledged {records} records and kept {kept}")
 
 
 def throughput_figures(answer: dict[str, Any], cpu: Cpu) -> Figures:
@@ -101,6 +110,25 @@ class Produce:
             requests=count,
             seconds=SECONDS_MAX if count else seconds,
         )
+
+
+def open_partitions(broker: Broker, topics: int, partitions: int) -> int:
+    """Write to each partition until it has opened its files and begun its indexes; how many records that took.
+
+    Both brokers do this late: at the first write, and after the first 4 KB. It can cost milliseconds, once.
+    """
+    answer = run_load(
+        "produce",
+        broker,
+        topics=topics,
+        partitions=partitions,
+        connections=4,
+        record_bytes=OPENING_BYTES,
+        requests=OPENING_WRITES * topics * partitions,
+        seconds=10 * SECONDS_MAX,
+    )
+    records: int = answer["records"]
+    return records
 
 
 def warm_up(broker: Broker) -> None:
