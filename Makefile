@@ -58,7 +58,8 @@ $(BENCH_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	@touch $(BENCH_STAMP)
 
-BENCH := PYTHONPATH=.:tests $(BIN)/python -m bench --rounds $(or $(ROUNDS),5) $(if $(FRESH),--fresh)
+BENCH := PYTHONPATH=.:tests $(BIN)/python -m bench --rounds $(or $(ROUNDS),5) $(if $(FRESH),--fresh) \
+	$(if $(DOCS),--document docs/performance.md)
 
 bench: $(BENCH_STAMP) ## a node next to Apache Kafka: ROWS=small-1,fetch-1mb, ROUNDS=5, FRESH=1
 	$(BENCH) --rows $(or $(ROWS),quick)

@@ -4,6 +4,7 @@
     --seconds 2            of a load's round          --fresh         forget the rounds of these rows
     --list                 show the rows              --report        tell again what is already measured
     --no-kafka             ours only                  --folder DIR    where the brokers keep their data
+    --document FILE        put the table into it      --results DIR   where the results go
 
 Exit codes: 0 measured (whatever the figures), 1 a load could not be run, 2 the command line is wrong.
 """
@@ -47,6 +48,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--no-kafka", action="store_true")
     parser.add_argument("--folder", type=Path, default=cache_folder() / "bench" / "data")
+    parser.add_argument("--document", type=Path)
     parser.add_argument("--results", type=Path, default=RESULTS)
     return parser.parse_args(words)
 
@@ -83,10 +85,8 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(left)
 
 
-def measure(
-    options: argparse.Namespace, rows: Sequence[Row], state: State, without_kafka: str
-) -> dict[str, str]:
-    """Run the rows; those that could not be run, with the reason."""
+def measure(options: argparse.Namespace, rows: Sequence[Row], state: State, without_kafka: str) -> Runner:
+    """Run the rows; the runner knows those that could not be run."""
     sides = [OURS] if without_kafka else [OURS, THEIRS]
     load_program()
     remove_leftovers(options.folder)
@@ -97,7 +97,7 @@ def measure(
         runner.run(rows)
     finally:
         field.close()
-    return runner.failures
+    return runner
 
 
 def main(words: Sequence[str]) -> int:
@@ -120,16 +120,20 @@ def main(words: Sequence[str]) -> int:
     if state.discarded:
         say(f"Earlier rounds are not taken over: {state.discarded}.")
     failures: dict[str, str] = {}
+    skipped: dict[str, str] = {}
     if not options.report:
         if options.fresh:
             for row in rows:
                 state.forget(row.id)
         try:
-            failures = measure(options, rows, state, without_kafka)
+            runner = measure(options, rows, state, without_kafka)
+            failures, skipped = runner.failures, runner.skipped
         except KeyboardInterrupt:
             say("\nInterrupted. What was measured is kept; the same command goes on from here.")
             return 1
-    report.write(state, options.results, TREE / "docs" / "performance.md", heading, failures)
+    told = report.write(state, options.results, heading, failures, skipped)
+    if options.document is not None:
+        report.put_into(options.document, told, heading)
     return 1 if failures else 0
 
 

@@ -197,18 +197,25 @@ def put_between_marks(text: str, table: str) -> str:
     return f"{text[: begin + len(BEGIN)]}\n{table}\n{text[end:]}"
 
 
-def write(state: State, results: Path, document: Path, head: str, failures: Mapping[str, str]) -> None:
+def write(
+    state: State, results: Path, head: str, failures: Mapping[str, str], skipped: Mapping[str, str]
+) -> list[tuple[str, ...]]:
+    """Print everything and put it into files; the cells of the table."""
     all_lines = list(lines(state))
     told = cells(all_lines)
-    failed = "".join(f"\n{row_id} could not be run: {reason}" for row_id, reason in failures.items())
-    table = f"{head}\n\n{as_text(told)}\n{failed}"
+    missing = [f"{row_id} could not be run: {reason}" for row_id, reason in failures.items()]
+    missing += [f"{row_id} was skipped: {reason}" for row_id, reason in skipped.items()]
+    table = "\n".join([head, "", as_text(told), *missing, ""])
     say(f"\n{table}")
     results.mkdir(parents=True, exist_ok=True)
     (results / "results.json").write_text(as_json(state, all_lines, head, failures))
     (results / "table.txt").write_text(table)
-    if document.exists():
-        rounds = f"{min((line.ours.rounds for line in all_lines), default=0)} rounds or more"
-        markdown = f"\n{head.replace(chr(10), '; ')}; {rounds}.\n\n{as_markdown(told)}\n"
-        document.write_text(put_between_marks(document.read_text(), markdown))
     without_plot = plot.draw(all_lines, results, head)
     say(without_plot or f"Table, JSON and plot are in {results}.")
+    return told
+
+
+def put_into(document: Path, told: Sequence[Sequence[str]], head: str) -> None:
+    """The table into a Markdown document, between its marks."""
+    about = "\n".join(f"- {line}" for line in head.splitlines())
+    document.write_text(put_between_marks(document.read_text(), f"\n{about}\n\n{as_markdown(told)}\n"))

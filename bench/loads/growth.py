@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bench.brokers import Broker
 from bench.loads import Figures, Turn, cpu_of
 from bench.loads.life import restart_seconds
-from bench.loads.raw import TOPIC, run_load
+from bench.loads.raw import TOPIC, run_load, warm_up
 from bench.programs import Unavailable
 
 GB = 10**9
@@ -15,6 +15,7 @@ RECORDS, RECORD_BYTES = 100, 1000
 BATCH_BYTES = RECORDS * (RECORD_BYTES + 9) + 61
 SMALL_FETCH_BYTES = 64 * 1024
 FILL_S_MAX = 600.0
+FETCH_WARM_UP_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class LogGrowth:
         self._check_room(turn)
         with turn.field.fresh(turn.side) as broker:
             broker.start()
+            warm_up(broker)
             with broker.client() as client:
                 client.create_topic(TOPIC)
             self._append(broker, self.gigabytes * GB - GB // 10)
@@ -64,7 +66,7 @@ class LogGrowth:
 
     def _fetch(self, broker: Broker, where: str, first: int, last: int, seconds: float) -> Figures:
         options = {"from": first, "to": last, "fetch_bytes": SMALL_FETCH_BYTES}
-        run_load("fetch", broker, "--random", seconds=0.5, **options)
+        run_load("fetch", broker, "--random", seconds=FETCH_WARM_UP_S, **options)
         with cpu_of(broker) as cpu:
             answer = run_load("fetch", broker, "--random", seconds=seconds, **options)
         return {
