@@ -10,6 +10,7 @@ from bench.loads.raw import TOPIC, run_load, warm_up
 from bench.programs import Unavailable
 
 GB = 10**9
+MEASURED_APPEND = GB // 2
 ROOM_TIMES = 1.5  # Kafka's index files are sparse, but both sides want some air.
 RECORDS, RECORD_BYTES = 100, 1000
 BATCH_BYTES = RECORDS * (RECORD_BYTES + 9) + 61
@@ -20,7 +21,7 @@ FETCH_WARM_UP_S = 3.0
 
 @dataclass(frozen=True)
 class LogGrowth:
-    """A partition filled to `gigabytes`; the last tenth of a GB is the append that is measured."""
+    """A partition filled to `gigabytes`; the last half of a GB is the append that is measured."""
 
     gigabytes: int
 
@@ -31,8 +32,8 @@ class LogGrowth:
             warm_up(broker)
             with broker.client() as client:
                 client.create_topic(TOPIC)
-            self._append(broker, self.gigabytes * GB - GB // 10)
-            figures = self._append(broker, GB // 10)
+            self._append(broker, self.gigabytes * GB - MEASURED_APPEND)
+            figures = self._append(broker, MEASURED_APPEND)
             with broker.client() as client:
                 end = client.end_offset(TOPIC)
             figures |= self._fetch(broker, "end", end - RECORDS * 100, end - RECORDS, turn.seconds)
