@@ -102,6 +102,10 @@ def prepare_folder(folder: str) -> None:
         )
 
 
+KEPT_BYTES_MAX = 32 * 1024 * 1024
+"""What the process may keep of the memory it freed: batches come and go, and each wants about as much as the last."""
+
+
 def run(settings: "NodeSettings", format: str, *, ephemeral: bool) -> None:
     import asyncio
 
@@ -116,6 +120,12 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
     import signal
 
     from anabranch.node import Node
+    from anabranch.record.form import COMPILED
+
+    if COMPILED:
+        from anabranch.record._fast import keep_freed_memory
+
+        keep_freed_memory(KEPT_BYTES_MAX)
 
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()

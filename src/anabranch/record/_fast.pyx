@@ -287,6 +287,32 @@ cdef inline uint64_t _big64(const unsigned char *at) noexcept nogil:
     return <uint64_t> _big32(at) << 32 | _big32(at + 4)
 
 
+# --- The memory of the process
+
+
+cdef extern from *:
+    """
+    #if defined(__GLIBC__)
+    #include <malloc.h>
+    static int keep_freed(int bytes) {
+        return mallopt(M_TRIM_THRESHOLD, bytes) && mallopt(M_MMAP_THRESHOLD, bytes);
+    }
+    #else
+    static int keep_freed(int bytes) { return 0; }
+    #endif
+    """
+    int keep_freed(int bytes)
+
+
+def keep_freed_memory(int bytes_max):
+    """Let the process keep so much of what it frees instead of giving it back at once; whether the system does that.
+
+    A megabyte that a batch unpacks to is otherwise taken from the system and given back for each batch, page by page,
+    which costs several times as much as to unpack it.
+    """
+    return bool(keep_freed(bytes_max))
+
+
 # --- What a log notes of the batches it was given
 
 

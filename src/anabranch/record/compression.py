@@ -186,19 +186,21 @@ def _unlz4_frame(data: ByteBuffer, room: int) -> tuple[bytes, ByteBuffer]:
     import lz4.frame
 
     unpacker = lz4.frame.LZ4FrameDecompressor()
-    out = bytearray()
-    pending: ByteBuffer = bytes(data)
+    parts: list[bytes] = []
+    size, pending = 0, data
     try:
-        while not unpacker.eof and len(out) <= room:
+        while not unpacker.eof and size <= room:
             # In steps, for the library takes memory for the whole of `max_length` before it begins.
             part = unpacker.decompress(pending, max_length=_STEP_BYTES)
             pending = b""
-            out += part
+            parts.append(part)
+            size += len(part)
             if not part and not unpacker.eof:
                 raise _cut_short()
     except RuntimeError as error:
         raise CorruptDataError(f"The records of a batch are not LZ4 frames: {error}.") from error
-    return bytes(out), unpacker.unused_data or b""
+    # Most fit in one step, and a copy of a megabyte costs more than to unpack it.
+    return parts[0] if len(parts) == 1 else b"".join(parts), unpacker.unused_data or b""
 
 
 # --- zstd ------------------------------------------------------------------------------------------------
