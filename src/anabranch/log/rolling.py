@@ -4,7 +4,7 @@ Decides and touches no file. `Log` asks before it writes an append, so that a fa
 undo, and when housekeeping looks for segments that grew old in silence.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from anabranch.log.files import Bytes
 from anabranch.log.scan import UNSUMMED_BYTES, Batch
@@ -90,6 +90,7 @@ def noted_pure(batches: Sequence[Stamped]) -> list[Batch]:
     ]
 
 
-noted: Callable[[Sequence[Stamped]], list[Batch]] = noted_pure
 if COMPILED:
-    pass
+    from anabranch.record._fast import noted as noted
+else:
+    noted = noted_pure
