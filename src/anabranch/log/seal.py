@@ -19,13 +19,14 @@ from struct import Struct
 from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError
+from anabranch.log.index import big_endian
 from anabranch.log.scan import Batch
 from anabranch.record.crc32c import crc32c
 from anabranch.values import Offset
 
 REGION_BYTES = 64 * 2**10
 _HEADER = Struct(">4sHHqqqI")
-_REGION = Struct(">III")
+_REGION_BYTES = 12
 _CRC = Struct(">I")
 _MAGIC = b"ABSL"
 _VERSION = 2
@@ -44,9 +45,9 @@ class HeadSums:
     """The sums of one segment's regions, in order of position; the last region may still be open."""
 
     def __init__(self) -> None:
-        self._starts = array("q")
-        self._ends = array("q")
-        self._crcs = array("q")
+        self._starts = array("I")
+        self._ends = array("I")
+        self._crcs = array("I")
         self._open_from = 0
         self._open_to = 0
         self._heads: list[bytes] = []
@@ -102,7 +103,9 @@ class HeadSums:
         self.close_region()
         flags = _FINAL if final else 0
         head = _HEADER.pack(_MAGIC, _VERSION, flags, next_base, log_bytes, max_timestamp, len(self._starts))
-        body = head + b"".join(map(_REGION.pack, self._starts, self._ends, self._crcs))
+        regions = array("I", bytes(_REGION_BYTES * len(self._starts)))
+        regions[0::3], regions[1::3], regions[2::3] = self._starts, self._ends, self._crcs
+        body = head + big_endian(regions).tobytes()
         return body + _CRC.pack(crc32c(body))
 
 
@@ -123,12 +126,10 @@ def load_seal(data: bytes) -> Seal:
         raise CorruptDataError("its checksum does not hold")
     magic, version, flags, next_base, log_bytes, max_timestamp, count = _HEADER.unpack_from(data)
     body = data[_HEADER.size : -_CRC.size]
-    if magic != _MAGIC or version != _VERSION or len(body) != count * _REGION.size:
+    if magic != _MAGIC or version != _VERSION or len(body) != count * _REGION_BYTES:
         raise CorruptDataError("it is not a seal of this version")
+    regions = big_endian(array("I", body))
     sums = HeadSums()
-    for start, end, crc in _REGION.iter_unpack(body):
-        sums._starts.append(start)
-        sums._ends.append(end)
-        sums._crcs.append(crc)
+    sums._starts, sums._ends, sums._crcs = regions[0::3], regions[1::3], regions[2::3]
     sums._open_from = sums._open_to = sums._ends[-1] if sums._ends else 0
     return Seal(bool(flags & _FINAL), Offset(next_base), log_bytes, max_timestamp, sums)

@@ -232,7 +232,7 @@ class Segment:
     def _batch_of(self, entry: tuple[int, int]) -> Located:
         """The batch an index entry speaks of; CorruptDataError if it is not there."""
         relative_offset, position = entry
-        indexed = hop_to(self.file, position, self.published_bytes, -1)
+        indexed = hop_to(self.file, position, self.published_bytes, -1) if position >= 0 else None
         if indexed is None or indexed.last_offset != self.base_offset + relative_offset:
             raise CorruptDataError(f"The index of {self.file.path} disagrees with it at position {position}.")
         return indexed
@@ -379,14 +379,15 @@ class Segment:
 
     def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         try:
-            return self.read_indexes()
+            # Every entry of a sealed segment is compared with its log when it is used (`_batch_of`).
+            return self.read_indexes(check_order=False)
         except (OSError, CorruptDataError):
             tail = self.rebuild_indexes()
             return tail.index, tail.time_index
 
-    def read_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+    def read_indexes(self, *, check_order: bool = True) -> tuple[OffsetIndex, TimeIndex]:
         """As they are on disk; OSError or CorruptDataError if they cannot be used."""
-        index = OffsetIndex.load(self._read(names.INDEX), self.published_bytes)
+        index = OffsetIndex.load(self._read(names.INDEX), self.published_bytes, check_order=check_order)
         return index, TimeIndex.load(self._read(names.TIME_INDEX))
 
     def rebuild_indexes(self) -> Tail:

@@ -1,6 +1,7 @@
 """What a crash, a cut or rot leaves behind is cut, rebuilt or moved aside, never served wrong."""
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, read_all
@@ -144,6 +145,23 @@ def test_a_missing_short_or_garbled_index_changes_no_answer(
     if which == INDEX:
         for offset in range(90):
             assert log.offset_for_time(NOW_MS + offset) == (offset, NOW_MS + offset, 3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_true_entries_of_an_index_in_any_order_change_no_answer(
+    open_log: Open, disk: FakeDisk, seed: int
+) -> None:
+    log = open_log(segment_bytes=4000, index_interval_bytes=200)
+    written = fill(log, 90)
+    log.close()
+    data = disk.read(INDEX)
+    entries = [data[at : at + 8] for at in range(0, len(data), 8)]
+    Random(seed).shuffle(entries)
+    disk.write(INDEX, b"".join(entries))
+    log = open_log(clean=True, segment_bytes=4000, index_interval_bytes=200)
+    assert read_all(log, bytes_max=500) == written
+    for offset in range(90):
+        assert offsets_of(read_all(log, offset, bytes_max=1)[:1]) == [offset]
 
 
 def test_a_flipped_bit_anywhere_in_a_sealed_segment_is_an_error_or_harmless(
