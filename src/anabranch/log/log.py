@@ -483,9 +483,8 @@ class Log:
         self._settle([segment])
 
     def close(self, *, clean: bool = True) -> None:
-        """End the log. A clean close leaves the records synced and the sidecars written: the next `open` trusts
-        them, after a look at what a power cut may have done to the sidecars. What has not changed since a clean
-        open is not touched."""
+        """End the log. A clean close leaves records and indexes synced and the seal written: the next `open` trusts
+        them. What has not changed since a clean open is not touched."""
         try:
             if clean:
                 self._close_cleanly()
@@ -496,7 +495,9 @@ class Log:
     def _close_cleanly(self) -> None:
         self.flush_indexes()
         try:
-            self._active.save(closing=True)
+            if not self._active.is_closed:
+                self._active.save(closing=True)
+                self._active.sync_indexes()
         except OSError as error:
             raise StorageError(
                 f"{self.folder} cannot keep its indexes: {error.strerror or error}."

@@ -245,8 +245,8 @@ class Opener:
     def _trusted_tail(self, segment: Segment) -> Tail | None:
         """After a clean stop: walk only what follows the last index entry. None if that does not work out.
 
-        The seal stays, and goes on to speak of the part of the log it was made for. The sidecars were not synced
-        at that stop: a power cut may have left older ones, or mixed them, which shows in the seal.
+        The seal stays, and goes on to speak of the part of the log it was made for. It was not synced at that
+        stop: a power cut may have left an older one, which speaks of a shorter log, or none.
         """
         seal = self._seal(segment)
         if seal is not None and seal.log_bytes != segment.published_bytes:

@@ -127,7 +127,7 @@ class Segment:
         if self.tail is None:
             return
         sealed = self.state is SegmentState.SEALED
-        if closing and not sealed and (self._closed_bytes or 0) == self.published_bytes:
+        if closing and self.is_closed:
             return
         if sealed or closing:
             self.tail.finish()
@@ -141,6 +141,11 @@ class Segment:
         if sealed:
             self._cache.put(self._key, (self.tail.index, self.tail.time_index))
             self.tail = None
+
+    @property
+    def is_closed(self) -> bool:
+        """The sidecars on disk are those of a clean close, and nothing was appended since."""
+        return self.tail is not None and (self._closed_bytes or 0) == self.published_bytes
 
     def note_closed(self, saved: tuple[int, int] | None) -> None:
         """The seal on disk speaks of the whole segment; and so many entries of the two indexes are there, if they
@@ -449,6 +454,11 @@ class Segment:
         """Any thread; after `save`. A sidecar that is not there yet is made again when it is missed."""
         for path in self.paths()[1:]:
             self._sync_if_there(path)
+
+    def sync_indexes(self) -> None:
+        """Any thread; after `save`. Only the seal has a sum by which a start can tell an old one."""
+        for suffix in (names.TIME_INDEX, names.INDEX):
+            self._sync_if_there(names.segment_path(self.folder, self.base_offset, suffix))
 
     def _sync_if_there(self, path: str) -> None:
         file = self._files.open(path)
