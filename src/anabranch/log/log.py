@@ -494,15 +494,17 @@ class Log:
 
     def _close_cleanly(self) -> None:
         self.flush_indexes()
+        active, changed = self._active, not self._active.is_closed
         try:
-            if not self._active.is_closed:
-                self._active.save(closing=True)
-                self._active.sync_indexes()
+            if changed:
+                active.save_at_close()
+            self.sync()
+            if changed:
+                active.write_closing_seal()
         except OSError as error:
             raise StorageError(
                 f"{self.folder} cannot keep its indexes: {error.strerror or error}."
             ) from error
-        self.sync()
 
     def _log_path(self, base: Offset) -> str:
         return names.segment_path(self.folder, base, names.LOG)

@@ -228,28 +228,32 @@ class Opener:
     # --- the last segment -----------------------------------------------------------------------------------
 
     def _open_active(self, segment: Segment, *, torn: bool) -> None:
+        seal = self._seal(segment)
         tail = None
         if self.clean and not torn:
-            tail = self._trusted_tail(segment)
+            tail = self._trusted_tail(segment, seal)
         if tail is None:
             tail = self._scanned_tail(segment)
+        if seal is None or seal.final or seal.log_bytes > tail.end_bytes:
             self._drop_seal(segment)
         segment.activate(tail)
 
     def _drop_seal(self, segment: Segment) -> None:
-        """What it says may reach beyond what was kept."""
+        """It speaks of what is gone, durably: were it to come back after a power cut, it would be believed about
+        the records that were written instead. One that was written at a clean stop speaks of what was synced;
+        it stays."""
         path = names.segment_path(self.folder, segment.base_offset, names.SEAL)
         if self.files.exists(path):
             self.files.unlink(path)
+            self.files.sync_folder(self.folder)
 
-    def _trusted_tail(self, segment: Segment) -> Tail | None:
+    def _trusted_tail(self, segment: Segment, seal: Seal | None) -> Tail | None:
         """After a clean stop: walk only what follows the last index entry. None if that does not work out.
 
-        The seal stays, and goes on to speak of the part of the log it was made for. It was not synced at that
-        stop: a power cut may have left an older one, which speaks of a shorter log, or none.
+        The seal was not synced at that stop: a power cut may have left an older one, which speaks of a shorter
+        log, or none.
         """
-        seal = self._seal(segment)
-        if seal is not None and seal.log_bytes != segment.published_bytes:
+        if seal is not None and (seal.final or seal.log_bytes != segment.published_bytes):
             seal = None
         indexes = self._sealed_indexes(segment, seal)
         saved = (len(indexes[0]), len(indexes[1])) if indexes is not None else None

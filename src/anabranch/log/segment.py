@@ -121,26 +121,37 @@ class Segment:
         with suppress(OSError):  # Derived data: `save` is asked again later, and a reader could do without.
             self.save()
 
-    def save(self, *, closing: bool = False) -> None:
-        """Write the indexes out (not synced), and the seal of a sealed or closing segment, which then needs
-        no memory."""
+    def save(self) -> None:
+        """Write the indexes out (not synced), and the seal of a sealed segment, which then needs no memory."""
         if self.tail is None:
             return
         sealed = self.state is SegmentState.SEALED
-        if closing and self.is_closed:
-            return
-        if sealed or closing:
+        if sealed:
             self.tail.finish()
         # The time index first: were only the other there after a kill, the largest timestamp would be taken
         # as too small.
         self._saved_times = self._append(names.TIME_INDEX, self.tail.time_index, self._saved_times)
         self._saved_entries = self._append(names.INDEX, self.tail.index, self._saved_entries)
-        if sealed or closing:
-            self._write(names.SEAL, self._dumped_seal(self.tail, final=sealed))
-            self._closed_bytes = self.published_bytes
         if sealed:
+            self._write(names.SEAL, self._dumped_seal(self.tail, final=True))
             self._cache.put(self._key, (self.tail.index, self.tail.time_index))
             self.tail = None
+
+    def save_at_close(self) -> None:
+        """The indexes of an active segment that may be gone on with later, synced: they have no sum by which a
+        start could tell older ones from these."""
+        assert self.tail is not None
+        self.tail.finish()
+        self.save()
+        for suffix in (names.TIME_INDEX, names.INDEX):
+            self._sync_if_there(names.segment_path(self.folder, self.base_offset, suffix))
+
+    def write_closing_seal(self) -> None:
+        """After everything was synced: a seal that is found must never speak of bytes that were lost. It need not
+        be synced itself."""
+        assert self.tail is not None
+        self._write(names.SEAL, self._dumped_seal(self.tail, final=False))
+        self._closed_bytes = self.published_bytes
 
     @property
     def is_closed(self) -> bool:
@@ -454,11 +465,6 @@ class Segment:
         """Any thread; after `save`. A sidecar that is not there yet is made again when it is missed."""
         for path in self.paths()[1:]:
             self._sync_if_there(path)
-
-    def sync_indexes(self) -> None:
-        """Any thread; after `save`. Only the seal has a sum by which a start can tell an old one."""
-        for suffix in (names.TIME_INDEX, names.INDEX):
-            self._sync_if_there(names.segment_path(self.folder, self.base_offset, suffix))
 
     def _sync_if_there(self, path: str) -> None:
         file = self._files.open(path)

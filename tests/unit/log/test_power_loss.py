@@ -5,6 +5,7 @@ from random import Random
 import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, open_on, read_all
 
+from anabranch.errors import StorageError
 from anabranch.log.checkpoint import (
     RecoveryMark,
     RecoveryPoint,
@@ -199,3 +200,33 @@ def test_the_name_of_a_log_that_was_still_empty_when_the_process_was_killed_is_s
         log.sync()
         disk.crash(Random(seed))
         assert read_all(open_log()) == written
+
+
+def test_a_seal_never_speaks_of_records_that_were_not_synced() -> None:
+    disk = FakeDisk()
+    log = open_on(disk)()
+    fill(log, 3)
+    disk.fail_next("sync", path_contains=".log")
+    with pytest.raises(StorageError):
+        log.close()
+    assert not [name for name in disk.list(FOLDER) if name.endswith(".seal")]
+
+
+@pytest.mark.parametrize(("lost", "stays"), [(0, True), (1, False)])
+def test_a_seal_stays_after_a_crash_unless_it_speaks_of_records_that_are_gone(lost: int, stays: bool) -> None:
+    disk = FakeDisk()
+    open_log = open_on(disk)
+    log = open_log()
+    fill(log, 3)
+    log.close()
+    path, seal = f"{FOLDER}/{0:020}.log", f"{FOLDER}/{0:020}.seal"
+    disk.write(path, disk.read(path)[: len(disk.read(path)) - lost])
+    log = open_log()
+    fill(log, 3)
+    assert disk.exists(seal) == stays
+    log.sync()
+    for seed in range(20):
+        crashed = disk.copy()
+        crashed.crash(Random(seed))
+        assert stays or not crashed.exists(seal), f"seed {seed}"
+        assert len(read_all(open_on(crashed)())) == 6 - lost
