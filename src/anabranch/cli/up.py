@@ -7,6 +7,7 @@ exit code 1, and the next start recovers as after a crash.
 """
 
 import contextlib
+import gc
 import os
 import shutil
 import tempfile
@@ -109,6 +110,7 @@ KEPT_BYTES_MAX = 32 * 1024 * 1024
 def run(settings: "NodeSettings", format: str, *, ephemeral: bool) -> None:
     import asyncio
 
+    gc.disable()  # Until the node is up: nearly all that is made on the way there stays for good.
     try:
         asyncio.run(_serve(settings, format, ephemeral))
     except OSError as error:
@@ -120,12 +122,6 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
     import signal
 
     from anabranch.node import Node
-    from anabranch.record.form import COMPILED
-
-    if COMPILED:
-        from anabranch.record._fast import keep_freed_memory
-
-        keep_freed_memory(KEPT_BYTES_MAX)
 
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -133,6 +129,7 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
         loop.add_signal_handler(number, stopping.set)
     node = Node(settings)
     await node.start()
+    settle_memory()
     announce(node, settings, format, ephemeral)
     await stopping.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -144,6 +141,19 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
         raise Failure(
             f"The node did not stop within {STOP_SECONDS_MAX} s and was ended: the next start recovers."
         ) from None
+
+
+def settle_memory() -> None:
+    """What is there now is left out of every later search for garbage, which would hold up requests; and what requests
+    free is kept for the next ones."""
+    from anabranch.record.form import COMPILED
+
+    gc.freeze()
+    gc.enable()
+    if COMPILED:
+        from anabranch.record._fast import keep_freed_memory
+
+        keep_freed_memory(KEPT_BYTES_MAX)
 
 
 def announce(node: "Node", settings: "NodeSettings", format: str, ephemeral: bool) -> None:
