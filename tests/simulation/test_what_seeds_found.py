@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from anabranch.testing.simulator import Simulator, produced
+from anabranch.testing.workload import Workload
 from anabranch.wire.error_codes import ErrorCode
 
 PRODUCER = 5
@@ -114,3 +115,10 @@ def test_a_repeat_of_what_a_failed_sync_lost_is_not_taken_for_safe(sim: Simulato
     assert repeats == [(ErrorCode.NONE, number) for number in range(5)]
     sim.crash()
     assert sim.fetch_all("t", 0) == [(number, b"%d" % number * 400) for number in range(5)]
+
+
+def test_power_that_goes_while_a_reader_has_an_index_made_anew_is_survived() -> None:
+    """Seed 9134: a fetch met an index that could not be true, and the cut came while it was written again."""
+    workload = Workload(9134)
+    with workload.sim:
+        workload.run()

@@ -218,6 +218,8 @@ class Simulator:
             asyncio._set_running_loop(self._loop)
             try:
                 return self.client.send(api, version, body)
+            except PowerLoss:
+                return Pending(api, version)  # Nobody answers: the machine is off.
             finally:
                 asyncio._set_running_loop(None)
 
