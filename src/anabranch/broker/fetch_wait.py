@@ -40,7 +40,7 @@ class WaitingFetch:
         if len(partitions) >= GATHER_PARTITIONS_MIN:
             self._gather_seconds = len(partitions) * GATHER_SECONDS_PER_PARTITION
         self._due: asyncio.TimerHandle | None = None
-        self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.end)
+        self._timer = waits.loop.call_later(wait_ms / 1000, self.end)
         for partition in partitions:
             partition.waiting_fetches.add(self)
 
@@ -49,7 +49,7 @@ class WaitingFetch:
         if not self._gather_seconds:
             self._try_again()
         elif self._due is None:
-            self._due = asyncio.get_running_loop().call_later(self._gather_seconds, self._try_again)
+            self._due = self._waits.loop.call_later(self._gather_seconds, self._try_again)
 
     def _try_again(self) -> None:
         self._due = None
@@ -77,6 +77,7 @@ class FetchWaits:
     """Enters fetches and wakes them."""
 
     def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
         self.waiting: set[WaitingFetch] = set()
 
     def wait(

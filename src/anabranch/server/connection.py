@@ -38,7 +38,7 @@ FRAME_BYTES_PER_MS_MIN = 10
 """A frame that arrives more slowly than this, after a first grace, is not arriving but holding memory."""
 
 
-SHORT_ANSWER_BYTES_MAX = 4 * 1024
+SHORT_ANSWER_BYTES_MAX = 32 * 1024
 GOODBYE_READS_MAX = 16
 """Somebody who never stops sending is not waited for."""
 
@@ -336,7 +336,7 @@ class Connection:
         if len(pieces) != 1 or self._is_closing:
             return False
         piece = pieces[0]
-        if type(piece) is not bytes or len(piece) > SHORT_ANSWER_BYTES_MAX:
+        if not isinstance(piece, bytes | bytearray) or len(piece) > SHORT_ANSWER_BYTES_MAX:
             return False
         try:
             sent = self._sock.send(piece)
