@@ -126,9 +126,8 @@ class BrokerCore:
         if self._stalled:
             self._relax()
 
-    def finished(self, jobs: list[AppendJob]) -> None:
-        """The same for many at once that were written well and have been answered."""
-        size = sum([job.size for job in jobs])
+    def finished(self, size: int) -> None:
+        """Jobs of that many bytes were written well, and whoever asked has been told."""
         self.queue.release(size)
         self.bytes_in_total += size
         if self._stalled:

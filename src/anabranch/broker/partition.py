@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from anabranch.broker.fetch_wait import WaitingFetch
 
 place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
-finish_plain: Callable[[list[Any], int], list[Any] | None] | None = None
+finish_plain: Callable[[list[Any], int, int], tuple[int, list[Any]] | None] | None = None
 if COMPILED:
     from anabranch.record._fast import finish_plain, place_plain
 
@@ -72,7 +72,7 @@ class Partition:
         request_sync: "Callable[[Partition], None]",
         on_publish: "Callable[[Partition], None]",
         finish: Callable[[AppendJob], None],
-        finished: Callable[[list[AppendJob]], None],
+        finished: Callable[[int], None],
     ) -> None:
         self.id = partition_id
         self.topic_id = topic_id
@@ -177,25 +177,26 @@ class Partition:
         return batches, accepted, noted
 
     def _answer_or_await(self, jobs: list[AppendJob]) -> None:
+        if self._answer_plain(jobs):
+            return
         safe = self.high_watermark
-        is_any_late = False
         for job in jobs:
             job.batch = None  # The bytes live in the connection's buffer, which is used again from here on.
             if job.wait_safe and job.end_offset > safe:
-                is_any_late = True
-        if is_any_late:
-            self._awaiting.extend([job for job in jobs if job.wait_safe and job.end_offset > safe])
-            jobs = [job for job in jobs if not job.wait_safe or job.end_offset <= safe]
-        self._answer(jobs)
+                self._awaiting.append(job)
+            else:
+                self._finish(job)
 
-    def _answer(self, jobs: list[AppendJob]) -> None:
-        if finish_plain is not None and (clients := finish_plain(jobs, self.log.start_offset)) is not None:
-            self._finished(jobs)
-            for client in clients:
-                client.settled()
-            return
-        for job in jobs:
-            self._finish(job)
+    def _answer_plain(self, jobs: list[AppendJob]) -> bool:
+        """The short way, if all of the jobs came by it and none has to wait. False: nothing was answered."""
+        answered = finish_plain(jobs, self.high_watermark, self.log.start_offset) if finish_plain else None
+        if answered is None:
+            return False
+        size, clients = answered
+        self._finished(size)
+        for client in clients:
+            client.settled()
+        return True
 
     def synced(self, end: Offset, now_ms: int) -> None:
         self._carry_out(self.mode.step(FlushFinished(end), now_ms))
@@ -228,7 +229,9 @@ class Partition:
             safe = []
             while awaiting and awaiting[0].end_offset <= end:
                 safe.append(awaiting.popleft())
-            self._answer(safe)
+            if not self._answer_plain(safe):
+                for job in safe:
+                    self._finish(job)
         if self.waiting_fetches:
             self._on_publish(self)
 

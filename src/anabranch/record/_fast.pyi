@@ -52,7 +52,9 @@ def read_plain_produce(kind: type[Plain], buffer: memoryview, start: int, end: i
 def place_plain(
     jobs: list[Any], base_offset: int, generation: int
 ) -> list[tuple[memoryview, Any, Any, int]] | None: ...
-def finish_plain(jobs: list[Any], log_start_offset: int) -> list[Any] | None: ...
+def finish_plain(
+    jobs: list[Any], safe_offset: int, log_start_offset: int
+) -> tuple[int, list[Any]] | None: ...
 def take_plain(
     kind: type[Plain],
     client: Any,

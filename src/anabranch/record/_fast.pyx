@@ -503,26 +503,32 @@ def take_plain(
     return taken
 
 
-def finish_plain(list jobs, int64_t log_start_offset):
-    """Answer plain requests that are written and safe: each gets its frame, and those who asked are listed.
+def finish_plain(list jobs, int64_t safe_offset, int64_t log_start_offset):
+    """Answer plain requests that are written: each gets its frame. Returns how many bytes they wrote, and who asked.
 
-    None, and nothing is done, unless all of them are plain.
+    None, and nothing is done, unless all of them are plain, and those that wait for safety end below `safe_offset`.
     """
     cdef PlainProduce job
+    cdef Py_ssize_t size = 0
     for entry in jobs:
         if not isinstance(entry, PlainProduce):
+            return None
+        job = <PlainProduce> entry
+        if job.wait_safe and job.end_offset > safe_offset:
             return None
     clients = []
     client = None
     for entry in jobs:
         job = <PlainProduce> entry
         assert not job.is_finished, "an append job was answered twice"
+        job.batch = None  # The bytes live in the connection's buffer, which is used again from here on.
         job.is_finished = job.is_settled = True
         job.pieces = (_answer(job, log_start_offset),)
+        size += job.size
         if job.client is not client:
             client = job.client
             clients.append(client)
-    return clients
+    return size, clients
 
 
 cdef PlainProduce _plain_produce(
