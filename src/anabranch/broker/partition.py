@@ -117,13 +117,14 @@ class Partition:
 
     def write(self, jobs: list[AppendJob], now_ms: int) -> None:
         """Append the jobs of one turn. Every job is answered, now or when it is safe."""
-        if self._gone_because is not None or self.log.fenced:
+        log = self.log
+        if self._gone_because is not None or log.fenced:
             self._fail(jobs, self._refusal())
             return
         batches, accepted, noted = self._place(jobs, now_ms)
         if batches:
             try:
-                self.log.append(batches, now_ms)
+                log.append(batches, now_ms)
             except Exception as error:
                 for entry in reversed(noted):
                     self.producers.undo(entry)
@@ -133,7 +134,7 @@ class Partition:
                 return
         self._answer_or_await(accepted)
         if batches:
-            self._carry_out(self.mode.step(Appended(self.log.end_offset), now_ms))
+            self._carry_out(self.mode.step(Appended(log.end_offset), now_ms))
 
     def _refusal(self) -> AnabranchError:
         """Why nothing can be written. A job may have been queued before its topic went, or its log was fenced."""

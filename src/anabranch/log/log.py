@@ -139,10 +139,14 @@ class Log:
         if not batches:
             return
         active = self._active
-        assert batches[0][1] >= active.published_offset, "offsets are given in order"
-        buffers = [batch[0] for batch in batches]
-        size = sum([len(buffer) for buffer in buffers])
-        if fits(active, size, batches, self.config, now_ms):
+        data, first_offset, last_offset, newest = batches[0]
+        assert first_offset >= active.published_offset, "offsets are given in order"
+        buffers, size = [data], len(data)
+        if len(batches) > 1:
+            buffers = [batch[0] for batch in batches]
+            size = sum([len(buffer) for buffer in buffers])
+            last_offset, newest = batches[-1][2], max([batch[3] for batch in batches])
+        if fits(active, size, last_offset, newest, self.config, now_ms):
             self._write_on(active, buffers, size)
             active.note_appended(noted(batches))
             return

@@ -55,14 +55,15 @@ class RealFile:
             self._budget.release(self)
 
     def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
-        descriptor = self._budget.acquire(self)  # Not `_held`: this is the hot path.
+        budget = self._budget
+        descriptor = budget.acquire(self)  # Not `_held`: this is the hot path.
         try:
             self.unsynced = True
             if len(buffers) <= IOV_MAX:
                 return os.pwritev(descriptor, buffers, position)
             return _pwritev_in_turns(descriptor, buffers, position)
         finally:
-            self._budget.release(self)
+            budget.release(self)
 
     def truncate(self, size: int) -> None:
         with self._held() as descriptor:

@@ -21,26 +21,29 @@ Run = tuple[Offset | None, Sequence[Stamped]]
 """Batches that go into one file: a new segment with this base offset, or the active one (None)."""
 
 
-def fits(active: Segment, size: int, batches: Sequence[Stamped], config: LogConfig, now_ms: int) -> bool:
-    """Whether batches of `size` bytes still go into the active segment, as nearly always: the short answer.
+def fits(
+    active: Segment, size: int, last_offset: Offset, newest: int, config: LogConfig, now_ms: int
+) -> bool:
+    """Whether an append still goes into the active segment as a whole, as nearly always: the short answer.
 
-    False says only that `plan_runs` has to be asked.
+    It has `size` bytes, ends with `last_offset`, and `newest` is its largest timestamp. False says only that
+    `plan_runs` has to be asked.
     """
-    tail, written = active.tail, active.published_bytes
+    tail, written, created_ms = active.tail, active.published_bytes, active.created_ms
     assert tail is not None
-    if (
-        not written  # Who begins a segment decides from when its age is counted.
-        or written + size > config.segment_bytes
-        or written + size > SEGMENT_BYTES_MAX
-        or batches[-1][2] - active.base_offset > RELATIVE_OFFSET_MAX
-        or (len(tail.index) + 2) * TIME_ENTRY_BYTES
-        > config.index_bytes_max  # The time index has no more entries.
-    ):
-        return False
-    segment_ms = config.segment_ms if not config.compacted else _segment_ms(config)
-    if active.created_ms is None or now_ms - active.created_ms > segment_ms or tail.first_timestamp is None:
-        return False
-    return max([batch[3] for batch in batches]) <= tail.first_timestamp + segment_ms
+    first_timestamp, size = tail.first_timestamp, written + size
+    if created_ms is None or first_timestamp is None or not written:
+        return False  # Who begins a segment decides from when its age is counted.
+    segment_ms = _segment_ms(config) if config.compacted else config.segment_ms
+    return (
+        size <= config.segment_bytes
+        and size <= SEGMENT_BYTES_MAX
+        and last_offset - active.base_offset <= RELATIVE_OFFSET_MAX
+        and now_ms - created_ms <= segment_ms
+        and newest - first_timestamp <= segment_ms
+        # The time index has no more entries than the other, and its are the larger ones.
+        and (len(tail.index.offsets) + 2) * TIME_ENTRY_BYTES <= config.index_bytes_max
+    )
 
 
 def plan_runs(active: Segment, batches: Sequence[Stamped], config: LogConfig, now_ms: int) -> list[Run]:

@@ -97,11 +97,12 @@ class Segment:
 
     def note_appended(self, batches: Sequence[Batch]) -> None:
         """Batches that were just written at `published_bytes`."""
-        assert self.tail is not None
-        start = self.published_bytes
-        self.tail.note(batches)
-        self.verified.add(start, self.tail.end_bytes)
-        self.publish(self.tail.next_offset, self.tail.end_bytes)
+        tail = self.tail
+        assert tail is not None
+        tail.note(batches)
+        self.verified.add(self.published_bytes, tail.end_bytes)
+        self.published_offset = tail.next_offset
+        self.published_bytes = tail.end_bytes
 
     @property
     def index_bytes_wanted(self) -> int:
