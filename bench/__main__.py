@@ -101,6 +101,7 @@ def measure(options: argparse.Namespace, rows: Sequence[Row], state: State, with
 
 
 def main(words: Sequence[str]) -> int:
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # An installed package has its bytecode, and starts with it.
     options = parse(words)
     if options.list:
         report.show_rows()
