@@ -47,7 +47,12 @@ class BrokerCore:
 
     def schedule(self) -> None:
         """There is something to write, to answer or to wake: see to it that a turn comes."""
-        if not self._is_turn_due and not self.is_turn_open:
+        if not self.is_turn_open:
+            self.another_turn()
+
+    def another_turn(self) -> None:
+        """The present turn leaves something for the next."""
+        if not self._is_turn_due:
             self._is_turn_due = True
             self._loop.call_soon(self.turn)
 
@@ -65,14 +70,14 @@ class BrokerCore:
         finally:
             self.is_turn_open = False
         if self.queue or self._woken:
-            self.schedule()  # Those who got their answers were held up by them, and have sent more.
+            self.another_turn()  # Those who got their answers were held up by them, and have sent more.
 
     # --- writing ---------------------------------------------------------------------------------------------
 
     def submit(self, job: AppendJob) -> None:
         """Queue a job for the end of this turn. Until then nobody may change the bytes of its batch."""
         self.queue.put(job)
-        if not self._is_turn_due and not self.is_turn_open:
+        if not self.is_turn_open:
             self.schedule()
 
     def append(self, partition: Partition, batch: Batch) -> "asyncio.Future[Offset]":

@@ -92,7 +92,8 @@ class Partition:
         self._finished = finished
         self._settings = settings
         self.plain_limits = _plain_limits(settings)
-        """What a plain produce request must keep to (see `plain_lane`); None: none may go that way."""
+        """What a plain produce request must keep to (see `plain_lane`); None: none may go that way. A mode that can
+        lose the right to write has to see to it, for nobody asks `mode.writer()` there."""
 
     @property
     def settings(self) -> TopicSettings:

@@ -54,7 +54,7 @@ class PlainLane:
     def __init__(self, broker: "Broker") -> None:
         self._clock = broker.clock
         self._core = broker.core
-        self._routes = broker.topics.routes
+        self._named, self._numbered = broker.topics.named, broker.topics.numbered
 
     def take(
         self, client: Client, view: memoryview, start: int, end: int, calls: deque[Call], calls_max: int
@@ -65,7 +65,7 @@ class PlainLane:
         if core.queue.is_full:
             return start
         now_ms, count_max = self._clock.wall_ms(), calls_max - len(calls)
-        jobs = take_plain(PlainJob, client, view, start, end, count_max, self._routes, now_ms)
+        jobs = take_plain(PlainJob, client, view, start, end, count_max, self._named, self._numbered, now_ms)
         for job in jobs:
             if job.wait_safe:
                 job.deadline_ms = self._clock.monotonic_ms() + max(0, job.timeout_ms)

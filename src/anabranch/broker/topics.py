@@ -75,8 +75,9 @@ class Topics:
         self._opener = opener
         self._folders = folders
         self._states: dict[TopicKey, TopicState] = {}
-        self.routes: dict[bytes, list[Partition]] = {}
-        """The partitions of each topic by the bytes that name it in a request: its name, or its id."""
+        self.named: dict[bytes, list[Partition]] = {}
+        self.numbered: dict[bytes, list[Partition]] = {}
+        """The partitions that clients may write to, by the bytes of their topic's name, and of its id."""
 
     def open_all(self) -> None:
         """Open every topic the metadata log names. Raises StorageError."""
@@ -108,7 +109,8 @@ class Topics:
     def _register(self, state: TopicState) -> None:
         topic = state.topic
         self._states[topic.name] = self._states[topic.topic_id] = state
-        self.routes[topic.name.encode()] = self.routes[topic.topic_id.bytes] = state.partitions
+        if not topic.is_internal:
+            self.named[topic.name.encode()] = self.numbered[topic.topic_id.bytes] = state.partitions
 
     # --- looking up ------------------------------------------------------------------------------------------
 
@@ -274,7 +276,7 @@ class Topics:
                 raise InvalidTopicError(f"{name} is internal and cannot be deleted.")
             await self._metadata.commit(topic_removed_entry(name))
             del self._states[state.topic.name], self._states[state.topic.topic_id]
-            del self.routes[state.topic.name.encode()], self.routes[state.topic.topic_id.bytes]
+            del self.named[state.topic.name.encode()], self.numbered[state.topic.topic_id.bytes]
             await self._discard(state.partitions)
 
     async def _discard(self, partitions: list[Partition]) -> None:

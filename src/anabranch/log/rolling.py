@@ -41,8 +41,9 @@ def fits(
         and last_offset - active.base_offset <= RELATIVE_OFFSET_MAX
         and now_ms - created_ms <= segment_ms
         and newest - first_timestamp <= segment_ms
-        # The time index has no more entries than the other, and its are the larger ones.
-        and (len(tail.index.offsets) + 2) * TIME_ENTRY_BYTES <= config.index_bytes_max
+        # Each index has one more entry at most; those of the time index are the larger ones.
+        and (max(len(tail.index.offsets), len(tail.time_index.offsets)) + 1) * TIME_ENTRY_BYTES
+        <= config.index_bytes_max
     )
 
 

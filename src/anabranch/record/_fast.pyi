@@ -48,7 +48,6 @@ class PlainProduce:
 
 Plain = TypeVar("Plain", bound=PlainProduce)
 
-def read_plain_produce(kind: type[Plain], buffer: memoryview, start: int, end: int) -> Plain | None: ...
 def place_plain(
     jobs: list[Any], base_offset: int, generation: int
 ) -> list[tuple[memoryview, Any, Any, int]] | None: ...
@@ -62,6 +61,7 @@ def take_plain(
     start: int,
     end: int,
     count_max: int,
-    routes: dict[bytes, list[Any]],
+    named: dict[bytes, list[Any]],
+    numbered: dict[bytes, list[Any]],
     now_ms: int,
 ) -> list[Plain]: ...

@@ -340,7 +340,7 @@ cdef class PlainProduce:
     cdef readonly int32_t correlation_id, last_offset_delta, base_sequence
     cdef readonly int16_t producer_epoch
     cdef readonly int64_t max_timestamp, producer_id
-    cdef readonly Py_ssize_t frame_end, size
+    cdef readonly Py_ssize_t batch_start, frame_end, size
     cdef readonly bytes topic
     """The topic's name, or from version 13 on the 16 bytes of its id."""
     cdef public object batch
@@ -443,64 +443,71 @@ def place_plain(list jobs, int64_t base_offset, int32_t generation):
     return placed
 
 
-def read_plain_produce(type kind, buffer, Py_ssize_t start, Py_ssize_t end):
-    """The request whose frame begins at `start`, size and all, its batch checked, as a `kind` of `PlainProduce`.
+def take_plain(
+    type kind, client, buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count_max,
+    dict named, dict numbered, int64_t now_ms,
+):
+    """The plain requests in `buffer[start:end]` that may be written as they are, in order, at most `count_max`; each a
+    `kind` of `PlainProduce`.
 
-    None if it is not plain, not whole before `end`, or anything is amiss: any doubt is left to the general way.
+    `named` and `numbered` have the partitions of a topic by its name and by its id. What a partition's topic allows is
+    its `plain_limits`: the largest batch, how far ahead of `now_ms` a record may be, how many copies acks=all needs; or
+    None. The first that is not plain, not whole, not allowed or in any doubt ends the list: it is left to the general way.
     """
     cdef Py_buffer view
-    cdef Py_ssize_t frame_end
-    cdef PlainProduce produce = None
+    cdef PlainProduce produce
+    taken = []
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
-        if 0 <= start and start + _SIZE_BYTES <= end <= view.len:
-            frame_end = start + _SIZE_BYTES + <int32_t> _big32(<const unsigned char *> view.buf + start)
-            if start + _SIZE_BYTES < frame_end <= end:
-                produce = _plain_produce(
-                    kind, buffer, <const unsigned char *> view.buf, start + _SIZE_BYTES, frame_end
-                )
-                if produce is not None:
-                    produce.frame_end = frame_end
+        if start < 0 or end > view.len:
+            return taken
+        while start < end and len(taken) < count_max:
+            produce = _plain_frame(kind, <const unsigned char *> view.buf, start, end)
+            if produce is None or not _is_allowed(
+                produce, named if produce.api_version < 13 else numbered, now_ms, <const unsigned char *> view.buf
+            ):
+                break
+            produce.batch = buffer[produce.batch_start : produce.batch_start + produce.size]
+            produce.client = client
+            taken.append(produce)
+            start = produce.frame_end
     finally:
         PyBuffer_Release(&view)
-    return produce
-
-
-def take_plain(
-    type kind, client, buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count_max, dict routes, int64_t now_ms
-):
-    """The plain requests in `buffer[start:end]` that may be written as they are, in order, at most `count_max`.
-
-    `routes` has the partitions of a topic by its name or id; what a partition's topic allows is its `plain_limits`:
-    the largest batch, how far ahead of `now_ms` a record may be, how many copies acks=all needs; or None. The first
-    that is not plain, not whole or not allowed ends the list: it is left to the general way.
-    """
-    cdef PlainProduce produce
-    cdef int64_t bytes_max, ahead_ms_max, copies_min
-    cdef list partitions
-    taken = []
-    while start < end and len(taken) < count_max:
-        produce = read_plain_produce(kind, buffer, start, end)
-        if produce is None:
-            break
-        partitions = routes.get(produce.topic)
-        if partitions is None or not 0 <= produce.index < len(partitions):
-            break
-        produce.partition = partitions[produce.index]
-        limits = produce.partition.plain_limits
-        if limits is None:
-            break
-        bytes_max, ahead_ms_max, copies_min = limits
-        if (
-            produce.size > bytes_max
-            or produce.max_timestamp - now_ms > ahead_ms_max
-            or (produce.wait_safe and copies_min > 1)
-        ):
-            break
-        produce.client = client
-        taken.append(produce)
-        start = produce.frame_end
     return taken
+
+
+cdef bint _is_allowed(PlainProduce produce, dict routes, int64_t now_ms, const unsigned char *base) except -1:
+    """Whether the partition is there, and takes the batch. What costs most is asked last."""
+    cdef int64_t bytes_max, ahead_ms_max, copies_min
+    cdef list partitions = routes.get(produce.topic)
+    if partitions is None or not 0 <= produce.index < len(partitions):
+        return False
+    produce.partition = partitions[produce.index]
+    limits = produce.partition.plain_limits
+    if limits is None:
+        return False
+    bytes_max, ahead_ms_max, copies_min = limits
+    if produce.size > bytes_max or (produce.wait_safe and copies_min > 1):
+        return False
+    if not _is_plain_batch(produce, base + produce.batch_start):
+        return False
+    # In numbers that may wrap: whoever is that far away from now is left to the general way.
+    return <int64_t> (<uint64_t> produce.max_timestamp - <uint64_t> now_ms) <= ahead_ms_max
+
+
+cdef PlainProduce _plain_frame(type kind, const unsigned char *base, Py_ssize_t start, Py_ssize_t end):
+    """The request whose frame begins at `start`, size and all, without a look at its batch."""
+    cdef Py_ssize_t frame_end
+    cdef PlainProduce produce
+    if end - start < _SIZE_BYTES:
+        return None
+    frame_end = start + _SIZE_BYTES + <int32_t> _big32(base + start)
+    if frame_end <= start + _SIZE_BYTES or frame_end > end:
+        return None
+    produce = _plain_produce(kind, base, start + _SIZE_BYTES, frame_end)
+    if produce is not None:
+        produce.frame_end = frame_end
+    return produce
 
 
 def finish_plain(list jobs, int64_t safe_offset, int64_t log_start_offset):
@@ -532,8 +539,9 @@ def finish_plain(list jobs, int64_t safe_offset, int64_t log_start_offset):
 
 
 cdef PlainProduce _plain_produce(
-    type kind, object buffer, const unsigned char *base, Py_ssize_t start, Py_ssize_t end_position
+    type kind, const unsigned char *base, Py_ssize_t start, Py_ssize_t end_position
 ):
+    cdef PlainProduce produce
     cdef const unsigned char *at = base + start
     cdef const unsigned char *end = base + end_position
     cdef const unsigned char *topic
@@ -590,24 +598,6 @@ cdef PlainProduce _plain_produce(
         at += 12
         if end - at != batch_size:
             return None
-    return _plain_batch(
-        kind, buffer, base, at, batch_size, version, correlation_id, acks, timeout_ms, index, topic, topic_size
-    )
-
-
-cdef PlainProduce _plain_batch(
-    type kind, object buffer, const unsigned char *base, const unsigned char *at, Py_ssize_t size,
-    int version, int32_t correlation_id, int acks, int timeout_ms, int index,
-    const unsigned char *topic, Py_ssize_t topic_size,
-):
-    cdef int64_t newest
-    cdef PlainProduce produce
-    if not _batch_holds(at, size, True) or _big64(at) != 0 or at[21] | at[22]:
-        return None
-    if not _walk(at + _HEADER_BYTES, size - _HEADER_BYTES, <int32_t> _big32(at + 57), False, &newest):
-        return None
-    if _big64(at + 27) + <uint64_t> newest != _big64(at + 35):
-        return None
     produce = kind.__new__(kind)
     produce.api_version = version
     produce.correlation_id = correlation_id
@@ -616,16 +606,29 @@ cdef PlainProduce _plain_batch(
     produce.timeout_ms = timeout_ms
     produce.index = index
     produce.topic = PyBytes_FromStringAndSize(<const char *> topic, topic_size)
-    produce.size = size
+    produce.size = batch_size
+    produce.batch_start = at - base
+    produce.base_offset = produce.end_offset = -1
+    produce.pieces = ()
+    return produce
+
+
+cdef bint _is_plain_batch(PlainProduce produce, const unsigned char *at):
+    """Whether the batch at `at` is whole, uncompressed, numbered from 0 and as its header says; what it says is kept."""
+    cdef Py_ssize_t size = produce.size
+    cdef int64_t newest
+    if size < _HEADER_BYTES or at[21] | at[22] or _big64(at) != 0 or not _batch_holds(at, size, True):
+        return False
+    if not _walk(at + _HEADER_BYTES, size - _HEADER_BYTES, <int32_t> _big32(at + 57), False, &newest):
+        return False
+    if _big64(at + 27) + <uint64_t> newest != _big64(at + 35):
+        return False
     produce.last_offset_delta = <int32_t> _big32(at + 23)
     produce.max_timestamp = <int64_t> _big64(at + 35)
     produce.producer_id = <int64_t> _big64(at + 43)
     produce.producer_epoch = <int16_t> (at[51] << 8 | at[52])
     produce.base_sequence = <int32_t> _big32(at + 53)
-    produce.batch = buffer[at - base : at - base + size]
-    produce.base_offset = produce.end_offset = -1
-    produce.pieces = ()
-    return produce
+    return True
 
 
 cdef inline const unsigned char *_after_plain_client(

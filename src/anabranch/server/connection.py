@@ -39,6 +39,8 @@ FRAME_BYTES_PER_MS_MIN = 10
 
 
 SHORT_ANSWER_BYTES_MAX = 32 * 1024
+"""An answer up to here is sent alone and at once; a longer one is likely to need the queue anyway."""
+
 GOODBYE_READS_MAX = 16
 """Somebody who never stops sending is not waited for."""
 
@@ -115,11 +117,15 @@ class Connection:
     # --- reading ---------------------------------------------------------------------------------------------
 
     def ready(self, events: int) -> None:
-        """The poller's word that the socket can be written or read, or that the client is gone."""
-        if events & WRITE:
-            self._writable()
+        """The poller's word that the socket can be read or written, or that the client is gone.
+
+        In this order: answers that leave may end a hold, and what is then parsed lies in the buffer, lent to the
+        writer until the end of the turn. Nothing may be read over it.
+        """
         if events & ~WRITE and self._is_reading:
             self._readable()
+        if events & WRITE and self._is_writing:
+            self._writable()
 
     def _readable(self) -> None:
         room = self._buffer.room()
@@ -250,7 +256,7 @@ class Connection:
         if buffer.start == start:
             return False
         listener.requests_total += len(calls) - open_before
-        self._frame_ms_start = None
+        self._frame_bytes, self._frame_ms_start = 0, None
         self._is_held = self._must_hold()
         return self._is_held or buffer.start == buffer.end
 

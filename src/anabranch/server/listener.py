@@ -72,14 +72,19 @@ class Listener:
     # --- answers ---------------------------------------------------------------------------------------------
 
     def _flush_all(self) -> None:
-        """Let the answers of this turn leave; some who got theirs had sent more, which may be answered too."""
-        due = self.flush_due
+        """Let the answers of this turn leave. Who was held up by them and has sent more is answered in the next."""
+        due, self.flush_due = self.flush_due, []
         if not due:
             return
         self.poller.turn_ms = self.clock.monotonic_ms()  # The turn may be one that no socket began.
         for connection in due:
-            connection.flush()
-        due.clear()
+            try:
+                connection.flush()
+            except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
+                logger.exception("answers could not be sent: this is a defect")
+                connection.close(f"{type(error).__name__}: {error}")
+        if self.flush_due:
+            self.broker.core.another_turn()
 
     # --- opening ---------------------------------------------------------------------------------------------
 

@@ -2,8 +2,9 @@
 
 asyncio watches one descriptor, an epoll of our own in which all sockets are entered. When some have something to
 say, one turn of the broker serves them all: each is read once, then the core writes what they brought and sends the
-answers. So a request costs no handle of the loop of its own, neighbours share a write, and what a connection's
-buffer lends to the writer is written before anything can be read over it.
+answers. So a request costs no handle of the loop of its own, and neighbours share a write. What a connection's buffer
+lends to the writer stays as it is: a connection reads once in a turn, before anything of it is queued, and what was
+queued between turns is written before the next one reads.
 """
 
 import asyncio
@@ -53,8 +54,8 @@ class Poller:
         elif is_known:
             self._epoll.modify(descriptor, events)
         else:
+            self._epoll.register(descriptor, events)  # First: it may fail, and the number is used again.
             self._watched[descriptor] = watched
-            self._epoll.register(descriptor, events)
 
     def _turn(self) -> None:
         core = self._core
@@ -62,17 +63,21 @@ class Poller:
         while core.queue:
             core.turn()  # Handed in since the last turn: its bytes may lie where we read to.
         core.is_turn_open = True
-        for descriptor, events in self._epoll.poll(0, EVENTS_PER_TURN_MAX):
-            watched = self._watched.get(descriptor)
-            if watched is None:
-                continue  # Closed a moment ago, by a neighbour's doing.
-            try:
-                watched.ready(events)
-            except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
-                logger.exception("a connection failed: this is a defect")
-                watched.close(f"{type(error).__name__}: {error}")
-        core.is_turn_open = False
-        core.turn()
+        try:
+            for descriptor, events in self._epoll.poll(0, EVENTS_PER_TURN_MAX):
+                watched = self._watched.get(descriptor)
+                if watched is None:
+                    continue  # Closed a moment ago, by a neighbour's doing.
+                try:
+                    watched.ready(events)
+                except (
+                    Exception
+                ) as error:  # A defect of ours costs this connection, and nobody else anything.
+                    logger.exception("a connection failed: this is a defect")
+                    watched.close(f"{type(error).__name__}: {error}")
+        finally:
+            core.is_turn_open = False
+            core.turn()
 
     def close(self) -> None:
         self._loop.remove_reader(self._epoll.fileno())

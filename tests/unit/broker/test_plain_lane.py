@@ -19,14 +19,17 @@ from anabranch.record.compression import Codec
 from anabranch.record.form import COMPILED
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import encode_request
+from anabranch.wire.error_codes import ErrorCode
 from anabranch.wire.header import parse_request_header, request_header
 from support.broker_bench import Bench, in_loop, turn
 from support.mutations import MUTATIONS
+from support.workers import HeldWorkers
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="the lane is part of the compiled form")
 
 VERSIONS = range(3, 14)
 TOPIC_IDS_SINCE = 13
+ID = UUID("6d0c8f6e-7c55-4c39-9a39-0d7d5b2f5c11")
 
 
 class Client:
@@ -79,13 +82,17 @@ def frame(
     return len(content).to_bytes(4, "big") + content
 
 
-async def by_lane(bench: Bench, data: bytes) -> tuple[list[bytes], int]:
-    """What the lane makes of these bytes: answers, and how many bytes it took."""
+def plain_lane(bench: Bench) -> Any:
     from anabranch.broker.plain_lane import PlainLane
 
+    return PlainLane(bench.broker)
+
+
+async def by_lane(bench: Bench, data: bytes) -> tuple[list[bytes], int]:
+    """What the lane makes of these bytes: answers, and how many bytes it took."""
     client = Client()
     view = memoryview(bytearray(data))
-    taken = PlainLane(bench.broker).take(client, view, 0, len(view), client.calls, 64)
+    taken = plain_lane(bench).take(client, view, 0, len(view), client.calls, 64)
     await turn()
     return client.frames, taken
 
@@ -107,8 +114,8 @@ def contents(partition: Partition) -> bytes:
     return partition.log.slice(partition.log.start_offset, 2**30, partition.log.end_offset).read()
 
 
-async def two_nodes(**overrides: str) -> list[Bench]:
-    benches = [Bench(flush="os"), Bench(flush="os")]
+async def two_nodes(flush: str = "os", **overrides: str) -> list[Bench]:
+    benches = [Bench(flush=flush), Bench(flush=flush)]
     for bench in benches:
         await bench.topic("t", 2, **overrides)
     return benches
@@ -118,11 +125,12 @@ def key_of(bench: Bench, version: int) -> str | UUID:
     return bench.topics.known("t").topic.topic_id if version >= TOPIC_IDS_SINCE else "t"
 
 
+@pytest.mark.parametrize("flush", ["os", "always"])
 @pytest.mark.parametrize("acks", [1, -1])
 @pytest.mark.parametrize("version", VERSIONS)
 @in_loop
-async def test_answer_and_log_are_those_of_the_general_way(version: int, acks: int) -> None:
-    lane, general = await two_nodes()
+async def test_answer_and_log_are_those_of_the_general_way(version: int, acks: int, flush: str) -> None:
+    lane, general = await two_nodes(flush)
     for records in (
         batch(),
         batch(b"a", None, b"c" * 300),
@@ -234,6 +242,41 @@ async def test_copies_that_are_not_there_are_missed_by_the_general_way() -> None
 
 
 @in_loop
+async def test_internal_topic_is_left_to_the_general_way_whatever_its_settings() -> None:
+    bench = Bench(flush="os")
+    await bench.topic("__consumer_offsets", 1)
+    assert await by_lane(bench, frame(batch(), topic="__consumer_offsets")) == ([], 0)
+
+
+@in_loop
+async def test_id_that_spells_the_name_of_a_topic_does_not_name_it() -> None:
+    bench = Bench(flush="os")
+    name = "orders-eu-west-1"
+    await bench.topic(name, 1)
+    assert (await by_lane(bench, frame(batch(), 12, topic=name)))[1]
+    assert await by_lane(bench, frame(batch(), 13, topic=UUID(bytes=name.encode()))) == ([], 0)
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@in_loop
+async def test_only_acks_all_waits_for_the_sync_and_hears_of_its_failure(acks: int) -> None:
+    bench, held = Bench(flush="always"), HeldWorkers()
+    await bench.topic("t", 1)
+    bench.core.syncer._workers = held
+    client, lane = Client(), plain_lane(bench)
+    data = memoryview(bytearray(frame(batch(), acks=acks)))
+    assert lane.take(client, data, 0, len(data), client.calls, 64)
+    bench.disk.fail_next("sync", path_contains="t-0/")
+    await turn()
+    assert len(client.frames) == (acks == 1)
+    held.run_sync()
+    await turn()
+    assert len(client.frames) == 1
+    code = int.from_bytes(client.frames[0][17:19], "big")
+    assert code == (0 if acks == 1 else ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+@in_loop
 async def test_change_of_settings_counts_from_the_next_request_on() -> None:
     bench, _ = await two_nodes()
     await bench.topics.alter("t", lambda _: {"cleanup.policy": "compact"})
@@ -273,7 +316,7 @@ async def test_disk_that_takes_no_write_is_told_as_in_the_general_way() -> None:
     assert read_header(contents(lane.topics.partition("t", 0))).record_count == 1
 
 
-@pytest.mark.parametrize("version", [3, 7, 9, 12])
+@pytest.mark.parametrize("version", [3, 7, 9, 12, 13])
 def test_spoiled_requests_end_as_in_the_general_way(version: int) -> None:
     """One seed, many frames; a failure prints which."""
     seed = time.time_ns()
@@ -282,9 +325,13 @@ def test_spoiled_requests_end_as_in_the_general_way(version: int) -> None:
     @in_loop
     async def run() -> None:
         lane, general = await two_nodes()
+        for bench in (lane, general):
+            bench.topics.numbered[ID.bytes] = bench.topics.named[b"t"]
+            bench.topics._states[ID] = bench.topics.known("t")
+        key = ID if version >= TOPIC_IDS_SINCE else "t"
         good = [
-            frame(batch(b"a", b"b"), version)[4:],
-            frame(batch(b"z" * 200, key=b"k"), version, index=1)[4:],
+            frame(batch(b"a", b"b"), version, key)[4:],
+            frame(batch(b"z" * 200, key=b"k"), version, key, index=1)[4:],
         ]
         taken_count = 0
         for number in range(400):

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,8 @@ from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from anabranch.record.crc32c import crc32c_pure
 from anabranch.record.record_check import check_records_pure
+from anabranch.wire.codec import encode_request
+from anabranch.wire.header import request_header
 from support.record_bytes import batch_of, framed, varints
 
 _fast = pytest.importorskip("anabranch.record._fast", reason="there is no compiled form here")
@@ -31,6 +34,7 @@ KINDS: list[Callable[[bytes], Any]] = [
     memoryview,
     lambda data: memoryview(bytearray(b"xyz" + data + b"z"))[3:-1],
 ]
+TOPIC_ID = UUID("6d0c8f6e-7c55-4c39-9a39-0d7d5b2f5c11")
 MAYBE_BYTES = st.none() | st.binary(max_size=200)
 TIMES = st.integers(-(2**40), 2**40) | st.integers(-200, 200)
 
@@ -301,3 +305,32 @@ def test_no_batch_is_read_beyond_its_buffer(noise: bytes, start: int, end: int) 
         assert _fast.crc32c(view) == crc32c_pure(view)
         assert outcome(_fast.read_header, view, start) == outcome(read_header_pure, view, start)
         assert outcome(_fast.check_batch, view, start, end) == outcome(check_batch_pure, view, start, end)
+
+
+def test_no_plain_request_is_read_beyond_its_buffer() -> None:
+    """Every beginning of a request, with a size that claims as much, ends where a page ends."""
+
+    class Place:
+        plain_limits = (2**20, 2**62, 1)
+
+    builder = BatchBuilder()
+    builder.add(b"key", b"value", timestamp_ms=0)
+    batch = bytes(builder.build())
+    for version in (3, 8, 9, 12, 13):
+        topic = TOPIC_ID.bytes if version >= 13 else b"t"
+        content = produce_request(version, batch)
+        routes = {topic: [Place()]}
+        for size in range(len(content) + 1):
+            framed_part = size.to_bytes(4, "big") + content[:size]
+            for view in FENCED.at_both_ends(framed_part):
+                taken = _fast.take_plain(_fast.PlainProduce, None, view, 0, len(view), 9, routes, routes, 0)
+                assert len(taken) == (size == len(content)), (version, size)
+                for produce in taken:
+                    produce.batch = None
+
+
+def produce_request(version: int, batch: bytes) -> bytes:
+    named = {"topic_id": TOPIC_ID} if version >= 13 else {"name": "t"}
+    topics = [{**named, "partition_data": [{"index": 0, "records": batch}]}]
+    body = {"acks": 1, "timeout_ms": 1000, "topic_data": topics}
+    return request_header(0, version, 7, "client") + encode_request(0, version, body)

@@ -75,9 +75,11 @@ class FakeListener:
         self.calls.append(call)
 
     def flush_all(self) -> None:
-        for connection in self.flush_due:
+        due, self.flush_due = self.flush_due, []
+        for connection in due:
             connection.flush()
-        self.flush_due.clear()
+        if self.flush_due:
+            self.core.schedule()
 
     def forget(self, connection: Any, reason: str) -> None:
         self.closed.append(reason)

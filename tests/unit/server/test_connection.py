@@ -88,6 +88,62 @@ async def test_bytes_of_a_produce_stay_as_they_are_until_the_writer_has_taken_th
 
 
 @with_peer
+async def test_what_is_parsed_when_a_reader_takes_its_answers_is_not_read_over_in_the_same_turn(
+    peer: Peer,
+) -> None:
+    """Held frames are parsed as soon as answers have left; just then more may have arrived."""
+    core, lent, changed = peer.listener.core, [], []
+
+    def dispatch(broker: Any, call: Call) -> None:
+        peer.calls.append(call)
+        lent.append((call, bytes(call.view[call.body : call.end])))
+        core.queue.is_write_due = True
+
+    def write() -> None:
+        changed.extend(sent for call, sent in lent if bytes(call.view[call.body : call.end]) != sent)
+        lent.clear()
+
+    peer.listener.dispatch = dispatch
+    core.on_turn = write
+    peer.send(frame(PRODUCE, b"first!"))
+    await turn()
+    peer.calls[0].answer([bytes(2_000_000)])
+    await turn()
+    for held_up in (b"second", b"third!"):
+        peer.send(frame(PRODUCE, held_up))
+        await turn()
+    assert len(peer.calls) == 2, "the third waits until somebody takes the answer"
+    while len(peer.calls) < 3:
+        peer.received()
+        peer.send(frame(PRODUCE, b"fourth"))
+        await turn(1)
+    await turn()
+    assert not changed
+
+
+@with_peer
+async def test_client_with_many_short_requests_gives_way_to_others_between_them(peer: Peer) -> None:
+    core, in_one_turn, most = peer.listener.core, 0, 0
+
+    def dispatch(broker: Any, call: Call) -> None:
+        nonlocal in_one_turn, most
+        in_one_turn += 1
+        most = max(most, in_one_turn)
+        call.answer([b"1"])
+
+    def begin() -> None:
+        nonlocal in_one_turn
+        in_one_turn = 0
+
+    peer.listener.dispatch = dispatch
+    core.on_turn = begin
+    peer.send(*[frame(HEARTBEAT)] * 50)
+    await turn(300)
+    assert peer.received() == b"1" * 50
+    assert most <= 2, "each answer ends a hold, and what it held up waits for the next turn"
+
+
+@with_peer
 async def test_too_many_open_requests_hold(peer: Peer) -> None:
     peer.send(*[frame(PRODUCE)] * 7)
     await turn()

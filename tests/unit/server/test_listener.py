@@ -185,3 +185,46 @@ async def test_close_ends_as_soon_as_the_last_connection_is_done() -> None:
         await turn(2)
     assert connection.is_closed
     sock.close()
+
+
+@in_loop
+async def test_connection_whose_answers_cannot_be_sent_costs_nobody_else_anything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _bench, listener = make()
+    (bad, bad_sock), (good, good_sock) = connect(listener), connect(listener)
+
+    def broken() -> None:
+        raise ValueError("a defect")
+
+    bad.flush = broken  # type: ignore[method-assign]
+    good._out.put([b"answer"])
+    listener.flush_due += [bad, good]
+    listener.broker.core.turn()
+    assert good_sock.recv(100) == b"answer"
+    assert bad.is_closed
+    assert "this is a defect" in caplog.text
+    assert not listener.flush_due
+    await listener.close(1)
+    bad_sock.close()
+    good_sock.close()
+
+
+@in_loop
+async def test_socket_that_cannot_be_watched_leaves_nothing_behind_for_the_next_with_its_number() -> None:
+    _bench, listener = make()
+    ours, theirs = socket.socketpair()
+    epoll = listener.poller._epoll
+
+    class Full:
+        def register(self, *_: object) -> None:
+            raise OSError("no room for another watch")
+
+    listener.poller._epoll = Full()  # type: ignore[assignment]
+    with pytest.raises(OSError, match="no room"):
+        listener.poller.watch(ours.fileno(), 1, None)  # type: ignore[arg-type]
+    listener.poller._epoll = epoll
+    connection = Connection(listener, ours, "peer")
+    connection.close("test")
+    theirs.close()
+    await listener.close(1)
