@@ -13,6 +13,10 @@ class Clock(Protocol):
 
     def monotonic_ms(self) -> int: ...
 
+    def monotonic_us(self) -> int:
+        """The same clock, for what is too short for milliseconds."""
+        ...
+
 
 class RealClock:
     """The machine's clocks."""
@@ -22,3 +26,6 @@ class RealClock:
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1000

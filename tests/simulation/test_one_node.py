@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.broker.syncer import Syncer
 from anabranch.errors import StorageError
 from anabranch.log.log import Log, Stamped
 from anabranch.testing.fake_disk import FakeDisk
@@ -110,6 +112,14 @@ def test_acknowledging_a_write_that_failed_is_caught(monkeypatch: pytest.MonkeyP
             log._active.note_appended([(len(data), last, time, b"") for data, _, last, time in batches])
 
     monkeypatch.setattr(Log, "append", hopeful)
+    first_caught()
+
+
+def test_answering_instead_of_syncing_on_the_loop_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hopeful(syncer: Syncer, partition: Partition, started_us: int) -> None:
+        syncer._finished(partition, partition.log.end_offset)
+
+    monkeypatch.setattr(Syncer, "_sync_here", hopeful)
     first_caught()
 
 

@@ -57,12 +57,17 @@ class BrokerCore:
             self._loop.call_soon(self.turn)
 
     def turn(self) -> None:
+        if not self._is_turn_due:
+            self.syncer.place.turns += 1  # Begun by a socket: somebody wants something.
         self._is_turn_due = False
         self.is_turn_open = True
         try:
             if self.queue:
                 self._write()
             self.send_answers()
+            if self.syncer.gathered:
+                self.syncer.end_turn()
+                self.send_answers()
             if self._woken:
                 woken, self._woken = self._woken, set()
                 self.fetch_waits.wake(woken)

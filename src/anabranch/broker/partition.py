@@ -110,6 +110,11 @@ class Partition:
         return self._gone_because is not None
 
     @property
+    def is_awaited(self) -> bool:
+        """Some producer waits for a sync."""
+        return bool(self._awaiting)
+
+    @property
     def recovery_mark(self) -> RecoveryMark:
         """What a recovery need not read again. A record that still waits for its sync is not among it: were the
         sync to fail, the repeat of the record would be taken for safe although the disk never got it."""

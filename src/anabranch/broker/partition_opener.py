@@ -116,7 +116,7 @@ class PartitionOpener:
             log,
             SoloMode(BrokerId(self._settings.broker_id), log.end_offset, sync_first=sync_first),
             settings,
-            request_sync=self._core.syncer.request,
+            request_sync=self._core.syncer.request_in_turn,
             on_publish=self._core.wake_readers,
             finish=self._core.finish,
             finished=self._core.finished,

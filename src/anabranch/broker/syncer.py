@@ -1,14 +1,17 @@
-"""Syncer: group commit. One fdatasync per partition at a time, in a worker thread, covering all that came before.
+"""Syncer: group commit. One fdatasync per partition at a time, covering all that came before.
 
-While a sync runs, further requests for the same partition gather into the next one: under load many producers
-share a sync, and a lone producer waits for just its own. A failed sync fences the log for good: it is reported
-to everybody who waited, and never tried again as if nothing had happened.
+What a turn of the core wants synced is gathered and begun when the turn has written everything: in workers, or
+right here if that is quicker (`SyncPlace` has the rule). While a worker syncs, further requests for the same partition
+gather into the next one: under load many producers share a sync, and a lone producer waits for just its own. A failed
+sync fences the log for good: it is reported to everybody who waited, and never tried again as if nothing had
+happened. All methods run on the loop's thread.
 """
 
 import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from anabranch.broker.sync_place import SMALL_BYTES_MAX, SyncPlace
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.errors import StorageError
@@ -27,7 +30,11 @@ class Syncer:
         self._running: set[Partition] = set()
         self._wanted: set[Partition] = set()
         self._waiters: list[asyncio.Future[None]] = []
+        self.place = SyncPlace()
+        self.gathered: list[Partition] = []
+        """What this turn wants synced: see `end_turn`."""
         self.syncs_total = 0
+        self.syncs_here_total = 0
         self.failures_total = 0
 
     @property
@@ -41,28 +48,81 @@ class Syncer:
             self._waiters.append(waiter)
             await waiter
 
+    def request_in_turn(self, partition: "Partition") -> None:
+        """Sync everything the partition has written so far, once the present turn has written all it has."""
+        self.gathered.append(partition)
+
+    def end_turn(self) -> None:
+        """Begin what the turn has gathered; those whose sync runs here have their answers when this returns."""
+        gathered, self.gathered = self.gathered, []
+        now_us = self._clock.monotonic_us()
+        if self.place.is_loop_calm(now_us) and len(gathered) == 1 and self._belongs_here(gathered[0]):
+            self._sync_here(gathered[0], now_us)
+            return
+        for partition in gathered:
+            self.request(partition)
+
     def request(self, partition: "Partition") -> None:
-        """Sync everything the partition has written so far, soon."""
+        """Sync everything the partition has written so far, in a worker."""
         if partition in self._running:
             self._wanted.add(partition)
             return
         self._running.add(partition)
-        self._workers.sync(partition.log.sync, lambda end, error: self._finished(partition, end, error))
+        log, clock = partition.log, self._clock
+        is_small = log.is_sync_small(SMALL_BYTES_MAX)
 
-    def _finished(self, partition: "Partition", end: Offset | None, error: BaseException | None) -> None:
-        self._running.discard(partition)
+        def sync() -> tuple[Offset, int]:
+            started_us = clock.monotonic_us()
+            return log.sync(), clock.monotonic_us() - started_us
+
+        def done(result: tuple[Offset, int] | None, error: BaseException | None) -> None:
+            self._running.discard(partition)
+            if result is None:
+                assert error is not None
+                self._failed(partition, error)
+                return
+            if is_small:
+                self.place.note(result[1], here=False)
+            self._finished(partition, result[0])
+
+        self._workers.sync(sync, done)
+
+    def _belongs_here(self, partition: "Partition") -> bool:
+        return (
+            self.place.is_disk_fast
+            and not self._running
+            and partition.is_awaited
+            and partition.log.is_sync_small(SMALL_BYTES_MAX)
+        )
+
+    def _sync_here(self, partition: "Partition", started_us: int) -> None:
+        self.syncs_here_total += 1
+        try:
+            end = partition.log.sync()
+        except Exception as error:  # noqa: BLE001 - dealt with as if a worker had met it.
+            self._failed(partition, error)
+            return
+        self.place.note(self._clock.monotonic_us() - started_us, here=True)
+        self._finished(partition, end)
+
+    def _finished(self, partition: "Partition", end: Offset) -> None:
         self.syncs_total += 1
+        if self._waiters:
+            self._tell_waiters()
+        if partition in self._wanted:
+            self._wanted.discard(partition)
+            self.request(partition)  # Started before the answers go out, so that the disk is never idle.
+        partition.synced(end, self._clock.wall_ms())
+
+    def _tell_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        if error is None:
-            assert end is not None
-            if partition in self._wanted:
-                self._wanted.discard(partition)
-                self.request(partition)  # Started before the answers go out, so that the disk is never idle.
-            partition.synced(end, self._clock.wall_ms())
-            return
+
+    def _failed(self, partition: "Partition", error: BaseException) -> None:
+        self.syncs_total += 1
+        self._tell_waiters()
         self._wanted.discard(partition)
         self.failures_total += 1
         if isinstance(error, StorageError):

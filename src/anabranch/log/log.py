@@ -124,6 +124,15 @@ class Log:
         """All there is has reached the disk."""
         return self.synced_offset == self.end_offset and self._folder_changes == self._folder_changes_synced
 
+    def is_sync_small(self, bytes_max: int) -> bool:
+        """A sync now would concern the active segment alone, and at most that much of it."""
+        active = self._active
+        return (
+            active.published_bytes - active.synced_bytes <= bytes_max
+            and not self._unsynced
+            and self._folder_changes == self._folder_changes_synced
+        )
+
     @property
     def recovery_mark(self) -> RecoveryMark:
         """For the checkpoint of recovery points. A fenced log's cache holds what its disk may not."""
@@ -244,24 +253,34 @@ class Log:
     def sync(self) -> Offset:
         """Any thread: make durable what was appended before this; answers the offset up to which all is."""
         with self._sync_lock:
-            self._refuse_if_fenced()
+            if self._fenced_because is not None:
+                self._refuse_if_fenced()
             # In this order: a roll puts the old segment among the unsynced before it replaces the active one.
-            target, active = self.end_offset, self._active
-            with self._unsynced_lock:
-                sealed, folder_changes = list(self._unsynced), self._folder_changes
+            active = self._active
+            target = active.published_offset
             try:
-                for segment in sealed:
-                    segment.sync()
-                    segment.sync_sidecars()
-                active.sync()
-                if folder_changes != self._folder_changes_synced:
-                    self._files.sync_folder(self.folder)
+                if self._unsynced or self._folder_changes != self._folder_changes_synced:
+                    self._sync_all(active)
+                else:
+                    active.sync()
             except OSError as error:
                 self._fence(f"a sync failed: {error.strerror or error}", error)
-            self._folder_changes_synced = folder_changes
-            self._settle(sealed)
-            self.synced_offset = max(self.synced_offset, target)
+            if target > self.synced_offset:
+                self.synced_offset = target
             return target
+
+    def _sync_all(self, active: Segment) -> None:
+        """After a roll: what was sealed, and the names of the files too."""
+        with self._unsynced_lock:
+            sealed, folder_changes = list(self._unsynced), self._folder_changes
+        for segment in sealed:
+            segment.sync()
+            segment.sync_sidecars()
+        active.sync()
+        if folder_changes != self._folder_changes_synced:
+            self._files.sync_folder(self.folder)
+        self._folder_changes_synced = folder_changes
+        self._settle(sealed)
 
     def _settle(self, segments: Sequence[Segment]) -> None:
         """These need no more sync."""

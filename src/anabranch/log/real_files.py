@@ -74,21 +74,26 @@ class RealFile:
         self._budget.rename_open(self, path)
 
     def sync(self) -> None:
-        with self._held() as descriptor:
-            if self.lost_error is not None:
-                raise self.lost_error
-            # Cleared before the sync: a write that lands meanwhile sets it again and is not covered by this
-            # one.
-            self.unsynced = False
-            try:
-                os.fdatasync(descriptor)
-            except OSError as error:
-                # The kernel reports a writeback error once; whoever asks again must hear it too.
-                self.lost_error = error
-                raise
-            if not os.fstat(descriptor).st_nlink:
-                # The system syncs a removed file gladly, and forgets it with its last descriptor.
-                raise FileNotFoundError(errno.ENOENT, "somebody has removed the file", self.path)
+        descriptor = self._budget.acquire(self)  # Not `_held`: this is the hot path.
+        try:
+            self._sync(descriptor)
+        finally:
+            self._budget.release(self)
+
+    def _sync(self, descriptor: int) -> None:
+        if self.lost_error is not None:
+            raise self.lost_error
+        # Cleared before the sync: a write that lands meanwhile sets it again and is not covered by this one.
+        self.unsynced = False
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            # The kernel reports a writeback error once; whoever asks again must hear it too.
+            self.lost_error = error
+            raise
+        if not os.fstat(descriptor).st_nlink:
+            # The system syncs a removed file gladly, and forgets it with its last descriptor.
+            raise FileNotFoundError(errno.ENOENT, "somebody has removed the file", self.path)
 
     def forget_cache(self, position: int = 0) -> None:
         with self._held() as descriptor:

@@ -14,6 +14,9 @@ class FakeClock:
     def monotonic_ms(self) -> int:
         return self._monotonic_ms
 
+    def monotonic_us(self) -> int:
+        return self._monotonic_ms * 1000
+
     def advance(self, milliseconds: int) -> None:
         """Let time pass on both clocks."""
         assert milliseconds >= 0, "only the time of day may jump back: use jump_wall"

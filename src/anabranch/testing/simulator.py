@@ -26,6 +26,7 @@ from typing import Any, Self
 from unittest.mock import patch
 
 from anabranch.broker.broker import Broker
+from anabranch.broker.sync_place import PROOF_MIN
 from anabranch.config import NodeSettings
 from anabranch.record.batch import batch_spans
 from anabranch.record.builder import BatchBuilder
@@ -109,9 +110,16 @@ class Simulator:
             self.broker.open()
         except PowerLoss:
             return False
+        if self.rng.random() < 0.5:
+            self._prove_disk()
         self.broker.start()
         self.client = InProcessClient(self.broker, is_cut=lambda: self._is_over or self.disk.is_dark)
         return True
+
+    def _prove_disk(self) -> None:
+        """Lives are short: half of them begin with what others find out late, that syncs may run on the loop."""
+        for _ in range(PROOF_MIN):
+            self.broker.core.syncer.place.note(0, here=False)
 
     def crash(self, *, again_after: int | None = None) -> None:
         """Cut the power and start again; `again_after` cuts it once more, so many disk operations later."""

@@ -34,6 +34,18 @@ async def test_cancelled_internal_append_is_written_and_told_to_nobody() -> None
 
 
 @in_loop
+async def test_turns_that_nobody_outside_began_are_not_counted() -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    before = bench.core.syncer.place.turns
+    bench.submit(partition)
+    await turn()
+    assert bench.core.syncer.place.turns == before
+    bench.core.turn()
+    assert bench.core.syncer.place.turns == before + 1
+
+
+@in_loop
 async def test_counts_only_bytes_that_were_kept() -> None:
     bench = Bench()
     partition = await bench.topic("t")

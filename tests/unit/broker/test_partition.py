@@ -158,6 +158,60 @@ async def test_failed_sync_fails_who_waited_and_publishes_nothing() -> None:
         bench.broker.check_writable(partition)
 
 
+async def syncing_here() -> tuple[Bench, Partition]:
+    """A broker whose disk has proven to be fast, and whose workers never get to run."""
+    bench, partition, workers = await syncing()
+    while not bench.core.syncer.place.is_disk_fast:
+        bench.submit(partition)
+        await turn()
+        workers.run_sync()
+    return bench, partition
+
+
+@in_loop
+async def test_lone_producer_on_a_fast_disk_is_answered_in_the_turn_that_wrote_and_synced() -> None:
+    bench, partition = await syncing_here()
+    synced: list[int] = []
+    bench.disk.wait_before("sync", lambda: synced.append(len(answered)))
+    answered = bench.submit(partition)
+    bench.core.turn()
+    assert (synced, len(answered), answered[0].error) == ([0], 1, None)
+    assert partition.log.synced_offset == partition.high_watermark == answered[0].end_offset
+
+
+@in_loop
+async def test_other_answers_leave_before_a_sync_holds_up_the_loop() -> None:
+    bench, partition = await syncing_here()
+    events: list[str] = []
+    bench.core.send_answers = lambda: events.append("answers")
+    bench.disk.wait_before("sync", lambda: events.append("sync"))
+    bench.submit(partition)
+    bench.core.turn()
+    assert events == ["answers", "sync", "answers"]
+
+
+@in_loop
+async def test_sync_that_fails_on_the_loop_fails_who_waited_and_fences_the_log() -> None:
+    bench, partition = await syncing_here()
+    safe = partition.high_watermark
+    bench.disk.fail_next("sync", path_contains="t-0")
+    answered = [bench.submit(partition), bench.submit(partition)]
+    bench.core.turn()
+    assert all(isinstance(jobs[0].error, FencedLogError) for jobs in answered)
+    assert (partition.high_watermark, bench.core.queue.bytes_held) == (safe, 0)
+    with pytest.raises(FencedLogError):
+        bench.broker.check_writable(partition)
+
+
+@in_loop
+async def test_acks_one_alone_is_synced_by_a_worker_even_on_a_fast_disk() -> None:
+    bench, partition = await syncing_here()
+    before = partition.log.synced_offset
+    bench.submit(partition, wait_safe=False)
+    bench.core.turn()
+    assert (partition.log.synced_offset, bench.core.syncer.is_idle) == (before, False)
+
+
 @in_loop
 async def test_repeat_queued_before_a_failed_sync_is_refused_rather_than_kept_waiting() -> None:
     bench, partition, workers = await syncing()

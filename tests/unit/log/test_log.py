@@ -245,6 +245,19 @@ def test_sync_reaches_segments_sealed_since_the_last_one(disk: FakeDisk, open_lo
     assert log.sync() == 20
 
 
+def test_sync_is_small_while_it_concerns_little_of_the_active_segment_alone(open_log: Open) -> None:
+    log = open_log(segment_bytes=1000)
+    assert not log.is_sync_small(1000), "the new file's name is not synced"
+    log.sync()
+    size = len(fill(log, 1)[0])
+    assert (log.is_sync_small(size), log.is_sync_small(size - 1)) == (True, False)
+    log.roll()
+    assert not log.is_sync_small(1000), "a sealed segment and a new name"
+    log.sync()
+    fill(log, 1)
+    assert log.is_sync_small(size)
+
+
 def test_truncation_forgets_batches_durably_and_appends_go_on(both_disks: Open) -> None:
     log = both_disks(segment_bytes=1000, index_interval_bytes=100)
     written = fill(log, 40, count=2)
