@@ -101,7 +101,8 @@ def measure(options: argparse.Namespace, rows: Sequence[Row], state: State, with
 
 
 def main(words: Sequence[str]) -> int:
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # An installed package has its bytecode, and starts with it.
+    # An installed package has its bytecode, and starts with it.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     options = parse(words)
     if options.list:
         report.show_rows()
