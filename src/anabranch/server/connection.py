@@ -38,6 +38,9 @@ FRAME_BYTES_PER_MS_MIN = 10
 """A frame that arrives more slowly than this, after a first grace, is not arriving but holding memory."""
 
 
+API_KEY_POSITION = SIZE_BYTES + 1
+"""Where a frame's API key has the byte that tells them apart."""
+
 SHORT_ANSWER_BYTES_MAX = 32 * 1024
 """An answer up to here is sent alone and at once; a longer one is likely to need the queue anyway."""
 
@@ -252,6 +255,8 @@ class Connection:
         buffer, calls, listener = self._buffer, self._calls, self._listener
         assert listener.take_plain is not None
         start, open_before = buffer.start, len(calls)
+        if buffer.end - start > API_KEY_POSITION and buffer.view[start + API_KEY_POSITION] != ApiKey.PRODUCE:
+            return False
         buffer.start = listener.take_plain(self, buffer.view, start, buffer.end, calls, listener.requests_max)
         if buffer.start == start:
             return False
@@ -292,7 +297,8 @@ class Connection:
         self._is_held = self._must_hold()
         if not self._is_held:
             self._resume_reading()
-            self._parse()
+            if self._buffer.start != self._buffer.end:
+                self._parse()
 
     # --- answering -------------------------------------------------------------------------------------------
 
