@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.syncer import Syncer
 from anabranch.errors import StorageError
@@ -116,10 +115,12 @@ def test_acknowledging_a_write_that_failed_is_caught(monkeypatch: pytest.MonkeyP
 
 
 def test_answering_instead_of_syncing_on_the_loop_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hopeful(syncer: Syncer, partition: Partition, started_us: int) -> None:
+    def hopeful(syncer: Syncer) -> None:
+        assert syncer.kept is not None
+        partition, syncer.kept = syncer.kept, None
         syncer._finished(partition, partition.log.end_offset)
 
-    monkeypatch.setattr(Syncer, "_sync_here", hopeful)
+    monkeypatch.setattr(Syncer, "sync_kept", hopeful)
     first_caught()
 
 

@@ -64,9 +64,10 @@ class BrokerCore:
         try:
             if self.queue:
                 self._write()
+                self.syncer.begin_gathered()
             self.send_answers()
-            if self.syncer.gathered:
-                self.syncer.end_turn()
+            if self.syncer.kept is not None:
+                self.syncer.sync_kept()
                 self.send_answers()
             if self._woken:
                 woken, self._woken = self._woken, set()

@@ -7,8 +7,8 @@ the sync itself. A sync runs here if all of this holds:
   side share what the disk does, one after the other they do not. Producers that do not wait (`acks=1`) keep workers
   syncing, so they are never held up.
 - Somebody waits for it. What nobody waits for must not hold up those who come next.
-- The loop has little else to do: since the last turn that wanted a sync, sockets began at most one other turn (the
-  consumer that is told of each record asks for the next), or turns are `CALM_US_PER_TURN` apart on average.
+- The loop has little else to do: since the last turn that wanted a sync, no socket began another turn, or such turns
+  came at least `CALM_US_PER_TURN` apart.
 - It is small: at most `SMALL_BYTES_MAX`, in one file. While a large one runs, the loop had better take in the next.
 - The disk is proven fast: the last `_proof_needed` small syncs, wherever they ran, took at most `FAST_US_MAX` each.
   A slow one begins the count anew. If it was the loop that it held up, twice as many are asked for the next time, up
@@ -42,7 +42,7 @@ class SyncPlace:
         others = self.turns - self._turns_before - 1
         since_us = now_us - self._wanted_us
         self._turns_before, self._wanted_us = self.turns, now_us
-        return others <= 1 or since_us >= others * CALM_US_PER_TURN
+        return since_us >= others * CALM_US_PER_TURN
 
     @property
     def is_disk_fast(self) -> bool:

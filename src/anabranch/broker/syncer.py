@@ -1,7 +1,8 @@
 """Syncer: group commit. One fdatasync per partition at a time, covering all that came before.
 
-What a turn of the core wants synced is gathered and begun when the turn has written everything: in workers, or
-right here if that is quicker (`SyncPlace` has the rule). While a worker syncs, further requests for the same partition
+What a turn of the core wants synced is gathered until the turn has written everything. Then workers begin with it, or
+it is kept until the answers that need no sync have left, and done right here, if that is quicker (`SyncPlace` has the
+rule). While a worker syncs, further requests for the same partition
 gather into the next one: under load many producers share a sync, and a lone producer waits for just its own. A failed
 sync fences the log for good: it is reported to everybody who waited, and never tried again as if nothing had
 happened. All methods run on the loop's thread.
@@ -31,8 +32,9 @@ class Syncer:
         self._wanted: set[Partition] = set()
         self._waiters: list[asyncio.Future[None]] = []
         self.place = SyncPlace()
-        self.gathered: list[Partition] = []
-        """What this turn wants synced: see `end_turn`."""
+        self._gathered: list[Partition] = []
+        self.kept: Partition | None = None
+        """To be synced by `sync_kept`, in this turn."""
         self.syncs_total = 0
         self.syncs_here_total = 0
         self.failures_total = 0
@@ -50,14 +52,16 @@ class Syncer:
 
     def request_in_turn(self, partition: "Partition") -> None:
         """Sync everything the partition has written so far, once the present turn has written all it has."""
-        self.gathered.append(partition)
+        self._gathered.append(partition)
 
-    def end_turn(self) -> None:
-        """Begin what the turn has gathered; those whose sync runs here have their answers when this returns."""
-        gathered, self.gathered = self.gathered, []
-        now_us = self._clock.monotonic_us()
-        if self.place.is_loop_calm(now_us) and len(gathered) == 1 and self._belongs_here(gathered[0]):
-            self._sync_here(gathered[0], now_us)
+    def begin_gathered(self) -> None:
+        """The turn has written everything: let workers begin with what it has gathered, or keep it for here."""
+        if not self._gathered:
+            return
+        gathered, self._gathered = self._gathered, []
+        is_calm = self.place.is_loop_calm(self._clock.monotonic_us())
+        if is_calm and len(gathered) == 1 and self._belongs_here(gathered[0]):
+            self.kept = gathered[0]
             return
         for partition in gathered:
             self.request(partition)
@@ -95,8 +99,12 @@ class Syncer:
             and partition.log.is_sync_small(SMALL_BYTES_MAX)
         )
 
-    def _sync_here(self, partition: "Partition", started_us: int) -> None:
+    def sync_kept(self) -> None:
+        """Sync what was kept; whoever waited for it has been told when this returns."""
+        assert self.kept is not None
+        partition, self.kept = self.kept, None
         self.syncs_here_total += 1
+        started_us = self._clock.monotonic_us()
         try:
             end = partition.log.sync()
         except Exception as error:  # noqa: BLE001 - dealt with as if a worker had met it.

@@ -191,6 +191,16 @@ async def test_other_answers_leave_before_a_sync_holds_up_the_loop() -> None:
 
 
 @in_loop
+async def test_worker_begins_to_sync_before_the_answers_leave() -> None:
+    bench, partition, workers = await syncing()
+    begun: list[int] = []
+    bench.core.send_answers = lambda: begun.append(len(workers.syncs))
+    bench.submit(partition)
+    bench.core.turn()
+    assert begun == [1]
+
+
+@in_loop
 async def test_sync_that_fails_on_the_loop_fails_who_waited_and_fences_the_log() -> None:
     bench, partition = await syncing_here()
     safe = partition.high_watermark

@@ -71,14 +71,16 @@ def test_proof_never_falls_below_its_least() -> None:
     ("others", "since_us", "is_calm"),
     [
         (0, 1, True),
-        (1, 1, True),
-        (2, 1, False),
+        (1, CALM_US_PER_TURN - 1, False),
+        (1, CALM_US_PER_TURN, True),
         (2, 2 * CALM_US_PER_TURN - 1, False),
         (2, 2 * CALM_US_PER_TURN, True),
         (100, 100 * CALM_US_PER_TURN, True),
     ],
 )
-def test_loop_is_calm_with_few_other_turns_or_rare_ones(others: int, since_us: int, is_calm: bool) -> None:
+def test_loop_is_calm_without_other_turns_or_with_rare_ones(
+    others: int, since_us: int, is_calm: bool
+) -> None:
     place = SyncPlace()
     place.turns += 5
     place.is_loop_calm(1000)

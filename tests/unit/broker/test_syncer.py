@@ -172,7 +172,9 @@ def write(syncer: Any, *partitions: Any) -> None:
     for partition in partitions:
         partition.end += 1
         syncer.request_in_turn(partition)
-    syncer.end_turn()
+    syncer.begin_gathered()
+    if syncer.kept is not None:
+        syncer.sync_kept()
 
 
 def test_lone_sync_of_a_fast_disk_is_done_when_the_turn_ends() -> None:
@@ -182,13 +184,15 @@ def test_lone_sync_of_a_fast_disk_is_done_when_the_turn_ends() -> None:
     assert (syncer.syncs_total, syncer.syncs_here_total, syncer.is_idle) == (PROOF_MIN + 1, 1, True)
 
 
-def test_nothing_is_reported_before_the_turn_ends() -> None:
+def test_what_is_kept_is_reported_when_it_is_synced_and_once() -> None:
     _, syncer, partition, _ = make_proven()
     partition.end = 1
     syncer.request_in_turn(partition)
-    assert partition.events == []
-    syncer.end_turn()
-    assert (partition.events, syncer.gathered) == ([1], [])
+    syncer.begin_gathered()
+    assert (syncer.kept, partition.events) == (partition, [])
+    syncer.sync_kept()
+    syncer.begin_gathered()
+    assert (syncer.kept, partition.events) == (None, [1])
 
 
 def test_disk_that_is_not_proven_syncs_in_a_worker() -> None:
@@ -213,7 +217,7 @@ def test_sync_that_nobody_waits_for_runs_in_a_worker() -> None:
 def test_sync_runs_in_a_worker_while_others_keep_the_loop_busy() -> None:
     workers, syncer, partition, _ = make_proven()
     write(syncer, partition)
-    syncer.place.turns += 2
+    syncer.place.turns += 1
     write(syncer, partition)
     assert (len(workers.syncs), syncer.syncs_here_total) == (1, 1)
     workers.run_sync()
