@@ -189,6 +189,18 @@ PARTITION_ROWS = tuple(
     for count in PARTITION_COUNTS
 )
 
+ALONE_ROWS = tuple(
+    Row(
+        f"partitions-{count}-alone",
+        f"batch of 1 x 100 B, 1 connection, {count:,} partition{'s in turn' if count > 1 else ''}",
+        Produce(connections=1, partitions=count),
+        SMALL,
+        {"cpu_us_per_request": Bar(1.3, 1.1, "partitions-1-alone")} if count > 1 else {},
+        set=MORE,
+    )
+    for count in (1, max(PARTITION_COUNTS))
+)
+
 FLUSH_ROWS = (
     Row(
         "always-batched",
@@ -241,6 +253,7 @@ ROWS: Sequence[Row] = (
     *CLIENT_ROWS,
     *LIFE_ROWS,
     *PARTITION_ROWS,
+    *ALONE_ROWS,
     *FLUSH_ROWS,
     *GROWTH_ROWS,
 )
