@@ -21,7 +21,7 @@ Decides only, for the `Syncer`; `docs/decisions/0013-where-a-sync-runs.md` has t
 
 FAST_US_MAX = 500
 """About twice what the way to a worker and back costs: beyond that, it is no longer the larger part."""
-SMALL_BYTES_MAX = 128 * 1024
+SMALL_BYTES_MAX = 16 * 1024
 CALM_US_PER_TURN = 2000
 PROOF_MIN = 16
 PROOF_MAX = 4096
