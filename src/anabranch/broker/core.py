@@ -84,7 +84,7 @@ class BrokerCore:
         """Queue a job for the end of this turn. Until then nobody may change the bytes of its batch."""
         self.queue.put(job)
         if not self.is_turn_open:
-            self.schedule()
+            self.another_turn()
 
     def append(self, partition: Partition, batch: Batch) -> "asyncio.Future[Offset]":
         """For the broker's own records (groups, metadata): the base offset, once the batch is safe."""

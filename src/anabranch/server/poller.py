@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 READ = select.EPOLLIN
 WRITE = select.EPOLLOUT
-EVENTS_PER_TURN_MAX = 16
+EVENTS_PER_TURN_MAX = 1024
 """Those who come later have the next turn; nobody waits for more than this."""
 
 
@@ -70,9 +70,8 @@ class Poller:
                     continue  # Closed a moment ago, by a neighbour's doing.
                 try:
                     watched.ready(events)
-                except (
-                    Exception
-                ) as error:  # A defect of ours costs this connection, and nobody else anything.
+                except Exception as error:
+                    # A defect of ours costs this connection, and nobody else anything.
                     logger.exception("a connection failed: this is a defect")
                     watched.close(f"{type(error).__name__}: {error}")
         finally:
