@@ -56,6 +56,11 @@ class BrokerCore:
             self._is_turn_due = True
             self._loop.call_soon(self.turn)
 
+    @property
+    def is_loop_awaited(self) -> bool:
+        """Something that is not a socket waits for its turn, or will at any moment."""
+        return self._is_turn_due or not self.syncer.is_idle
+
     def turn(self) -> None:
         if not self._is_turn_due:
             self.syncer.place.turns += 1  # Begun by a socket: somebody wants something.

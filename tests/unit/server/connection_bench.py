@@ -28,6 +28,7 @@ class FakeCore:
     def __init__(self) -> None:
         self.queue = FakeQueue()
         self.is_turn_open = False
+        self.is_loop_awaited = False
         self.send_answers: Callable[[], None] = lambda: None
         self.schedule = lambda: asyncio.get_running_loop().call_soon(self.turn)
         self.on_turn: Callable[[], None] = lambda: None
