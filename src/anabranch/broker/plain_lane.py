@@ -1,9 +1,9 @@
-"""The plain lane: the shortest way for the commonest produce request, one uncompressed batch for one partition.
+"""The plain lane: the shortest way for the commonest produce request, batches that are kept as they came.
 
-The compiled module reads and checks such a frame in one go; what is left is to find the partition and queue the
-batch. Whatever is not plain (several partitions, compression, a topic that rewrites what it keeps, anything wrong at
-all) is not taken, and goes the general way through `handlers.produce`, which decides and explains. So the lane has
-no refusals of its own, and without the compiled module nobody misses it.
+The compiled module reads and checks such a frame in one go; what is left is to queue its batches. Whatever is not
+plain (a topic that rewrites what it keeps, a large compressed batch, anything wrong at all) is not taken, and goes the
+general way through `handlers.produce`, which decides and explains. So the lane has no refusals of its own, and without
+the compiled module nobody misses it.
 """
 
 from collections import deque
@@ -14,7 +14,10 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.call import Call, Client
 from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import message_of
+from anabranch.broker.intake import UNPACKED_BYTES_AT_ONCE_MAX
+from anabranch.errors import AnabranchError
 from anabranch.record._fast import PlainProduce, take_plain
+from anabranch.record.compression import decompress
 from anabranch.wire.produce_fast import TOPIC_IDS_SINCE, PartitionAnswer, encode_produce_response
 
 if TYPE_CHECKING:
@@ -33,21 +36,39 @@ class PlainJob(PlainProduce):
         return self
 
     def finished(self, job: AppendJob) -> None:
-        if self.error is None:
-            frame = self.answer(self.partition.log.start_offset)
-        else:
-            row: PartitionAnswer = (self.index, code_of(self.error), -1, -1, -1, message_of(self.error))
-            topics = [(_topic_key(self), [row])]
-            frame = encode_produce_response(self.api_version, self.correlation_id, topics)
-        self.is_settled = True
-        self.pieces = (frame,)
-        self.client.settled()
+        """The long way of `finish_plain`: one at a time, and not always well."""
+        lead = self.lead or self
+        if self.error is not None:
+            lead.has_failed = True
+        if self.settle(self.partition.log.start_offset):
+            lead.client.settled()
+
+    def explained(self) -> bytes:
+        """The answer of a request of which some has failed."""
+        topics: list[tuple[TopicKey, list[PartitionAnswer]]] = []
+        for part in self.parts or (self,):
+            if part.row_count:
+                topics.append((_topic_key(part.topic, self.api_version), []))
+            topics[-1][1].append(_row(part))
+        return encode_produce_response(self.api_version, self.correlation_id, topics)
 
 
-def _topic_key(produce: PlainProduce) -> TopicKey:
-    if produce.api_version >= TOPIC_IDS_SINCE:
-        return UUID(bytes=produce.topic)
-    return produce.topic.decode("ascii")
+def _row(part: PlainProduce) -> PartitionAnswer:
+    if part.error is not None:
+        return part.index, code_of(part.error), -1, -1, -1, message_of(part.error)
+    return part.index, 0, part.base_offset, -1, part.partition.log.start_offset, None
+
+
+def _topic_key(topic: bytes, api_version: int) -> TopicKey:
+    return UUID(bytes=topic) if api_version >= TOPIC_IDS_SINCE else topic.decode("ascii")
+
+
+def _unpacked(codec: int, records: memoryview) -> bytes | None:
+    """Compressed records, if they are what they should be and not too many to be unpacked here."""
+    try:
+        return decompress(codec, records, UNPACKED_BYTES_AT_ONCE_MAX)
+    except AnabranchError:
+        return None  # The general way meets the same, and says what it is.
 
 
 class PlainLane:
@@ -64,12 +85,26 @@ class PlainLane:
         core = self._core
         if core.queue.is_full:
             return start
-        now_ms, count_max = self._clock.wall_ms(), calls_max - len(calls)
-        jobs = take_plain(PlainJob, client, view, start, end, count_max, self._named, self._numbered, now_ms)
-        for job in jobs:
-            if job.wait_safe:
-                job.deadline_ms = self._clock.monotonic_ms() + max(0, job.timeout_ms)
-            calls.append(cast(Call, job))
-            core.submit(cast(AppendJob, job))
-            start = job.frame_end
+        clock = self._clock
+        leads = take_plain(
+            PlainJob,
+            client,
+            view,
+            start,
+            end,
+            calls_max - len(calls),
+            self._named,
+            self._numbered,
+            _unpacked,
+            clock.wall_ms(),
+            clock.monotonic_ms(),
+        )
+        for lead in leads:
+            calls.append(cast(Call, lead))
+            if lead.parts is None:
+                core.submit(cast(AppendJob, lead))
+            else:
+                for part in lead.parts:
+                    core.submit(cast(AppendJob, part))
+            start = lead.frame_end
         return start

@@ -8,7 +8,6 @@ The table is rebuilt after a crash from the last snapshot plus the batch headers
 of its own. Only the writer changes it.
 """
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -38,18 +37,11 @@ class Producer:
 
     __slots__ = ("batches", "epoch", "sequence_first", "timestamp_ms_last")
 
-    def __init__(
-        self, epoch: int, timestamp_ms_last: int, batches: "deque[WrittenBatch] | None" = None
-    ) -> None:
+    def __init__(self, epoch: int, timestamp_ms_last: int, batches: tuple[WrittenBatch, ...] = ()) -> None:
         self.epoch = epoch
         self.timestamp_ms_last = timestamp_ms_last
         self.sequence_first: int | None = None
-        self.batches: deque[WrittenBatch] = (
-            batches if batches is not None else deque(maxlen=BATCHES_REMEMBERED)
-        )
-
-    def copy(self) -> "Producer":
-        return Producer(self.epoch, self.timestamp_ms_last, self.batches.copy())
+        self.batches = batches
 
 
 class ProducerTable:
@@ -78,13 +70,15 @@ class ProducerTable:
 
     def note(self, header: BatchHeader, base_offset: Offset, now_ms: int) -> tuple[int, Producer | None]:
         """Enter a written batch; the answer, handed to `undo`, takes it back."""
-        before = self.producers.get(header.producer_id)
-        producer = Producer(header.producer_epoch, now_ms)
-        if before is not None and before.epoch == header.producer_epoch:
-            producer.batches = before.batches.copy()
-        producer.batches.append(WrittenBatch(header.base_sequence, header.last_sequence, base_offset))
-        self.producers[header.producer_id] = producer
-        return header.producer_id, before
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        before = self.producers.get(producer_id)
+        written = WrittenBatch(header.base_sequence, header.last_sequence, base_offset)
+        if before is not None and before.epoch == epoch:
+            batches = (*before.batches[1 - BATCHES_REMEMBERED :], written)
+        else:
+            batches = (written,)
+        self.producers[producer_id] = Producer(epoch, now_ms, batches)
+        return producer_id, before
 
     def undo(self, noted: tuple[int, Producer | None]) -> None:
         producer_id, before = noted
@@ -134,7 +128,7 @@ class ProducerTable:
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         for producer_id, epoch, timestamp_ms_last, batches in snapshot["producers"]:
-            remembered = deque((WrittenBatch(*batch) for batch in batches), maxlen=BATCHES_REMEMBERED)
+            remembered = tuple(WrittenBatch(*batch) for batch in batches[-BATCHES_REMEMBERED:])
             self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered)
 
 

@@ -1,6 +1,6 @@
 """What the compiled module offers; see `_fast.pyx`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from anabranch.record.batch import BatchHeader
@@ -17,11 +17,14 @@ def keep_freed_memory(bytes_max: int) -> bool: ...
 class PlainProduce:
     api_version: int
     correlation_id: int
-    acks: int
     timeout_ms: int
     index: int
     topic: bytes
+    row_count: int
     size: int
+    lead: Any
+    parts: list[Any] | None
+    has_failed: bool
     frame_end: int
     last_offset_delta: int
     max_timestamp: int
@@ -44,7 +47,7 @@ class PlainProduce:
     @property
     def last_sequence(self) -> int: ...
     def place(self, base_offset: int) -> None: ...
-    def answer(self, log_start_offset: int) -> bytes: ...
+    def settle(self, log_start_offset: int) -> bool: ...
 
 Plain = TypeVar("Plain", bound=PlainProduce)
 
@@ -63,5 +66,7 @@ def take_plain(
     count_max: int,
     named: dict[bytes, list[Any]],
     numbered: dict[bytes, list[Any]],
+    unpacked: Callable[[int, memoryview], bytes | None],
     now_ms: int,
+    now_monotonic_ms: int,
 ) -> list[Plain]: ...

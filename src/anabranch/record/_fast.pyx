@@ -53,6 +53,10 @@ cdef enum:
     _MAGIC = 2
     _CODEC_MASK = 7
     _CODEC_MAX = 4
+    _ZSTD = 4
+    _ZSTD_SINCE = 7
+    _PARTS_MAX = 1000  # Of a plain request. No client sends more by itself, and an answer's counts fit three bytes.
+    _PACKED_BYTES_MAX = 65536  # Of a compressed batch: what has more is likely to be a worker's.
 
 # The twins' modules import this one, so what is needed of them is looked up when it is first needed.
 cdef object _header_type = None
@@ -329,27 +333,42 @@ def noted(batches):
     return found
 
 
-# --- A plain produce request: one uncompressed batch for one partition. It has no twin: what is not plain, and every
+# --- A plain produce request: batches that may be kept as they came. It has no twin: what is not plain, and every
 # --- request in the pure form, goes the general way (`broker.handlers.produce`), which alone knows what may be wrong.
 
 
 cdef class PlainProduce:
-    """A produce request with all that its answer needs; `broker.plain_lane` makes an append job of it."""
+    """One batch of a produce request; `broker.plain_lane` makes an append job of it.
 
-    cdef readonly int api_version, acks, timeout_ms, index
+    The first one of a request *leads*: it stands for the request as a whole, and counts those that are not done. A
+    request of one batch is its lead and nothing else.
+    """
+
+    cdef readonly int api_version, timeout_ms, index
     cdef readonly int32_t correlation_id, last_offset_delta, base_sequence
     cdef readonly int16_t producer_epoch
     cdef readonly int64_t max_timestamp, producer_id
     cdef readonly Py_ssize_t batch_start, frame_end, size
     cdef readonly bytes topic
     """The topic's name, or from version 13 on the 16 bytes of its id."""
+    cdef readonly Py_ssize_t row_count
+    """How many batches of the request follow under the same entry for a topic, this one included; 0: not the first."""
     cdef public object batch
     """The bytes, until they are written."""
+
+    # --- the request as a whole
+    cdef readonly PlainProduce lead
+    """None: it leads itself."""
+    cdef readonly list parts
+    """Of a lead: all batches of the request in their order; None: there is but one."""
+    cdef Py_ssize_t topic_count, open_count
+    cdef public bint has_failed
 
     # --- what an append job and a call know besides
     cdef public object client, partition, error, on_close
     cdef public object pieces
     cdef public int64_t base_offset, end_offset, deadline_ms
+    cdef int64_t log_start_offset
     cdef public bint holds, is_finished, is_settled, wait_safe
 
     @property
@@ -364,57 +383,104 @@ cdef class PlainProduce:
         self.base_offset = base_offset
         self.end_offset = base_offset + self.last_offset_delta + 1
 
-    def answer(self, int64_t log_start_offset):
-        """The whole frame that tells the producer of `base_offset`: size, header, body."""
-        return _answer(self, log_start_offset)
+    cpdef bint settle(self, int64_t log_start_offset) except -1:
+        """The batch is done. Whether that settles the request: its lead then has the answer in `pieces`.
+
+        If a batch has failed, the answer is the lead's `explained()`.
+        """
+        cdef PlainProduce lead = self if self.lead is None else self.lead
+        self.log_start_offset = log_start_offset
+        lead.open_count -= 1
+        if lead.open_count:
+            return False
+        lead.pieces = (lead.explained() if lead.has_failed else _answer(lead),)
+        lead.is_settled = True
+        lead.parts = None  # It is one of them: a circle that would wait for the collector.
+        return True
 
 
-cdef bytes _answer(PlainProduce produce, int64_t log_start_offset):
-    cdef unsigned char head[32]
-    cdef unsigned char tail[48]
-    cdef unsigned char *at = head + 4
-    cdef Py_ssize_t head_size, tail_size, topic_size = len(produce.topic)
-    at = _put32(at, produce.correlation_id)
-    if produce.api_version < 9:
-        at = _put32(at, 1)
-        at[0], at[1] = topic_size >> 8, topic_size
-        at += 2
-    else:
-        at[0], at[1] = 0, 2  # No tags; an array of one.
-        at += 2
-        if produce.api_version < 13:
-            at = _put_unsigned(at, topic_size + 1)
-    head_size = at - head
-    at = tail
-    if produce.api_version < 9:
-        at = _put32(at, 1)
-    else:
-        at[0] = 2
-        at += 1
-    at = _put32(at, produce.index)
-    at[0] = at[1] = 0  # No error.
-    at = _put64(_put64(at + 2, produce.base_offset), -1)
-    if produce.api_version >= 5:
-        at = _put64(at, log_start_offset)
-    if produce.api_version >= 9:
-        at[0], at[1], at[2], at[3] = 1, 0, 0, 0  # No record errors, no message, no tags, no tags of the topic.
-        at = _put32(at + 4, 0)
+cdef bytes _answer(PlainProduce lead):
+    """The whole frame that tells the producer where its batches lie: size, header, body."""
+    cdef PlainProduce part
+    cdef int version = lead.api_version
+    cdef bint flexible = version >= 9
+    cdef Py_ssize_t size = _answer_size(lead)
+    frame = PyBytes_FromStringAndSize(NULL, size)
+    cdef unsigned char *start = <unsigned char *> PyBytes_AS_STRING(frame)
+    cdef unsigned char *at = _put32(_put32(start, size - _SIZE_BYTES), lead.correlation_id)
+    if flexible:
         at[0] = 0
         at += 1
+    at = _put_count(at, lead.topic_count, flexible)
+    if lead.parts is None:
+        at = _put_part(at, lead, version)
     else:
-        if produce.api_version >= 8:
-            at = _put32(at, 0)
-            at[0] = at[1] = 255
-            at += 2
-        at = _put32(at, 0)
-    tail_size = at - tail
-    _put32(head, head_size - 4 + topic_size + tail_size)
-    frame = PyBytes_FromStringAndSize(NULL, head_size + topic_size + tail_size)
-    at = <unsigned char *> PyBytes_AS_STRING(frame)
-    memcpy(at, head, head_size)
-    memcpy(at + head_size, PyBytes_AS_STRING(produce.topic), topic_size)
-    memcpy(at + head_size + topic_size, tail, tail_size)
+        for entry in lead.parts:
+            part = <PlainProduce> entry
+            if part.row_count and part is not lead and flexible:
+                at[0] = 0  # No tags of the topic before.
+                at += 1
+            at = _put_part(at, part, version)
+    if flexible:
+        at[0] = 0
+        at += 1
+    at = _put32(at, 0)
+    if flexible:
+        at[0] = 0
+        at += 1
+    assert at - start == size, "an answer has another size than was counted"
     return frame
+
+
+cdef Py_ssize_t _answer_size(PlainProduce lead):
+    cdef PlainProduce part
+    cdef int version = lead.api_version
+    cdef bint flexible = version >= 9
+    cdef Py_ssize_t row = 33 if flexible else 36 if version >= 8 else 30 if version >= 5 else 22
+    cdef Py_ssize_t size = (14 if flexible else 12) + _count_size(lead.topic_count, flexible)
+    if lead.parts is None:
+        return size + row + _topic_size(lead, version)
+    for entry in lead.parts:
+        part = <PlainProduce> entry
+        size += row
+        if part.row_count:
+            size += _topic_size(part, version)
+    return size
+
+
+cdef inline Py_ssize_t _topic_size(PlainProduce part, int version):
+    cdef Py_ssize_t size = len(part.topic) + _count_size(part.row_count, version >= 9)
+    if version < 9:
+        return size + 2
+    return size + 1 + (_count_size(len(part.topic), True) if version < 13 else 0)
+
+
+cdef inline unsigned char *_put_part(unsigned char *at, PlainProduce part, int version):
+    """One row, behind its topic if it is the first of it."""
+    cdef bint flexible = version >= 9
+    cdef Py_ssize_t topic_size
+    if part.row_count:
+        topic_size = len(part.topic)
+        if version < 9:
+            at[0], at[1] = topic_size >> 8, topic_size
+            at += 2
+        elif version < 13:
+            at = _put_count(at, topic_size, True)
+        memcpy(at, PyBytes_AS_STRING(part.topic), topic_size)
+        at = _put_count(at + topic_size, part.row_count, flexible)
+    at = _put32(at, part.index)
+    at[0] = at[1] = 0  # No error.
+    at = _put64(_put64(at + 2, part.base_offset), -1)
+    if version >= 5:
+        at = _put64(at, part.log_start_offset)
+    if flexible:
+        at[0], at[1], at[2] = 1, 0, 0  # No record errors, no message, no tags.
+        at += 3
+    elif version >= 8:
+        at = _put32(at, 0)
+        at[0] = at[1] = 255
+        at += 2
+    return at
 
 
 def place_plain(list jobs, int64_t base_offset, int32_t generation):
@@ -445,77 +511,106 @@ def place_plain(list jobs, int64_t base_offset, int32_t generation):
 
 def take_plain(
     type kind, client, buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count_max,
-    dict named, dict numbered, int64_t now_ms,
+    dict named, dict numbered, unpacked, int64_t now_ms, int64_t now_monotonic_ms,
 ):
-    """The plain requests in `buffer[start:end]` that may be written as they are, in order, at most `count_max`; each a
-    `kind` of `PlainProduce`.
+    """The plain requests in `buffer[start:end]` that may be written as they are, in order, at most `count_max`; of each
+    the lead, a `kind` of `PlainProduce`.
 
     `named` and `numbered` have the partitions of a topic by its name and by its id. What a partition's topic allows is
     its `plain_limits`: the largest batch, how far ahead of `now_ms` a record may be, how many copies acks=all needs; or
-    None. The first that is not plain, not whole, not allowed or in any doubt ends the list: it is left to the general way.
+    None. `unpacked` answers the records of compressed bytes given their codec, or None. The first request that is not
+    plain, not whole, not allowed or in any doubt ends the list: it is left to the general way.
     """
     cdef Py_buffer view
-    cdef PlainProduce produce
+    cdef PlainProduce lead
     taken = []
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
         if start < 0 or end > view.len:
             return taken
         while start < end and len(taken) < count_max:
-            produce = _plain_frame(kind, <const unsigned char *> view.buf, start, end)
-            if produce is None or not _is_allowed(
-                produce, named if produce.api_version < 13 else numbered, now_ms, <const unsigned char *> view.buf
-            ):
+            lead = _plain_frame(kind, <const unsigned char *> view.buf, start, end)
+            if lead is None:
                 break
-            produce.batch = buffer[produce.batch_start : produce.batch_start + produce.size]
-            produce.client = client
-            taken.append(produce)
-            start = produce.frame_end
+            routes = named if lead.api_version < 13 else numbered
+            if lead.parts is None:
+                if not _is_allowed(lead, routes, unpacked, now_ms, buffer, <const unsigned char *> view.buf):
+                    break
+            elif not _are_allowed(lead, routes, unpacked, now_ms, buffer, <const unsigned char *> view.buf):
+                break
+            lead.client = client
+            if lead.wait_safe:
+                _set_deadline(lead, now_monotonic_ms)
+            taken.append(lead)
+            start = lead.frame_end
     finally:
         PyBuffer_Release(&view)
     return taken
 
 
-cdef bint _is_allowed(PlainProduce produce, dict routes, int64_t now_ms, const unsigned char *base) except -1:
+cdef _set_deadline(PlainProduce lead, int64_t now_monotonic_ms):
+    lead.deadline_ms = now_monotonic_ms + max(0, lead.timeout_ms)
+    if lead.parts is not None:
+        for entry in lead.parts:
+            (<PlainProduce> entry).deadline_ms = lead.deadline_ms
+
+
+cdef bint _are_allowed(
+    PlainProduce lead, dict routes, unpacked, int64_t now_ms, buffer, const unsigned char *base
+) except -1:
+    """Whether every batch is; none of them twice for one partition."""
+    partitions = set()
+    for entry in lead.parts:
+        if not _is_allowed(<PlainProduce> entry, routes, unpacked, now_ms, buffer, base):
+            return False
+        partitions.add((<PlainProduce> entry).partition)
+    return len(partitions) == len(lead.parts)
+
+
+cdef bint _is_allowed(
+    PlainProduce part, dict routes, unpacked, int64_t now_ms, buffer, const unsigned char *base
+) except -1:
     """Whether the partition is there, and takes the batch. What costs most is asked last."""
     cdef int64_t bytes_max, ahead_ms_max, copies_min
-    cdef list partitions = routes.get(produce.topic)
-    if partitions is None or not 0 <= produce.index < len(partitions):
+    cdef list partitions = routes.get(part.topic)
+    if partitions is None or not 0 <= part.index < len(partitions):
         return False
-    produce.partition = partitions[produce.index]
-    limits = produce.partition.plain_limits
+    part.partition = partitions[part.index]
+    limits = part.partition.plain_limits
     if limits is None:
         return False
     bytes_max, ahead_ms_max, copies_min = limits
-    if produce.size > bytes_max or (produce.wait_safe and copies_min > 1):
+    if part.size > bytes_max or (part.wait_safe and copies_min > 1):
         return False
-    if not _is_plain_batch(produce, base + produce.batch_start):
+    part.batch = buffer[part.batch_start : part.batch_start + part.size]
+    if not _is_plain_batch(part, base + part.batch_start, unpacked):
         return False
     # In numbers that may wrap: whoever is that far away from now is left to the general way.
-    return <int64_t> (<uint64_t> produce.max_timestamp - <uint64_t> now_ms) <= ahead_ms_max
+    return <int64_t> (<uint64_t> part.max_timestamp - <uint64_t> now_ms) <= ahead_ms_max
 
 
 cdef PlainProduce _plain_frame(type kind, const unsigned char *base, Py_ssize_t start, Py_ssize_t end):
-    """The request whose frame begins at `start`, size and all, without a look at its batch."""
+    """The request whose frame begins at `start`, size and all, without a look at its batches."""
     cdef Py_ssize_t frame_end
-    cdef PlainProduce produce
+    cdef PlainProduce lead
     if end - start < _SIZE_BYTES:
         return None
     frame_end = start + _SIZE_BYTES + <int32_t> _big32(base + start)
     if frame_end <= start + _SIZE_BYTES or frame_end > end:
         return None
-    produce = _plain_produce(kind, base, start + _SIZE_BYTES, frame_end)
-    if produce is not None:
-        produce.frame_end = frame_end
-    return produce
+    lead = _plain_produce(kind, base, start + _SIZE_BYTES, frame_end)
+    if lead is not None:
+        lead.frame_end = frame_end
+    return lead
 
 
 def finish_plain(list jobs, int64_t safe_offset, int64_t log_start_offset):
-    """Answer plain requests that are written: each gets its frame. Returns how many bytes they wrote, and who asked.
+    """Settle plain batches of one partition that are written. Returns how many bytes they have, and the clients whose
+    requests have got their answer by that.
 
     None, and nothing is done, unless all of them are plain, and those that wait for safety end below `safe_offset`.
     """
-    cdef PlainProduce job
+    cdef PlainProduce job, lead
     cdef Py_ssize_t size = 0
     for entry in jobs:
         if not isinstance(entry, PlainProduce):
@@ -529,11 +624,13 @@ def finish_plain(list jobs, int64_t safe_offset, int64_t log_start_offset):
         job = <PlainProduce> entry
         assert not job.is_finished, "an append job was answered twice"
         job.batch = None  # The bytes live in the connection's buffer, which is used again from here on.
-        job.is_finished = job.is_settled = True
-        job.pieces = (_answer(job, log_start_offset),)
+        job.is_finished = True
         size += job.size
-        if job.client is not client:
-            client = job.client
+        if not job.settle(log_start_offset):
+            continue
+        lead = job if job.lead is None else job.lead
+        if lead.client is not client:
+            client = lead.client
             clients.append(client)
     return size, clients
 
@@ -541,94 +638,174 @@ def finish_plain(list jobs, int64_t safe_offset, int64_t log_start_offset):
 cdef PlainProduce _plain_produce(
     type kind, const unsigned char *base, Py_ssize_t start, Py_ssize_t end_position
 ):
-    cdef PlainProduce produce
+    """The lead of the request whose header begins at `start`; None if it is not plain, or not what it should be."""
+    cdef PlainProduce lead = None
+    cdef PlainProduce part
     cdef const unsigned char *at = base + start
     cdef const unsigned char *end = base + end_position
-    cdef const unsigned char *topic
-    cdef Py_ssize_t topic_size, batch_size
-    cdef int version, acks, timeout_ms, index
+    cdef Py_ssize_t topic_count, row_count, topic_number, row_number, size, part_count = 0
+    cdef int version, acks, timeout_ms
     cdef int32_t correlation_id
+    cdef bint flexible
     if end - at < 40 or at[0] | at[1] | at[2] or not 3 <= at[3] <= 13:
         return None
     version = at[3]
+    flexible = version >= 9
     correlation_id = <int32_t> _big32(at + 4)
-    at = _after_plain_client(at + 8, end, version >= 9)
-    if at == NULL or end - at < 16:
+    at = _after_plain_client(at + 8, end, flexible)
+    if at == NULL or end - at < 12:
         return None
-    # --- Transactional id (none), acks, timeout, one topic.
-    if version >= 9:
-        if at[0] != 0 or at[7] != 2:
+    # --- Transactional id (none), acks, timeout.
+    if flexible:
+        if at[0] != 0:
             return None
         at += 1
     else:
-        if at[0] != 255 or at[1] != 255 or _big32(at + 8) != 1:
+        if at[0] != 255 or at[1] != 255:
             return None
         at += 2
     acks = <int16_t> (at[0] << 8 | at[1])
     timeout_ms = <int32_t> _big32(at + 2)
     if acks != 1 and acks != -1:
         return None
-    if version >= 13:
-        topic, topic_size = at + 7, 16
-    elif version >= 9:
-        at = _after_short_length(at + 7, end, &topic_size)
+    # --- Topics and their batches. A count that lies finds the end of the frame.
+    at = _after_count(at + 6, end, flexible, &topic_count)
+    if at == NULL:
+        return None
+    for topic_number in range(topic_count):
+        at = _after_topic(at, end, version, &size)
         if at == NULL:
             return None
-        topic = at
-    else:
-        topic, topic_size = at + 12, at[10] << 8 | at[11]
-    if topic_size == 0 or topic_size > 249 or end - topic < topic_size + 8:
+        topic = PyBytes_FromStringAndSize(<const char *> at - size, size)
+        at = _after_count(at, end, flexible, &row_count)
+        if at == NULL:
+            return None
+        for row_number in range(row_count):
+            if part_count == _PARTS_MAX or end - at < 5:
+                return None
+            part = kind.__new__(kind)
+            part.index = <int32_t> _big32(at)
+            at = _after_records(at + 4, end, flexible, &part.size)
+            if at == NULL:
+                return None
+            part.batch_start = at - base - part.size
+            if flexible:
+                if end - at < 1 or at[0]:
+                    return None
+                at += 1
+            part.api_version = version
+            part.topic = topic
+            part.row_count = 0 if row_number else row_count
+            part.wait_safe = acks == -1
+            part.base_offset = part.end_offset = -1
+            if lead is None:
+                lead = part
+            else:
+                if lead.parts is None:
+                    lead.parts = [lead]
+                lead.parts.append(part)
+                part.lead = lead
+            part_count += 1
+        if flexible:
+            if end - at < 1 or at[0]:
+                return None
+            at += 1
+    if flexible:
+        if end - at < 1 or at[0]:
+            return None
+        at += 1
+    if at != end or lead is None:
         return None
-    if version < 13 and not _is_ascii(topic, topic_size):
-        return None
-    # --- One partition and its records.
-    at = topic + topic_size
+    lead.correlation_id = correlation_id
+    lead.timeout_ms = timeout_ms
+    lead.topic_count = topic_count
+    lead.open_count = part_count
+    lead.pieces = ()
+    return lead
+
+
+cdef inline const unsigned char *_after_count(
+    const unsigned char *at, const unsigned char *end, bint flexible, Py_ssize_t *count
+) noexcept:
+    """Past the length of an array that has something in it."""
+    cdef uint64_t raw
+    if flexible:
+        at = _after_integer(at, end, 32, &raw)
+        if at == NULL or raw < 2:
+            return NULL
+        count[0] = raw - 1
+        return at
+    if end - at < 4:
+        return NULL
+    count[0] = <int32_t> _big32(at)
+    return at + 4 if count[0] > 0 else NULL
+
+
+cdef inline const unsigned char *_after_topic(
+    const unsigned char *at, const unsigned char *end, int version, Py_ssize_t *size
+) noexcept:
+    """Past a topic's name or id, of `size` bytes."""
+    if version >= 13:
+        size[0] = 16
+        return at + 16 if end - at >= 16 else NULL
     if version >= 9:
-        if at[0] != 2:
-            return None
-        index = <int32_t> _big32(at + 1)
-        at = _after_short_length(at + 5, end, &batch_size)
-        if at == NULL or end - at != batch_size + 3 or at[batch_size] | at[batch_size + 1] | at[batch_size + 2]:
-            return None
+        at = _after_short_length(at, end, size)
+        if at == NULL:
+            return NULL
     else:
-        if _big32(at) != 1 or end - at < 12:
-            return None
-        index = <int32_t> _big32(at + 4)
-        batch_size = <int32_t> _big32(at + 8)
-        at += 12
-        if end - at != batch_size:
-            return None
-    produce = kind.__new__(kind)
-    produce.api_version = version
-    produce.correlation_id = correlation_id
-    produce.acks = acks
-    produce.wait_safe = acks == -1
-    produce.timeout_ms = timeout_ms
-    produce.index = index
-    produce.topic = PyBytes_FromStringAndSize(<const char *> topic, topic_size)
-    produce.size = batch_size
-    produce.batch_start = at - base
-    produce.base_offset = produce.end_offset = -1
-    produce.pieces = ()
-    return produce
+        if end - at < 2:
+            return NULL
+        size[0] = at[0] << 8 | at[1]
+        at += 2
+    if size[0] == 0 or size[0] > 249 or end - at < size[0] or not _is_ascii(at, size[0]):
+        return NULL
+    return at + size[0]
 
 
-cdef bint _is_plain_batch(PlainProduce produce, const unsigned char *at):
-    """Whether the batch at `at` is whole, uncompressed, numbered from 0 and as its header says; what it says is kept."""
-    cdef Py_ssize_t size = produce.size
+cdef inline const unsigned char *_after_records(
+    const unsigned char *at, const unsigned char *end, bint flexible, Py_ssize_t *size
+) noexcept:
+    """Past the bytes of a batch, of which there are `size`."""
+    if flexible:
+        at = _after_short_length(at, end, size)
+        return NULL if at == NULL else at + size[0]
+    if end - at < 4:
+        return NULL
+    size[0] = <int32_t> _big32(at)
+    at += 4
+    return at + size[0] if 0 <= size[0] <= end - at else NULL
+
+
+cdef bint _is_plain_batch(PlainProduce part, const unsigned char *at, unpacked) except -1:
+    """Whether the batch at `at` is whole, numbered from 0 and as its header says; what it says is kept."""
+    cdef Py_ssize_t size = part.size
     cdef int64_t newest
-    if size < _HEADER_BYTES or at[21] | at[22] or _big64(at) != 0 or not _batch_holds(at, size, True):
+    if size < _HEADER_BYTES or at[21] | (at[22] & ~_CODEC_MASK) or _big64(at) != 0 or not _batch_holds(at, size, True):
         return False
-    if not _walk(at + _HEADER_BYTES, size - _HEADER_BYTES, <int32_t> _big32(at + 57), False, &newest):
+    if at[22]:
+        if size > _PACKED_BYTES_MAX or (at[22] == _ZSTD and part.api_version < _ZSTD_SINCE):
+            return False
+        records = unpacked(at[22], part.batch[_HEADER_BYTES:])
+        if records is None or not _are_records(records, <int32_t> _big32(at + 57), &newest):
+            return False
+    elif not _walk(at + _HEADER_BYTES, size - _HEADER_BYTES, <int32_t> _big32(at + 57), False, &newest):
         return False
     if _big64(at + 27) + <uint64_t> newest != _big64(at + 35):
         return False
-    produce.last_offset_delta = <int32_t> _big32(at + 23)
-    produce.max_timestamp = <int64_t> _big64(at + 35)
-    produce.producer_id = <int64_t> _big64(at + 43)
-    produce.producer_epoch = <int16_t> (at[51] << 8 | at[52])
-    produce.base_sequence = <int32_t> _big32(at + 53)
+    part.last_offset_delta = <int32_t> _big32(at + 23)
+    part.max_timestamp = <int64_t> _big64(at + 35)
+    part.producer_id = <int64_t> _big64(at + 43)
+    part.producer_epoch = <int16_t> (at[51] << 8 | at[52])
+    part.base_sequence = <int32_t> _big32(at + 53)
     return True
+
+
+cdef bint _are_records(records, int32_t count, int64_t *newest) except -1:
+    cdef Py_buffer view
+    PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
+    cdef bint fits = _walk(<const unsigned char *> view.buf, view.len, count, False, newest)
+    PyBuffer_Release(&view)
+    return fits
 
 
 cdef inline const unsigned char *_after_plain_client(
@@ -679,10 +856,18 @@ cdef inline unsigned char *_put64(unsigned char *at, uint64_t value) noexcept:
     return _put32(_put32(at, value >> 32), <uint32_t> value)
 
 
-cdef inline unsigned char *_put_unsigned(unsigned char *at, uint64_t value) noexcept:
-    while value > 127:
-        at[0] = value | 128
-        value >>= 7
+cdef inline unsigned char *_put_count(unsigned char *at, uint64_t count, bint flexible) noexcept:
+    """The length of an array, or in the flexible form of a string."""
+    if not flexible:
+        return _put32(at, <uint32_t> count)
+    count += 1
+    while count > 127:
+        at[0] = count | 128
+        count >>= 7
         at += 1
-    at[0] = value
+    at[0] = count
     return at + 1
+
+
+cdef inline Py_ssize_t _count_size(uint64_t count, bint flexible) noexcept:
+    return 4 if not flexible else 1 if count < 127 else 2 if count < 16383 else 3

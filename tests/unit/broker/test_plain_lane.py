@@ -1,5 +1,6 @@
 """The plain lane decides nothing of its own: whatever it takes ends as the general way would have ended it."""
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from anabranch.broker.partition import Partition
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import read_header, seal
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.compression import Codec
+from anabranch.record.compression import Codec, compress
 from anabranch.record.form import COMPILED
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import encode_request
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.skipif(not COMPILED, reason="the lane is part of the co
 
 VERSIONS = range(3, 14)
 TOPIC_IDS_SINCE = 13
+OTHER_ID = UUID("0c9a3a0e-5c0a-4f6e-8a37-6f3b9c4f2d10")
 ID = UUID("6d0c8f6e-7c55-4c39-9a39-0d7d5b2f5c11")
 
 
@@ -71,15 +73,31 @@ def frame(
     acks: int = 1,
     client_id: str | None = "client",
 ) -> bytes:
-    named = {"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}
+    return frame_of([(topic, [(index, records)])], version, acks, client_id)
+
+
+Topics = list[tuple[str | UUID, list[tuple[int, bytes | None]]]]
+
+
+def frame_of(topics: Topics, version: int = 9, acks: int = 1, client_id: str | None = "client") -> bytes:
     body = {
         "acks": acks,
         "timeout_ms": 1000,
-        "topic_data": [{**named, "partition_data": [{"index": index, "records": records}]}],
+        "topic_data": [
+            {
+                **({"topic_id": topic} if isinstance(topic, UUID) else {"name": topic}),
+                "partition_data": [{"index": index, "records": records} for index, records in parts],
+            }
+            for topic, parts in topics
+        ],
     }
     content = request_header(ApiKey.PRODUCE, version, 7, client_id)
     content += encode_request(ApiKey.PRODUCE, version, body)
     return len(content).to_bytes(4, "big") + content
+
+
+def random_bytes(count: int) -> bytes:
+    return Random(1).randbytes(count)
 
 
 def plain_lane(bench: Bench) -> Any:
@@ -135,6 +153,7 @@ async def test_answer_and_log_are_those_of_the_general_way(version: int, acks: i
         batch(),
         batch(b"a", None, b"c" * 300),
         batch(b"x", producer_id=5, producer_epoch=0, base_sequence=0),
+        batch(b"packed" * 50, codec=Codec.LZ4),
     ):
         answers = []
         frames, taken = await by_lane(lane, frame(records, version, key_of(lane, version), 1, acks))
@@ -152,7 +171,7 @@ async def test_answer_and_log_are_those_of_the_general_way(version: int, acks: i
         assert answers[0] == answers[1]
         assert len(answers[0]) == 1
     assert contents(lane.topics.partition("t", 1)) == contents(general.topics.partition("t", 1))
-    assert lane.topics.partition("t", 1).log.end_offset == 5
+    assert lane.topics.partition("t", 1).log.end_offset == 6
 
 
 @in_loop
@@ -163,6 +182,154 @@ async def test_several_requests_in_one_buffer_are_taken_in_order() -> None:
     assert taken == len(data)
     assert len(frames) == 3
     assert [bench.topics.partition("t", index).log.end_offset for index in (0, 1)] == [3, 1]
+
+
+async def two_nodes_of_two_topics(flush: str = "os") -> list[Bench]:
+    """Both know the topics by the same ids, so that their answers can be compared."""
+    benches = await two_nodes(flush)
+    for bench in benches:
+        await bench.topic("second", 130)
+        for name, topic_id in (("t", ID), ("second", OTHER_ID)):
+            bench.topics.numbered[topic_id.bytes] = bench.topics.named[name.encode()]
+            bench.topics._states[topic_id] = bench.topics.known(name)
+    return benches
+
+
+def keys_of(version: int) -> tuple[str | UUID, str | UUID]:
+    return (ID, OTHER_ID) if version >= TOPIC_IDS_SINCE else ("t", "second")
+
+
+def assert_same_logs(lane: Bench, general: Bench) -> None:
+    for name, count in (("t", 2), ("second", 130)):
+        for index in range(count):
+            ours, theirs = (bench.topics.partition(name, index) for bench in (lane, general))
+            assert contents(ours) == contents(theirs), (name, index)
+
+
+@pytest.mark.parametrize("flush", ["os", "always"])
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("version", VERSIONS)
+@in_loop
+async def test_several_batches_of_one_request_are_answered_as_in_the_general_way(
+    version: int, acks: int, flush: str
+) -> None:
+    lane, general = await two_nodes_of_two_topics(flush)
+    first, second = keys_of(version)
+    ours = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    requests: list[Topics] = [
+        [(first, [(1, batch(b"a")), (0, batch(b"b", b"c"))])],
+        [(first, [(0, batch())]), (second, [(3, batch(b"x" * 300)), (1, batch(**ours))])],
+        [(second, [(7, batch())]), (first, [(1, batch())]), (second, [(8, batch())])],
+        [(second, [(index, batch(b"%d" % index)) for index in range(130)])],
+        [(second, [(1, batch(**ours)), (2, batch(**ours))])],
+    ]
+    for topics in requests:
+        data = frame_of(topics, version, acks)
+        frames, taken = await by_lane(lane, data)
+        assert taken == len(data)
+        assert frames == await by_general_way(general, data)
+        assert len(frames) == 1
+    assert_same_logs(lane, general)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("version", [3, 6, 7, 12])
+@in_loop
+async def test_compressed_batches_are_kept_as_in_the_general_way(version: int, codec: Codec) -> None:
+    lane, general = await two_nodes_of_two_topics()
+    packed = batch(b"abc" * 100, None, b"d", codec=codec)
+    data = frame_of([("t", [(0, packed), (1, batch())])], version)
+    frames, taken = await by_lane(lane, data)
+    if codec == Codec.ZSTD and version < 7:
+        assert (frames, taken) == ([], 0)
+        return
+    assert taken
+    assert frames == await by_general_way(general, data)
+    assert_same_logs(lane, general)
+
+
+def packed_as(records: bytes, codec: Codec) -> bytes:
+    """A batch whose records are those bytes, whatever they are."""
+    changed = bytearray(batch(b"v", codec=codec)[:61]) + records
+    changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
+    seal(changed)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        [("t", [(0, batch()), (0, batch())])],
+        [("t", [(0, batch())]), ("t", [(0, batch())])],
+        [("t", [(0, batch()), (2, batch())])],
+        [("t", [(0, batch()), (1, None)])],
+        [("t", [(0, batch()), (1, batch()[:-1])])],
+        [("t", [(0, batch())]), ("unknown", [(0, batch())])],
+        [("t", [(0, batch())]), ("second", [])],
+        [("t", [])],
+        [],
+        [("t", [(0, packed_as(b"no frame at all", Codec.LZ4))])],
+        [("t", [(0, packed_as(compress(Codec.ZSTD, b"no records"), Codec.ZSTD))])],
+        [("t", [(0, packed_as(compress(Codec.GZIP, bytes(2**24)), Codec.GZIP))])],
+        [("t", [(0, batch(random_bytes(100_000), codec=Codec.LZ4))])],
+    ],
+)
+@pytest.mark.parametrize("version", [3, 9])
+@in_loop
+async def test_request_with_anything_that_is_not_plain_is_left_alone_as_a_whole(
+    version: int, topics: Topics
+) -> None:
+    bench, _ = await two_nodes_of_two_topics()
+    assert await by_lane(bench, frame_of(topics, version)) == ([], 0)
+    assert not contents(bench.topics.partition("t", 0))
+
+
+@pytest.mark.parametrize("version", [3, 8, 9, 13])
+@in_loop
+async def test_batch_that_fails_is_told_beside_those_that_do_not(version: int) -> None:
+    lane, general = await two_nodes_of_two_topics()
+    first, second = keys_of(version)
+    gap = batch(producer_id=9, producer_epoch=0, base_sequence=7)
+    for sequence in (0, 3):
+        good = batch(producer_id=9, producer_epoch=0, base_sequence=sequence)
+        for topics in (
+            [(first, [(0, good), (1, batch())]), (second, [(0, batch()), (1, gap)])],
+            [(second, [(1, gap)]), (first, [(1, batch()), (0, good)])],
+        ):
+            data = frame_of(topics, version)
+            frames, taken = await by_lane(lane, data)
+            assert taken
+            assert frames == await by_general_way(general, data)
+    assert_same_logs(lane, general)
+
+
+@in_loop
+async def test_request_is_answered_when_the_last_of_its_batches_is_safe() -> None:
+    bench, held = Bench(flush="always"), HeldWorkers()
+    await bench.topic("t", 2)
+    bench.core.syncer._workers = held
+    client, lane = Client(), plain_lane(bench)
+    data = memoryview(bytearray(frame_of([("t", [(0, batch()), (1, batch())])], acks=-1)))
+    assert lane.take(client, data, 0, len(data), client.calls, 64)
+    await turn()
+    held.run_sync()
+    await turn()
+    assert not client.frames
+    held.run_sync()
+    await turn()
+    assert len(client.frames) == 1
+
+
+@in_loop
+async def test_settled_request_leaves_nothing_to_the_collector() -> None:
+    bench, _ = await two_nodes_of_two_topics()
+    gc.collect()
+    gc.disable()
+    try:
+        await by_lane(bench, frame_of([("t", [(0, batch()), (1, batch())])]))
+        assert not [kept for kept in gc.get_objects() if type(kept).__name__ == "PlainJob"]
+    finally:
+        gc.enable()
 
 
 def wrong_crc() -> bytes:
@@ -189,7 +356,6 @@ def wrong_delta(data: bytearray) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        frame(batch(codec=Codec.GZIP)),
         frame(wrong_crc()),
         frame(resealed(wrong_newest)),
         frame(resealed(wrong_delta)),
@@ -332,6 +498,8 @@ def test_spoiled_requests_end_as_in_the_general_way(version: int) -> None:
         good = [
             frame(batch(b"a", b"b"), version, key)[4:],
             frame(batch(b"z" * 200, key=b"k"), version, key, index=1)[4:],
+            frame_of([(key, [(0, batch(b"1")), (1, batch(b"2", b"3"))])], version)[4:],
+            frame_of([(key, [(1, batch(b"4" * 99, codec=Codec.LZ4))]), (key, [(0, batch())])], version)[4:],
         ]
         taken_count = 0
         for number in range(400):

@@ -319,18 +319,38 @@ def test_no_plain_request_is_read_beyond_its_buffer() -> None:
     for version in (3, 8, 9, 12, 13):
         topic = TOPIC_ID.bytes if version >= 13 else b"t"
         content = produce_request(version, batch)
-        routes = {topic: [Place()]}
+        routes = {topic: [Place() for _ in range(4)]}
         for size in range(len(content) + 1):
             framed_part = size.to_bytes(4, "big") + content[:size]
             for view in FENCED.at_both_ends(framed_part):
-                taken = _fast.take_plain(_fast.PlainProduce, None, view, 0, len(view), 9, routes, routes, 0)
+                taken = _fast.take_plain(
+                    _fast.PlainProduce,
+                    None,
+                    view,
+                    0,
+                    len(view),
+                    9,
+                    routes,
+                    routes,
+                    lambda _, packed: packed,
+                    0,
+                    0,
+                )
                 assert len(taken) == (size == len(content)), (version, size)
-                for produce in taken:
-                    produce.batch = None
+                for lead in taken:
+                    assert len(lead.parts) == 4
+                    for part in lead.parts:
+                        part.batch = None
 
 
 def produce_request(version: int, batch: bytes) -> bytes:
     named = {"topic_id": TOPIC_ID} if version >= 13 else {"name": "t"}
-    topics = [{**named, "partition_data": [{"index": 0, "records": batch}]}]
+    packed = bytearray(batch)
+    packed[22] = 3  # The test above does not unpack; it hands the records back.
+    seal(packed)
+    topics = [
+        {**named, "partition_data": [{"index": first + n, "records": (batch, packed)[n]} for n in (0, 1)]}
+        for first in (0, 2)
+    ]
     body = {"acks": 1, "timeout_ms": 1000, "topic_data": topics}
     return request_header(0, version, 7, "client") + encode_request(0, version, body)

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -47,11 +46,11 @@ class Talker:
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     steps = Steps(1000)
     monkeypatch.setattr(module, "perf_counter_ns", steps)
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1})
-    yield steps
+    return steps
 
 
 def poller_with_talker(core: FakeCore) -> tuple[Poller, Talker]:
