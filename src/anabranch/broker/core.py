@@ -33,6 +33,8 @@ class BrokerCore:
         self.fetch_waits = FetchWaits()
         self.batches_total = 0
         self.bytes_in_total = 0
+        self.tasks_open = 0
+        """Requests that are answered by a coroutine, which needs the loop to get on."""
         self._loop = asyncio.get_running_loop()
         self.send_answers: Callable[[], None] = _nobody_listens
         """Set by the server: lets the answers of this turn leave, each connection's together."""
@@ -59,7 +61,7 @@ class BrokerCore:
     @property
     def is_loop_awaited(self) -> bool:
         """Something that is not a socket waits for its turn, or will at any moment."""
-        return self._is_turn_due or not self.syncer.is_idle
+        return self._is_turn_due or self.tasks_open > 0 or not self.syncer.is_idle
 
     def turn(self) -> None:
         if not self._is_turn_due:
@@ -155,6 +157,7 @@ class BrokerCore:
             stalled, self._stalled = self._stalled, {}
             for resume in stalled:
                 self._loop.call_soon(resume)
+            self.another_turn()
 
     def when_relaxed(self, resume: Callable[[], None]) -> None:
         """Call `resume` once the queue has room again."""

@@ -258,8 +258,14 @@ class Partition:
             self._on_publish(self)
 
 
-def _plain_limits(settings: TopicSettings) -> tuple[int, int, int] | None:
-    """The largest batch, how far ahead of us a record's time may be, and how many copies acks=all needs."""
+def _plain_limits(settings: TopicSettings) -> tuple[int, int, int, bool] | None:
+    """The largest batch, how far ahead of us a record's time may be, how many copies acks=all needs, and whether
+    compressed batches are kept as they come."""
     if not settings.keeps_plain_batches:
         return None
-    return settings.max_message_bytes, settings.message_timestamp_after_max_ms, settings.min_insync_replicas
+    return (
+        settings.max_message_bytes,
+        settings.message_timestamp_after_max_ms,
+        settings.min_insync_replicas,
+        settings.compression_type == "producer",
+    )

@@ -221,7 +221,8 @@ class TopicSettings:
 
     @property
     def keeps_plain_batches(self) -> bool:
-        """Whether an uncompressed batch is kept as it was sent, without a look at its records' keys and times."""
+        """Whether an uncompressed batch is kept as it was sent, without a look at its records' keys and times; a
+        compressed one too if `compression_type` is "producer"."""
         return (
             not self.is_compacted
             and not self.is_log_append_time

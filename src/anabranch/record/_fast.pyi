@@ -66,7 +66,7 @@ def take_plain(
     count_max: int,
     named: dict[bytes, list[Any]],
     numbered: dict[bytes, list[Any]],
-    unpacked: Callable[[int, memoryview], bytes | None],
+    unpacked: Callable[[int, memoryview, int], bytes | None],
     now_ms: int,
     now_monotonic_ms: int,
 ) -> list[Plain]: ...

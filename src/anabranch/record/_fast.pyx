@@ -50,6 +50,7 @@ cdef enum:
     _HEADER_BYTES = 61
     _LOG_OVERHEAD = 12
     _CHECKED_POSITION = 21
+    _CODEC_POSITION = 22
     _MAGIC = 2
     _CODEC_MASK = 7
     _CODEC_MAX = 4
@@ -57,6 +58,7 @@ cdef enum:
     _ZSTD_SINCE = 7
     _PARTS_MAX = 1000  # Of a plain request. No client sends more by itself, and an answer's counts fit three bytes.
     _PACKED_BYTES_MAX = 65536  # Of a compressed batch: what has more is likely to be a worker's.
+    _UNPACKED_BYTES_MAX = 4194304  # In one go: what is unpacked here, everybody waits for.
 
 # The twins' modules import this one, so what is needed of them is looked up when it is first needed.
 cdef object _header_type = None
@@ -368,7 +370,7 @@ cdef class PlainProduce:
     cdef public object client, partition, error, on_close
     cdef public object pieces
     cdef public int64_t base_offset, end_offset, deadline_ms
-    cdef int64_t log_start_offset
+    cdef int64_t log_start_offset, ahead_ms_max
     cdef public bint holds, is_finished, is_settled, wait_safe
 
     @property
@@ -517,12 +519,14 @@ def take_plain(
     the lead, a `kind` of `PlainProduce`.
 
     `named` and `numbered` have the partitions of a topic by its name and by its id. What a partition's topic allows is
-    its `plain_limits`: the largest batch, how far ahead of `now_ms` a record may be, how many copies acks=all needs; or
-    None. `unpacked` answers the records of compressed bytes given their codec, or None. The first request that is not
-    plain, not whole, not allowed or in any doubt ends the list: it is left to the general way.
+    its `plain_limits`: the largest batch, how far ahead of `now_ms` a record may be, how many copies acks=all needs,
+    whether compressed batches are kept; or None. `unpacked` answers the records of compressed bytes, given their codec
+    and how many there may be, or None. The first request that is not plain, not whole, not allowed or in any doubt ends
+    the list: it is left to the general way.
     """
     cdef Py_buffer view
     cdef PlainProduce lead
+    cdef Py_ssize_t unpack_left = _UNPACKED_BYTES_MAX
     taken = []
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     try:
@@ -532,11 +536,11 @@ def take_plain(
             lead = _plain_frame(kind, <const unsigned char *> view.buf, start, end)
             if lead is None:
                 break
-            routes = named if lead.api_version < 13 else numbered
-            if lead.parts is None:
-                if not _is_allowed(lead, routes, unpacked, now_ms, buffer, <const unsigned char *> view.buf):
-                    break
-            elif not _are_allowed(lead, routes, unpacked, now_ms, buffer, <const unsigned char *> view.buf):
+            if not _is_allowed(
+                lead, named if lead.api_version < 13 else numbered, unpacked, &unpack_left, now_ms, buffer,
+                <const unsigned char *> view.buf,
+            ):
+                _let_go(lead)
                 break
             lead.client = client
             if lead.wait_safe:
@@ -555,38 +559,68 @@ cdef _set_deadline(PlainProduce lead, int64_t now_monotonic_ms):
             (<PlainProduce> entry).deadline_ms = lead.deadline_ms
 
 
-cdef bint _are_allowed(
-    PlainProduce lead, dict routes, unpacked, int64_t now_ms, buffer, const unsigned char *base
-) except -1:
-    """Whether every batch is; none of them twice for one partition."""
-    partitions = set()
-    for entry in lead.parts:
-        if not _is_allowed(<PlainProduce> entry, routes, unpacked, now_ms, buffer, base):
-            return False
-        partitions.add((<PlainProduce> entry).partition)
-    return len(partitions) == len(lead.parts)
+cdef _let_go(PlainProduce lead):
+    """Nothing of it is taken. What it holds must not wait for the collector: a view keeps a whole buffer alive."""
+    lead.batch = None
+    if lead.parts is not None:
+        for entry in lead.parts:
+            (<PlainProduce> entry).batch = None
+        lead.parts = None
 
 
 cdef bint _is_allowed(
-    PlainProduce part, dict routes, unpacked, int64_t now_ms, buffer, const unsigned char *base
+    PlainProduce lead, dict routes, unpacked, Py_ssize_t *unpack_left, int64_t now_ms, buffer,
+    const unsigned char *base,
 ) except -1:
-    """Whether the partition is there, and takes the batch. What costs most is asked last."""
-    cdef int64_t bytes_max, ahead_ms_max, copies_min
+    """Whether every batch of the request may be written as it is. What costs little is asked first, of all of them."""
+    cdef PlainProduce part
+    if lead.parts is None:
+        return _is_routed(lead, routes, base) and _is_good(lead, unpacked, unpack_left, now_ms, buffer, base)
+    partitions = set()
+    for entry in lead.parts:
+        part = <PlainProduce> entry
+        if not _is_routed(part, routes, base):
+            return False
+        partitions.add(part.partition)
+    if len(partitions) < len(lead.parts):
+        return False  # One of them twice.
+    for entry in lead.parts:
+        if not _is_good(<PlainProduce> entry, unpacked, unpack_left, now_ms, buffer, base):
+            return False
+    return True
+
+
+cdef bint _is_routed(PlainProduce part, dict routes, const unsigned char *base) except -1:
+    """Whether the partition is there, and takes batches of this size and codec."""
+    cdef int64_t bytes_max, copies_min
     cdef list partitions = routes.get(part.topic)
+    cdef unsigned char codec
     if partitions is None or not 0 <= part.index < len(partitions):
         return False
     part.partition = partitions[part.index]
     limits = part.partition.plain_limits
     if limits is None:
         return False
-    bytes_max, ahead_ms_max, copies_min = limits
-    if part.size > bytes_max or (part.wait_safe and copies_min > 1):
+    bytes_max, part.ahead_ms_max, copies_min, keeps_packed = limits
+    if part.size > bytes_max or part.size < _HEADER_BYTES or (part.wait_safe and copies_min > 1):
         return False
+    codec = base[part.batch_start + _CODEC_POSITION] & _CODEC_MASK
+    if codec:
+        if not keeps_packed or part.size > _PACKED_BYTES_MAX:
+            return False
+        return codec != _ZSTD or part.api_version >= _ZSTD_SINCE
+    return True
+
+
+cdef bint _is_good(
+    PlainProduce part, unpacked, Py_ssize_t *unpack_left, int64_t now_ms, buffer, const unsigned char *base
+) except -1:
+    """Whether the batch itself is as it should be."""
     part.batch = buffer[part.batch_start : part.batch_start + part.size]
-    if not _is_plain_batch(part, base + part.batch_start, unpacked):
+    if not _is_plain_batch(part, base + part.batch_start, unpacked, unpack_left):
         return False
     # In numbers that may wrap: whoever is that far away from now is left to the general way.
-    return <int64_t> (<uint64_t> part.max_timestamp - <uint64_t> now_ms) <= ahead_ms_max
+    return <int64_t> (<uint64_t> part.max_timestamp - <uint64_t> now_ms) <= part.ahead_ms_max
 
 
 cdef PlainProduce _plain_frame(type kind, const unsigned char *base, Py_ssize_t start, Py_ssize_t end):
@@ -641,6 +675,7 @@ cdef PlainProduce _plain_produce(
     """The lead of the request whose header begins at `start`; None if it is not plain, or not what it should be."""
     cdef PlainProduce lead = None
     cdef PlainProduce part
+    cdef list parts = None
     cdef const unsigned char *at = base + start
     cdef const unsigned char *end = base + end_position
     cdef Py_ssize_t topic_count, row_count, topic_number, row_number, size, part_count = 0
@@ -701,10 +736,9 @@ cdef PlainProduce _plain_produce(
             if lead is None:
                 lead = part
             else:
-                if lead.parts is None:
-                    lead.parts = [lead]
-                lead.parts.append(part)
-                part.lead = lead
+                if parts is None:
+                    parts = [lead]
+                parts.append(part)
             part_count += 1
         if flexible:
             if end - at < 1 or at[0]:
@@ -716,6 +750,10 @@ cdef PlainProduce _plain_produce(
         at += 1
     if at != end or lead is None:
         return None
+    if parts is not None:
+        lead.parts = parts
+        for row_number in range(1, part_count):
+            (<PlainProduce> parts[row_number]).lead = lead
     lead.correlation_id = correlation_id
     lead.timeout_ms = timeout_ms
     lead.topic_count = topic_count
@@ -776,18 +814,19 @@ cdef inline const unsigned char *_after_records(
     return at + size[0] if 0 <= size[0] <= end - at else NULL
 
 
-cdef bint _is_plain_batch(PlainProduce part, const unsigned char *at, unpacked) except -1:
+cdef bint _is_plain_batch(
+    PlainProduce part, const unsigned char *at, unpacked, Py_ssize_t *unpack_left
+) except -1:
     """Whether the batch at `at` is whole, numbered from 0 and as its header says; what it says is kept."""
     cdef Py_ssize_t size = part.size
     cdef int64_t newest
     if size < _HEADER_BYTES or at[21] | (at[22] & ~_CODEC_MASK) or _big64(at) != 0 or not _batch_holds(at, size, True):
         return False
     if at[22]:
-        if size > _PACKED_BYTES_MAX or (at[22] == _ZSTD and part.api_version < _ZSTD_SINCE):
-            return False
-        records = unpacked(at[22], part.batch[_HEADER_BYTES:])
+        records = unpacked(at[22], part.batch[_HEADER_BYTES:], unpack_left[0])
         if records is None or not _are_records(records, <int32_t> _big32(at + 57), &newest):
             return False
+        unpack_left[0] -= len(records)
     elif not _walk(at + _HEADER_BYTES, size - _HEADER_BYTES, <int32_t> _big32(at + 57), False, &newest):
         return False
     if _big64(at + 27) + <uint64_t> newest != _big64(at + 35):

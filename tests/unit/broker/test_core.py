@@ -5,6 +5,8 @@ import pytest
 from anabranch.broker.append_queue import AppendJob, AppendQueue
 from anabranch.errors import StorageError
 from anabranch.record.batch import read_header
+from anabranch.testing.in_process_client import InProcessClient
+from anabranch.wire.api_keys import ApiKey
 from support.broker_bench import Bench, batch_of, in_loop, turn
 
 
@@ -43,6 +45,20 @@ async def test_turns_that_nobody_outside_began_are_not_counted() -> None:
     assert bench.core.syncer.place.turns == before
     bench.core.turn()
     assert bench.core.syncer.place.turns == before + 1
+
+
+@in_loop
+async def test_loop_is_awaited_while_a_request_is_answered_by_a_coroutine() -> None:
+    bench = Bench()
+    await bench.topic("t")
+    assert not bench.core.is_loop_awaited
+    body = {"topics": [{"name": "t"}], "allow_auto_topic_creation": False}
+    pending = InProcessClient(bench.broker).send(ApiKey.METADATA, 9, body)
+    assert not pending.is_settled
+    assert bench.core.is_loop_awaited
+    await turn()
+    assert pending.is_settled
+    assert not bench.core.is_loop_awaited
 
 
 @in_loop

@@ -16,7 +16,7 @@ from anabranch.broker.partition import Partition
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import read_header, seal
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.compression import Codec, compress
+from anabranch.record.compression import Codec, compress, decompress
 from anabranch.record.form import COMPILED
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import encode_request
@@ -104,6 +104,16 @@ def plain_lane(bench: Bench) -> Any:
     from anabranch.broker.plain_lane import PlainLane
 
     return PlainLane(bench.broker)
+
+
+def take(bench: Bench, view: memoryview, unpack: Any) -> list[Any]:
+    """What the compiled module takes, given another way to unpack."""
+    from anabranch.broker.plain_lane import PlainJob, take_plain
+
+    topics = bench.topics
+    return take_plain(
+        PlainJob, Client(), view, 0, len(view), 64, topics.named, topics.numbered, unpack, 2**42, 0
+    )
 
 
 async def by_lane(bench: Bench, data: bytes) -> tuple[list[bytes], int]:
@@ -321,12 +331,15 @@ async def test_request_is_answered_when_the_last_of_its_batches_is_safe() -> Non
 
 
 @in_loop
-async def test_settled_request_leaves_nothing_to_the_collector() -> None:
+async def test_request_taken_or_not_leaves_nothing_to_the_collector() -> None:
     bench, _ = await two_nodes_of_two_topics()
     gc.collect()
     gc.disable()
     try:
         await by_lane(bench, frame_of([("t", [(0, batch()), (1, batch())])]))
+        await by_lane(bench, frame_of([("t", [(0, batch()), (1, wrong_crc())])]))
+        await by_lane(bench, frame_of([("t", [(0, batch()), (9, batch())])]))
+        await by_lane(bench, frame_of([("t", [(0, batch()), (1, batch())]), ("t", [])]))
         assert not [kept for kept in gc.get_objects() if type(kept).__name__ == "PlainJob"]
     finally:
         gc.enable()
@@ -398,6 +411,45 @@ async def test_topic_that_wants_more_than_plain_batches_is_left_to_the_general_w
 ) -> None:
     bench, _ = await two_nodes(**overrides)
     assert await by_lane(bench, frame(batch())) == ([], 0)
+
+
+@in_loop
+async def test_compressed_batch_for_a_topic_that_keeps_none_is_left_to_the_general_way() -> None:
+    bench, _ = await two_nodes(compression_type="uncompressed")
+    assert (await by_lane(bench, frame(batch())))[1]
+    assert await by_lane(bench, frame(batch(codec=Codec.LZ4))) == ([], 0)
+
+
+@in_loop
+async def test_nothing_is_unpacked_for_a_request_that_can_be_refused_without() -> None:
+    bench, _ = await two_nodes()
+    packed = batch(b"x" * 999, codec=Codec.GZIP)
+    unpacked: list[int] = []
+
+    def unpack(codec: int, records: memoryview, bytes_left: int) -> None:
+        unpacked.append(bytes_left)
+
+    for topics in ([("t", [(0, packed), (0, packed)])], [("t", [(0, packed), (7, packed)])]):
+        data = memoryview(bytearray(frame_of(topics)))
+        assert not take(bench, data, unpack)
+    assert not unpacked
+
+
+@in_loop
+async def test_what_requests_unpack_to_is_limited_in_all() -> None:
+    bench, _ = await two_nodes()
+    data = frame_of([("t", [(index, batch(bytes(2**19), codec=Codec.GZIP)) for index in (0, 1)])]) * 9
+    left: list[int] = []
+
+    def unpack(codec: int, records: memoryview, bytes_left: int) -> bytes | None:
+        left.append(bytes_left)
+        records = decompress(codec, records, 2**20)
+        return records if len(records) <= bytes_left else None
+
+    taken = take(bench, memoryview(bytearray(data)), unpack)
+    assert len(taken) == 3
+    assert left == sorted(left, reverse=True)
+    assert 0 <= left[-1] < 2**20
 
 
 @in_loop

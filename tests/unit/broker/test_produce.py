@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.handlers.produce import UNPACKED_AT_ONCE_MAX
 from anabranch.record.compression import Codec
 from anabranch.testing.in_process_client import InProcessClient, Pending
 from anabranch.wire.api_keys import ApiKey
@@ -124,6 +125,22 @@ async def test_large_batch_is_unpacked_in_a_worker_and_then_written() -> None:
     await turn()
     assert rows(pending) == [(0, 0)]
     assert partition.log.end_offset == 1
+
+
+@in_loop
+async def test_many_compressed_batches_of_one_request_do_not_hold_up_the_loop() -> None:
+    bench = Bench()
+    await bench.topic("t", 20)
+    workers = HeldWorkers()
+    bench.broker.workers = workers
+    packed = bytes(batch_of(b"x" * 500, codec=Codec.GZIP))
+    pending = produce(bench, *(("t", index, packed) for index in range(20)))
+    await turn()
+    assert len(workers.heavies) == 20 - UNPACKED_AT_ONCE_MAX
+    while workers.heavies:
+        workers.run_heavy()
+    await turn()
+    assert rows(pending) == [(0, 0)] * 20
 
 
 @in_loop

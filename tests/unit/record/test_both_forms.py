@@ -10,6 +10,8 @@ import mmap
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from random import Random
+from time import time_ns
 from typing import Any
 from uuid import UUID
 
@@ -24,6 +26,7 @@ from anabranch.record.crc32c import crc32c_pure
 from anabranch.record.record_check import check_records_pure
 from anabranch.wire.codec import encode_request
 from anabranch.wire.header import request_header
+from support.mutations import MUTATIONS
 from support.record_bytes import batch_of, framed, varints
 
 _fast = pytest.importorskip("anabranch.record._fast", reason="there is no compiled form here")
@@ -311,7 +314,7 @@ def test_no_plain_request_is_read_beyond_its_buffer() -> None:
     """Every beginning of a request, with a size that claims as much, ends where a page ends."""
 
     class Place:
-        plain_limits = (2**20, 2**62, 1)
+        plain_limits = (2**20, 2**62, 1, True)
 
     builder = BatchBuilder()
     builder.add(b"key", b"value", timestamp_ms=0)
@@ -321,26 +324,40 @@ def test_no_plain_request_is_read_beyond_its_buffer() -> None:
         content = produce_request(version, batch)
         routes = {topic: [Place() for _ in range(4)]}
         for size in range(len(content) + 1):
-            framed_part = size.to_bytes(4, "big") + content[:size]
-            for view in FENCED.at_both_ends(framed_part):
-                taken = _fast.take_plain(
-                    _fast.PlainProduce,
-                    None,
-                    view,
-                    0,
-                    len(view),
-                    9,
-                    routes,
-                    routes,
-                    lambda _, packed: packed,
-                    0,
-                    0,
-                )
-                assert len(taken) == (size == len(content)), (version, size)
-                for lead in taken:
-                    assert len(lead.parts) == 4
-                    for part in lead.parts:
-                        part.batch = None
+            for view in FENCED.at_both_ends(size.to_bytes(4, "big") + content[:size]):
+                assert taken_parts(view, routes) == (4 if size == len(content) else 0), (version, size)
+
+
+def test_no_spoiled_plain_request_is_read_beyond_its_buffer() -> None:
+    """Lengths and counts that lie, at the end of a page."""
+
+    class Place:
+        plain_limits = (2**20, 2**62, 1, True)
+
+    builder = BatchBuilder()
+    builder.add(b"key", b"value", timestamp_ms=0)
+    seed = time_ns()
+    rng = Random(seed)
+    for version in (3, 8, 9, 12, 13):
+        content = produce_request(version, bytes(builder.build()))
+        routes = {TOPIC_ID.bytes if version >= 13 else b"t": [Place() for _ in range(4)]}
+        for number in range(2000):
+            spoiled = rng.choice(MUTATIONS)(rng, content, [content])[: Fenced.PAGE - 4]
+            for view in FENCED.at_both_ends(len(spoiled).to_bytes(4, "big") + spoiled):
+                assert taken_parts(view, routes) <= 4, (seed, version, number)
+
+
+def taken_parts(view: memoryview, routes: dict[bytes, list[Any]]) -> int:
+    """How many batches the lane takes from this buffer; none of them keeps a view of it."""
+    kind, count = _fast.PlainProduce, 0
+    leads = _fast.take_plain(
+        kind, None, view, 0, len(view), 9, routes, routes, lambda _, packed, __: packed, 0, 0
+    )
+    for lead in leads:
+        for part in lead.parts or (lead,):
+            part.batch = None
+            count += 1
+    return count
 
 
 def produce_request(version: int, batch: bytes) -> bytes:

@@ -114,7 +114,10 @@ async def test_nobody_lingers_on_the_only_core(steps: Steps, monkeypatch: pytest
 
 
 @in_loop
-async def test_work_of_the_loop_has_its_turn_beside_a_socket_that_never_stops() -> None:
+async def test_work_of_the_loop_has_its_turn_beside_a_socket_that_never_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1})
     poller, talker = poller_with_talker(FakeCore())
     poller.start()
     await asyncio.wait_for(asyncio.sleep(0.01), 10)

@@ -127,10 +127,12 @@ def dispatch(broker: "Broker", call: Call) -> None:
         _answer(call, response)
     else:
         task = asyncio.ensure_future(response)
-        task.add_done_callback(lambda done: _finish(call, done))
+        broker.core.tasks_open += 1
+        task.add_done_callback(lambda done: _finish(broker, call, done))
 
 
-def _finish(call: Call, task: "asyncio.Future[Body]") -> None:
+def _finish(broker: "Broker", call: Call, task: "asyncio.Future[Body]") -> None:
+    broker.core.tasks_open -= 1
     if task.cancelled():
         call.close("the node stops")
         return

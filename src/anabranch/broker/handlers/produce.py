@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 TopicKey = str | UUID
 ACKS_NONE, ACKS_ALL = 0, -1
 ZSTD_SINCE = 7
+UNPACKED_AT_ONCE_MAX = 8
+"""So many compressed batches of a request; the others are a worker's."""
+
 COPIES = 1
 """What one node keeps of a partition."""
 
@@ -51,7 +54,7 @@ Outcome = AppendJob | AnabranchError
 class Produce:
     """One produce request: counts its open partitions and answers when none is left."""
 
-    __slots__ = ("_acks", "_broker", "_call", "_now_ms", "_open", "_timeout_ms", "_topics")
+    __slots__ = ("_acks", "_broker", "_call", "_now_ms", "_open", "_timeout_ms", "_topics", "_unpacked_count")
 
     def __init__(self, broker: "Broker", call: Call, acks: int, timeout_ms: int) -> None:
         self._broker = broker
@@ -61,6 +64,7 @@ class Produce:
         self._now_ms = broker.clock.wall_ms()
         self._open = 1  # Held by `run` itself, so that early answers do not settle the request.
         self._topics: list[tuple[TopicKey, list[tuple[int, Outcome]]]] = []
+        self._unpacked_count = 0
 
     def run(self, topics: list[TopicSpans]) -> None:
         seen: set[Partition] = set()
@@ -93,7 +97,7 @@ class Produce:
         self._broker.check_writable(partition)
         batch: Batch = call.view[start:end]
         try:
-            kept, header = check_contents(batch, header, settings, self._now_ms, UNPACKED_BYTES_AT_ONCE_MAX)
+            kept, header = check_contents(batch, header, settings, self._now_ms, self._unpack_at_once(header))
         except BatchTooLargeError:
             job = self._job(partition, bytearray(batch), header)
             self._take_in_worker(job)
@@ -101,6 +105,12 @@ class Produce:
             job = self._job(partition, kept, header)
             self._broker.core.submit(job)
         return job
+
+    def _unpack_at_once(self, header: BatchHeader) -> int:
+        """How much of this batch may be unpacked right here, where everybody waits for it."""
+        if header.codec != Codec.NONE:
+            self._unpacked_count += 1
+        return UNPACKED_BYTES_AT_ONCE_MAX if self._unpacked_count <= UNPACKED_AT_ONCE_MAX else 0
 
     def _check_may_write(self, partition: Partition) -> None:
         copies_min = partition.settings.min_insync_replicas
