@@ -251,3 +251,30 @@ class FencedInstanceError(GroupError):
 
 class GroupSubscribedError(GroupError):
     pass
+
+
+# --- the pipeline ----------------------------------------------------------------------------------------
+
+
+class PipelineError(AnabranchError):
+    """A job over records in bulk cannot go on."""
+
+
+class ExtraMissingError(PipelineError):
+    """A library that only the pipeline needs is not installed."""
+
+
+class JavaMissingError(PipelineError):
+    """No Java that could run Spark."""
+
+
+class OptionError(PipelineError):
+    """An option that does not exist, or a value it cannot have."""
+
+
+class DataLossError(PipelineError):
+    """Records that were to be read are not there any more, and the reader was told to care (`failOnDataLoss`)."""
+
+
+class TableError(PipelineError):
+    """A table cannot take what was read: its schema, its catalog or its files stand against it."""
