@@ -1,0 +1,114 @@
+"""The two processes of the demo: a node, and the Spark job.
+
+Each leads a process group of its own. A Ctrl-C therefore reaches only the demo, which ends them in the right order:
+Spark first, then the node, which would otherwise vanish under a running query. What they say on stderr goes into a file
+in the demo's folder, and its last words into the error when one of them fails.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from anabranch.errors import PipelineError
+
+HOST = "127.0.0.1"
+PORT = 9092
+START_SECONDS_MAX = 30.0
+STOP_SECONDS_MAX = 10.0
+LAST_WORDS = 1500
+
+
+class Child:
+    """A process that answers in JSON lines; leaving the `with` ends it, whatever happened."""
+
+    def __init__(self, name: str, command: list[str], log: Path) -> None:
+        self.name = name
+        self._log = log
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def first_answer(self, seconds_max: float) -> dict[str, Any]:
+        output = self._process.stdout
+        assert output is not None
+        readable, _, _ = select.select([output], [], [], seconds_max)
+        line = output.readline() if readable else ""
+        if not line:
+            self.stop()
+            raise self.failure()
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def answers(self) -> Iterator[dict[str, Any]]:
+        """Everything it says, until it ends. PipelineError if it ends badly."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                yield json.loads(line)
+        if self._process.wait() != 0:
+            raise self.failure()
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM to its whole group, and SIGKILL to what is still there after a while."""
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self._signal(signal.SIGKILL)
+                self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def _signal(self, number: int) -> None:
+        os.killpg(self._process.pid, number)
+
+    def failure(self) -> PipelineError:
+        words = self._log.read_text(errors="replace").strip()[-LAST_WORDS:]
+        return PipelineError(f"{self.name} ended early; the last lines of {self._log}:\n{words}")
+
+
+def start_node(folder: Path, port: int) -> tuple[Child, str]:
+    """A node on this port, or on a free one if that is taken; and its address."""
+    program = Path(sys.executable).with_name("anabranch")
+    listen = f"{HOST}:{port if is_free(port) else 0}"
+    command = [str(program), "up", "--listen", listen, "--data-dir", str(folder / "data"), "--format", "json"]
+    node = Child("The node", command, folder / "node.log")
+    try:
+        return node, str(node.first_answer(START_SECONDS_MAX)["bootstrap"])
+    except BaseException:
+        node.stop()
+        raise
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def start_spark(folder: Path, bootstrap: str) -> Child:
+    command = [sys.executable, "-m", "anabranch.pipeline.demo.tables", bootstrap, str(folder)]
+    return Child("The Spark job", command, folder / "spark.log")
