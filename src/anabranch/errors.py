@@ -272,6 +272,18 @@ class OptionError(PipelineError):
     """An option that does not exist, or a value it cannot have."""
 
 
+class BrokerUnreachableError(PipelineError):
+    """No broker answered, or none could, for as long as the reader was willing to wait."""
+
+
+class TryAgainError(PipelineError):
+    """A broker is away or not ready: the same request may succeed in a moment."""
+
+
+class SegmentChangedError(PipelineError):
+    """A segment file is not the one that was planned with: the same records must come by the protocol."""
+
+
 class DataLossError(PipelineError):
     """Records that were to be read are not there any more, and the reader was told to care (`failOnDataLoss`)."""
 

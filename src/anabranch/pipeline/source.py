@@ -1,0 +1,121 @@
+"""`format("anabranch")`: topics as Spark's data source, in Python alone.
+
+Spark makes an `AnabranchSource` from the options and asks it for a reader or writer. Readers plan on the driver and
+read on executors; they hold nothing but options, so that they can be sent there. Spark refuses a reader that takes
+filters unless `spark.sql.python.filterPushdown.enabled` is on, and does not tell a reader whether it is; but it plans
+with filters in a worker program of its own, and only there do we offer to take them.
+"""
+
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+
+from anabranch.errors import OptionError
+from anabranch.pipeline import schema as columns
+from anabranch.pipeline.options import ReaderOptions, check_for_stream, reader_options, stream_only
+from anabranch.pipeline.plan import Range
+from anabranch.pipeline.planner import Planner
+from anabranch.pipeline.reading import read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+NAME = "anabranch"
+FILTERING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class AnabranchSource(DataSource):  # type: ignore[misc]
+    """Topics of an anabranch node, or of any Kafka."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        """Also the first moment at which a wrong option can be refused."""
+        return columns.ddl(include_headers=reader_options(self.options).include_headers)
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        from anabranch.pipeline.filters import FilteringReader
+
+        options = checked(self.options, schema)
+        for name in stream_only(self.options):
+            logger.warning("%s is for streams, and of no effect in a batch", name)
+        kind = FilteringReader if FILTERING_WORKER in sys.modules else BatchReader
+        return kind(options, schema)
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        from anabranch.pipeline.stream_source import StreamReader
+
+        check_for_stream(self.options)
+        return StreamReader(checked(self.options, schema), schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> DataSourceWriter:
+        from anabranch.pipeline.topic_writer import BatchTopicWriter, checked_writer
+
+        if overwrite:
+            raise OptionError("Records are appended to a topic, never overwritten: use mode('append').")
+        return BatchTopicWriter(*checked_writer(self.options, schema))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> DataSourceStreamWriter:
+        from anabranch.pipeline.topic_writer import StreamTopicWriter, checked_writer
+
+        if overwrite:
+            raise OptionError("Records are appended to a topic, never overwritten: use outputMode('append').")
+        return StreamTopicWriter(*checked_writer(self.options, schema))
+
+
+def checked(options: Mapping[str, str], schema: "StructType") -> ReaderOptions:
+    """The options, which fit the schema that is wanted."""
+    found = reader_options(options)
+    named = {field.name: field.dataType.simpleString() for field in schema.fields}
+    columns.check_columns(named, include_headers=found.include_headers)
+    return found
+
+
+class RangePartition(InputPartition):  # type: ignore[misc]
+    """What one task reads."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+class BatchReader(DataSourceReader):  # type: ignore[misc]
+    """A range of offsets or times, read once."""
+
+    def __init__(self, options: ReaderOptions, schema: "StructType") -> None:
+        self.options = options
+        self.schema = schema
+
+    def partitions(self) -> list[RangePartition]:
+        with closing(Planner(self.options)) as planner:
+            return [RangePartition(wanted) for wanted in planner.batch_ranges()]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return read_partition(self.options, self.schema, partition)
+
+
+def read_partition(
+    options: ReaderOptions, schema: "StructType", partition: InputPartition
+) -> "Iterator[pa.RecordBatch]":
+    """The records of one task; of the one that Spark makes up where there is nothing to read, none."""
+    if not isinstance(partition, RangePartition):
+        return iter(())
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return read_range(options, partition.wanted, to_arrow_schema(schema, timezone="UTC"))
