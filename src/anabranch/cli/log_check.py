@@ -6,7 +6,7 @@ the next one begin where this one ends?
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeVar
@@ -16,10 +16,10 @@ from anabranch.errors import CorruptDataError
 from anabranch.log import names
 from anabranch.log.index import OffsetIndex, TimeIndex
 from anabranch.log.real_files import RealFiles
-from anabranch.log.scan import Batch, Scan
-from anabranch.log.seal import Region, Seal, load_seal
-from anabranch.record.crc32c import crc32c
+from anabranch.log.scan import Scan
+from anabranch.log.seal import Seal, load_seal
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
+from anabranch.record.segment_agreement import Agreement
 from anabranch.values import Offset
 
 Loaded = TypeVar("Loaded")
@@ -101,18 +101,24 @@ class SegmentCheck:
         seal = self._load(names.SEAL, load_seal)
         index = self._load(names.INDEX, lambda data: OffsetIndex.load(data, self.size_bytes))
         times = self._load(names.TIME_INDEX, TimeIndex.load)
-        walk = _Walk(self.base, index, times, seal)
+        walk = Agreement(
+            self.base,
+            dict(zip(index.positions, index.offsets, strict=True)) if index else {},
+            dict(zip(times.offsets, times.timestamps, strict=True)) if times else {},
+            seal.sums.regions(0, seal.log_bytes) if seal else (),
+        )
         # A batch that reaches into the next segment, or beyond what an index can name, is damage too.
         offsets = range(self.base, self.following or self.base + RELATIVE_OFFSET_MAX + 1)
         scan = Scan(self.file, 0, self.size_bytes, offsets, check_crc=True)
         for batches in scan:
             before = walk.position
-            walk.note(batches)
+            for batch in batches:
+                walk.note(*batch)
             on_bytes(walk.position - before)
         self.file.close()
         self._conclude(scan, walk, seal)
 
-    def _conclude(self, scan: Scan, walk: "_Walk", seal: Seal | None) -> None:
+    def _conclude(self, scan: Scan, walk: Agreement, seal: Seal | None) -> None:
         report = self.report
         report.batches += walk.batches
         report.size_bytes += self.size_bytes
@@ -160,69 +166,3 @@ class SegmentCheck:
 
     def _path(self, suffix: str) -> str:
         return names.segment_path(self.folder, Offset(self.base), suffix)
-
-
-Problem = tuple[str, int | None, str]
-
-
-class _Walk:
-    """Follows the batches of one segment and ticks off what indexes and seal say about them."""
-
-    def __init__(
-        self, base: int, index: OffsetIndex | None, times: TimeIndex | None, seal: Seal | None
-    ) -> None:
-        self.base = base
-        self.position = 0
-        self.batches = 0
-        self.next_offset = base
-        self.missing_offsets = 0
-        self.max_timestamp = -1
-        self._index = dict(zip(index.positions, index.offsets, strict=True)) if index else {}
-        self._times = dict(zip(times.offsets, times.timestamps, strict=True)) if times else {}
-        self._regions = iter(seal.sums.regions(0, seal.log_bytes) if seal else ())
-        self._region: Region | None = next(self._regions, None)
-        self._heads: list[bytes | memoryview] = []
-        self._wrong: list[Problem] = []
-
-    def note(self, batches: list[Batch]) -> None:
-        for size, last_offset, max_timestamp, head in batches:
-            base_offset = int.from_bytes(head[:8])
-            self.missing_offsets += base_offset - self.next_offset
-            self.max_timestamp = max(self.max_timestamp, max_timestamp)
-            self._tick_off(last_offset - self.base)
-            self._add_to_region(size, head)
-            self.position += size
-            self.next_offset = last_offset + 1
-            self.batches += 1
-
-    def _tick_off(self, relative_offset: int) -> None:
-        indexed = self._index.pop(self.position, None)
-        if indexed is not None and indexed != relative_offset:
-            problem = f"says offset {self.base + indexed} where the log has {self.base + relative_offset}"
-            self._wrong.append((names.INDEX, self.position, problem))
-        timestamp = self._times.pop(relative_offset, None)
-        if timestamp is not None and timestamp != self.max_timestamp:
-            problem = (
-                f"says time {timestamp} at offset {self.base + relative_offset}, the log {self.max_timestamp}"
-            )
-            self._wrong.append((names.TIME_INDEX, None, problem))
-
-    def _add_to_region(self, size: int, head: bytes | memoryview) -> None:
-        if self._region is None:
-            return
-        self._heads.append(bytes(head))
-        if self.position + size >= self._region.end:
-            if self._region.crc is not None and crc32c(b"".join(self._heads)) != self._region.crc:
-                problem = "the sum over batch heads does not hold: an offset or a generation was changed"
-                self._wrong.append((names.LOG, self._region.start, problem))
-            self._heads.clear()
-            self._region = next(self._regions, None)
-
-    def problems(self) -> Iterator[Problem]:
-        """What was wrong, and which entries no batch answered to."""
-        yield from self._wrong
-        if self._index:
-            position = next(iter(self._index))
-            yield names.INDEX, position, f"{len(self._index)} entries point where no batch begins"
-        if self._times:
-            yield names.TIME_INDEX, None, f"{len(self._times)} entries name offsets where no batch ends"

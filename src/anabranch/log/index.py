@@ -25,6 +25,7 @@ from anabranch.record.index_format import (
     RELATIVE_OFFSET_MAX,
     TIME_ENTRY,
     TIME_ENTRY_BYTES,
+    big_endian,
 )
 
 
@@ -195,13 +196,3 @@ def _pair_bytes(pair: tuple[OffsetIndex, TimeIndex]) -> int:
 
 def _increases(numbers: "array[int]") -> bool:
     return all(map(lt, numbers, islice(numbers, 1, None)))
-
-
-_LITTLE = array("H", [1]).tobytes() == b"\x01\x00"
-
-
-def big_endian(numbers: "array[int]") -> "array[int]":
-    """Turn numbers, in place, from the machine's order of bytes into that of files, or back."""
-    if _LITTLE:
-        numbers.byteswap()
-    return numbers

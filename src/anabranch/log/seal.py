@@ -1,10 +1,5 @@
 """What a segment promises about itself: a `.seal` file beside a `.log` that will not change any more.
 
-    "ABSL" | version u16 | flags u16 | next base offset i64 | log bytes i64 | largest timestamp i64 |
-    region count u32
-    regions: start u32 | end u32 | crc-32c u32 over the first 17 bytes of every batch in [start, end)
-    crc-32c u32 over all of the above
-
 A batch's own CRC leaves out its base offset, length and generation, because a broker stamps them. A flipped
 bit there would go unnoticed, so each 64 KiB of batches gets a sum over these heads. `next base offset` is
 that of the segment that follows: a missing file between two segments shows. Retention asks for the largest
@@ -15,22 +10,14 @@ without it (an unclean stop, a folder written by Kafka) verification rests on th
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable
-from struct import Struct
 from typing import NamedTuple
 
-from anabranch.errors import CorruptDataError
-from anabranch.log.index import big_endian
 from anabranch.log.scan import Batch
 from anabranch.record.crc32c import crc32c
+from anabranch.record.seal_format import SealFields, pack_seal, unpack_seal
 from anabranch.values import Offset
 
 REGION_BYTES = 64 * 2**10
-_HEADER = Struct(">4sHHqqqI")
-_REGION_BYTES = 12
-_CRC = Struct(">I")
-_MAGIC = b"ABSL"
-_VERSION = 2
-_FINAL = 1
 
 
 class Region(NamedTuple):
@@ -101,12 +88,9 @@ class HeadSums:
 
     def dump(self, next_base: Offset, log_bytes: int, max_timestamp: int, *, final: bool) -> bytes:
         self.close_region()
-        flags = _FINAL if final else 0
-        head = _HEADER.pack(_MAGIC, _VERSION, flags, next_base, log_bytes, max_timestamp, len(self._starts))
-        regions = array("I", bytes(_REGION_BYTES * len(self._starts)))
+        regions = array("I", bytes(array("I").itemsize * 3 * len(self._starts)))
         regions[0::3], regions[1::3], regions[2::3] = self._starts, self._ends, self._crcs
-        body = head + big_endian(regions).tobytes()
-        return body + _CRC.pack(crc32c(body))
+        return pack_seal(SealFields(final, next_base, log_bytes, max_timestamp, regions))
 
 
 class Seal(NamedTuple):
@@ -119,17 +103,9 @@ class Seal(NamedTuple):
 
 def load_seal(data: bytes) -> Seal:
     """CorruptDataError if the file does not hold."""
-    if (
-        len(data) < _HEADER.size + _CRC.size
-        or crc32c(data[: -_CRC.size]) != _CRC.unpack(data[-_CRC.size :])[0]
-    ):
-        raise CorruptDataError("its checksum does not hold")
-    magic, version, flags, next_base, log_bytes, max_timestamp, count = _HEADER.unpack_from(data)
-    body = data[_HEADER.size : -_CRC.size]
-    if magic != _MAGIC or version != _VERSION or len(body) != count * _REGION_BYTES:
-        raise CorruptDataError("it is not a seal of this version")
-    regions = big_endian(array("I", body))
+    fields = unpack_seal(data)
+    regions = fields.region_numbers
     sums = HeadSums()
     sums._starts, sums._ends, sums._crcs = regions[0::3], regions[1::3], regions[2::3]
     sums._open_from = sums._open_to = sums._ends[-1] if sums._ends else 0
-    return Seal(bool(flags & _FINAL), Offset(next_base), log_bytes, max_timestamp, sums)
+    return Seal(fields.final, fields.next_base, fields.log_bytes, fields.max_timestamp, sums)

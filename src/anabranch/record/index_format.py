@@ -7,6 +7,8 @@ A relative offset counts from the segment's base offset. An entry of a `.timeind
 and including that offset is younger than its timestamp. This module knows one entry, `log.index` the file.
 """
 
+import sys
+from array import array
 from struct import Struct
 
 OFFSET_ENTRY = Struct(">ii")
@@ -16,3 +18,10 @@ OFFSET_ENTRY_BYTES = OFFSET_ENTRY.size
 TIME_ENTRY_BYTES = TIME_ENTRY.size
 RELATIVE_OFFSET_MAX = 2**31 - 1
 """A segment must roll before a record lies further than this from its base."""
+
+
+def big_endian(numbers: "array[int]") -> "array[int]":
+    """Turn numbers, in place, from the machine's order of bytes into that of files, or back."""
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
