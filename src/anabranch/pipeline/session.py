@@ -1,15 +1,20 @@
 """The Spark session that jobs and tests run in: embedded unless a master is named.
 
 Workers run the Python that runs us, times are UTC, rows travel as Arrow, and the web page of Spark stays off unless
-it is asked for. Whatever the caller's `config` says wins.
+it is asked for. Whatever the caller's `config` says wins. Under `spark-submit` the JVM is there already: its master
+and its Java are kept.
+
+With a `log` file, everything the JVM and the workers say goes there instead of to our own output, which then holds
+nothing but our own words.
 """
 
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anabranch.errors import ExtraMissingError
+from anabranch.errors import ExtraMissingError, PipelineError
 from anabranch.pipeline.java import find_java
 
 if TYPE_CHECKING:
@@ -25,10 +30,17 @@ CONFIG = {
     "spark.log.level": "ERROR",
 }
 EMBEDDED_MASTER = "local[*]"
+LAST_WORDS_BYTES = 2000
+_GATEWAY = "PYSPARK_GATEWAY_PORT"
+"""Set by `spark-submit` for the Python it starts."""
 
 
 def spark_session(
-    *, master: str | None = None, app: str = "anabranch", config: Mapping[str, str] | None = None
+    *,
+    master: str | None = None,
+    app: str = "anabranch",
+    config: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> "SparkSession":
     """A session, new or the one that is already there. The extra and a Java must be installed."""
     try:
@@ -38,16 +50,55 @@ def spark_session(
             "The pipeline runs on Spark, which is not installed: pip install 'anabranch[spark]'."
         ) from error
     prepare_environment()
-    builder = SparkSession.builder.appName(app).master(master or os.environ.get("MASTER") or EMBEDDED_MASTER)
-    for name, value in {**CONFIG, **(config or {})}.items():
+    settings = _settings(master, app, config or {})
+    if log is not None:
+        _start_quietly(settings, log)
+    builder = SparkSession.builder
+    for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
 
 
+def _settings(master: str | None, app: str, config: Mapping[str, str]) -> dict[str, str]:
+    chosen = master or os.environ.get("MASTER") or (None if _GATEWAY in os.environ else EMBEDDED_MASTER)
+    return {
+        **CONFIG,
+        "spark.app.name": app,
+        **({} if chosen is None else {"spark.master": chosen}),
+        **config,
+    }
+
+
+def _start_quietly(settings: Mapping[str, str], log: Path) -> None:
+    """Start the JVM with its output in `log`, unless one runs already."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._active_spark_context is not None or _GATEWAY in os.environ:
+        return
+    conf = SparkConf().setAll(list(settings.items()))
+    with log.open("ab") as output:
+        try:
+            gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
+        except PySparkRuntimeError as error:
+            raise PipelineError(f"Spark did not start. Its last words: {last_words(log)}") from error
+    SparkContext(conf=conf, gateway=gateway)
+
+
+def last_words(log: Path) -> str:
+    """The end of what the JVM said."""
+    with log.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(0, file.tell() - LAST_WORDS_BYTES))
+        return file.read().decode(errors="replace").strip() or "none."
+
+
 def prepare_environment() -> None:
     """Let Spark find its Java, and workers our Python."""
-    java = find_java()
-    os.environ["JAVA_HOME"] = str(java.home)
-    os.environ["PATH"] = f"{java.home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+    if _GATEWAY not in os.environ:
+        java = find_java()
+        os.environ["JAVA_HOME"] = str(java.home)
+        os.environ["PATH"] = f"{java.home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -1,0 +1,33 @@
+"""What Spark raises, in one sentence."""
+
+import pytest
+
+from anabranch.pipeline.failures import in_a_sentence
+
+IN_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/x/source.py", line 3, in read
+    raise DataLossError("orders-0 begins at offset 7, not 3.")
+anabranch.errors.DataLossError: orders-0 begins at offset 7, not 3.
+"""
+IN_JAVA = """An error occurred while calling o1.load.
+: org.apache.spark.SparkException: Job aborted
+Caused by: java.io.FileNotFoundException: /gone
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (IN_A_WORKER, "orders-0 begins at offset 7, not 3."),
+        ("Traceback\nValueError: no\n", "ValueError: no"),
+        (IN_JAVA, "java.io.FileNotFoundException: /gone"),
+        ("[PATH_NOT_FOUND] Path does not exist.", "[PATH_NOT_FOUND] Path does not exist."),
+    ],
+)
+def test_words_of_the_error_that_began_it_are_found(text, said):
+    assert in_a_sentence(RuntimeError(text)) == said
+
+
+def test_error_without_words_is_called_by_its_name():
+    assert in_a_sentence(RuntimeError()) == "RuntimeError"
