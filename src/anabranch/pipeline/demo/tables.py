@@ -56,8 +56,8 @@ def settings_of(topic: str, bootstrap: str, folder: Path) -> "PipelineSettings":
 def fill(spark: "SparkSession", settings: "PipelineSettings") -> None:
     from anabranch.pipeline.run import run_pipeline
 
-    def on_batch(counts: "Counts") -> None:
-        say(batch_of=settings.topic, read=counts.read)
+    def on_batch(_number: int, batch: "Counts") -> None:
+        say(batch_of=settings.topic, read=batch.read)
 
     counts = run_pipeline(spark, settings, on_batch=on_batch)
     say(

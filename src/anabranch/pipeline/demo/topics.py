@@ -86,7 +86,6 @@ class Loader:
         held = self._make(topic)
         missing = topic.table.num_rows - sum(held)
         if missing == 0:
-            on_progress(topic.table.num_rows)
             return 0
         self._send(topic, held, on_progress)
         if sum(self._held(topic)) != topic.table.num_rows:
@@ -129,9 +128,8 @@ class Loader:
             else:
                 delivery.send(record)
             if count % ROWS_AT_ONCE == 0:
-                on_progress(count)
+                on_progress(ROWS_AT_ONCE)
         delivery.finish()
-        on_progress(topic.table.num_rows)
 
 
 def not_ours(topic: Topic, why: str) -> PipelineError:
