@@ -62,15 +62,16 @@ def hourly(records: DataFrame) -> DataFrame:
 
 
 def run(rows: DataFrame, options: argparse.Namespace) -> None:
-    writer = (
-        rows.writeStream.format("anabranch")
-        .option("bootstrap", options.bootstrap)
-        .option("topic", TOPIC)
-        .option("checkpointLocation", options.state)
-        .outputMode("update")
-    )
+    def write(windows: DataFrame, _batch: int) -> None:
+        writer = windows.write.format("anabranch").mode("append")
+        writer.option("bootstrap", options.bootstrap).option("topic", TOPIC).save()
+
+    # Update mode, in which a batch brings the windows it changed, is not offered to sinks written in Python; a batch
+    # on its own can be written to them all the same.
+    stream = rows.writeStream.outputMode("update").foreachBatch(write)
+    stream = stream.option("checkpointLocation", options.state)
     query = (
-        writer.trigger(availableNow=True) if options.once else writer.trigger(processingTime="5 seconds")
+        stream.trigger(availableNow=True) if options.once else stream.trigger(processingTime="5 seconds")
     ).start()
     try:
         query.awaitTermination()

@@ -20,6 +20,7 @@ from anabranch.pipeline.java import find_java
 from support.node_process import NodeProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+BIN = Path(sys.executable).parent
 SECONDS_MAX = 300
 FEW, MORE = 20_000, 30_000
 
@@ -45,7 +46,12 @@ def load(node: NodeProcess, flights: Topic, rows: int) -> None:
 
 def run(command: list[str], folder: Path) -> str:
     java = str(find_java().home)
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "JAVA_HOME": java}
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "JAVA_HOME": java,
+        "SPARK_CONF_DIR": "conf",
+    }
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
@@ -56,29 +62,31 @@ def run(command: list[str], folder: Path) -> str:
 def test_declarative_pipeline_goes_on_where_it_stopped(
     flights_node: NodeProcess, flights: Topic, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "declarative"
-    shutil.copytree(EXAMPLES / "declarative", folder, ignore=shutil.ignore_patterns("__pycache__"))
-    run(pipelines_command(flights_node), folder)
-    assert_tables_hold(folder, flights.table.slice(0, FEW))
+    folder = declarative_copy(tmp_path, flights_node)
+    command = [str(BIN / "spark-pipelines"), "run"]
+    run(command, folder)
+    assert_tables_hold(tmp_path / "lake" / "tables", flights.table.slice(0, FEW))
     load(flights_node, flights, MORE)
-    run(pipelines_command(flights_node), folder)
-    assert_tables_hold(folder, flights.table.slice(0, MORE))
+    run(command, folder)
+    assert_tables_hold(tmp_path / "lake" / "tables", flights.table.slice(0, MORE))
 
 
-def pipelines_command(node: NodeProcess) -> list[str]:
-    return [
-        str(Path(sys.executable).with_name("spark-pipelines")), "run",
-        "--conf", "spark.sql.catalogImplementation=hive",
-        "--conf", f"spark.anabranch.bootstrap={node.bootstrap}",
-    ]  # fmt: skip
+def declarative_copy(place: Path, node: NodeProcess) -> Path:
+    """The example with another broker and another place for what it keeps."""
+    folder = place / "declarative"
+    shutil.copytree(EXAMPLES / "declarative", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("spark-pipeline.yml", "conf/spark-defaults.conf"):
+        text = (folder / name).read_text().replace("/tmp/anabranch-flights", str(place / "lake"))
+        (folder / name).write_text(text.replace("127.0.0.1:9092", node.bootstrap))
+    return folder
 
 
 def assert_tables_hold(folder: Path, expected: pa.Table) -> None:
-    table = parquet(folder / "spark-warehouse" / "flights")
+    table = parquet(folder / "flights")
     assert table.num_rows == expected.num_rows
     assert table.group_by(["partition", "offset"]).aggregate([]).num_rows == expected.num_rows
     assert pc.sum(table["dep_delay"]) == pc.sum(expected["dep_delay"]).cast(pa.int64())
-    carriers = parquet(folder / "spark-warehouse" / "delays_by_carrier")
+    carriers = parquet(folder / "delays_by_carrier")
     assert delays(carriers, "delay_sum") == delays(
         expected.group_by("carrier").aggregate([("dep_delay", "sum")]), "dep_delay_sum"
     )

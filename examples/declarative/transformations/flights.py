@@ -17,7 +17,7 @@ FLIGHT = """
 @dp.table(comment="One row per flight, with where it stands in the topic.", format="parquet")
 def flights() -> DataFrame:
     spark = SparkSession.active()  # The one spark-pipelines made.
-    bootstrap = spark.conf.get("spark.anabranch.bootstrap", "127.0.0.1:9092")
+    bootstrap = spark.conf.get("spark.anabranch.bootstrap")
     records = (
         spark.readStream.format("anabranch")
         .option("bootstrap", bootstrap)
