@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.h)
+COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run up check test coverage sim fuzz bench bench-large profile compat

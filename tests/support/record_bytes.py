@@ -27,3 +27,21 @@ def batch_of(payload: bytes, count: int, last_offset_delta: int | None = None) -
     pack_into(">i", batch, 57, count)
     seal(batch)
     return batch
+
+
+def long_form(raw: int, size: int) -> bytes:
+    """An integer in `size` bytes, whether it needs them or not."""
+    return bytes(raw >> 7 * place & 127 | 128 * (place < size - 1) for place in range(size))
+
+
+INTEGERS = [
+    *(
+        varints(value)
+        for value in (*range(-3, 4), -64, -65, 63, 64, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
+    ),
+    *(long_form(raw, size) for raw in (0, 1, 2, 3) for size in (2, 3, 5, 6, 10, 11)),
+    *(long_form(raw, 5) for raw in (2**32 - 1, 2**32, 2**33, 2**34, 2**35 - 1)),
+    *(long_form(raw, 10) for raw in (2**64 - 1, 2**64, 2**65, 2**70 - 1)),
+    *(b"\x80" * size for size in (1, 2, 4, 5, 9, 10, 11)),
+]
+"""Variable-length integers: right ones, some longer than needed, some too large, some that never end."""

@@ -14,6 +14,29 @@ def check_batch(buffer: ByteBuffer, start: int, end: int, *, fresh: bool = True)
 def noted(batches: Sequence[Any]) -> list[tuple[int, int, int, bytes]]: ...
 def keep_freed_memory(bytes_max: int) -> bool: ...
 
+class ColumnDecoder:
+    size_bytes: int
+    def __init__(
+        self, names: Sequence[str], start: int, end: int, verify: bool, transactional: bool, chunk_bytes: int
+    ) -> None: ...
+    def fill(self, view: ByteBuffer, position: int) -> int: ...
+    def add(self, header: BatchHeader, section: ByteBuffer) -> bool: ...
+    def take(self) -> tuple[int, int, dict[str, Any]]: ...
+
+def encode_records(
+    first: int,
+    last: int,
+    room: int,
+    times: Any,
+    offsets: Any,
+    keys: tuple[Any, Any, Any],
+    values: tuple[Any, Any, Any],
+    header_starts: Any,
+    header_counts: Any,
+    header_keys: tuple[Any, Any, Any],
+    header_values: tuple[Any, Any, Any],
+) -> bytes: ...
+
 class PlainProduce:
     api_version: int
     correlation_id: int

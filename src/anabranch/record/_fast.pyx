@@ -6,6 +6,8 @@
     read_header     batch.read_header_pure
     check_batch     batch.check_batch_pure
     noted           log.rolling.noted_pure
+    ColumnDecoder   columns_numpy.NumpyDecoder        (_columns.pxi)
+    encode_records  columns_back.built                (_columns.pxi)
 
 `form` says which of the two runs; the same tests run over both, and some compare them with each other. What is wrong
 with refused bytes is said in one place: a function here that finds anything amiss asks its twin, which raises.
@@ -910,3 +912,6 @@ cdef inline unsigned char *_put_count(unsigned char *at, uint64_t count, bint fl
 
 cdef inline Py_ssize_t _count_size(uint64_t count, bint flexible) noexcept:
     return 4 if not flexible else 1 if count < 127 else 2 if count < 16383 else 3
+
+
+include "_columns.pxi"

@@ -4,9 +4,7 @@ Bytes are handed over as every kind of buffer, sound and spoiled. That nothing i
 bytes that begin and end at pages which may not be touched: a stray read ends the process.
 """
 
-import ctypes
 import gc
-import mmap
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,8 +24,9 @@ from anabranch.record.crc32c import crc32c_pure
 from anabranch.record.record_check import check_records_pure
 from anabranch.wire.codec import encode_request
 from anabranch.wire.header import request_header
+from support.fenced import Fenced
 from support.mutations import MUTATIONS
-from support.record_bytes import batch_of, framed, varints
+from support.record_bytes import INTEGERS, batch_of, framed, varints
 
 _fast = pytest.importorskip("anabranch.record._fast", reason="there is no compiled form here")
 
@@ -58,24 +57,6 @@ def batches(draw: st.DrawFn) -> bytearray:
         headers = (("h", b"1"), ("", None)) if time % 3 == 0 else ()
         builder.add(key, value, headers, timestamp_ms=time)
     return bytearray(builder.build())
-
-
-def long_form(raw: int, size: int) -> bytes:
-    """An integer in `size` bytes, whether it needs them or not."""
-    return bytes(raw >> 7 * place & 127 | 128 * (place < size - 1) for place in range(size))
-
-
-INTEGERS = [
-    *(
-        varints(value)
-        for value in (*range(-3, 4), -64, -65, 63, 64, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
-    ),
-    *(long_form(raw, size) for raw in (0, 1, 2, 3) for size in (2, 3, 5, 6, 10, 11)),
-    *(long_form(raw, 5) for raw in (2**32 - 1, 2**32, 2**33, 2**34, 2**35 - 1)),
-    *(long_form(raw, 10) for raw in (2**64 - 1, 2**64, 2**65, 2**70 - 1)),
-    *(b"\x80" * size for size in (1, 2, 4, 5, 9, 10, 11)),
-]
-"""Variable-length integers: right ones, some longer than needed, some too large, some that never end."""
 
 
 def sections() -> Iterator[bytes]:
@@ -258,26 +239,6 @@ def test_threads_may_sum_and_walk_the_same_large_bytes() -> None:
     for thread in threads:
         thread.join()
     assert answers == [(crc32c_pure(payload), 1999)] * 80
-
-
-class Fenced:
-    """One page of memory between two that may not be touched."""
-
-    PAGE = mmap.PAGESIZE
-
-    def __init__(self) -> None:
-        self._map = mmap.mmap(-1, 3 * self.PAGE)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        for fence in (address, address + 2 * self.PAGE):
-            assert protect(fence, self.PAGE, 0) == 0, ctypes.get_errno()
-        self._page = memoryview(self._map)[self.PAGE : 2 * self.PAGE]
-
-    def at_both_ends(self, data: bytes) -> Iterator[memoryview]:
-        for place in (slice(0, len(data)), slice(self.PAGE - len(data), self.PAGE)):
-            self._page[place] = data
-            yield self._page[place]
 
 
 FENCED = Fenced()
