@@ -4,8 +4,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch
 
 from anabranch.errors import InvalidRecordError, UnsupportedCompressionError
 from anabranch.record.batch import HEADER_BYTES, check_batch, read_header
@@ -13,7 +16,7 @@ from anabranch.record.columns import columns, schema_of
 from anabranch.record.compression import Codec
 from anabranch.record.record_check import check_records
 from anabranch.record.records import payload_of, records_of
-from support.column_rows import FORMS, record_batches, rows
+from support.column_rows import FORMS, read, record_batches, rows
 
 pytestmark = pytest.mark.parametrize("form", FORMS)
 UNHURRIED = settings(deadline=None)
@@ -176,3 +179,49 @@ def test_offsets_that_do_not_grow_cannot_be_kept(form: str, offsets: list[int | 
 def test_an_unknown_codec_is_refused(form: str) -> None:
     with pytest.raises(UnsupportedCompressionError):
         record_batches(form, plain_table(1), codec=5)
+
+
+# --- other clients
+
+
+CLIENT_ROWS = [
+    (b"key", b"value", None, 1_700_000_000_000),
+    (None, b"no key", [("h", b"1"), ("h", None), ("é", b"")], 1_700_000_000_005),
+    (b"gone", None, None, 1_699_999_999_999),
+    (b"", b"x" * 300, None, 1_700_000_000_001),
+]
+
+
+def client_table() -> pa.RecordBatch:
+    schema = schema_of(CONTENTS)
+    keys, values, headers, times = zip(*CLIENT_ROWS * 20, strict=True)
+    entries = [pairs and [{"key": key, "value": value} for key, value in pairs] for pairs in headers]
+    made = (keys, values, entries, [time * 1000 for time in times])
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, kind.type) for column, kind in zip(made, schema, strict=True)], schema=schema
+    )
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_aiokafka_reads_what_we_write(form: str, codec: Codec) -> None:
+    (batch,) = record_batches(form, client_table(), codec=codec)
+    theirs = AioBatch(batch)
+    assert theirs.validate_crc()
+    assert [(r.key, r.value, list(r.headers) or None, r.timestamp) for r in theirs] == CLIENT_ROWS * 20
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP, Codec.LZ4])
+def test_kafka_python_reads_what_we_write(form: str, codec: Codec) -> None:
+    (batch,) = record_batches(form, client_table(), codec=codec)
+    theirs = DefaultRecordBatch(batch)
+    assert theirs.validate_crc()
+    assert [(r.key, r.value, list(r.headers) or None, r.timestamp) for r in theirs] == CLIENT_ROWS * 20
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_what_aiokafka_writes_becomes_columns(form: str, codec: Codec) -> None:
+    builder = AioBuilder(2, codec, 0, 11, 2, 30, 2**30)
+    for offset, (key, value, headers, time) in enumerate(CLIENT_ROWS):
+        builder.append(offset, time, key, value, headers or [])
+    found = read(form, bytes(builder.build()), fields=CONTENTS)
+    assert found == [(*row[:3], row[3] * 1000) for row in CLIENT_ROWS]
