@@ -13,7 +13,7 @@ setup(
         Extension(
             "anabranch.record._fast",
             [f"{ROOM}/_fast.pyx"],
-            depends=[f"{ROOM}/_crc32c.h", f"{ROOM}/_columns.pxi"],
+            depends=[f"{ROOM}/{name}" for name in ("_crc32c.h", "_columns.pxi", "_columns_back.pxi")],
             include_dirs=[ROOM],
             extra_compile_args=["-O3", "-g0"],
             optional=True,

@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
+from anabranch.errors import AnabranchError
 from anabranch.record import columns as module
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.records import Record, records_of
@@ -84,3 +85,18 @@ def _row(batch: memoryview, record: Record) -> Row:
 
 def as_text(key: str) -> str:
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def by_hand(batch: Any) -> Any:
+    """The rows of one batch, or the error that it must be refused with."""
+    try:
+        return rows_by_hand(batch)
+    except AnabranchError as error:
+        return type(error), f"The batch at offset {read_header(batch).base_offset} cannot be read: {error}"
+
+
+def outcome(form: str, data: Any, **options: Any) -> Any:
+    try:
+        return read(form, data, **options)
+    except AnabranchError as error:
+        return type(error), str(error)

@@ -1,5 +1,6 @@
 """Records by hand: bodies, lengths and batches that may be right or wrong."""
 
+from collections.abc import Iterator
 from struct import pack_into
 
 from anabranch.record.batch import HEADER_BYTES, seal
@@ -45,3 +46,27 @@ INTEGERS = [
     *(b"\x80" * size for size in (1, 2, 4, 5, 9, 10, 11)),
 ]
 """Variable-length integers: right ones, some longer than needed, some too large, some that never end."""
+
+FIRST = [
+    varints(5),
+    varints(0),
+    varints(1) + b"k",
+    varints(1) + b"v",
+    varints(1),
+    varints(1) + b"h",
+    varints(0),
+]
+LAST = framed(b"\0" + varints(300, 1, 70) + bytes(70) + varints(900) + bytes(900) + varints(0))
+
+
+def spoiled_sections() -> Iterator[bytes]:
+    """Two records of which one has one wrong field, or none has."""
+    yield framed(b"\0" + b"".join(FIRST)) + LAST
+    for place in range(len(FIRST)):
+        for integer in INTEGERS:
+            for rest in (b"", b"k", b"\0\0"):
+                spoiled = b"".join([*FIRST[:place], integer + rest, *FIRST[place + 1 :]])
+                yield framed(b"\0" + spoiled) + LAST
+    for integer in INTEGERS:
+        yield integer + b"\0" + b"".join(FIRST) + LAST
+        yield LAST + integer

@@ -7,7 +7,7 @@
     check_batch     batch.check_batch_pure
     noted           log.rolling.noted_pure
     ColumnDecoder   columns_numpy.NumpyDecoder        (_columns.pxi)
-    encode_records  columns_back.built                (_columns.pxi)
+    encode_records  columns_back.built                (_columns_back.pxi)
 
 `form` says which of the two runs; the same tests run over both, and some compare them with each other. What is wrong
 with refused bytes is said in one place: a function here that finds anything amiss asks its twin, which raises.
@@ -915,3 +915,4 @@ cdef inline Py_ssize_t _count_size(uint64_t count, bint flexible) noexcept:
 
 
 include "_columns.pxi"
+include "_columns_back.pxi"

@@ -30,6 +30,7 @@ Section = tuple[BatchHeader, bytes | memoryview]
 _PADDING = bytes(16)  # An integer that begins at the very end may be looked for in ten bytes more.
 _RECORD_BYTES_MIN = 6
 _HEADER_BYTES_MIN = 2
+_STEP_ROWS_MIN = 64
 _TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
 _SEQUENCE_MASK = 2**31 - 1
 
@@ -81,31 +82,31 @@ class _Chunk:
         self.batches = [header for header, _ in sections[:cut]]
         self.counts = np.array([header.record_count for header in self.batches], np.int64)
         self.first_wrong = cut
-        reader = _Reader(self.text, ends)
-        self._read_numbers(reader, ends)
-        self._read_contents(reader, ends)
+        reader = _Reader(np.frombuffer(self.text, np.uint8), _shifted(ends, 0), ends)
+        self._read_numbers(reader)
+        self._read_contents(reader)
         if reader.wrong.any():
             self.first_wrong = int(np.searchsorted(np.cumsum(self.counts), np.argmax(reader.wrong), "right"))
 
-    def _read_numbers(self, reader: "_Reader", ends: Integers) -> None:
+    def _read_numbers(self, reader: "_Reader") -> None:
         lengths = reader.integer(VARINT_BITS)
-        reader.demand((lengths >= _RECORD_BYTES_MIN) & (reader.at + lengths == ends))
-        reader.skip(np.ones(len(ends), np.int64))  # Attributes, of which no bit is used.
+        reader.demand((lengths >= _RECORD_BYTES_MIN) & (reader.at + lengths == reader.ends))
+        reader.skip(1)  # Attributes, of which no bit is used.
         self.timestamp_deltas = reader.integer(VARLONG_BITS)
         self.deltas = reader.integer(VARINT_BITS)
-        before = _shifted(self.deltas)
-        before[np.cumsum(self.counts)[self.counts > 0] - self.counts[self.counts > 0]] = -1
+        before = _shifted(self.deltas, -1)
+        before[(np.cumsum(self.counts) - self.counts)[self.counts > 0]] = -1
         reader.demand((before < self.deltas) & (self.deltas <= self.of_batch("last_offset_delta")))
         self.offsets: Integers = self.of_batch("base_offset") + self.deltas
 
-    def _read_contents(self, reader: "_Reader", ends: Integers) -> None:
+    def _read_contents(self, reader: "_Reader") -> None:
         key_start, key_end, key_nulls = reader.span()
         value_start, value_end, value_nulls = reader.span()
         places = np.stack([key_start, key_end, value_start, value_end], axis=1)
         self.contents = _Spans(places, key_nulls, value_nulls)
         self.header_counts = reader.integer(VARINT_BITS)
-        self.headers = _read_headers(self.text, reader, self.header_counts, ends)
-        reader.demand(reader.at == ends)
+        self.headers = _read_headers(self.text, reader, self.header_counts)
+        reader.demand(reader.at == reader.ends)
 
     def of_batch(self, name: str) -> Integers:
         """What the header of its batch says, for each record."""
@@ -113,9 +114,9 @@ class _Chunk:
         return np.repeat(said, self.counts)
 
 
-def _shifted(numbers: Integers) -> Integers:
+def _shifted(numbers: Integers, first: int) -> Integers:
     """For each number the one before it."""
-    before = np.empty_like(numbers)
+    before = np.full_like(numbers, first)
     before[1:] = numbers[:-1]
     return before
 
@@ -156,11 +157,9 @@ def _walk(text: bytes, position: int, count: int, ends: "array[int]") -> int:
 class _Reader:
     """Reads the same field of every record at once, and remembers of which records that could not be."""
 
-    def __init__(self, text: bytes, ends: Integers) -> None:
-        self._text = np.frombuffer(text, np.uint8)
-        self._ends = ends
-        self.at = _shifted(ends)
-        self.at[:1] = 0
+    def __init__(self, text: NDArray[np.uint8], at: Integers, ends: Integers) -> None:
+        self.text = text
+        self.at, self.ends = at, ends
         self.wrong = np.zeros(len(ends), np.bool_)
 
     def demand(self, holds: Flags) -> None:
@@ -168,14 +167,14 @@ class _Reader:
 
     def integer(self, bits: int) -> Integers:
         """A variable-length integer, as `varint` reads it."""
-        byte = self._text[self.at]
+        byte = self.text[self.at]
         raw = (byte & 127).astype(np.uint64)
         at = self.at + 1
         more = np.flatnonzero(byte > 127)
         for shift in range(7, bits, 7):
             if not len(more):
                 break
-            byte = self._text[at[more]]
+            byte = self.text[at[more]]
             raw[more] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
             if shift == 63:
                 self.wrong[more[byte > 1]] = True
@@ -196,48 +195,59 @@ class _Reader:
         self.skip(np.maximum(lengths, 0))
         return start, self.at, nulls
 
-    def skip(self, lengths: Integers) -> None:
+    def skip(self, lengths: Integers | int) -> None:
         self._move(self.at + lengths)
 
     def _move(self, at: Integers) -> None:
-        self.wrong |= at > self._ends
-        self.at = np.minimum(at, self._ends)
+        self.wrong |= at > self.ends
+        self.at = np.minimum(at, self.ends)
 
 
-def _read_headers(text: bytes, reader: _Reader, counts: Integers, ends: Integers) -> _Spans:
-    """All headers of all records, one after the other; the reader is moved behind them."""
-    places, nulls = array("q"), array("b")
-    for row in np.flatnonzero(counts).tolist():
+def _read_headers(text: bytes, reader: _Reader, counts: Integers) -> _Spans:
+    """All headers of all records, one after the other; the reader is moved behind them.
+
+    The first headers of all records are read at once, then the second ones and so on, until so few records have more
+    that it is quicker to walk through each.
+    """
+    reader.demand((counts >= 0) & (counts <= (reader.ends - reader.at) // _HEADER_BYTES_MIN))
+    counts = np.where(reader.wrong, 0, counts)
+    places = np.zeros((int(counts.sum()), 4), np.int64)
+    value_nulls = np.zeros(len(places), np.bool_)
+    firsts = np.cumsum(counts) - counts
+    rows, number = np.flatnonzero(counts), 0
+    while len(rows) >= _STEP_ROWS_MIN:
+        step = _Reader(reader.text, reader.at[rows], reader.ends[rows])
+        key_start, key_end, key_nulls = step.span()
+        value_start, value_end, nulls = step.span()
+        step.demand(~key_nulls)
+        places[firsts[rows] + number] = np.stack([key_start, key_end, value_start, value_end], axis=1)
+        value_nulls[firsts[rows] + number] = nulls
+        reader.at[rows], reader.wrong[rows] = step.at, step.wrong
+        number += 1
+        rows = rows[(counts[rows] > number) & ~step.wrong]
+    for row in rows.tolist():
+        first, last = int(firsts[row]) + number, int(firsts[row] + counts[row])
         try:
-            reader.at[row] = _walk_headers(
-                text, int(reader.at[row]), int(ends[row]), int(counts[row]), places, nulls
-            )
+            at, end = int(reader.at[row]), int(reader.ends[row])
+            reader.at[row] = _walk_headers(text, at, end, places[first:last], value_nulls[first:last])
         except InvalidRecordError:
             reader.wrong[row] = True
-    value_nulls = np.array(nulls, np.bool_)
-    # Where a record is wrong the last places may lack their partners; they are not used then.
-    whole = np.array(places, np.int64)[: len(value_nulls) * 4].reshape(-1, 4)
-    return _Spans(whole, np.zeros(len(value_nulls), np.bool_), value_nulls)
+    return _Spans(places, np.zeros(len(places), np.bool_), value_nulls)
 
 
-def _walk_headers(
-    text: bytes, at: int, end: int, count: int, places: "array[int]", nulls: "array[int]"
-) -> int:
-    if not 0 <= count <= (end - at) // _HEADER_BYTES_MIN:
-        raise InvalidRecordError(f"{count} headers do not fit in {end - at} bytes.")
-    for _ in range(count):
-        length, at = read_varint(text, at)
-        if not 0 <= length <= end - at:
+def _walk_headers(text: bytes, at: int, end: int, places: Integers, value_nulls: Flags) -> int:
+    """Past the headers of one record, as many as there are places for."""
+    for number in range(len(places)):
+        length, key = read_varint(text, at)
+        if not 0 <= length <= end - key:
             raise InvalidRecordError(f"A header's key of {length} bytes does not fit in its record.")
-        places.append(at)
-        places.append(at + length)
-        length, at = read_varint(text, at + length)
-        if length != -1 and not 0 <= length <= end - at:
+        key_end = key + length
+        length, value = read_varint(text, key_end)
+        if length != -1 and not 0 <= length <= end - value:
             raise InvalidRecordError(f"A header's value of {length} bytes does not fit in its record.")
-        nulls.append(length == -1)
-        places.append(at)
-        at += max(length, 0)
-        places.append(at)
+        at = value + max(length, 0)
+        places[number] = key, key_end, value, at
+        value_nulls[number] = length == -1
     return at
 
 

@@ -115,7 +115,10 @@ class Judge:
             if header.base_offset >= self._end and not header.is_control:
                 return None
             self._check(header, batch)  # Even if the batch seems to end before the start: so says a header.
-            if self._transactions.leave_out(header, batch, self._bytes_max) or header.last_offset < self._start:
+            if (
+                self._transactions.leave_out(header, batch, self._bytes_max)
+                or header.last_offset < self._start
+            ):
                 return None
             return header, payload_of(batch, self._bytes_max, header)
         except AnabranchError as error:

@@ -12,7 +12,6 @@ from itertools import islice
 from random import Random
 from struct import pack_into
 from time import time_ns
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,57 +19,28 @@ import pytest
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import HEADER_BYTES, batch_spans, read_header, seal
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.columns import columns
 from anabranch.record.compression import Codec
-from support.column_rows import FORMS, Row, arrow_batches, read, rows, rows_by_hand
+from support.column_rows import (
+    FORMS,
+    Row,
+    arrow_batches,
+    by_hand,
+    form_in_use,
+    outcome,
+    read,
+    rows,
+    rows_by_hand,
+)
 from support.fenced import Fenced
 from support.mutations import MUTATIONS, spoil_a_batch
-from support.record_bytes import INTEGERS, batch_of, framed, varints
+from support.record_bytes import batch_of, framed, spoiled_sections, varints
 
 pytestmark = pytest.mark.parametrize("form", FORMS)
 
 
-FIRST = [
-    varints(5),
-    varints(0),
-    varints(1) + b"k",
-    varints(1) + b"v",
-    varints(1),
-    varints(1) + b"h",
-    varints(0),
-]
-LAST = framed(b"\0" + varints(300, 1, 70) + bytes(70) + varints(900) + bytes(900) + varints(0))
-
-
-def sections() -> Iterator[bytes]:
-    """Two records of which one has one wrong field, or none has."""
-    yield framed(b"\0" + b"".join(FIRST)) + LAST
-    for place in range(len(FIRST)):
-        for integer in INTEGERS:
-            for rest in (b"", b"k", b"\0\0"):
-                spoiled = b"".join([*FIRST[:place], integer + rest, *FIRST[place + 1 :]])
-                yield framed(b"\0" + spoiled) + LAST
-    for integer in INTEGERS:
-        yield integer + b"\0" + b"".join(FIRST) + LAST
-        yield LAST + integer
-
-
-def by_hand(batch: Any) -> Any:
-    """The rows of one batch, or the error that it must be refused with."""
-    try:
-        return rows_by_hand(batch)
-    except AnabranchError as error:
-        return type(error), f"The batch at offset {read_header(batch).base_offset} cannot be read: {error}"
-
-
-def outcome(form: str, data: Any, **options: Any) -> Any:
-    try:
-        return read(form, data, **options)
-    except AnabranchError as error:
-        return type(error), str(error)
-
-
 def test_records_with_every_kind_of_wrong_field_are_judged_as_by_the_careful_reader(form: str) -> None:
-    for section in sections():
+    for section in spoiled_sections():
         for count in (1, 2, 3):
             batch = batch_of(section, count)
             assert outcome(form, batch, verify=False) == by_hand(batch), section[:60]
@@ -166,7 +136,7 @@ def test_no_batch_is_read_beyond_its_buffer(form: str) -> None:
 
 def test_no_section_is_read_beyond_its_end(form: str) -> None:
     """A section that is cut, in a batch that ends with it, and that with the page."""
-    for section in (sample()[HEADER_BYTES:], *islice(sections(), 0, None, 11)):
+    for section in (sample()[HEADER_BYTES:], *islice(spoiled_sections(), 0, None, 11)):
         for end in {*range(len(section) - 4, len(section) + 1), *range(0, 60, 9)}:
             batch = batch_of(section[: max(end, 0)], 2)
             for view in FENCED.at_both_ends(bytes(batch)):
@@ -212,13 +182,14 @@ def test_threads_may_read_the_same_bytes(form: str) -> None:
 
     def work() -> None:
         for _ in range(3):
-            found.append(read(form, log) == expected)
+            found.append(rows(columns(log)) == expected)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with form_in_use(form):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert found == [True] * 9
 
 
