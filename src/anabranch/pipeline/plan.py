@@ -50,22 +50,6 @@ class Range(NamedTuple):
         return self.end - self.start
 
 
-class Narrowing(NamedTuple):
-    """What a query can want at most; None: no limit of that kind."""
-
-    topics: frozenset[str] | None = None
-    numbers: frozenset[int] | None = None
-    """Of partitions."""
-    first: int = 0
-    end: int = 2**63 - 1
-    first_ms: int | None = None
-
-    def wants(self, place: TopicPartition) -> bool:
-        return (self.topics is None or place.topic in self.topics) and (
-            self.numbers is None or place.partition in self.numbers
-        )
-
-
 # --- admission ----------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from anabranch.pipeline.client import EARLIEST, LATEST, Client, Topic
 from anabranch.pipeline.loss import LossPolicy
 from anabranch.pipeline.offsets import FROM_EARLIEST, FROM_LATEST, Bound, Bounds, Offsets, Progress, resolve
 from anabranch.pipeline.options import Direct, ReaderOptions
-from anabranch.pipeline.plan import Narrowing, Range, SegmentFile, admitted, split, stretches
+from anabranch.pipeline.plan import Range, SegmentFile, admitted, split, stretches
 from anabranch.pipeline.reading import chunks_of
 from anabranch.pipeline.segment_files import sealed_files, why_unreachable
 from anabranch.values import TopicPartition
@@ -88,24 +88,12 @@ class Planner:
 
     # --- batches --------------------------------------------------------------------------------------------------
 
-    def batch_ranges(self, narrowing: Narrowing | None = None) -> list[Range]:
-        """The tasks of a batch; `narrowing` is what the query can want of it."""
+    def batch_ranges(self) -> list[Range]:
         view = self.look(must_exist=True)
         start = self._resolved(self._options.start or FROM_EARLIEST, view, is_start=True)
         end = self._resolved(self._options.end, view, is_start=False)
         self._check_order(start, end)
-        begin = self._present(start, view)
-        if narrowing is not None:
-            begin, end = self._narrowed(narrowing, begin, end)
-        return self._tasks(view, begin, end)
-
-    def _narrowed(self, narrowing: Narrowing, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
-        begin = {place: max(at, narrowing.first) for place, at in start.items() if narrowing.wants(place)}
-        upto = {place: min(end[place], narrowing.end) for place in begin}
-        if narrowing.first_ms is not None:
-            found = self._client.offsets_at(dict.fromkeys(begin, narrowing.first_ms))
-            begin = {place: max(begin[place], at if at >= 0 else upto[place]) for place, at in found.items()}
-        return {place: min(at, upto[place]) for place, at in begin.items()}, upto
+        return self._tasks(view, self._present(start, view), end)
 
     def _resolved(self, bound: Bound, view: View, *, is_start: bool) -> Offsets:
         late = self._options.late_start if is_start else FROM_LATEST.point

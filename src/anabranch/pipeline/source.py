@@ -1,13 +1,14 @@
 """`format("anabranch")`: topics as Spark's data source, in Python alone.
 
 Spark makes an `AnabranchSource` from the options and asks it for a reader or writer. Readers plan on the driver and
-read on executors; they hold nothing but options, so that they can be sent there. Spark refuses a reader that takes
-filters unless `spark.sql.python.filterPushdown.enabled` is on, and does not tell a reader whether it is; but it plans
-with filters in a worker program of its own, and only there do we offer to take them.
+read on executors; they hold nothing but options, so that they can be sent there. A DataFrame is planned once: a second
+action on it reads the same offsets.
+
+No filters are taken (`pushFilters`), and none may be: Spark 4.3 keeps the plan that was made with the filters of one
+query and uses it for the next query on the same DataFrame, whatever that one asks for. Rows are dropped silently.
 """
 
 import logging
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME = "anabranch"
-FILTERING_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class AnabranchSource(DataSource):  # type: ignore[misc]
@@ -50,13 +50,10 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
         return columns.ddl(include_headers=reader_options(self.options).include_headers)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        from anabranch.pipeline.filters import FilteringReader
-
         options = checked(self.options, schema)
         for name in stream_only(self.options):
             logger.warning("%s is for streams, and of no effect in a batch", name)
-        kind = FilteringReader if FILTERING_WORKER in sys.modules else BatchReader
-        return kind(options, schema)
+        return BatchReader(options, schema)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         from anabranch.pipeline.stream_source import StreamReader
