@@ -16,6 +16,7 @@ COMMANDS = {
     "produce": "anabranch.cli.produce",
     "consume": "anabranch.cli.consume",
     "group": "anabranch.cli.group",
+    "pipeline": "anabranch.cli.pipeline",
     "log": "anabranch.cli.log",
     "doctor": "anabranch.cli.doctor",
     "version": "anabranch.cli.version",

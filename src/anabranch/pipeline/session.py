@@ -30,6 +30,11 @@ CONFIG = {
     "spark.log.level": "ERROR",
 }
 EMBEDDED_MASTER = "local[*]"
+EMBEDDED_CONFIG = {
+    # An embedded Spark talks to nobody outside; left alone it listens on the first address it finds.
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 LAST_WORDS_BYTES = 2000
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit` for the Python it starts."""
@@ -62,12 +67,12 @@ def spark_session(
 
 def _settings(master: str | None, app: str, config: Mapping[str, str]) -> dict[str, str]:
     chosen = master or os.environ.get("MASTER") or (None if _GATEWAY in os.environ else EMBEDDED_MASTER)
-    return {
-        **CONFIG,
-        "spark.app.name": app,
-        **({} if chosen is None else {"spark.master": chosen}),
-        **config,
-    }
+    settings = {**CONFIG, "spark.app.name": app}
+    if chosen is not None:
+        settings["spark.master"] = chosen
+        if chosen.startswith("local"):
+            settings.update(EMBEDDED_CONFIG)
+    return {**settings, **config}
 
 
 def _start_quietly(settings: Mapping[str, str], log: Path) -> None:

@@ -41,7 +41,9 @@ def test_every_command_explains_itself(name):
     assert result.output.startswith("Usage:")
 
 
-@pytest.mark.parametrize("name", ["version", "up", "topic", "produce", "consume", "group", "log", "doctor"])
+@pytest.mark.parametrize(
+    "name", ["version", "up", "topic", "produce", "consume", "group", "pipeline", "log", "doctor"]
+)
 def test_nothing_slow_is_imported_with_a_command(name):
     slow = {"rich", "confluent_kafka", "asyncio", "anabranch.node"}
     assert not slow & imported_by(f"import {COMMANDS[name]}")

@@ -1,0 +1,65 @@
+"""`anabranch pipeline load`: files of rows into a topic."""
+
+import os
+
+import click
+
+from anabranch.cli.client import Broker, broker_options
+from anabranch.cli.common import Command, Failure, format_option, pairs_of, show_json
+from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
+from anabranch.pipeline.load import INPUTS, LoadSettings, input_of, load_files
+from anabranch.pipeline.topics import TopicAddress
+
+
+@click.command(cls=Command)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--topic", required=True, help="Where the records go; made if it is not there.")
+@click.option("--input", "kind", type=click.Choice(INPUTS), help="What the files are. [by their names]")
+@click.option("--key", metavar="COLUMN", help="The column that becomes the record's key. [none]")
+@click.option(
+    "--timestamp", metavar="COLUMN", help="The column of the record's time: ISO text, or ms since 1970. [now]"
+)
+@click.option("--partitions", type=click.IntRange(min=1), help="How many, if the topic has to be made.")
+@click.option(
+    "--option", "options", metavar="NAME=VALUE", multiple=True,
+    help="An option of Spark's reader, for example nullValue=NA or multiLine=true; may be repeated.",
+)  # fmt: skip
+@spark_options
+@broker_options
+@format_option()
+def load(
+    files: tuple[str, ...],
+    topic: str,
+    kind: str | None,
+    key: str | None,
+    timestamp: str | None,
+    partitions: int | None,
+    options: tuple[str, ...],
+    spark_start: SparkStart,
+    broker: Broker,
+    format: str,
+) -> None:
+    """Load CSV, JSON or Parquet FILEs into a topic, a record for each row."""
+    from anabranch.cli.pipeline_topics import require_topic
+
+    reader_options = pairs_of(options, "--option")
+    chosen = kind or input_of(files)
+    _require_files(files)
+    require_topic(broker, topic, partitions)
+    settings = LoadSettings(
+        files, chosen, TopicAddress(broker.bootstrap, topic), key, timestamp, reader_options
+    )
+    consequence = "What was written stays in the topic; a second run writes it again."
+    with one_job(spark_start, "load", unit="parts", consequence=consequence) as session:
+        records = load_files(session, settings)
+    if format == "json":
+        show_json({"topic": topic, "records": records})
+    else:
+        click.echo(f"Loaded {records} records into {topic}.")
+
+
+def _require_files(files: tuple[str, ...]) -> None:
+    for file in files:
+        is_address = "://" in file or any(sign in file for sign in "*?[{")
+        if not is_address and not os.path.exists(file):
+            raise Failure(f"There is no file {file}.")

@@ -1,0 +1,196 @@
+"""What every job on the command line shares: `--master`, `--conf`, the Spark session, Ctrl-C and the bar.
+
+Spark's own words go into a file in the temporary folder, which is removed when all went well and named when
+something went wrong. The first Ctrl-C asks the job to stop, the second ends the process at once.
+"""
+
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from anabranch.cli.common import Failure, Function, pairs_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from anabranch.pipeline.progress import OnTasks
+
+_MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
+EXIT_CODE_INTERRUPTED = 130
+
+
+class SparkStart(NamedTuple):
+    """What the user said about Spark."""
+
+    master: str | None
+    config: dict[str, str]
+
+
+def spark_options(function: Function) -> Function:
+    """`--master` and `--conf`, which arrive as one `spark_start` argument."""
+
+    def collect(ctx: click.Context, _: click.Parameter, master: str | None) -> SparkStart:
+        return SparkStart(_checked_master(master), _checked_config(ctx.params.pop("conf")))
+
+    conf = click.option(
+        "--conf", metavar="NAME=VALUE", multiple=True, is_eager=True, help="A setting of Spark; may be repeated."
+    )  # fmt: skip
+    master = click.option(
+        "--master", "spark_start", metavar="URL", callback=collect,
+        help="The Spark cluster, for example spark://host:7077. [default: embedded, local[*]]",
+    )  # fmt: skip
+    return conf(master(function))
+
+
+def _checked_master(master: str | None) -> str | None:
+    if master is not None and not _MASTER.fullmatch(master):
+        raise click.UsageError(
+            f"--master {master} is none Spark knows: write local[2], spark://host:7077, k8s://... or yarn."
+        )
+    return master
+
+
+def _checked_config(options: tuple[str, ...]) -> dict[str, str]:
+    config = pairs_of(options, "--conf")
+    for name in config:
+        if not name.startswith("spark."):
+            raise click.UsageError(f"--conf {name} is no setting of Spark: their names begin with `spark.`.")
+    return config
+
+
+@contextmanager
+def running_spark(start: SparkStart, app: str) -> "Iterator[SparkSession]":
+    """A session for one command. What Spark raises becomes a sentence that names its log."""
+    require_spark()
+    log = _log_file()
+    with _as_sentences(log):
+        from anabranch.pipeline.session import spark_session
+
+        with spinner("Starting Spark"):
+            session = spark_session(master=start.master, app=f"anabranch {app}", config=start.config, log=log)
+        try:
+            yield session
+        finally:
+            session.stop()
+    log.unlink()
+
+
+def require_spark() -> None:
+    """Failure if the extra is not installed: asked for without importing it."""
+    import importlib.util
+
+    if importlib.util.find_spec("pyspark") is None:
+        raise Failure("The pipeline runs on Spark, which is not installed: pip install 'anabranch[spark]'.")
+
+
+def _log_file() -> Path:
+    handle, path = tempfile.mkstemp(prefix="anabranch-spark-", suffix=".log")
+    os.close(handle)
+    return Path(path)
+
+
+@contextmanager
+def _as_sentences(log: Path) -> Iterator[None]:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from anabranch.pipeline.failures import in_a_sentence
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise Failure(f"{in_a_sentence(error).rstrip('.')}. Spark's own log is {log}.") from error
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stopping(said: str, on_first: Callable[[], Any] | None = None) -> Iterator[threading.Event]:
+    """An event that is set by the first Ctrl-C or SIGTERM; the second ends the process at once."""
+    asked = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            os._exit(EXIT_CODE_INTERRUPTED)  # The JVM follows: it ends when our end of its input is closed.
+        asked.set()
+        click.echo(f"\n{said} Press Ctrl-C again to stop at once.", err=True)
+        if on_first is not None:
+            # In a thread of its own: this one may be in the middle of a call into the JVM.
+            threading.Thread(target=on_first, daemon=True).start()
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def cancelled_by_ctrl_c(session: "SparkSession", consequence: str) -> Iterator[None]:
+    """For a job without batches: the first Ctrl-C cancels it. `consequence` says what that leaves behind."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    with stopping("Stopping.", session.sparkContext.cancelAllJobs) as asked:
+        try:
+            yield
+        except (PySparkException, Py4JError) as error:
+            if asked.is_set():
+                raise Failure(f"Stopped before the end. {consequence}") from error
+            raise
+
+
+# --- what is shown meanwhile --------------------------------------------------------------------------------
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[Callable[[str], None]]:
+    """A moving sign and a text that can be changed, if somebody is looking."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as shown:
+        yield lambda text: shown.update(text)
+
+
+@contextmanager
+def task_bar(text: str) -> "Iterator[OnTasks | None]":
+    """A bar over Spark's tasks, if somebody is looking; None otherwise."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(text, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
+def one_job(start: SparkStart, name: str, *, unit: str, consequence: str) -> "Iterator[SparkSession]":
+    """A session for a job without batches, with its bar (counted in `unit`) and its Ctrl-C."""
+    from anabranch.pipeline.progress import watched
+
+    with (
+        running_spark(start, name) as session,
+        task_bar(unit) as on_tasks,
+        cancelled_by_ctrl_c(session, consequence),
+        watched(session, name, on_tasks),
+    ):
+        yield session

@@ -1,0 +1,21 @@
+"""Making sure that the topic a job writes to is there, before Spark starts."""
+
+from anabranch.cli.client import Broker, settle
+from anabranch.cli.common import Failure
+
+
+def require_topic(broker: Broker, topic: str, partitions: int | None) -> None:
+    """Make the topic if it is not there; Failure if it is there with another number of partitions than was said."""
+    admin = broker.admin()
+    there = broker.partitions(admin)
+    if topic not in there:
+        from confluent_kafka.admin import NewTopic
+
+        new = NewTopic(topic, num_partitions=partitions or -1, replication_factor=-1)
+        futures = admin.create_topics([new], request_timeout=broker.seconds_max)
+        settle(futures, lambda _, error: broker.explain(error))
+    elif partitions is not None and len(there[topic]) != partitions:
+        raise Failure(
+            f"{topic} is there with {len(there[topic])} partitions, not {partitions}: leave --partitions away, or see "
+            "`anabranch topic alter`."
+        )
