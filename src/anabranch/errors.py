@@ -290,3 +290,11 @@ class DataLossError(PipelineError):
 
 class TableError(PipelineError):
     """A table cannot take what was read: its schema, its catalog or its files stand against it."""
+
+
+class TableMovedError(TableError):
+    """Somebody else committed to the table since it was read: read it again and decide anew."""
+
+
+class LostRecordsError(PipelineError):
+    """A batch whose counts do not add up: what was read is not what was written and set aside."""

@@ -1,0 +1,191 @@
+"""A table in Delta, through deltalake: its own transaction identifiers carry the pipeline's state.
+
+Every commit of a batch sets, in the same log entry as its files, `anabranch/<topic>/owner`, `/batch`, `/rows`, `/dlq`,
+`/partitions` and one `/offset/<partition>` each. Delta keeps the last version of every identifier through checkpoints
+of its log, and refuses a commit if another one set the same identifier in between.
+
+Partition columns are not in the files: Delta takes them from the entry. `day(time)` becomes a column `time_day`.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import pyarrow as pa
+
+from anabranch.errors import TableError, TableMovedError
+from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
+from anabranch.pipeline.lake.change import Change, DataFile, SourceState
+from anabranch.pipeline.lake.settings import PipelineSettings
+
+
+def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTable":
+    from deltalake import DeltaTable as Lake
+    from deltalake.exceptions import TableNotFoundError
+
+    address = table_address(settings)
+    try:
+        return DeltaTable(Lake(address), settings)
+    except TableNotFoundError as error:
+        if schema is None:
+            raise TableError(f"There is no table {settings.table} in {settings.warehouse}.") from error
+    parts = settings.partitions()
+    fields = [*plain_schema(schema), *(pa.field(part.name, pa.string()) for part in parts if part.unit)]
+    if urlsplit(address).scheme == "file":
+        Path(urlsplit(address).path).mkdir(parents=True, exist_ok=True)
+    Lake.create(address, pa.schema(fields), mode="ignore", partition_by=[part.name for part in parts])
+    return DeltaTable(Lake(address), settings)
+
+
+def table_address(settings: PipelineSettings) -> str:
+    return f"{settings.warehouse_uri}/{settings.table_name.replace('.', '/')}"
+
+
+class DeltaTable:
+    """See `table.Table`."""
+
+    def __init__(self, table: Any, settings: PipelineSettings) -> None:
+        self._table = table
+        self._parts = settings.partitions()
+        self._identifier = f"anabranch/{settings.topic}/"
+        self.data_folder = table_address(settings)
+        have = table.metadata().partition_columns
+        if have != [part.name for part in self._parts]:
+            raise TableError(
+                f"The table {settings.table} is partitioned by {', '.join(have) or 'nothing'}: "
+                "partition_by must say so."
+            )
+
+    def refresh(self) -> None:
+        self._table.update_incremental()
+
+    def schema(self) -> pa.Schema:
+        """Without the columns that are made from others for the partitions."""
+        made = {part.name for part in self._parts if part.unit}
+        return pa.schema([field for field in self._whole_schema() if field.name not in made])
+
+    def file_schema(self) -> pa.Schema:
+        names = {part.name for part in self._parts}
+        return pa.schema([field for field in self._whole_schema() if field.name not in names])
+
+    def _whole_schema(self) -> pa.Schema:
+        return small_schema(pa.schema(self._table.schema().to_arrow()))
+
+    def evolve(self, schema: pa.Schema) -> None:
+        from deltalake import Schema
+
+        known = self._whole_schema()
+        fields = Schema.from_arrow(plain_schema(schema)).fields
+        changed = [field for field in fields if _is_news(field.name, known, schema)]
+        with _moved_is_said():
+            self._table.alter.add_columns(changed)
+
+    def state(self) -> SourceState | None:
+        owner = self._version("owner")
+        if owner is None:
+            return None
+        offsets = {
+            number: self._version(f"offset/{number}") for number in range(self._version("partitions") or 0)
+        }
+        known = {number: offset for number, offset in offsets.items() if offset is not None}
+        return SourceState(
+            owner, self._version("batch") or 0, known, self._version("rows") or 0, self._version("dlq") or 0
+        )
+
+    def _version(self, name: str) -> int | None:
+        version: int | None = self._table.transaction_version(self._identifier + name)
+        return version
+
+    def files(self) -> list[DataFile]:
+        actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        return [self._described(action) for action in actions]
+
+    def _described(self, action: dict[str, Any]) -> DataFile:
+        values = tuple(_text(action[f"partition.{part.name}"]) for part in self._parts)
+        path = f"{self.data_folder}/{unquote(action['path'])}"
+        return DataFile(path, action["num_records"], action["size_bytes"], values)
+
+    def commit(self, change: Change) -> None:
+        from deltalake import CommitProperties
+        from deltalake.transaction import AddAction, RemoveAction
+
+        now_ms = time.time_ns() // 1_000_000
+        changes_data = change.state is not None
+        actions: list[Any] = [
+            AddAction(self._entry(file), file.bytes, self._values(file), now_ms, changes_data, _numbers(file))
+            for file in change.add
+        ]
+        actions += [
+            RemoveAction(self._entry(file), changes_data, now_ms, file.bytes, self._values(file))
+            for file in change.remove
+        ]
+        self._check_present(change)
+        properties = CommitProperties(app_transactions=self._transactions(change.state), max_commit_retries=0)
+        with _moved_is_said():
+            self._table.create_write_transaction(
+                actions,
+                "append",
+                self._table.schema(),
+                partition_by=[part.name for part in self._parts],
+                commit_properties=properties,
+            )
+
+    def _check_present(self, change: Change) -> None:
+        """Delta would take the entry of a file that a sweep has removed since it was written."""
+        from anabranch.pipeline.lake.storage import is_file
+
+        for file in change.add:
+            if not is_file(file.path):
+                raise TableError(f"{file.path} is gone before it was committed: was it swept as an orphan?")
+
+    def _entry(self, file: DataFile) -> str:
+        return quote(file.path.removeprefix(self.data_folder + "/"), safe="/=")
+
+    def _values(self, file: DataFile) -> dict[str, str | None]:
+        return {part.name: value for part, value in zip(self._parts, file.partition, strict=True)}
+
+    def _transactions(self, state: SourceState | None) -> list[Any]:
+        from deltalake import Transaction
+
+        if state is None:
+            return []
+        versions = {"owner": state.owner, "batch": state.batch, "rows": state.rows, "dlq": state.dlq}
+        versions["partitions"] = max(state.offsets, default=-1) + 1
+        versions |= {f"offset/{number}": offset for number, offset in state.offsets.items()}
+        return [Transaction(self._identifier + name, version) for name, version in versions.items()]
+
+    def expire(self, before_ms: int) -> int:
+        """Delta's log forgets by the table's own retention; what can be done is to let it do so now."""
+        self._table.create_checkpoint()
+        self._table.cleanup_metadata()
+        return 0
+
+    def referenced(self) -> set[str]:
+        raise NotImplementedError
+
+
+def _is_news(name: str, known: pa.Schema, wanted: pa.Schema) -> bool:
+    position = known.get_field_index(name)
+    return position < 0 or not known.field(position).type.equals(wanted.field(name).type)
+
+
+def _numbers(file: DataFile) -> str:
+    return json.dumps({"numRecords": file.rows})
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+class _moved_is_said:
+    """Turns deltalake's word for a lost race into ours."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        from deltalake.exceptions import CommitFailedError
+
+        if isinstance(error, CommitFailedError):
+            raise TableMovedError(f"The table was changed by somebody else: {error}") from error

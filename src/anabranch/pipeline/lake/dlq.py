@@ -1,0 +1,105 @@
+"""The dead letter topic: records that could not become rows, as they were, with the reason.
+
+Key, value and headers are the record's own; headers that begin with `anabranch.dlq.` are added: `reason`, `topic`,
+`partition`, `offset`. They are sent before the table's commit, and again if the batch has to be repeated: at least
+once, and the headers say which are the same. `replay-dlq` goes by these headers.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from anabranch.errors import PipelineError
+from anabranch.pipeline.lake import report
+from anabranch.pipeline.lake.upsert import read_parquet
+
+HEADER = "anabranch.dlq."
+SEND_SECONDS_MAX = 120
+
+
+@dataclass(frozen=True)
+class SendTask:
+    """`mapInArrow`'s function over files of rejected records; reports how many the broker has taken."""
+
+    client: Mapping[str, str]
+    topic: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        sender = _Sender(self.client, self.topic)
+        for batch in batches:
+            for path in batch.column(0).to_pylist():
+                sender.send(read_parquet(path))
+        yield report.as_batch([report.line("read", rows=sender.finish())])
+
+
+class _Sender:
+    def __init__(self, client: Mapping[str, str], topic: str) -> None:
+        from confluent_kafka import Producer
+
+        self._topic = topic
+        self._taken = 0
+        self._error: Any = None
+        self._producer = Producer({"enable.idempotence": True, "acks": "all", "linger.ms": 20, **client})
+
+    def send(self, records: pa.Table) -> None:
+        for record in records.to_pylist():
+            while True:
+                try:
+                    self._produce(record)
+                    break
+                except BufferError:  # Its queue is full: let some go first.
+                    self._producer.poll(0.1)
+            self._producer.poll(0)
+
+    def _produce(self, record: dict[str, Any]) -> None:
+        headers = [(header["key"], header["value"]) for header in record.get("headers") or []]
+        headers = [header for header in headers if not header[0].startswith(HEADER)]
+        for name in ("reason", "topic", "partition", "offset"):
+            headers.append((HEADER + name, str(record[name]).encode()))
+        self._producer.produce(
+            self._topic,
+            record["value"],
+            record["key"],
+            headers=headers,
+            timestamp=max(1, int(record["timestamp"].timestamp() * 1000)),
+            on_delivery=self._delivered,
+        )
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._error = error
+        else:
+            self._taken += 1
+
+    def finish(self) -> int:
+        left = self._producer.flush(SEND_SECONDS_MAX)
+        if self._error is not None or left:
+            why = self._error or f"{left} are not answered after {SEND_SECONDS_MAX} s"
+            raise PipelineError(
+                f"Rejected records cannot be sent to {self._topic}: {why}. The batch is tried again."
+            )
+        return self._taken
+
+
+def client_settings(bootstrap: str, options: Mapping[str, str]) -> dict[str, str]:
+    """What the source is told of the client's security (`kafka.` before the name) holds for the producer too."""
+    given = {name[len("kafka.") :]: value for name, value in options.items() if name.startswith("kafka.")}
+    return {**given, "bootstrap.servers": bootstrap}
+
+
+def make_topic(client: Mapping[str, str], topic: str) -> None:
+    """The dead letter topic, if it is not there yet; kept without limit, since it is the only copy of a defect."""
+    from confluent_kafka import KafkaError, KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient(dict(client))
+    new = NewTopic(topic, 1, 1, config={"retention.ms": "-1"})
+    try:
+        admin.create_topics([new])[topic].result(SEND_SECONDS_MAX)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise PipelineError(
+                f"The topic {topic} for records that do not fit cannot be made: {error}."
+            ) from error

@@ -1,0 +1,212 @@
+"""A table in Iceberg, through pyiceberg: the catalog embedded in the warehouse (SQLite), or any other by setting.
+
+A pipeline's state is a property of the table, `anabranch.<topic>`, set in the transaction that adds the files.
+pyiceberg tries a refused commit again by itself, which is right for rows that nobody else could have written, and
+wrong for a batch that another process of the same pipeline may just have committed: so its retries are switched off
+and the caller decides.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from anabranch.errors import TableError, TableMovedError
+from anabranch.pipeline.lake.arrow_types import small_schema
+from anabranch.pipeline.lake.change import Change, DataFile, SourceState
+from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
+
+STATE_PROPERTY = "anabranch."
+CATALOG_FILE = "catalog.db"
+CREATED_WITH = {
+    "write.metadata.delete-after-commit.enabled": "true",  # A new metadata file comes with every batch.
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+def open_iceberg(settings: PipelineSettings, schema: pa.Schema | None) -> "IcebergTable":
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    catalog = _catalog(settings)
+    try:
+        table = catalog.load_table(settings.table_name)
+    except (NoSuchTableError, NoSuchNamespaceError) as error:
+        if schema is None:
+            raise TableError(f"There is no table {settings.table_name} in {settings.warehouse}.") from error
+        catalog.create_namespace_if_not_exists(settings.table_name.rsplit(".", 1)[0])
+        table = _create(catalog, settings, schema)
+    return IcebergTable(table, settings)
+
+
+def _catalog(settings: PipelineSettings) -> Any:
+    from pyiceberg.catalog import load_catalog
+
+    if settings.catalog:
+        return load_catalog(settings.catalog.get("name", "anabranch"), **settings.catalog)
+    place = urlsplit(settings.warehouse_uri)
+    if place.scheme != "file":
+        raise TableError(
+            f"The embedded catalog is a local file, and the warehouse is {settings.warehouse}: name a catalog."
+        )
+    Path(place.path).mkdir(parents=True, exist_ok=True)
+    return load_catalog(
+        "anabranch",
+        type="sql",
+        uri=f"sqlite:///{place.path}/{CATALOG_FILE}",
+        warehouse=settings.warehouse_uri,
+    )
+
+
+def _create(catalog: Any, settings: PipelineSettings, schema: pa.Schema) -> Any:
+    """Made and partitioned in one transaction: the specification needs the numbers the columns get."""
+    from pyiceberg.exceptions import TableAlreadyExistsError
+
+    try:
+        with (
+            catalog.create_table_transaction(
+                settings.table_name, schema, properties={"format-version": "2", **CREATED_WITH}
+            ) as transaction,
+            transaction.update_spec() as spec,
+        ):
+            for part in settings.partitions():
+                spec.add_field(part.column, _transform(part), part.name if part.unit else None)
+    except TableAlreadyExistsError:
+        pass  # Somebody was quicker: theirs is as good.
+    return catalog.load_table(settings.table_name)
+
+
+def _transform(part: PartitionField) -> Any:
+    from pyiceberg import transforms
+
+    if part.unit is None:
+        return transforms.IdentityTransform()
+    return {
+        "hour": transforms.HourTransform,
+        "day": transforms.DayTransform,
+        "month": transforms.MonthTransform,
+    }[part.unit]()
+
+
+class IcebergTable:
+    """See `table.Table`."""
+
+    def __init__(self, table: Any, settings: PipelineSettings) -> None:
+        self._table = table
+        self._property = STATE_PROPERTY + settings.topic
+        self.data_folder = f"{table.location()}/data"
+
+    def refresh(self) -> None:
+        self._table.refresh()
+
+    def schema(self) -> pa.Schema:
+        from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+        return small_schema(schema_to_pyarrow(self._table.schema()))
+
+    def file_schema(self) -> pa.Schema:
+        return self.schema()
+
+    def evolve(self, schema: pa.Schema) -> None:
+        with _moved_is_said(), self._table.transaction() as transaction:
+            self._without_retries()
+            with transaction.update_schema() as update:
+                update.union_by_name(_without_numbers(schema))
+
+    def state(self) -> SourceState | None:
+        text = self._table.properties.get(self._property)
+        return None if text is None else SourceState.from_json(text)
+
+    def files(self) -> list[DataFile]:
+        return [self._described(file) for file in self._live().values()]
+
+    def commit(self, change: Change) -> None:
+        with _moved_is_said(), self._table.transaction() as transaction:
+            self._without_retries()
+            if change.add or change.remove:
+                self._stage_files(transaction, change)
+            if change.state is not None:
+                transaction.set_properties({self._property: change.state.to_json()})
+
+    def _stage_files(self, transaction: Any, change: Change) -> None:
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+        batch = {} if change.state is None else {"anabranch.batch": str(change.state.batch)}
+        update = transaction.update_snapshot(snapshot_properties=batch)
+        live = self._live() if change.remove else {}
+        with update.overwrite() if change.remove else update.merge_append() as files:
+            for file in change.add:
+                files.append_data_file(
+                    parquet_file_to_data_file(self._table.io, transaction.table_metadata, file.path)
+                )
+            for file in change.remove:
+                if file.path not in live:
+                    raise TableMovedError(f"{file.path} is no longer in the table.")
+                files.delete_data_file(live[file.path])
+
+    def expire(self, before_ms: int) -> int:
+        old = [snapshot for snapshot in self._table.snapshots() if snapshot.timestamp_ms < before_ms]
+        current = self._table.current_snapshot()
+        count = sum(1 for snapshot in old if current is None or snapshot.snapshot_id != current.snapshot_id)
+        if count:
+            with _moved_is_said():
+                moment = datetime.fromtimestamp(before_ms / 1000, UTC)
+                self._table.maintenance.expire_snapshots().older_than(moment).commit()
+        return count
+
+    def referenced(self) -> set[str]:
+        paths: set[str] = {self._table.metadata_location}
+        paths.update(entry.metadata_file for entry in self._table.metadata.metadata_log)
+        for snapshot in self._table.snapshots():
+            paths.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(self._table.io):
+                if manifest.manifest_path in paths:
+                    continue
+                paths.add(manifest.manifest_path)
+                entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+                paths.update(entry.data_file.file_path for entry in entries)
+        return paths
+
+    def _live(self) -> dict[str, Any]:
+        """Of the current snapshot, by address. Another engine's delete files would be lost by a rewrite."""
+        live = {}
+        for task in self._table.scan().plan_files():
+            if task.delete_files:
+                raise TableError(
+                    f"{task.file.file_path} has delete files of another engine: compact the table there first."
+                )
+            live[task.file.file_path] = task.file
+        return live
+
+    def _described(self, file: Any) -> DataFile:
+        values = tuple(None if value is None else str(value) for value in _values(file.partition))
+        return DataFile(file.file_path, file.record_count, file.file_size_in_bytes, values)
+
+    def _without_retries(self) -> None:
+        """In our copy of the metadata alone: a commit begins from the one that the catalog has."""
+        self._table.metadata.properties["commit.retry.num-retries"] = "0"
+
+
+def _values(record: Any) -> Iterator[Any]:
+    return (record[position] for position in range(len(record)))
+
+
+def _without_numbers(schema: pa.Schema) -> pa.Schema:
+    """Columns are matched by name; numbers of new ones are the catalog's to give."""
+    from anabranch.pipeline.lake.arrow_types import plain_schema
+
+    return plain_schema(schema)
+
+
+class _moved_is_said:
+    """Turns pyiceberg's word for a lost race into ours."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+        if isinstance(error, (CommitFailedException, ValidationException)):
+            raise TableMovedError(f"The table was changed by somebody else: {error}") from error

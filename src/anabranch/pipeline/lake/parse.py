@@ -1,0 +1,336 @@
+"""Records to rows: JSON values into typed Arrow columns, with a reason for each that does not fit.
+
+Two ways to the same result. Arrow's own JSON reader takes many records at once when all of them are ordinary objects
+that fit the known columns. Anything else goes the slow way, record by record, where the rules of `infer.py` decide; so
+what becomes of a record never depends on its neighbours, but for one case: new columns, whose type the first typed
+value gives. When new columns are met, `has_grown` tells the caller to evolve the table and to parse everything again.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform, plain_schema
+from anabranch.pipeline.lake.infer import MisfitError, merge_fields, parse_time
+
+TRACE = pa.schema(
+    [
+        ("_key", pa.string()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", TIMESTAMP),
+    ]
+)
+"""Which record a row came from; first in every table."""
+
+RAW = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", TIMESTAMP),
+    ]
+)
+
+SLICE_ROWS = 1000
+"""How many records go the slow way together when one of them has to."""
+DEPTH_MAX = 200
+"""Brackets in one value beyond which Arrow's reader is not asked: it recurses without a limit."""
+
+
+class Parsed(NamedTuple):
+    rows: pa.Table
+    """Those that fit, with the columns that were asked for."""
+    origin: pa.Array
+    """The position of each among the records that came in."""
+    reasons: pa.Array
+    """For each record that came in: null, or why it is no row."""
+
+
+class RawParser:
+    """Bytes as they are; no record is ever refused."""
+
+    def parse(self, records: pa.Table) -> Parsed:
+        return _all_fit(conform(_renamed(records), RAW))
+
+
+class JsonParser:
+    """Values are JSON objects. `fixed`: the columns are given by a JSON Schema, and do not grow.
+
+    One parser serves one task: the columns it has met stay known from chunk to chunk.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, fixed: bool = False, required: Sequence[Sequence[str]] = ()
+    ) -> None:
+        """`required`: paths of columns that must be there."""
+        self._fields = list(plain_schema(schema))
+        self._base = pa.struct(self._fields)
+        self._fixed, self._required = fixed, [tuple(path) for path in required]
+        self.has_grown = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema(self._fields)
+
+    def parse(self, records: pa.Table) -> Parsed:
+        """Rows and reasons; no rows once columns are missing from the table, which `has_grown` says."""
+        quick = self._quickly(records)
+        if quick is not None or records.num_rows == 0:
+            return quick or _all_fit(self.schema.empty_table())
+        slices = range(0, records.num_rows, SLICE_ROWS)
+        parts = [self._parse_slice(records.slice(start, SLICE_ROWS), start) for start in slices]
+        rows = [self.schema.empty_table()] if self.has_grown else [part.rows for part in parts]
+        return Parsed(
+            pa.concat_tables(rows),
+            pa.concat_arrays([part.origin for part in parts]),
+            pa.concat_arrays([part.reasons for part in parts]),
+        )
+
+    def _parse_slice(self, records: pa.Table, start: int) -> Parsed:
+        rows, origin, reasons = self._quickly(records) or self._slowly(records)
+        return Parsed(rows, pc.add(origin, start), reasons)
+
+    def _quickly(self, records: pa.Table) -> Parsed | None:
+        values = records.column("value").combine_chunks()
+        body = _parse_quickly(values, self._columns(), self._fixed)
+        trace, unfit_keys = _trace(records)
+        if body is None or unfit_keys is not None or not self._has_required(body):
+            return None
+        return _all_fit(conform(_beside(trace, body), self.schema))
+
+    def _columns(self) -> pa.Schema:
+        return pa.schema([field for field in self._fields if field.name not in TRACE.names])
+
+    def _has_required(self, rows: pa.Table) -> bool:
+        """Top-level columns are looked at as a whole; nested ones are left to the slow way."""
+        return all(len(path) == 1 and rows.column(path[0]).null_count == 0 for path in self._required)
+
+    def _slowly(self, records: pa.Table) -> Parsed:
+        trace, unfit_keys = _trace(records)
+        rows: list[dict[str, Any]] = []
+        reasons: list[str | None] = []
+        for position, value in enumerate(records.column("value").to_pylist()):
+            try:
+                if unfit_keys is not None and unfit_keys[position].as_py():
+                    raise MisfitError(
+                        "the key is not UTF-8, which a column of text needs (schema raw takes any)"
+                    )
+                rows.append(self._row({} if value is None else decode(value)))
+                reasons.append(None)
+            except MisfitError as error:
+                reasons.append(str(error))
+        reason_column = pa.array(reasons, pa.string())
+        origin = pc.indices_nonzero(pc.is_null(reason_column)).cast(pa.int64())
+        if self.has_grown:
+            return Parsed(self.schema.empty_table(), origin, reason_column)
+        body = pa.Table.from_pylist(rows, self._columns()) if len(self._columns()) else None
+        return Parsed(conform(_beside(trace.take(origin), body), self.schema), origin, reason_column)
+
+    def _row(self, values: dict[str, Any]) -> dict[str, Any]:
+        for name in TRACE.names:
+            if name in values:
+                raise MisfitError(
+                    f"{name} is a column of the pipeline: a record cannot have a field of that name"
+                )
+        for path in self._required:
+            _check_required(values, path)
+        if self._fixed:
+            _check_known(self._fields, values, "")
+        grown = merge_fields(self._fields, values, base=self._base)
+        if grown is not self._fields:
+            self._fields, self.has_grown = grown, True
+        return {} if self.has_grown else _fitted_fields(self._fields, values)
+
+
+def _all_fit(rows: pa.Table) -> Parsed:
+    return Parsed(rows, pa.array(range(len(rows)), pa.int64()), pa.nulls(len(rows), pa.string()))
+
+
+def decode(value: bytes) -> dict[str, Any]:
+    try:
+        decoded = json.loads(value.decode("utf-8"), parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        raise MisfitError(f"the value is not UTF-8: {error.reason} at byte {error.start}") from error
+    except RecursionError as error:
+        raise MisfitError("the value is nested too deeply") from error
+    except ValueError as error:
+        raise MisfitError(f"the value is not JSON: {error}") from error
+    if not isinstance(decoded, dict):
+        raise MisfitError(f"the value is JSON, but no object: {type(decoded).__name__}")
+    _check_unicode(value, decoded)
+    return decoded
+
+
+def _refuse_constant(text: str) -> Any:
+    raise MisfitError(f"the value is not JSON: {text} is no number")
+
+
+def _check_unicode(value: bytes, decoded: dict[str, Any]) -> None:
+    """Half of a surrogate pair can be escaped in JSON, but is no character and has no UTF-8 form."""
+    if b"\\u" not in value:
+        return
+    try:
+        json.dumps(decoded, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise MisfitError("the value has half of a surrogate pair in it, which is no character") from error
+
+
+def _check_required(fields: dict[str, Any], path: tuple[str, ...]) -> None:
+    value: Any = fields
+    for depth, name in enumerate(path):
+        value = value.get(name)
+        if value is None:
+            if depth < len(path) - 1:
+                return  # What is inside an object is required only where the object is.
+            raise MisfitError(f"{'.'.join(path)} is required, and missing or null")
+        if depth < len(path) - 1 and not isinstance(value, dict):
+            return  # That it does not fit is said elsewhere.
+
+
+def _check_known(known: list[pa.Field], fields: dict[str, Any], path: str) -> None:
+    kinds = {field.name: field.type for field in known}
+    for name, value in fields.items():
+        where = f"{path}.{name}" if path else name
+        if name not in kinds:
+            raise MisfitError(f"{where} is not in the JSON Schema")
+        _check_known_inside(kinds[name], value, where)
+
+
+def _check_known_inside(kind: pa.DataType, value: Any, where: str) -> None:
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        _check_known(list(kind.fields), value, where)
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for item in value:
+            _check_known_inside(kind.value_type, item, f"{where}[]")
+
+
+def _fitted_fields(fields: list[pa.Field], values: dict[str, Any]) -> dict[str, Any]:
+    kinds = {field.name: field.type for field in fields}
+    return {name: _fitted(kinds[name], value) for name, value in values.items() if name in kinds}
+
+
+def _fitted(kind: pa.DataType, value: Any) -> Any:
+    """A value in the form that Arrow wants for this type."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return _fitted_fields(list(kind.fields), value)
+    if pa.types.is_list(kind):
+        return [_fitted(kind.value_type, item) for item in value]
+    if pa.types.is_floating(kind):
+        return float(value)
+    if pa.types.is_integer(kind):
+        return int(value)
+    if pa.types.is_timestamp(kind):
+        moment = parse_time(value)
+        assert moment is not None, "it was found to fit"
+        return moment.as_py()
+    return value
+
+
+def _parse_quickly(values: pa.Array, columns: pa.Schema, fixed: bool) -> pa.Table | None:
+    """All values at once, or None if any of them needs a closer look.
+
+    Each begins with a brace and ends with one, and there are as many rows as values: then no value can hold two
+    objects, and none half of one, since after a closing brace an unfinished object cannot go on with an opening one.
+    """
+    if len(values) == 0 or not len(columns) or values.null_count or not _looks_ordinary(values):
+        return None
+    joined = pa.py_buffer(b"\n".join(values.to_pylist()) + b"\n")
+    try:
+        table = pj.read_json(
+            pa.BufferReader(joined),
+            read_options=pj.ReadOptions(use_threads=False, block_size=joined.size + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=_read_as(columns),
+                newlines_in_values=True,
+                unexpected_field_behavior="error" if fixed else "infer",
+            ),
+        )
+        if table.num_rows != len(values) or not _has_only(table.schema, columns):
+            return None
+        return conform(table, plain_schema(columns))
+    except pa.ArrowInvalid:
+        return None  # Some value does not fit: the slow way finds out which.
+
+
+def _looks_ordinary(values: pa.Array) -> bool:
+    try:
+        text = values.cast(pa.string())  # This is where UTF-8 is checked.
+    except pa.ArrowInvalid:
+        return False
+    framed = pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))
+    if not pc.all(framed).as_py():
+        return False
+    brackets = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
+    return bool(pc.max(brackets).as_py() <= DEPTH_MAX)
+
+
+def _read_as(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([pa.field(field.name, _read_type(field.type)) for field in schema])
+
+
+def _read_type(kind: pa.DataType) -> pa.DataType:
+    """Times are read as text first, so that both ways parse them with the same function."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(part.name, _read_type(part.type)) for part in kind.fields])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _read_type(kind.value_type)))
+    return kind
+
+
+def _has_only(found: pa.Schema, known: pa.Schema) -> bool:
+    """Nothing typed was found beyond the known columns. A column that is all null says nothing yet."""
+    kinds = {field.name: _read_type(field.type) for field in known}
+    for field in found:
+        if field.name in TRACE.names:
+            return False
+        if field.name not in kinds:
+            if not pa.types.is_null(field.type):
+                return False
+        elif not field.type.equals(kinds[field.name]):
+            return False
+    return True
+
+
+def _trace(records: pa.Table) -> tuple[pa.Table, pa.Array | None]:
+    """The trace columns, and which keys are not UTF-8 if any is not."""
+    keys = records.column("key").combine_chunks()
+    unfit = None
+    try:
+        texts = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        decoded = [_text_or_none(key) for key in keys.to_pylist()]
+        texts = pa.array(decoded, pa.string())
+        unfit = pc.and_(pc.is_valid(keys), pc.is_null(texts))
+    columns = [texts, records.column("partition"), records.column("offset"), records.column("timestamp")]
+    return conform(pa.Table.from_arrays(columns, names=TRACE.names), TRACE), unfit
+
+
+def _text_or_none(key: bytes | None) -> str | None:
+    try:
+        return None if key is None else key.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _beside(trace: pa.Table, body: pa.Table | None) -> pa.Table:
+    if body is None:
+        return trace
+    return pa.Table.from_arrays(
+        [*trace.columns, *body.columns], names=[*trace.column_names, *body.column_names]
+    )
+
+
+def _renamed(records: pa.Table) -> pa.Table:
+    names = {"partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
+    return records.rename_columns([names.get(name, name) for name in records.column_names])

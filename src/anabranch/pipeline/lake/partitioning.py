@@ -1,0 +1,72 @@
+"""Rows sorted out by what a table is partitioned by: a column, or an hour, day or month of a time column."""
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from anabranch.errors import TableError
+from anabranch.pipeline.lake.arrow_types import type_name
+from anabranch.pipeline.lake.settings import PartitionField
+
+FORMATS = {"hour": "%Y-%m-%d-%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
+
+Values = tuple[str | None, ...]
+"""One text (or null) per partition field."""
+
+
+def check_partitions(schema: pa.Schema, parts: Sequence[PartitionField]) -> None:
+    """Can a table of these columns be partitioned so? TableError says why not."""
+    for part in parts:
+        position = schema.get_field_index(part.column)
+        if position < 0:
+            raise TableError(
+                f"The table cannot be partitioned by {part.column}: there is no such column among "
+                f"{', '.join(schema.names)}."
+            )
+        kind = schema.field(position).type
+        is_time = pa.types.is_timestamp(kind)
+        if part.unit and not is_time:
+            raise TableError(
+                f"{part.unit}({part.column}) needs a column of times, and {part.column} is of type {type_name(kind)}."
+            )
+        if not part.unit and (is_time or pa.types.is_nested(kind) or _has_no_text(kind)):
+            raise TableError(
+                f"The table cannot be partitioned by {part.column} of type {type_name(kind)}"
+                + (f": take day({part.column})." if is_time else ".")
+            )
+
+
+def _has_no_text(kind: pa.DataType) -> bool:
+    """Bytes need not be text, and a float's text depends on who writes it."""
+    return bool(pa.types.is_floating(kind) or pa.types.is_binary(kind))
+
+
+def split(rows: pa.Table, parts: Sequence[PartitionField]) -> Iterator[tuple[Values, pa.Table]]:
+    """The rows of each combination of values, in no particular order."""
+    if not parts:
+        yield (), rows
+        return
+    texts = [_text(rows.column(part.column), part.unit) for part in parts]
+    groups = pa.Table.from_arrays(
+        [*texts, pa.array(range(rows.num_rows), pa.int64())], names=[*map(str, range(len(texts))), "row"]
+    ).group_by([str(position) for position in range(len(texts))])
+    for group in groups.aggregate([("row", "list")]).to_pylist():
+        yield tuple(group[str(position)] for position in range(len(texts))), rows.take(group["row_list"])
+
+
+def _text(column: pa.ChunkedArray, unit: str | None) -> pa.ChunkedArray:
+    if unit is not None:
+        return pc.strftime(column, FORMATS[unit])
+    return pc.cast(column, pa.string())
+
+
+def folder_of(parts: Sequence[PartitionField], values: Values) -> str:
+    """`day=2013-01-01/carrier=UA/`, or nothing."""
+    named = zip(parts, values, strict=True)
+    return "".join(f"{quote(part.name, safe='')}={_quoted(value)}/" for part, value in named)
+
+
+def _quoted(value: str | None) -> str:
+    return "__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe="")

@@ -1,0 +1,100 @@
+"""What tasks tell the driver: a few rows per task, never records."""
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from anabranch.pipeline.lake.change import DataFile
+from anabranch.pipeline.lake.infer import merged_fields
+
+SPARK_SCHEMA = "kind string, path string, rows long, bytes long, detail string"
+NAMES = ("kind", "path", "rows", "bytes", "detail")
+ARROW_SCHEMA = pa.schema(
+    [
+        ("kind", pa.string()),
+        ("path", pa.string()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("detail", pa.string()),
+    ]
+)
+
+Line = tuple[str, str | None, int, int, str | None]
+
+
+def line(kind: str, path: str | None = None, rows: int = 0, bytes_: int = 0, detail: object = None) -> Line:
+    return kind, path, rows, bytes_, None if detail is None else json.dumps(detail)
+
+
+def file_line(kind: str, file: DataFile) -> Line:
+    return line(kind, file.path, file.rows, file.bytes, list(file.partition))
+
+
+def schema_line(schema: pa.Schema) -> Line:
+    return line("grown", detail=base64.b64encode(schema.serialize().to_pybytes()).decode())
+
+
+def as_batch(lines: Sequence[Line]) -> pa.RecordBatch:
+    columns = zip(*lines, strict=True)
+    arrays = [pa.array(column, part.type) for column, part in zip(columns, ARROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+@dataclass
+class Report:
+    """All tasks of one batch taken together."""
+
+    read: int = 0
+    applied: int = 0
+    """Records of an upsert that need no row of their own: deletes, and those a later one replaced."""
+    offsets: dict[int, int] = field(default_factory=dict)
+    added: list[DataFile] = field(default_factory=list)
+    removed: list[DataFile] = field(default_factory=list)
+    rewritten: list[DataFile] = field(default_factory=list)
+    """Rows the table had before, in new files: they stand for those of `removed`."""
+    keys: list[DataFile] = field(default_factory=list)
+    rejected: list[DataFile] = field(default_factory=list)
+    grown: list[pa.Schema] = field(default_factory=list)
+
+    def take(self, lines: Iterable[Line]) -> None:
+        files = {"file": self.added, "removed": self.removed, "keys": self.keys, "rejected": self.rejected}
+        for kind, path, rows, bytes_, detail in lines:
+            if kind in files:
+                assert path is not None
+                files[kind].append(DataFile(path, rows, bytes_, tuple(json.loads(detail or "[]"))))
+            elif kind == "grown":
+                raw = base64.b64decode(json.loads(detail or ""))
+                self.grown.append(pa.ipc.read_schema(pa.py_buffer(raw)))
+            elif kind == "applied":
+                self.applied += rows
+            else:
+                self._take_read(rows, json.loads(detail or "{}"))
+
+    def _take_read(self, rows: int, offsets: dict[str, int]) -> None:
+        self.read += rows
+        for partition, offset in offsets.items():
+            number = int(partition)
+            self.offsets[number] = max(offset, self.offsets.get(number, 0))
+
+    def grown_schema(self, known: pa.Schema) -> pa.Schema | None:
+        """The columns after all tasks' discoveries; None if there were none."""
+        fields = list(known)
+        base = pa.struct(fields)
+        for schema in self.grown:
+            fields = merged_fields(fields, list(schema), base)
+        return pa.schema(fields) if self.grown else None
+
+    @property
+    def rows_added(self) -> int:
+        return sum(file.rows for file in self.added)
+
+    @property
+    def rows_rejected(self) -> int:
+        return sum(file.rows for file in self.rejected)
+
+    def leftovers(self) -> list[str]:
+        """Files that nothing needs once the batch is committed, or has to begin again."""
+        return [file.path for file in (*self.keys, *self.rejected)]

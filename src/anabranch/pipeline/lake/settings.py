@@ -1,0 +1,137 @@
+"""What a pipeline from a topic to a table is told, checked before Spark starts.
+
+Nothing here imports Spark, Arrow or a table format: a wrong value costs a sentence, not the start of a JVM.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from anabranch.errors import OptionError
+
+FORMATS = ("iceberg", "delta", "parquet")
+MODES = ("append", "upsert")
+UNITS = ("hour", "day", "month")
+DLQ_SUFFIX = ".dlq"
+_PARTITION = re.compile(r"(?:(?P<unit>[a-z]+)\((?P<timed>[^()]+)\)|(?P<plain>[^()]+))\Z")
+_TABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
+
+Step = Callable[[str], None]
+"""Told the name of each step of a batch as it is reached: see `sink.STEPS`."""
+
+
+@dataclass(frozen=True)
+class PartitionField:
+    """By what a table is partitioned: a column as it is, or an hour, day or month of a time column."""
+
+    column: str
+    unit: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.column if self.unit is None else f"{self.column}_{self.unit}"
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """One pipeline: which records, into which table, and how."""
+
+    bootstrap: str
+    topic: str
+    warehouse: str
+    table: str
+    checkpoint: str = ""
+    """Where Spark keeps its progress; by default a folder of the warehouse named after table and topic."""
+    to: str = "iceberg"
+    mode: str = "append"
+    key: tuple[str, ...] = ()
+    """The columns an upsert goes by; the key of the record unless some are named."""
+    schema: str = "records"
+    """`records`: from what they hold; `raw`: bytes as they are; else the path of a JSON Schema file."""
+    partition_by: tuple[str, ...] = ()
+    group: str | None = None
+    catalog: Mapping[str, str] = field(default_factory=dict)
+    """Of pyiceberg, if it is not the one embedded in the warehouse."""
+    starting_offsets: str = "earliest"
+    max_offsets_per_trigger: int | None = None
+    trigger_seconds: float = 5.0
+    once: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of the source, such as those of the client's security."""
+
+    def __post_init__(self) -> None:
+        _one_of("to", self.to, FORMATS)
+        _one_of("mode", self.mode, MODES)
+        for name in ("bootstrap", "topic", "warehouse"):
+            if not getattr(self, name):
+                raise OptionError(f"The pipeline needs {name}: it is empty.")
+        if not _TABLE.match(self.table):
+            raise OptionError(
+                f"{self.table!r} is no name for a table: letters, digits, _ and -, with dots between."
+            )
+        self._check_schema()
+        self._check_numbers()
+        if self.key and self.mode != "upsert":
+            raise OptionError("key names the columns of an upsert: leave it out, or set mode to upsert.")
+        if self.catalog and self.to != "iceberg":
+            raise OptionError(f"catalog belongs to Iceberg, and this pipeline writes {self.to}.")
+        if self.to == "parquet" and urlsplit(self.warehouse).scheme not in ("", "file"):
+            raise OptionError(
+                "A Parquet table needs a local folder: its commits are renames. Take Iceberg or Delta."
+            )
+        self.partitions()
+
+    def _check_schema(self) -> None:
+        if self.schema not in ("records", "raw") and not Path(self.schema).is_file():
+            raise OptionError(
+                f"schema is {self.schema!r}: neither records nor raw, and there is no JSON Schema file of that name."
+            )
+
+    def _check_numbers(self) -> None:
+        if self.max_offsets_per_trigger is not None and self.max_offsets_per_trigger <= 0:
+            raise OptionError(f"max_offsets_per_trigger must be above 0, not {self.max_offsets_per_trigger}.")
+        if self.trigger_seconds < 0:
+            raise OptionError(f"trigger_seconds cannot be {self.trigger_seconds}: 0 or more.")
+
+    def partitions(self) -> tuple[PartitionField, ...]:
+        return tuple(_partition(text) for text in self.partition_by)
+
+    @property
+    def dlq_topic(self) -> str:
+        return self.topic + DLQ_SUFFIX
+
+    @property
+    def warehouse_uri(self) -> str:
+        """The warehouse as an address: an absolute `file://` one for a local folder."""
+        if urlsplit(self.warehouse).scheme:
+            return self.warehouse.rstrip("/")
+        return f"file://{Path(self.warehouse).absolute()}"
+
+    @property
+    def checkpoint_uri(self) -> str:
+        if not self.checkpoint:
+            return f"{self.warehouse_uri}/_checkpoints/{self.table}/{self.topic}"
+        if urlsplit(self.checkpoint).scheme:
+            return self.checkpoint.rstrip("/")
+        return f"file://{Path(self.checkpoint).absolute()}"
+
+    @property
+    def table_name(self) -> str:
+        """With the namespace that stands for none."""
+        return self.table if "." in self.table else f"default.{self.table}"
+
+
+def _partition(text: str) -> PartitionField:
+    found = _PARTITION.match(text.strip())
+    if found is None or (found["unit"] and found["unit"] not in UNITS):
+        raise OptionError(
+            f"partition_by is {text!r}: a column, or one of {', '.join(f'{unit}(column)' for unit in UNITS)}."
+        )
+    return PartitionField(found["plain"] or found["timed"], found["unit"])
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionError(f"{name} is {value!r}: it can be {', '.join(known[:-1])} or {known[-1]}.")

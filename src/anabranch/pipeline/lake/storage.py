@@ -1,0 +1,66 @@
+"""Files by their address, `file://` or an object store's, through Arrow: the same from driver and executors."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pf
+
+
+class Found(NamedTuple):
+    path: str
+    bytes: int
+    modified_ms: int
+
+
+def place(address: str) -> tuple[Any, str]:
+    """The file system, and the path in it."""
+    parts = urlsplit(address)
+    if parts.scheme in ("", "file"):
+        return pf.LocalFileSystem(), address.removeprefix(
+            "file://"
+        )  # No quoting: a folder may have a % in its name.
+    files, path = pf.FileSystem.from_uri(address)
+    return files, path
+
+
+def make_folder_of(address: str) -> None:
+    files, path = place(address)
+    files.create_dir(path.rsplit("/", 1)[0], recursive=True)
+
+
+def read_text(address: str) -> str | None:
+    files, path = place(address)
+    if files.get_file_info(path).type != pf.FileType.File:
+        return None
+    with files.open_input_stream(path) as stream:
+        return bytes(stream.read()).decode()
+
+
+def write_text(address: str, text: str) -> None:
+    """Whole or not at all: written aside, then moved."""
+    make_folder_of(address)
+    files, path = place(address)
+    with files.open_output_stream(f"{path}.new") as stream:
+        stream.write(text.encode())
+    files.move(f"{path}.new", path)
+
+
+def remove(addresses: list[str]) -> None:
+    for address in addresses:
+        files, path = place(address)
+        files.delete_file(path)
+
+
+def listed(folder: str) -> Iterator[Found]:
+    """Every file below a folder; none if the folder is not there."""
+    files, path = place(folder)
+    prefix = folder[: len(folder) - len(path)] if folder.endswith(path) else ""
+    for info in files.get_file_info(pf.FileSelector(path, recursive=True, allow_not_found=True)):
+        if info.type == pf.FileType.File:
+            yield Found(prefix + info.path, info.size, int(info.mtime_ns // 1_000_000))
+
+
+def is_file(address: str) -> bool:
+    files, path = place(address)
+    return bool(files.get_file_info(path).type == pf.FileType.File)

@@ -1,0 +1,194 @@
+"""Upsert: the last record of each key is the row, a tombstone takes the row away.
+
+Within a batch all records of a key are in one task, and the highest offset wins. Then every live file of the table that
+holds one of the batch's keys is written anew without them; the commit swaps the old files for these and the new rows.
+So a table has at most one row per key, readers need to know nothing, and a batch costs as much as the files it touches.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from anabranch.pipeline.lake import report
+from anabranch.pipeline.lake.arrow_types import conform
+from anabranch.pipeline.lake.change import DataFile
+from anabranch.pipeline.lake.storage import place
+
+if TYPE_CHECKING:
+    from anabranch.pipeline.lake.files import FilePlan, RejectFile
+
+RECORD_KEY = "_key"
+RAW_KEY = "key"
+_ROW = "__row"
+
+
+class Latest(NamedTuple):
+    rows: pa.Table
+    keys: pa.Table
+    """Every key that was touched, the deleted ones too."""
+    applied: int
+    """Records that became no row: deletes and what was replaced within the batch."""
+
+
+class Upserts:
+    """The records of one task, until the last of each key is known."""
+
+    def __init__(self, key: tuple[str, ...], raw: bool) -> None:
+        self._key = key
+        self._by_record_key = key == (RAW_KEY if raw else RECORD_KEY,)
+        self._raw = raw
+        self._rows: list[pa.Table] = []
+        self._deleted: list[pa.Table] = []
+
+    def take_tombstones(self, records: pa.Table, rejects: "RejectFile") -> pa.Table:
+        """Sets the tombstones aside and returns the other records."""
+        gone = pc.is_null(records.column("value"))
+        if not pc.any(gone).as_py():
+            return records
+        tombstones = records.filter(gone)
+        if self._by_record_key:
+            self._take_deletes(tombstones, rejects)
+        else:
+            names = ", ".join(self._key)
+            rejects.take(
+                tombstones, f"a tombstone has no {names}, by which this table is kept: it cannot delete"
+            )
+        return records.filter(pc.invert(gone))
+
+    def _take_deletes(self, tombstones: pa.Table, rejects: "RejectFile") -> None:
+        keys = tombstones.column("key")
+        usable = pc.is_valid(keys) if self._raw else pc.and_(pc.is_valid(keys), _is_text(keys))
+        rejects.take(tombstones.filter(pc.invert(usable)), "a tombstone needs a key that a row can have")
+        kept = tombstones.filter(usable)
+        key = kept.column("key") if self._raw else kept.column("key").cast(pa.string())
+        self._deleted.append(
+            pa.Table.from_arrays([key, kept.column("offset").cast(pa.int64())], names=[*self._key, "_offset"])
+        )
+
+    def take_rows(self, rows: pa.Table, records: pa.Table, rejects: "RejectFile") -> None:
+        missing = None
+        for name in self._key:
+            absent = pc.is_null(_column(rows, name))
+            missing = absent if missing is None else pc.or_(missing, absent)
+        if pc.any(missing).as_py():
+            rejects.take(
+                records.filter(missing), f"an upsert needs {', '.join(self._key)}, which is null or missing"
+            )
+            rows = rows.filter(pc.invert(missing))
+        self._rows.append(rows)
+
+    def latest(self, columns: pa.Schema) -> Latest:
+        rows = (
+            pa.concat_tables([conform(part, columns) for part in self._rows])
+            if self._rows
+            else columns.empty_table()
+        )
+        touched = [_touched(rows, self._key, True)]
+        touched += [_touched(part, self._key, False) for part in self._deleted]
+        everything = pa.concat_tables(touched)
+        ordered = everything.sort_by([("_offset", "ascending")])
+        last = ordered.group_by(list(self._key), use_threads=False).aggregate([(_ROW, "last")])
+        positions = last.column(f"{_ROW}_last")
+        kept = positions.filter(pc.greater_equal(positions, 0))
+        latest = rows.take(kept)
+        return Latest(latest, last.select(list(self._key)), everything.num_rows - latest.num_rows)
+
+
+def _touched(table: pa.Table, key: tuple[str, ...], have_rows: bool) -> pa.Table:
+    """Keys and offsets, with the row's position; -1 stands for a delete."""
+    rows = pa.array(range(table.num_rows) if have_rows else [-1] * table.num_rows, pa.int64())
+    return table.select([*key, "_offset"]).append_column(_ROW, rows)
+
+
+def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
+    if rows.schema.get_field_index(name) < 0:
+        return pa.chunked_array([pa.nulls(rows.num_rows)])
+    return rows.column(name)
+
+
+def _is_text(keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    def fits(key: bytes | None) -> bool:
+        try:
+            return key is None or key.decode("utf-8") is not None
+        except UnicodeDecodeError:
+            return False
+
+    return pa.chunked_array([pa.array([fits(key) for key in keys.to_pylist()], pa.bool_())])
+
+
+@dataclass(frozen=True)
+class RewriteTask:
+    """`mapInArrow`'s function over the table's files: those with touched keys are written anew without them."""
+
+    plan: "FilePlan"
+    key: tuple[str, ...]
+    key_files: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        touched = pa.concat_tables([read_parquet(path) for path in self.key_files])
+        bounds = pc.min_max(touched.column(self.key[0])).as_py()
+        for batch in batches:
+            lines: list[report.Line] = []
+            for text in batch.column(0).to_pylist():
+                file = DataFile.from_json(text)
+                if self._may_hold(file, bounds):
+                    lines += self._rewrite(file, touched)
+            if lines:
+                yield report.as_batch(lines)
+
+    def _may_hold(self, file: DataFile, bounds: dict[str, Any]) -> bool:
+        """By the footer's smallest and largest first key column; yes, if it does not say."""
+        files, inner = place(file.path)
+        footer = pq.read_metadata(inner, filesystem=files)
+        position = footer.schema.to_arrow_schema().get_field_index(self.key[0])
+        if position < 0 or footer.schema.column(position).path != self.key[0]:
+            return True
+        for group in range(footer.num_row_groups):
+            numbers = footer.row_group(group).column(position).statistics
+            if numbers is None or not numbers.has_min_max:
+                return True
+            if numbers.min <= bounds["max"] and numbers.max >= bounds["min"]:
+                return True
+        return False
+
+    def _rewrite(self, file: DataFile, touched: pa.Table) -> list[report.Line]:
+        from anabranch.pipeline.lake.files import write_rows
+
+        rows = read_rows(file, self.plan)
+        kept = without(rows, touched, self.key)
+        if kept.num_rows == rows.num_rows:
+            return []
+        lines = [report.file_line("removed", file)]
+        if kept.num_rows:
+            lines.append(report.file_line("file", write_rows(self.plan, file.partition, kept)))
+        return lines
+
+
+def without(rows: pa.Table, touched: pa.Table, key: tuple[str, ...]) -> pa.Table:
+    """The rows whose key is not among these. Only the keys are joined: a join cannot carry nested columns."""
+    numbered = rows.select(list(key)).append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
+    typed = pa.Table.from_arrays(
+        [touched.column(name).cast(rows.schema.field(name).type) for name in key], names=list(key)
+    )
+    kept = numbered.join(typed, keys=list(key), join_type="left anti").column(_ROW)
+    return rows if len(kept) == rows.num_rows else rows.take(kept.sort())
+
+
+def read_parquet(path: str) -> pa.Table:
+    files, inner = place(path)
+    return pq.read_table(inner, filesystem=files, partitioning=None)
+
+
+def read_rows(file: DataFile, plan: "FilePlan") -> pa.Table:
+    """A data file's rows in today's columns, with those that only its place in the table tells."""
+    table = read_parquet(file.path)
+    for part, text in zip(plan.parts, file.partition, strict=True):
+        if part.unit is None and part.column not in table.column_names and part.column in plan.columns.names:
+            kind = plan.columns.field(part.column).type
+            value = pa.scalar(text, pa.string()).cast(kind)
+            table = table.append_column(part.column, pa.repeat(value, table.num_rows))
+    return conform(table, plan.columns)

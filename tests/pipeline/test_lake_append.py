@@ -1,0 +1,46 @@
+"""Batches appended to a table of each format, without a broker: what is there afterwards, and what is not."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from anabranch.pipeline.lake.sink import LakeSink
+from support.lake_tables import frame, json_records, read_rows, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS = ("iceberg", "delta", "parquet")
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_raw_records_arrive_byte_for_byte(spark: "SparkSession", tmp_path: Path, to: str) -> None:
+    given = settings(tmp_path, to=to, schema="raw")
+    records = [(b"\xff\x00", b"\x80"), (None, b""), (b"k", None)]
+    counts = LakeSink(spark, given).write(frame(spark, records), 0)
+    rows = read_rows(given)
+    assert list(zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True)) == records
+    assert rows["_offset"].to_pylist() == [0, 1, 2]
+    assert rows["headers"].to_pylist() == [[{"key": "trace", "value": b"\x01"}]] * 3
+    assert (counts.read, counts.written, counts.dlq) == (3, 3, 0)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_batch_that_comes_again_is_skipped(spark: "SparkSession", tmp_path: Path, to: str) -> None:
+    given = settings(tmp_path, to=to)
+    records = json_records([{"a": 1}, {"a": 2}])
+    LakeSink(spark, given).write(frame(spark, records), 0)
+    again = LakeSink(spark, given).write(frame(spark, records), 0)
+    assert again.skipped == 1
+    assert read_rows(given)["a"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_batches_follow_each_other(spark: "SparkSession", tmp_path: Path, to: str) -> None:
+    given = settings(tmp_path, to=to)
+    sink = LakeSink(spark, given)
+    sink.write(frame(spark, json_records([{"a": 1}])), 0)
+    sink.write(frame(spark, json_records([{"a": 2}]), start=1), 1)
+    assert read_rows(given)["a"].to_pylist() == [1, 2]
+    assert sink.counts.read == sink.counts.written == 2
