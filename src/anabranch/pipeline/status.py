@@ -1,0 +1,117 @@
+"""How a pipeline stands: what its table says it has taken, how far its topic and its consumer group are.
+
+Asked of the table, of the checkpoint and of the broker; Spark is not needed, and the pipeline may be running. The
+counts are part of the table's own commits, so they are right after any crash.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anabranch.pipeline.client import LATEST, Client
+from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.options import reader_options
+from anabranch.values import TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.pipeline.lake.change import SourceState
+
+_NO_BATCH = -1
+
+
+@dataclass(frozen=True)
+class PartitionStatus:
+    """One partition of the topic. None: nothing is known of it."""
+
+    partition: int
+    table_offset: int | None
+    group_offset: int | None
+    end_offset: int | None
+
+    @property
+    def lag(self) -> int | None:
+        """Records the table has yet to take."""
+        if self.end_offset is None:
+            return None
+        return max(0, self.end_offset - (self.table_offset or 0))
+
+
+@dataclass(frozen=True)
+class PipelineStatus:
+    topic: str
+    table: str
+    group: str
+    batch: int
+    """The last batch in the table; -1: none yet."""
+    batch_begun: int
+    """The last batch that Spark began, and the last that it finished, by its checkpoint."""
+    batch_finished: int
+    read: int
+    written: int
+    dlq: int
+    files: int
+    rows: int
+    size_bytes: int
+    partitions: list[PartitionStatus] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, object]:
+        partitions = [{**vars(one), "lag": one.lag} for one in self.partitions]
+        return {**vars(self), "partitions": partitions}
+
+
+def pipeline_status(settings: PipelineSettings) -> PipelineStatus:
+    """TableError if there is no such table; BrokerUnreachableError if nobody answers."""
+    from anabranch.pipeline.lake.table import open_table
+
+    table = open_table(settings)
+    state, files = table.state(), table.files()
+    group = group_of(settings)
+    with Client(settings.bootstrap) as client:
+        partitions = _partitions(client, settings.topic, group, state)
+    return PipelineStatus(
+        topic=settings.topic,
+        table=settings.table_name,
+        group=group,
+        batch=_NO_BATCH if state is None else state.batch,
+        batch_begun=_last_batch(settings, "offsets"),
+        batch_finished=_last_batch(settings, "commits"),
+        read=0 if state is None else state.rows + state.dlq,
+        written=0 if state is None else state.rows,
+        dlq=0 if state is None else state.dlq,
+        files=len(files),
+        rows=sum(file.rows for file in files),
+        size_bytes=sum(file.bytes for file in files),
+        partitions=partitions,
+    )
+
+
+def group_of(settings: PipelineSettings) -> str:
+    """The consumer group under which the source shows its progress."""
+    said = {} if settings.group is None else {"group": settings.group}
+    return reader_options({"bootstrap": settings.bootstrap, "topic": settings.topic, **said}).group
+
+
+def _last_batch(settings: PipelineSettings, folder: str) -> int:
+    """The greatest number among the files of Spark's checkpoint."""
+    from anabranch.pipeline.lake.storage import listed
+
+    names = (found.path.rsplit("/", 1)[-1] for found in listed(f"{settings.checkpoint_uri}/{folder}"))
+    return max((int(name) for name in names if name.isdigit()), default=_NO_BATCH)
+
+
+def _partitions(client: Client, topic: str, group: str, state: "SourceState | None") -> list[PartitionStatus]:
+    taken: Mapping[int, int] = {} if state is None else state.offsets
+    there = client.cluster([topic]).topics.get(topic)
+    places = [] if there is None else there.partitions
+    ends = client.offsets_at(dict.fromkeys(places, LATEST))
+    committed = client.committed_offsets(group, places) if places else {}
+    numbers = sorted({place.partition for place in places} | set(taken))
+    return [
+        PartitionStatus(
+            number,
+            taken.get(number),
+            committed.get(TopicPartition(topic, number)),
+            ends.get(TopicPartition(topic, number)),
+        )
+        for number in numbers
+    ]
