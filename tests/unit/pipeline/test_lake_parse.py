@@ -1,0 +1,214 @@
+"""Records to rows: what fits, what grows a column, what is refused and in which words; both ways agree."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anabranch.pipeline.lake.arrow_types import TIMESTAMP
+from anabranch.pipeline.lake.parse import TRACE, JsonParser, Parsed, _parse_quickly
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def records(values: list[bytes | None], keys: list[bytes | None] | None = None) -> pa.Table:
+    count = len(values)
+    return pa.table(
+        {
+            "key": pa.array(keys or [b"k"] * count, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(count), pa.int64()),
+            "timestamp": pa.array([NOON] * count, TIMESTAMP),
+        }
+    )
+
+
+def columns(**kinds: pa.DataType) -> pa.Schema:
+    return pa.schema([*TRACE, *(pa.field(name, kind) for name, kind in kinds.items())])
+
+
+def parse(schema: pa.Schema, values: list[bytes | None], **options: Any) -> Parsed:
+    parser = JsonParser(schema, **options)
+    parsed = parser.parse(records(values))
+    assert not parser.has_grown
+    return parsed
+
+
+def grown(*values: Any, known: pa.Schema = TRACE) -> dict[str, pa.DataType]:
+    """The columns that these values add to the trace columns."""
+    parser = JsonParser(known)
+    parser.parse(records([json.dumps(value).encode() for value in values]))
+    return {field.name: field.type for field in parser.schema if field.name not in TRACE.names}
+
+
+def reason(schema: pa.Schema, value: bytes, **options: Any) -> str:
+    """Why this one is refused, between two that are not."""
+    parsed = parse(schema, [b"{}", value, b"{}"], **options)
+    assert parsed.reasons.to_pylist()[::2] == [None, None]
+    assert parsed.origin.to_pylist() == [0, 2]
+    found = parsed.reasons[1].as_py()
+    assert isinstance(found, str), "it was not refused"
+    return found
+
+
+def test_types_are_those_of_the_values() -> None:
+    found = grown({"i": 1, "f": 1.5, "s": "x", "b": True, "o": {"n": 1}, "l": ["x"]})
+    assert found == {
+        "i": pa.int64(),
+        "f": pa.float64(),
+        "s": pa.string(),
+        "b": pa.bool_(),
+        "o": pa.struct([("n", pa.int64())]),
+        "l": pa.list_(pa.string()),
+    }
+
+
+def test_whole_and_other_numbers_in_a_new_column_make_it_double() -> None:
+    assert grown({"x": 1}, {"x": 1.5}) == grown({"x": 1.5}, {"x": 1}) == {"x": pa.float64()}
+
+
+def test_a_string_that_looks_like_a_time_stays_a_string() -> None:
+    assert grown({"x": "2026-03-01 12:00:00"}) == {"x": pa.string()}
+
+
+@pytest.mark.parametrize("nothing", [None, {}, [], [None], {"inner": None}])
+def test_what_says_nothing_of_a_type_makes_no_column(nothing: object) -> None:
+    assert grown({"x": nothing}) == {}
+    assert grown({"x": nothing}, {"y": 1}) == {"y": pa.int64()}
+
+
+def test_an_object_of_the_table_grows_inside() -> None:
+    known = columns(o=pa.struct([("a", pa.int64())]))
+    assert grown({"o": {"b": "x"}}, known=known) == {"o": pa.struct([("a", pa.int64()), ("b", pa.string())])}
+
+
+def test_an_int_column_widens_when_it_has_to() -> None:
+    assert grown({"x": 2**31}, known=columns(x=pa.int32())) == {"x": pa.int64()}
+    assert grown({"x": 2**31 - 1}, known=columns(x=pa.int32())) == {"x": pa.int32()}
+
+
+def test_fields_that_are_missing_are_null() -> None:
+    parsed = parse(columns(a=pa.int64(), b=pa.string()), [b'{"a": 1}', b'{"b": "x"}', None])
+    assert parsed.rows["a"].to_pylist() == [1, None, None]
+    assert parsed.rows["b"].to_pylist() == [None, "x", None]
+
+
+def test_rows_say_where_they_came_from() -> None:
+    row = parse(columns(a=pa.int64()), [b'{"a": 1}']).rows.to_pylist()[0]
+    assert row == {"_key": "k", "_partition": 0, "_offset": 0, "_timestamp": NOON, "a": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (b"no json", "not JSON"),
+        (b"", "not JSON"),
+        (b'{"a": 1', "not JSON"),
+        (b'{"a": 1}{"a": 2}', "not JSON"),
+        (b"[1]", "no object: list"),
+        (b"null", "no object"),
+        (b'{"a": "x"}', "a: 'x' does not fit the column's type, long"),
+        (b'{"a": 1.5}', "a: 1.5 does not fit"),
+        (b'{"a": true}', "a: True does not fit"),
+        (b'{"a": 9223372036854775808}', "does not fit a long"),
+        (b'{"a": NaN}', "NaN is no number"),
+        (b'{"s": "\xff"}', "not UTF-8"),
+        (b'{"s": "\\ud800"}', "surrogate"),
+        (b'{"s": 1}', "does not fit the column's type, string"),
+        (b'{"_offset": 7}', "_offset is a column of the pipeline"),
+        (b'{"A": 1}', "only in case"),
+        (b'{"new column": 1}', "cannot name a column"),
+        (b'{"": 1}', "cannot name a column"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"x":' * 5000 + b"1" + b"}" * 5000, "nested too deeply"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_the_reason(value: bytes, words: str) -> None:
+    assert words in reason(columns(a=pa.int64(), s=pa.string()), value)
+
+
+def test_a_key_that_is_no_text_is_refused() -> None:
+    parser = JsonParser(columns(a=pa.int64()))
+    parsed = parser.parse(records([b'{"a": 1}'] * 3, [b"k", b"\xff", None]))
+    assert parsed.origin.to_pylist() == [0, 2]
+    assert "not UTF-8" in parsed.reasons[1].as_py()
+    assert parsed.rows["_key"].to_pylist() == ["k", None]
+
+
+def test_two_halves_of_an_object_are_not_taken_for_one() -> None:
+    parsed = parse(columns(a=pa.int64()), [b'{"a": 1}{"a": 2}', b'{"a":', b"3}"])
+    assert parsed.rows.num_rows == 0
+    assert parsed.reasons.null_count == 0
+
+
+def test_a_number_with_a_fraction_of_zero_is_whole() -> None:
+    assert parse(columns(a=pa.int64()), [b'{"a": 1.0}', b'{"a": 1e3}']).rows["a"].to_pylist() == [1, 1000]
+
+
+def test_times_are_read_where_the_column_is_one() -> None:
+    parsed = parse(columns(t=TIMESTAMP), [b'{"t": "2026-03-01T12:00:00Z"}', b'{"t": "2026-03-01T13:00:00+01:00"}'])
+    assert parsed.rows["t"].to_pylist() == [NOON, NOON]
+    assert "does not fit the column's type, timestamp" in reason(columns(t=TIMESTAMP), b'{"t": "yesterday"}')
+    assert "timestamp" in reason(columns(t=TIMESTAMP), b'{"t": "2026-03-01T12:00:00"}')
+
+
+def test_a_given_schema_takes_nothing_it_does_not_name() -> None:
+    known = columns(a=pa.int64(), o=pa.struct([("n", pa.int64())]))
+    assert reason(known, b'{"b": 1}', fixed=True) == "b is not in the JSON Schema"
+    assert reason(known, b'{"o": {"m": 1}}', fixed=True) == "o.m is not in the JSON Schema"
+
+
+def test_what_is_required_must_be_there() -> None:
+    known = columns(a=pa.int64(), o=pa.struct([("n", pa.int64())]))
+    parsed = parse(known, [b'{"a": 1}', b'{"a": null}', b"{}"], fixed=True, required=[("a",)])
+    assert parsed.reasons.to_pylist() == [None, *["a is required, and missing or null"] * 2]
+    assert "o.n is required" in reason(known, b'{"o": {}}', required=[("o", "n")])
+
+
+def test_one_bad_record_does_not_send_its_neighbours_elsewhere() -> None:
+    values: list[bytes | None] = [b'{"a": %d}' % number for number in range(5000)]
+    values[2500] = b"bad"
+    parsed = parse(columns(a=pa.int64()), values)
+    assert parsed.rows["a"].to_pylist() == [number for number in range(5000) if number != 2500]
+    assert parsed.origin.to_pylist() == parsed.rows["_offset"].to_pylist() == parsed.rows["a"].to_pylist()
+
+
+KNOWN = columns(
+    i=pa.int64(),
+    f=pa.float64(),
+    s=pa.string(),
+    b=pa.bool_(),
+    t=TIMESTAMP,
+    l=pa.list_(pa.int64()),
+    o=pa.struct([("i", pa.int64()), ("l", pa.list_(pa.struct([("s", pa.string())])))]),
+)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from(["2026-03-01T12:00:00Z", "2026-03-01", "2026-03-01T12:00:00.123456789+00:00"])
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("iflsbto"), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(st.sampled_from("iflsbto"), values, max_size=4))
+def test_the_quick_way_takes_nothing_that_the_slow_way_refuses(value: dict[str, Any]) -> None:
+    text = json.dumps(value).encode()
+    known = pa.schema([field for field in KNOWN if field.name not in TRACE.names])
+    quick = _parse_quickly(pa.array([text], pa.binary()), known, True)
+    slow = JsonParser(KNOWN, fixed=True)._slowly(records([text]))
+    if quick is not None:
+        assert slow.reasons.to_pylist() == [None]
+        assert slow.rows.select(known.names).to_pylist() == quick.to_pylist()
