@@ -10,6 +10,9 @@ import click
 
 COMMANDS = {
     "run": "anabranch.cli.pipeline_run:run",
+    "status": "anabranch.cli.pipeline_status:status",
+    "backfill": "anabranch.cli.pipeline_backfill:backfill",
+    "replay-dlq": "anabranch.cli.pipeline_dlq:replay_dlq",
     "load": "anabranch.cli.pipeline_load:load",
     "replay": "anabranch.cli.pipeline_replay:replay",
     "audit": "anabranch.cli.pipeline_audit:audit",

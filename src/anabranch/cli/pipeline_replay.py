@@ -1,4 +1,6 @@
-"""`anabranch pipeline replay`: a range of a topic into another topic."""
+"""`anabranch pipeline replay`: a range of a topic, or a table, into a topic."""
+
+from typing import Any
 
 import click
 
@@ -6,46 +8,64 @@ from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, format_option, show_json
 from anabranch.cli.pipeline_ranges import as_json, range_of, range_options
 from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
+from anabranch.cli.pipeline_table import partition_option, settings_of, table_options
+from anabranch.cli.pipeline_topics import require_topic
 from anabranch.cli.starts import Start
+from anabranch.pipeline.replay import Replay, TableReplay, TopicReplay
+from anabranch.pipeline.topics import TopicAddress
 
 
 @click.command(cls=Command)
-@click.option("--topic", required=True, help="The topic to read.")
+@click.option("--topic", help="The topic to read; or say --table.")
 @click.option("--to-topic", required=True, help="Where the records go; made if it is not there.")
 @range_options
+@click.option("--keep-partitions", is_flag=True, help="Of a topic: into the partition of the same number.")
+@table_options(required=False)
+@partition_option
+@click.option("--key", metavar="COLUMN", help="Of a table: the column that becomes the key. [none]")
+@click.option("--timestamp", metavar="COLUMN", help="Of a table: the column of the record's time. [now]")
 @click.option("--to-bootstrap", metavar="HOST:PORT", help="The broker to write to. [the same]")
-@click.option("--keep-partitions", is_flag=True, help="Each record into the partition of the same number.")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many, if the topic has to be made.")
 @spark_options
 @broker_options
 @format_option()
 def replay(
-    topic: str, to_topic: str, start: Start, until: Start, to_bootstrap: str | None, keep_partitions: bool,
-    partitions: int | None, spark_start: SparkStart, broker: Broker, format: str,
+    topic: str | None, to_topic: str, start: Start, until: Start, keep_partitions: bool,
+    place: dict[str, Any] | None, partition_by: tuple[str, ...], key: str | None, timestamp: str | None,
+    to_bootstrap: str | None, partitions: int | None, spark_start: SparkStart, broker: Broker, format: str,
 ) -> None:  # fmt: skip
-    """Copy a range of a topic into another, with keys, headers and times."""
-    from anabranch.cli.pipeline_topics import require_topic
-    from anabranch.pipeline.replay import replay_range
-    from anabranch.pipeline.topics import TopicAddress
-
-    target = Broker(to_bootstrap or broker.bootstrap, broker.seconds_max)
-    if topic == to_topic and target.bootstrap == broker.bootstrap:
-        raise click.UsageError(f"--to-topic {to_topic} is the topic itself: name another.")
-    begins, ends = range_of(broker, topic, start, until)
-    if keep_partitions and partitions is None:
-        partitions = len(begins)
-    require_topic(target, to_topic, partitions)
+    """Copy a range of a topic, with keys, headers and times, or the rows of a table, into a topic."""
+    target = TopicAddress(to_bootstrap or broker.bootstrap, to_topic)
+    plan: Replay
+    if topic is not None and place is None:
+        _refuse_for_topics(topic, broker, target, key, timestamp)
+        plan = _of_topic(topic, broker, start, until, keep_partitions)
+        partitions = plan.partition_count if keep_partitions else partitions
+    elif place is not None and topic is None:
+        told = {**place, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": to_topic}
+        plan = TableReplay(settings_of(**told), key, timestamp)
+    else:
+        raise click.UsageError("Say what to replay: either --topic, or --table and --warehouse.")
+    require_topic(Broker(target.bootstrap, broker.seconds_max), to_topic, partitions)
     consequence = f"What was written stays in {to_topic}; a second run writes it again."
     with one_job(spark_start, "replay", unit="parts", consequence=consequence) as session:
-        records = replay_range(
-            session,
-            TopicAddress(broker.bootstrap, topic),
-            as_json(topic, begins),
-            as_json(topic, ends),
-            TopicAddress(target.bootstrap, to_topic),
-            keep_partitions=keep_partitions,
-        )
+        records = plan.run(session, target)
     if format == "json":
         show_json({"topic": to_topic, "records": records})
     else:
-        click.echo(f"Replayed {records} records of {topic} into {to_topic}.")
+        click.echo(f"Replayed {records} records into {to_topic}.")
+
+
+def _refuse_for_topics(
+    topic: str, broker: Broker, target: TopicAddress, key: str | None, timestamp: str | None
+) -> None:
+    if key is not None or timestamp is not None:
+        raise click.UsageError("--key and --timestamp are for tables: records of a topic keep theirs.")
+    if TopicAddress(broker.bootstrap, topic) == target:
+        raise click.UsageError(f"--to-topic {topic} is the topic itself: name another.")
+
+
+def _of_topic(topic: str, broker: Broker, start: Start, until: Start, keep_partitions: bool) -> TopicReplay:
+    begins, ends = range_of(broker, topic, start, until)
+    source = TopicAddress(broker.bootstrap, topic)
+    return TopicReplay(source, as_json(topic, begins), as_json(topic, ends), len(begins), keep_partitions)

@@ -4,6 +4,8 @@ It goes on until it is told to stop, or with `--once` until it has what was ther
 same checkpoint carries on where this one ended.
 """
 
+import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,10 +20,13 @@ from anabranch.cli.starts import Kind, Start
 if TYPE_CHECKING:
     from anabranch.pipeline.run import Counts
 
+LAST_STEP = "done"
+"""The last of `anabranch.pipeline.lake.sink.STEPS`, which a test compares."""
+
 
 @click.command(cls=Command)
 @click.option("--topic", required=True, help="The topic to read.")
-@table_options
+@table_options()
 @shape_options
 @from_option
 @click.option(
@@ -42,30 +47,27 @@ if TYPE_CHECKING:
 @broker_options
 @format_option()
 def run(
-    topic: str, place: dict[str, Any], shape: dict[str, Any], start: Start, checkpoint: str, group: str | None,
-    max_per_batch: int | None, every: float, once: bool, spark_start: SparkStart, broker: Broker, format: str,
+    topic: str, place: dict[str, Any], shape: dict[str, Any], partition_by: tuple[str, ...], start: Start,
+    checkpoint: str, group: str | None, max_per_batch: int | None, every: float, once: bool,
+    spark_start: SparkStart, broker: Broker, format: str,
 ) -> None:  # fmt: skip
     """Keep a table up with a topic, exactly once: until Ctrl-C, or with --once until what is there is taken."""
-    told = {
-        **place,
-        **shape,
-        "bootstrap": broker.bootstrap,
-        "topic": topic,
-        "checkpoint": checkpoint,
-        "group": group,
-    }
-    told |= {"max_offsets_per_trigger": max_per_batch, "trigger_seconds": every, "once": once}
+    told = {**place, **shape, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": topic}
+    told |= {"checkpoint": checkpoint, "group": group, "trigger_seconds": every, "once": once}
+    told["max_offsets_per_trigger"] = max_per_batch
     settings_of(**told)  # What is wrong with the options is said before the broker is asked anything.
     settings = settings_of(**told, starting_offsets=_starting(broker, topic, start))
     from anabranch.pipeline.run import run_pipeline
 
-    with running_spark(spark_start, "run") as session, spinner(f"{topic} into {settings.table}") as say:
-
-        def on_batch(counts: "Counts") -> None:
-            say(f"{counts.read} read, {counts.written} written, {counts.dlq} dlq, {counts.batches} batches")
-
-        with stopping("Stopping after the present batch.") as asked:
-            counts = run_pipeline(session, settings, on_batch=on_batch, stop=asked)
+    with (
+        running_spark(spark_start, "run") as session,
+        spinner(f"{topic} into {settings.table}") as say,
+        stopping("Stopping after the present batch.") as asked,
+    ):
+        watch = Watch(asked, say)
+        counts = run_pipeline(
+            session, settings, on_batch=watch.on_batch, on_step=watch.on_step, stop=watch.stop
+        )
     show_counts(counts, format)
 
 
@@ -73,6 +75,28 @@ def _starting(broker: Broker, topic: str, start: Start) -> str:
     """`earliest` where it can be said so: partitions that come later are then read from their beginning too."""
     offsets = offsets_at(broker, topic, start)
     return {Kind.BEGINNING: "earliest", Kind.END: "latest"}.get(start.kind) or as_json(topic, offsets)
+
+
+class Watch:
+    """Follows a running pipeline: shows its counts, and lets it stop only between two batches."""
+
+    def __init__(self, asked: threading.Event, say: Callable[[str], None]) -> None:
+        self._asked, self._say = asked, say
+        self._is_busy = False
+        self._read = self._dlq = 0
+
+    def on_step(self, step: str) -> None:
+        self._is_busy = step != LAST_STEP
+
+    def on_batch(self, batch: int, counts: "Counts") -> None:
+        self._read += counts.read
+        self._dlq += counts.dlq
+        self._say(
+            f"batch {batch}: {counts.read} records; {self._read} read in all, {self._dlq} of them not fit"
+        )
+
+    def stop(self) -> bool:
+        return self._asked.is_set() and not self._is_busy
 
 
 def show_counts(counts: "Counts", format: str) -> None:

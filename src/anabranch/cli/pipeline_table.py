@@ -3,6 +3,7 @@
 Everything that can be wrong with the settings is found in `PipelineSettings`, which needs nothing of Spark.
 """
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,29 +17,45 @@ if TYPE_CHECKING:
 KINDS = ("iceberg", "delta", "parquet")
 
 
-def table_options(function: Function) -> Function:
-    """`--to`, `--warehouse`, `--table` and `--catalog`, which arrive as one `place` argument: a dict of them."""
+def table_options(*, required: bool = True) -> Callable[[Function], Function]:
+    """`--to`, `--warehouse`, `--table` and `--catalog`, which arrive as one `place` argument: a dict of them.
 
-    def collect(ctx: click.Context, _: click.Parameter, to: str) -> dict[str, Any]:
-        catalog = pairs_of(ctx.params.pop("catalog"), "--catalog")
-        return {
-            "to": to,
-            "warehouse": ctx.params.pop("warehouse"),
-            "table": ctx.params.pop("table"),
-            "catalog": catalog,
-        }
+    Where a table is not `required` and none is named, `place` is None.
+    """
+
+    def collect(ctx: click.Context, _: click.Parameter, to: str) -> dict[str, Any] | None:
+        taken = {name: ctx.params.pop(name) for name in ("warehouse", "table", "catalog")}
+        if taken["table"] is None and taken["warehouse"] is None:
+            return None
+        for name in ("table", "warehouse"):
+            if taken[name] is None:
+                raise click.UsageError(f"Missing option '--{name}': a table is a name and its warehouse.")
+        return {**taken, "to": to, "catalog": pairs_of(taken["catalog"], "--catalog")}
 
     options = (
-        click.option("--to", "place", type=click.Choice(KINDS), default="iceberg", show_default=True,
+        click.option("--to", "--kind", "place", type=click.Choice(KINDS), default="iceberg", show_default=True,
                      callback=collect, help="What kind of table."),
-        click.option("--warehouse", required=True, metavar="DIR", is_eager=True, help="The folder of the tables."),
-        click.option("--table", required=True, metavar="NAME", is_eager=True, help="The table's name."),
+        click.option("--warehouse", required=required, metavar="DIR", is_eager=True, help="The folder of the tables."),
+        click.option("--table", required=required, metavar="NAME", is_eager=True, help="The table's name."),
         click.option("--catalog", metavar="NAME=VALUE", multiple=True, is_eager=True,
                      help="A property of the Iceberg catalog; may be repeated. [SQLite in the warehouse]"),
     )  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return _all_of(options)
+
+
+def _all_of(options: "Iterable[Callable[[Function], Function]]") -> Callable[[Function], Function]:
+    def add(function: Function) -> Function:
+        for option in reversed(list(options)):
+            function = option(function)
+        return function
+
+    return add
+
+
+partition_option = click.option(
+    "--partition-by", metavar="COLUMN", multiple=True,
+    help="A column, or hour(column), day(column), month(column); may be repeated.",
+)  # fmt: skip
 
 
 def shape_options(function: Function) -> Function:
@@ -50,7 +67,6 @@ def shape_options(function: Function) -> Function:
             "mode": mode,
             "key": tuple(column.strip() for column in key.split(",") if column.strip()),
             "schema": ctx.params.pop("schema"),
-            "partition_by": ctx.params.pop("partition_by"),
         }
 
     options = (
@@ -59,12 +75,9 @@ def shape_options(function: Function) -> Function:
         click.option("--key", metavar="COLUMN,...", is_eager=True, help="What upsert goes by. [the record's key]"),
         click.option("--schema", default="records", show_default=True, metavar="records|raw|FILE", is_eager=True,
                      help="Columns from the records (JSON), their bytes, or a JSON Schema file."),
-        click.option("--partition-by", metavar="COLUMN", multiple=True, is_eager=True,
-                     help="A column, or hour(column), day(column), month(column); may be repeated."),
+        partition_option,
     )  # fmt: skip
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return _all_of(options)(function)
 
 
 def settings_of(**given: Any) -> "PipelineSettings":

@@ -4,7 +4,8 @@ A range keeps keys, values, headers and times, and partitions if asked to; a row
 load job. Records are written at least once.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.load import records_of_rows
@@ -17,27 +18,34 @@ if TYPE_CHECKING:
 KEPT = ("key", "value", "headers", "timestamp")
 
 
-def replay_range(
-    spark: "SparkSession",
-    source: TopicAddress,
-    starting: str,
-    ending: str,
-    to: TopicAddress,
-    *,
-    keep_partitions: bool = False,
-) -> int:
-    """Runs the job; how many records were written."""
-    columns = (*KEPT, "partition") if keep_partitions else KEPT
-    return write_records(read_range(spark, source, starting, ending).select(*columns), to)
+class Replay(Protocol):
+    def run(self, spark: "SparkSession", to: TopicAddress) -> int:
+        """How many records were written."""
 
 
-def replay_table(
-    spark: "SparkSession",
-    table: PipelineSettings,
-    to: TopicAddress,
-    *,
-    key: str | None = None,
-    timestamp: str | None = None,
-) -> int:
-    """Runs the job over all rows that the table has now; how many records were written."""
-    return write_records(records_of_rows(read_table(spark, table), key, timestamp), to)
+@dataclass(frozen=True)
+class TopicReplay:
+    """From the first offsets to the ends, each as JSON like {"topic": {"0": 17}}."""
+
+    source: TopicAddress
+    starting: str
+    ending: str
+    partition_count: int
+    keep_partitions: bool = False
+
+    def run(self, spark: "SparkSession", to: TopicAddress) -> int:
+        columns = (*KEPT, "partition") if self.keep_partitions else KEPT
+        records = read_range(spark, self.source, self.starting, self.ending)
+        return write_records(records.select(*columns), to)
+
+
+@dataclass(frozen=True)
+class TableReplay:
+    """All rows that the table has now; `key` and `timestamp` are columns."""
+
+    table: PipelineSettings
+    key: str | None = None
+    timestamp: str | None = None
+
+    def run(self, spark: "SparkSession", to: TopicAddress) -> int:
+        return write_records(records_of_rows(read_table(spark, self.table), self.key, self.timestamp), to)

@@ -49,6 +49,8 @@ class PipelineStatus:
     read: int
     written: int
     dlq: int
+    snapshot: int | None
+    """Which state of the table this is: Iceberg's snapshot, Delta's version, or ours of a Parquet table."""
     files: int
     rows: int
     size_bytes: int
@@ -78,6 +80,7 @@ def pipeline_status(settings: PipelineSettings) -> PipelineStatus:
         read=0 if state is None else state.rows + state.dlq,
         written=0 if state is None else state.rows,
         dlq=0 if state is None else state.dlq,
+        snapshot=table.version(),
         files=len(files),
         rows=sum(file.rows for file in files),
         size_bytes=sum(file.bytes for file in files),

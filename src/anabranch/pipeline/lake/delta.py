@@ -98,6 +98,9 @@ class DeltaTable:
         version: int | None = self._table.transaction_version(self._identifier + name)
         return version
 
+    def version(self) -> int | None:
+        return int(self._table.version())
+
     def files(self) -> list[DataFile]:
         actions = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         return [self._described(action) for action in actions]

@@ -119,6 +119,10 @@ class IcebergTable:
         text = self._table.properties.get(self._property)
         return None if text is None else SourceState.from_json(text)
 
+    def version(self) -> int | None:
+        snapshot = self._table.current_snapshot()
+        return None if snapshot is None else int(snapshot.snapshot_id)
+
     def files(self) -> list[DataFile]:
         return [self._described(file) for file in self._live().values()]
 

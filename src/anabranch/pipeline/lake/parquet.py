@@ -127,6 +127,9 @@ class ParquetTable:
         text = self._state.sources.get(self._topic)
         return None if text is None else SourceState.from_json(text)
 
+    def version(self) -> int | None:
+        return self._state.version
+
     def files(self) -> list[DataFile]:
         return list(self._state.files)
 

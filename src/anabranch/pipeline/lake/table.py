@@ -36,6 +36,9 @@ class Table(Protocol):
 
     def files(self) -> list[DataFile]: ...
 
+    def version(self) -> int | None:
+        """Which of its states this is, by the number its format gives it; None: it has none yet."""
+
     def commit(self, change: Change) -> None: ...
 
     def expire(self, before_ms: int) -> int:

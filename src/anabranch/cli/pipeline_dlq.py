@@ -1,0 +1,46 @@
+"""`anabranch pipeline replay-dlq`: records that did not fit their table, tried again."""
+
+from typing import Any
+
+import click
+
+from anabranch.cli.client import Broker, broker_options
+from anabranch.cli.common import Command, format_option, show_json
+from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
+from anabranch.cli.pipeline_table import settings_of, shape_options, table_options
+from anabranch.pipeline.retry import RetryCounts, retry_dead_letters
+
+
+@click.command(cls=Command)
+@click.option("--topic", required=True, help="The topic of the pipeline, not that of its dead letters.")
+@table_options()
+@shape_options
+@spark_options
+@broker_options
+@format_option()
+def replay_dlq(
+    topic: str, place: dict[str, Any], shape: dict[str, Any], partition_by: tuple[str, ...],
+    spark_start: SparkStart, broker: Broker, format: str,
+) -> None:  # fmt: skip
+    """Try again what lies in TOPIC.dlq, with the options of the pipeline that rejected it.
+
+    What does not fit this time either goes to the end of TOPIC.dlq; a record that is in the table already is left out.
+    """
+    told = {**place, **shape, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": topic}
+    settings = settings_of(**told)
+    broker.partitions_of(broker.admin(), settings.dlq_topic)
+    consequence = "The table is whole: a batch is one commit, and the next run goes on behind it."
+    with one_job(spark_start, "replay-dlq", unit="parts", consequence=consequence) as session:
+        counts = retry_dead_letters(session, settings)
+    _show(counts, settings.dlq_topic, format)
+
+
+def _show(counts: RetryCounts, letters: str, format: str) -> None:
+    if format == "json":
+        show_json(vars(counts))
+        return
+    click.echo(f"{counts.read} letters read, {counts.written} written, {counts.repeated} repeated.")
+    if counts.dlq:
+        click.echo(
+            f"{counts.dlq} do not fit yet: they are in {letters} again, each with the reason as a header."
+        )
