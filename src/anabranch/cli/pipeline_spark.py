@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from anabranch.cli.common import Failure, Function, pairs_of
+from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +111,8 @@ def _as_sentences(log: Path) -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         raise Failure(f"{in_a_sentence(error).rstrip('.')}. Spark's own log is {log}.") from error
+    except AnabranchError as error:
+        raise Failure(in_a_sentence(error)) from error  # It may quote all that Spark said.
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ own words are found again. Of any other, the first line that says something is k
 import re
 
 _OURS = re.compile(r"anabranch\.errors\.\w+: (.+)")
+_SPARKS = re.compile(r"\[[A-Z][A-Z_.]+\] [^\n]+")
 _PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
 _CAUSED = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 
@@ -17,6 +18,9 @@ def in_a_sentence(error: BaseException) -> str:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1]).strip()
+    classified = _SPARKS.search(text)
+    if classified:
+        return classified.group().partition(" SQLSTATE:")[0].strip()
     raised = _PYTHON.findall(text)
     if raised:
         return f"{raised[-1][0].rpartition('.')[2]}: {raised[-1][1]}"

@@ -22,7 +22,11 @@ Caused by: java.io.FileNotFoundException: /gone
         (IN_A_WORKER, "orders-0 begins at offset 7, not 3."),
         ("Traceback\nValueError: no\n", "ValueError: no"),
         (IN_JAVA, "java.io.FileNotFoundException: /gone"),
-        ("[PATH_NOT_FOUND] Path does not exist.", "[PATH_NOT_FOUND] Path does not exist."),
+        (
+            "calling o1\n: x.SparkException: [PATH_NOT_FOUND] No such path. SQLSTATE: 1\n",
+            "[PATH_NOT_FOUND] No such path.",
+        ),
+        ("nothing known\nbut this", "nothing known"),
     ],
 )
 def test_words_of_the_error_that_began_it_are_found(text, said):

@@ -151,7 +151,9 @@ def test_a_number_with_a_fraction_of_zero_is_whole() -> None:
 
 
 def test_times_are_read_where_the_column_is_one() -> None:
-    parsed = parse(columns(t=TIMESTAMP), [b'{"t": "2026-03-01T12:00:00Z"}', b'{"t": "2026-03-01T13:00:00+01:00"}'])
+    parsed = parse(
+        columns(t=TIMESTAMP), [b'{"t": "2026-03-01T12:00:00Z"}', b'{"t": "2026-03-01T13:00:00+01:00"}']
+    )
     assert parsed.rows["t"].to_pylist() == [NOON, NOON]
     assert "does not fit the column's type, timestamp" in reason(columns(t=TIMESTAMP), b'{"t": "yesterday"}')
     assert "timestamp" in reason(columns(t=TIMESTAMP), b'{"t": "2026-03-01T12:00:00"}')
@@ -197,7 +199,9 @@ scalars = (
 )
 values = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("iflsbto"), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("iflsbto"), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
