@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import PipelineError
+from anabranch.pipeline.client import Client
 from anabranch.pipeline.lake.settings import PipelineSettings, Step
 from anabranch.pipeline.lake.sink import Counts, LakeSink, offsets_option
+from anabranch.pipeline.offsets import EARLIEST_OFFSET
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +103,16 @@ def _starting_offsets(settings: PipelineSettings, sink: LakeSink) -> str:
             settings.topic,
             known,
         )
-    return offsets_option(settings.topic, known)
+    return offsets_option(settings.topic, {**dict.fromkeys(_partitions(settings), EARLIEST_OFFSET), **known})
+
+
+def _partitions(settings: PipelineSettings) -> list[int]:
+    """Some may have come since the table's last commit."""
+    with Client(settings.bootstrap) as client:
+        topic = client.cluster([settings.topic]).topics.get(settings.topic)
+    if topic is None:
+        raise PipelineError(f"There is no topic {settings.topic} at {settings.bootstrap}.")
+    return sorted(topic.leaders)
 
 
 def _trigger(settings: PipelineSettings) -> dict[str, Any]:

@@ -8,7 +8,9 @@ Partition columns are not in the files: Delta takes them from the entry. `day(ti
 """
 
 import json
+import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -19,6 +21,7 @@ from anabranch.errors import TableError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.storage import is_file, listed, read_text
 
 
 def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTable":
@@ -51,6 +54,7 @@ class DeltaTable:
         self._parts = settings.partitions()
         self._identifier = f"anabranch/{settings.topic}/"
         self.data_folder = table_address(settings)
+        self.folders = (self.data_folder,)
         have = table.metadata().partition_columns
         if have != [part.name for part in self._parts]:
             raise TableError(
@@ -137,8 +141,6 @@ class DeltaTable:
 
     def _check_present(self, change: Change) -> None:
         """Delta would take the entry of a file that a sweep has removed since it was written."""
-        from anabranch.pipeline.lake.storage import is_file
-
         for file in change.add:
             if not is_file(file.path):
                 raise TableError(f"{file.path} is gone before it was committed: was it swept as an orphan?")
@@ -160,13 +162,31 @@ class DeltaTable:
         return [Transaction(self._identifier + name, version) for name, version in versions.items()]
 
     def expire(self, before_ms: int) -> int:
-        """Delta's log forgets by the table's own retention; what can be done is to let it do so now."""
+        """Removes files that were taken out of the table before, and lets its log forget by its own retention."""
+        hours = math.ceil(max(0, time.time_ns() // 1_000_000 - before_ms) / 3_600_000)
+        removed = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
         self._table.create_checkpoint()
         self._table.cleanup_metadata()
-        return 0
+        return len(removed)
 
     def referenced(self) -> set[str]:
-        raise NotImplementedError
+        """Live files, and all that the log still speaks of: a reader of an older version may want them."""
+        paths = {file.path for file in self.files()}
+        for found in listed(f"{self.data_folder}/_delta_log"):
+            if found.path.endswith(".checkpoint.parquet"):
+                paths.add(found.path)
+            elif found.path.endswith(".json"):
+                paths |= {f"{self.data_folder}/{unquote(path)}" for path in _mentioned(read_text(found.path))}
+        return paths
+
+
+def _mentioned(log_entry: str | None) -> Iterator[str]:
+    """The files that one entry of the log adds or removes."""
+    for line in (log_entry or "").splitlines():
+        action = json.loads(line)
+        for kind in ("add", "remove"):
+            if kind in action:
+                yield action[kind]["path"]
 
 
 def _is_news(name: str, known: pa.Schema, wanted: pa.Schema) -> bool:

@@ -97,6 +97,13 @@ class IcebergTable:
         self._table = table
         self._property = STATE_PROPERTY + settings.topic
         self.data_folder = f"{table.location()}/data"
+        self.folders = (self.data_folder, f"{table.location()}/metadata")
+        have = [part.name for part in table.spec().fields]
+        if have != [part.name for part in settings.partitions()]:
+            raise TableError(
+                f"The table {settings.table} is partitioned by {', '.join(have) or 'nothing'}: "
+                "partition_by must say so."
+            )
 
     def refresh(self) -> None:
         self._table.refresh()

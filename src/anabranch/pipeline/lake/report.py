@@ -2,13 +2,17 @@
 
 import base64
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from anabranch.pipeline.lake.change import DataFile
 from anabranch.pipeline.lake.infer import merged_fields
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 SPARK_SCHEMA = "kind string, path string, rows long, bytes long, detail string"
 NAMES = ("kind", "path", "rows", "bytes", "detail")
@@ -41,6 +45,16 @@ def as_batch(lines: Sequence[Line]) -> pa.RecordBatch:
     columns = zip(*lines, strict=True)
     arrays = [pa.array(column, part.type) for column, part in zip(columns, ARROW_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ARROW_SCHEMA)
+
+
+def collect(
+    frame: "DataFrame", task: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+) -> "Report":
+    """Run this task over the frame and take together what its parts report."""
+    collected = Report()
+    rows = frame.mapInArrow(task, SPARK_SCHEMA).collect()
+    collected.take(tuple(row[name] for name in NAMES) for row in rows)
+    return collected
 
 
 @dataclass

@@ -137,11 +137,12 @@ class LakeSink:
 
     def _write_once(self, frame: "DataFrame", batch: int) -> "Report":
         from anabranch.pipeline.lake.files import WriteTask
+        from anabranch.pipeline.lake.report import collect
 
         key = self._upsert_key()
         settings = self._settings
         task = WriteTask(self._plan(batch), settings.schema, tuple(map(tuple, self._required)), key)
-        return self._run(self._placed(frame), task)
+        return collect(self._placed(frame), task)
 
     def _placed(self, frame: "DataFrame") -> "DataFrame":
         """For an upsert all records of a key come together: by the record's key, or, if it goes by columns that are
@@ -188,15 +189,15 @@ class LakeSink:
 
     def _rewrite_touched(self, report: "Report", batch: int) -> "Report":
         """For an upsert: the table's files without the keys that this batch touches."""
+        from anabranch.pipeline.lake.report import collect
         from anabranch.pipeline.lake.upsert import RewriteTask
 
         assert self._table is not None
         files = self._table.files() if report.keys else []
         if files:
             paths = tuple(file.path for file in report.keys)
-            rewritten = self._run(
-                self._spread(files), RewriteTask(self._plan(batch), self._upsert_key(), paths)
-            )
+            task = RewriteTask(self._plan(batch), self._upsert_key(), paths)
+            rewritten = collect(self._spread(files), task)
             report.removed, report.rewritten = rewritten.removed, rewritten.added
         return report
 
@@ -205,23 +206,16 @@ class LakeSink:
         tasks = max(1, min(len(rows), self._spark.sparkContext.defaultParallelism * 2))
         return self._spark.createDataFrame(rows, "file string").repartition(tasks)
 
-    def _run(self, frame: "DataFrame", task: Any) -> "Report":
-        from anabranch.pipeline.lake.report import NAMES, SPARK_SCHEMA, Report
-
-        report = Report()
-        rows = frame.mapInArrow(task, SPARK_SCHEMA).collect()
-        report.take(tuple(row[name] for name in NAMES) for row in rows)
-        return report
-
     def _send_rejected(self, report: "Report") -> int:
         from anabranch.pipeline.lake.dlq import SendTask, client_settings, make_topic
+        from anabranch.pipeline.lake.report import collect
 
         if not report.rejected:
             return 0
         client = client_settings(self._settings.bootstrap, self._settings.options)
         make_topic(client, self._settings.dlq_topic)
         frame = self._spark.createDataFrame([(file.path,) for file in report.rejected], "path string")
-        sent = self._run(frame, SendTask(client, self._settings.dlq_topic)).read
+        sent = collect(frame, SendTask(client, self._settings.dlq_topic)).read
         self._on_step("rejected")
         return sent
 

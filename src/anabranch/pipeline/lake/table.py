@@ -19,6 +19,8 @@ class Table(Protocol):
 
     data_folder: str
     """Address of the folder that data files go to."""
+    folders: tuple[str, ...]
+    """Where files of the table can be, its orphans among them."""
 
     def refresh(self) -> None: ...
 
