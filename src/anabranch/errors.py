@@ -63,6 +63,10 @@ class FencedLogError(StorageError):
     """A sync failed, so what the disk holds is unknown: no write is accepted until a restart has verified it."""
 
 
+class OfferRefusedError(AnabranchError):
+    """Compacted segments that somebody offered and that are not what the log's own cleaner would make of it."""
+
+
 class DataFolderInUseError(AnabranchError):
     """Another process holds the lock of the data folder."""
 

@@ -5,7 +5,8 @@ checkpoints   every few seconds, or when much was written: indexes, producer sna
 timeouts      every second: answer producers whose disk keeps them waiting for too long
 flush         under flush=interval: sync what was written
 retention     drop segments that are too old or too many; roll those that are due; forget silent producers
-cleaning      compact what is worth compacting, one log at a time, in a worker
+cleaning      compact what is worth compacting, one log at a time, in a worker; before that, and also where the
+              cleaner is off, take in what jobs have compacted
 scrubbing     re-read sealed segments at a bounded rate, and report what has rotted
 
 A disk that refuses one of these is logged and tried again at the next turn: nothing here is needed for safety,
@@ -80,6 +81,8 @@ class Housekeeping:
         self._every(settings.log_retention_check_interval_ms / 1000, self.retain)
         if settings.log_cleaner_enable:
             self._every(settings.log_cleaner_backoff_ms / 1000, self.cleaning.clean_all)
+        else:
+            self._every(settings.log_cleaner_backoff_ms / 1000, self.cleaning.offers.take_all)
         if settings.scrub_bytes_per_second:
             self._every(SCRUB_SECONDS, self.scrubbing.scrub)
 

@@ -1,24 +1,17 @@
 """Small state files, replaced atomically: a crash leaves the old one or the new one, never half of each.
 
-    anabranch 1 <crc-32 of the rest, 8 hex digits>\\n
-    JSON
-
 Written aside, synced, renamed, folder synced. A file that is torn, garbled or of another version reads as
-missing, with the reason why; the caller decides what that means and says so. On top of it, the three lists a
-node keeps for all of its partitions at once: where recovery may begin, where each log starts, how far each
-log has been cleaned.
+missing, with the reason why (`record.state_file` has the format); the caller decides what that means and says
+so. On top of it, the three lists a node keeps for all of its partitions at once: where recovery may begin,
+where each log starts, how far each log has been cleaned.
 """
 
-import json
-import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from anabranch.log.files import Files, folder_of
+from anabranch.record.state_file import dump_state, load_state
 from anabranch.values import Offset
-
-VERSION = 1
-_MAGIC = b"anabranch"
 
 
 class Checkpoint(NamedTuple):
@@ -61,9 +54,8 @@ class RecoveryMark(NamedTuple):
 
 def write_checkpoint(files: Files, path: str, value: Any) -> None:
     """Replace the file with `value` (anything JSON can carry), durably."""
-    body = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
     aside = f"{path}.tmp"
-    files.write(aside, _header(body) + body, sync=True)
+    files.write(aside, dump_state(value), sync=True)
     files.rename(aside, path)
     files.sync_folder(folder_of(path))
 
@@ -75,19 +67,7 @@ def read_checkpoint(files: Files, path: str) -> Checkpoint:
         return Checkpoint(None, "there is no such file")
     except OSError as error:
         return Checkpoint(None, f"it cannot be read: {error.strerror or error}")
-    header, _, body = data.partition(b"\n")
-    words = header.split(b" ")
-    if len(words) != 3 or words[0] != _MAGIC:
-        return Checkpoint(None, "it does not begin like a state file of anabranch")
-    if words[1] != str(VERSION).encode():
-        return Checkpoint(None, f"it is of version {words[1].decode('ascii', 'replace')}, this is {VERSION}")
-    if header + b"\n" != _header(body):
-        return Checkpoint(None, "its checksum does not hold")
-    return Checkpoint(json.loads(body), None)
-
-
-def _header(body: bytes) -> bytes:
-    return b"%s %d %08x\n" % (_MAGIC, VERSION, zlib.crc32(body))
+    return Checkpoint(*load_state(data))
 
 
 def write_recovery_points(

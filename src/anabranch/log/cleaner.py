@@ -7,10 +7,7 @@ memory reaches; `rewrite` (worker), for each group of neighbours that fit into o
 that refused has left of an earlier one. `clean_now` does all of it in one thread. The active segment is never
 touched, and what a crash leaves behind at any step is resolved at the next open (`swap.py`).
 A run that is repeated does no harm, so the offset up to which a log is clean (`cleaner-offsets`) may be
-written whenever it suits.
-
-Transactional batches stay as they are and replace nothing: which of them were committed is not known here,
-and a record of an aborted transaction must not push out the last committed value of its key.
+written whenever it suits. What a run decides is in `record.compaction_run`, which the job on Spark shares.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,16 +17,14 @@ from anabranch.errors import StorageError, WorkStoppedError
 from anabranch.log import names
 from anabranch.log.files import Bytes, File, Files, write_fully
 from anabranch.log.log import Log
-from anabranch.log.offset_map import OffsetMap
 from anabranch.log.scan import NO_TIMESTAMP, UNSUMMED_BYTES, Batch, whole_batches
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import Rewritten, commit_clean
 from anabranch.log.tail import Tail
-from anabranch.record.batch import BatchHeader, read_header
-from anabranch.record.compaction import Keep, compacted, keep_latest
-from anabranch.record.index_format import RELATIVE_OFFSET_MAX
-from anabranch.record.records import records_of
+from anabranch.record.batch import read_header
+from anabranch.record.compaction_run import CompactionRun, grouped, map_latest
+from anabranch.record.offset_map import OffsetMap
 from anabranch.values import Offset
 
 WRITE_BYTES = 2**20
@@ -73,6 +68,18 @@ class KeysMapped:
     groups: Sequence[Sequence[Segment]]
     last_offsets: Mapping[int, int]
 
+    @property
+    def run(self) -> CompactionRun:
+        config = self.plan.config
+        return CompactionRun(
+            self.latest,
+            self.upto,
+            self.last_offsets,
+            self.plan.now_ms,
+            config.delete_retention_ms,
+            config.batch_bytes_max,
+        )
+
 
 def plan(
     log: Log, first_dirty: Offset, now_ms: int, stopped: Callable[[], bool] = lambda: False
@@ -106,40 +113,26 @@ def most_urgent(plans: Sequence[CleanPlan]) -> CleanPlan | None:
 
 
 def map_keys(
-    plan: CleanPlan, keys_max: int = KEYS_MAX, last_offsets: Mapping[int, int] | None = None
+    plan: CleanPlan,
+    keys_max: int = KEYS_MAX,
+    last_offsets: Mapping[int, int] | None = None,
+    upto: Offset | None = None,
 ) -> KeysMapped:
     """Any thread. Raises CorruptDataError: a log with a bad batch is not rewritten.
 
     `last_offsets` is the last offset of each producer that must still be recognised; without it, the last one
-    of each in these segments.
+    of each in these segments. Keys from `upto` on are not looked at.
     """
     latest = OffsetMap(keys_max)
-    upto = plan.segments[-1].published_offset
     dirty = [segment for segment in plan.segments if segment.published_offset > plan.first_dirty]
-    for batch in _batches(plan, dirty):
-        header = read_header(batch)
-        if header.last_offset < plan.first_dirty:
-            continue
-        if (
-            not latest.has_room_for(header.record_count)
-            and header.base_offset > plan.first_dirty
-            and len(latest)
-        ):
-            upto = header.base_offset
-            break
-        _map_batch(latest, header, batch, plan.config.batch_bytes_max)
-    reached = [segment for segment in plan.segments if segment.base_offset < upto]
+    end = plan.segments[-1].published_offset if upto is None else upto
+    bytes_max = plan.config.batch_bytes_max
+    reached_offset = map_latest(batches_of(plan, dirty), latest, plan.first_dirty, end, bytes_max)
+    reached = [segment for segment in plan.segments if segment.base_offset < reached_offset]
     if last_offsets is None:
         last_offsets = _last_offsets(plan.segments)
-    return KeysMapped(plan, latest, upto, grouped(reached, plan.config), last_offsets)
-
-
-def _map_batch(latest: OffsetMap, header: BatchHeader, batch: memoryview, bytes_max: int) -> None:
-    if header.is_control or header.is_transactional:
-        return
-    for record in records_of(batch, bytes_max):
-        if record.key is not None:
-            latest.put(record.key, record.offset)
+    groups = grouped(reached, plan.config.segment_bytes)
+    return KeysMapped(plan, latest, reached_offset, groups, last_offsets)
 
 
 def _last_offsets(segments: Sequence[Segment]) -> dict[int, int]:
@@ -151,30 +144,19 @@ def _last_offsets(segments: Sequence[Segment]) -> dict[int, int]:
     return last
 
 
-def grouped(segments: Sequence[Segment], config: LogConfig) -> list[list[Segment]]:
-    """Neighbours that fit into one segment together, even if nothing of them goes."""
-    groups: list[list[Segment]] = []
-    size = 0
-    for segment in segments:
-        fits = (
-            bool(groups)
-            and size + segment.published_bytes <= config.segment_bytes
-            and segment.published_offset - groups[-1][0].base_offset <= RELATIVE_OFFSET_MAX
-        )
-        if not fits:
-            groups.append([])
-            size = 0
-        groups[-1].append(segment)
-        size += segment.published_bytes
-    return groups
-
-
 def rewrite(files: Files, mapped: KeysMapped, group: Sequence[Segment]) -> Rewritten:
     """Any thread. Writes what stays of the group, complete on disk as `.swap` when this returns.
 
     Raises CorruptDataError, and StorageError (a full disk): then nothing has changed but a `.clean` file,
     which the next attempt replaces.
     """
+    return write_aside(files, mapped, group, _kept(mapped, group))
+
+
+def write_aside(
+    files: Files, mapped: KeysMapped, group: Sequence[Segment], batches: Iterator[Bytes]
+) -> Rewritten:
+    """The same for batches that somebody else has thought out."""
     base = group[0].base_offset
     path = f"{names.segment_path(mapped.plan.folder, base, names.LOG)}{names.CLEAN}"
     try:
@@ -182,7 +164,7 @@ def rewrite(files: Files, mapped: KeysMapped, group: Sequence[Segment]) -> Rewri
             files.unlink(path)
         tail = Tail(base, mapped.plan.config.index_interval_bytes)
         file = files.create(path)
-        for written in _chunks(_kept(mapped, group)):
+        for written in _chunks(batches):
             _write(file, tail, written)
         commit_clean(files, mapped.plan.folder, file, tail, group[-1].published_offset)
     except OSError as error:
@@ -191,26 +173,15 @@ def rewrite(files: Files, mapped: KeysMapped, group: Sequence[Segment]) -> Rewri
 
 
 def _kept(mapped: KeysMapped, group: Sequence[Segment]) -> Iterator[Bytes]:
-    config, now_ms = mapped.plan.config, mapped.plan.now_ms
-    keep: Keep = keep_latest(mapped.latest.get, mapped.upto)
-    for batch in _batches(mapped.plan, group):
-        header = read_header(batch)
-        if header.is_transactional or header.base_offset >= mapped.upto:
-            yield batch
-            continue
-        stays = compacted(
-            batch,
-            keep,
-            now_ms=now_ms,
-            delete_retention_ms=config.delete_retention_ms,
-            last_of_producer=mapped.last_offsets.get(header.producer_id) == header.last_offset,
-            bytes_max=config.batch_bytes_max,
-        )
+    run = mapped.run
+    for batch in batches_of(mapped.plan, group):
+        stays = run.stays(batch)
         if stays is not None:
             yield stays
 
 
-def _batches(plan: CleanPlan, segments: Sequence[Segment]) -> Iterator[memoryview]:
+def batches_of(plan: CleanPlan, segments: Sequence[Segment]) -> Iterator[memoryview]:
+    """Every batch of these segments, its CRC checked; WorkStoppedError when the plan says so."""
     for segment in segments:
         for batch in whole_batches(segment.file, segment.published_bytes):
             if plan.stopped():

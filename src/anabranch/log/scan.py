@@ -165,14 +165,16 @@ def last_whole(file: File, position: int, end: int, bytes_max: int) -> int:
     return found
 
 
-def whole_batches(file: File, end: int) -> Iterator[memoryview]:
+def whole_batches(file: File, end: int, batch_bytes_max: int | None = None) -> Iterator[memoryview]:
     """Every batch of a file from its beginning, its CRC checked; CorruptDataError at the first that is not
-    whole."""
+    whole, or larger than `batch_bytes_max`."""
     position = 0
     while position < end:
         data = file.pread(min(CHUNK_BYTES, end - position), position)
-        if len(data) >= HEADER_BYTES and read_header(data).size_bytes > len(data):
-            data = file.pread(min(read_header(data).size_bytes, end - position), position)
+        if len(data) >= HEADER_BYTES and (size := read_header(data).size_bytes) > len(data):
+            if batch_bytes_max is not None and size > max(CHUNK_BYTES, batch_bytes_max):
+                raise CorruptDataError(f"{file.path} has a batch of {size} bytes at position {position}.")
+            data = file.pread(min(size, end - position), position)
         spans = _crc_spans(memoryview(data))
         yield from spans
         walked = sum(map(len, spans))

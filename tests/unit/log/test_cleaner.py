@@ -8,12 +8,13 @@ import pytest
 from log_helpers import FOLDER, NOW_MS, offsets_of, read_all
 
 from anabranch.errors import CorruptDataError, StorageError
-from anabranch.log.cleaner import CleanPlan, clean_now, grouped, map_keys, most_urgent, plan, rewrite
+from anabranch.log.cleaner import CleanPlan, clean_now, map_keys, most_urgent, plan, rewrite
 from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder, control_batch
+from anabranch.record.compaction_run import grouped
 from anabranch.record.records import records_of
 from anabranch.testing.fake_disk import FakeDisk, Operation, PowerLoss
 from anabranch.values import Offset
@@ -59,7 +60,7 @@ def small_segments(disk: FakeDisk, rng: Random) -> Log:
     log = open_compacted(disk, config=replace(CONFIG, segment_bytes=200))
     fill_table(log, rng, 16)
     log.config = CONFIG
-    assert max(map(len, grouped(log.segments[:-1], CONFIG))) >= 3
+    assert max(map(len, grouped(log.segments[:-1], CONFIG.segment_bytes))) >= 3
     return log
 
 

@@ -1,11 +1,13 @@
 """The latest offset of every key, for one run of the cleaner, in bounded memory.
 
-Keys are held as 16-byte digests, so that an entry costs the same whatever the key is (about 200 bytes). Two
-keys with one digest would be taken for one: with 128 bits that is less likely than an undetected error of the
-machine.
+Keys are held as 16-byte digests, so that an entry costs the same whatever the key is. Two keys with one digest
+would be taken for one: with 128 bits that is less likely than an undetected error of the machine.
 """
 
 from hashlib import blake2b
+
+BYTES_PER_KEY = 112
+"""What one key takes: a digest, a number and their places in a dict."""
 
 
 class OffsetMap:
