@@ -1,4 +1,5 @@
-"""Clients and tools from elsewhere: Debian packages on PATH, jars through Maven, modules through Go.
+"""Clients and tools from elsewhere: Debian packages on PATH, jars through Maven, packages through pip, modules
+through Go.
 
 Downloads are retried and cached outside the tree (`${XDG_CACHE_HOME:-~/.cache}/anabranch-interop`), behind a
 file lock, so that test processes side by side fetch once. What cannot be had raises `Unavailable` with the
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,11 +33,13 @@ PAUSE_S = 3.0
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>anabranch</groupId><artifactId>interop</artifactId><version>1</version>
-  <dependencies><dependency>
-    <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
-  </dependency></dependencies>
+  <dependencies>{dependencies}</dependencies>
 </project>
 """
+DEPENDENCY = """<dependency>
+    <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{alone}
+  </dependency>"""
+ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
 
 
 class Unavailable(Exception):
@@ -72,13 +76,38 @@ def kafka_jars(artifact: str) -> str:
     folder = cache_folder() / "maven" / f"{artifact}-{KAFKA_VERSION}"
     with _once(folder) as missing:
         if missing:
-            _maven(folder, POM.format(group="org.apache.kafka", artifact=artifact, version=KAFKA_VERSION))
+            _maven(folder, [f"org.apache.kafka:{artifact}:{KAFKA_VERSION}"])
     return f"{folder / 'jars'}/*"
 
 
-def _maven(folder: Path, pom: str) -> None:
+def jars_alone(name: str, artifacts: Sequence[str]) -> list[Path]:
+    """Exactly these artifacts (group:artifact:version), without what they say they need.
+
+    For a set that runs inside a program which has the rest. It also keeps Maven from asking the further
+    repositories that some of them name.
+    """
+    folder = cache_folder() / "maven" / name
+    with _once(folder) as missing:
+        if missing:
+            _maven(folder, artifacts, ALONE)
+    return sorted((folder / "jars").glob("*.jar"))
+
+
+def python_environment(name: str, requirements: Sequence[str]) -> Path:
+    """The Python of an environment of its own with these packages."""
+    folder = cache_folder() / "python" / name
+    with _once(folder) as missing:
+        if missing:
+            venv.create(folder / "venv", with_pip=True)
+            pip = [str(folder / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+            _download([*pip, *requirements], folder, f"{name} through pip")
+    return folder / "venv" / "bin" / "python"
+
+
+def _maven(folder: Path, artifacts: Sequence[str], alone: str = "") -> None:
     maven = program("mvn", "maven")
-    (folder / "pom.xml").write_text(pom)
+    dependencies = [DEPENDENCY.format(*artifact.split(":"), alone=alone) for artifact in artifacts]
+    (folder / "pom.xml").write_text(POM.format(dependencies="".join(dependencies)))
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"]
     _download([maven, "--quiet", "--batch-mode", *goal], folder, "jars through Maven")
 
