@@ -5,6 +5,7 @@ took part.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -40,9 +41,15 @@ def run(node: NodeProcess, topic: str, tmp_path: Path) -> dict[str, object]:
         "--warehouse", str(tmp_path / "warehouse"), "--table", "lake.numbers",
         "--checkpoint", str(tmp_path / "checkpoint"), "--master", MASTER,
         "--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={tmp_path / 'events'}",
+        # Else the first to come could take all the work before the second is there.
+        "--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0",
+        "--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=120s",
         "--conf", "spark.eventLog.rolling.enabled=false", "--conf", "spark.eventLog.compress=false",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    environment = {**os.environ, "SPARK_HOME": str(spark_home(tmp_path)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
     assert done.returncode == 0, done.stderr
     counts: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return counts
@@ -52,6 +59,17 @@ def test_two_executors_fill_one_table(run: dict[str, object], tmp_path: Path) ->
     assert (run["read"], run["written"], run["dlq"]) == (RECORDS, RECORDS, 0)
     assert numbers_in_table(tmp_path / "warehouse") == Counter(range(RECORDS))
     assert tasks_by_executor(tmp_path / "events").keys() == {"0", "1"}
+
+
+def spark_home(folder: Path) -> Path:
+    """Spark's own folder by way of links, since its workers keep the executors' logs in it."""
+    import pyspark
+
+    home = folder / "spark"
+    home.mkdir()
+    for name in ("bin", "jars", "python"):
+        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    return home
 
 
 def numbers_in_table(warehouse: Path) -> Counter[int]:
