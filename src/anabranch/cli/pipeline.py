@@ -15,7 +15,9 @@ COMMANDS = {
     "replay-dlq": "anabranch.cli.pipeline_dlq:replay_dlq",
     "load": "anabranch.cli.pipeline_load:load",
     "replay": "anabranch.cli.pipeline_replay:replay",
+    "compact": "anabranch.cli.pipeline_compact:compact",
     "audit": "anabranch.cli.pipeline_audit:audit",
+    "maintain": "anabranch.cli.pipeline_maintain:maintain",
 }
 
 

@@ -53,6 +53,17 @@ WRONG = [
     (("load", "x.csv", "--topic", "demo", "--partitions", "0"), "partitions"),
     (("replay", "--topic", "a", "--to-topic", "a"), "is the topic itself"),
     (("replay", "--topic", "a", "--to-topic", "b", "--until", "soon"), "no place to begin"),
+    (("replay", "--to-topic", "b"), "either --topic, or --table"),
+    (("replay", "--to-topic", "b", *TABLE), "either --topic, or --table"),
+    (("replay", "--topic", "a", "--to-topic", "b", "--key", "id"), "are for tables"),
+    (("replay", "--table", "t", "--to-topic", "b"), "Missing option '--warehouse'"),
+    (("backfill", *TABLE, "--until", "soon"), "no place to begin"),
+    (("backfill", *TABLE, "--tasks", "0"), "tasks"),
+    (("replay-dlq", *TABLE, "--key", "id"), "upsert"),
+    (("status", "--topic", "demo", "--table", "t"), "Missing option '--warehouse'"),
+    (("maintain", "--warehouse", "w", "--table", "t", "--expire", "week"), "is no duration"),
+    (("maintain", "--warehouse", "w", "--table", "../t"), "no name for a table"),
+    (("compact", "--topic", "a", "--wait", "2"), "is no duration"),
     (("audit", ".", "--master", "local[x]"), "none Spark knows"),
 ]
 
@@ -96,6 +107,10 @@ def test_missing_extra_is_one_sentence_and_the_next_step(tmp_path):
         ("run", *TABLE),
         ("load", __file__, "--input", "csv", "--topic", "demo"),
         ("replay", "--topic", "a", "--to-topic", "b"),
+        ("backfill", *TABLE),
+        ("replay-dlq", *TABLE),
+        ("status", *TABLE),
+        ("compact", "--topic", "a"),
     ],
     ids=lambda command: command[0],
 )
