@@ -25,7 +25,7 @@ from support.lake_tables import read_rows
 from support.node_process import NodeProcess
 from support.topics import make_topic, send
 
-PARTITIONS, RECORDS, PER_BATCH = 2, 6000, 1000
+PARTITIONS, RECORDS, PER_BATCH = 2, 4000, 1000
 RUN_S_MAX = 300
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
@@ -146,7 +146,7 @@ class DeltaTable:
                 raise TableError(f"{file.path} is gone before it was committed: was it swept as an orphan?")
 
     def _entry(self, file: DataFile) -> str:
-        return quote(file.path.removeprefix(self.data_folder + "/"), safe="/=")
+        return file.path.removeprefix(self.data_folder + "/")
 
     def _values(self, file: DataFile) -> dict[str, str | None]:
         return {part.name: value for part, value in zip(self._parts, file.partition, strict=True)}

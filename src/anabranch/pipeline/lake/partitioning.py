@@ -1,7 +1,7 @@
 """Rows sorted out by what a table is partitioned by: a column, or an hour, day or month of a time column."""
 
+import re
 from collections.abc import Iterator, Sequence
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,6 +11,10 @@ from anabranch.pipeline.lake.arrow_types import type_name
 from anabranch.pipeline.lake.settings import PartitionField
 
 FORMATS = {"hour": "%Y-%m-%d-%H", "day": "%Y-%m-%d", "month": "%Y-%m"}
+
+NO_VALUE = "null"
+NAME_MAX = 64
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_.-]")
 
 Values = tuple[str | None, ...]
 """One text (or null) per partition field."""
@@ -63,10 +67,14 @@ def _text(column: pa.ChunkedArray, unit: str | None) -> pa.ChunkedArray:
 
 
 def folder_of(parts: Sequence[PartitionField], values: Values) -> str:
-    """`day=2013-01-01/carrier=UA/`, or nothing."""
+    """`carrier=UA/time_day=2013-01-01/`, or nothing.
+
+    For people: the values that count are in the table's metadata. So signs that formats would escape, each in its own
+    way, are replaced, and two values may share a folder.
+    """
     named = zip(parts, values, strict=True)
-    return "".join(f"{quote(part.name, safe='')}={_quoted(value)}/" for part, value in named)
+    return "".join(f"{_plain(part.name)}={_plain(value or NO_VALUE)}/" for part, value in named)
 
 
-def _quoted(value: str | None) -> str:
-    return "__HIVE_DEFAULT_PARTITION__" if value is None else quote(value, safe="")
+def _plain(text: str) -> str:
+    return _UNUSUAL.sub("_", text)[:NAME_MAX]

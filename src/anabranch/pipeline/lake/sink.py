@@ -87,6 +87,12 @@ class LakeSink:
     def _columns(self) -> "pa.Schema":
         return self._given if self._table is None else self._table.schema()
 
+    @property
+    def table(self) -> "Table":
+        if self._table is None:
+            raise TableError(f"The table {self._settings.table} is made when its first records come.")
+        return self._table
+
     def starting_offsets(self) -> dict[int, int] | None:
         """Where a pipeline without a checkpoint goes on, if the table knows."""
         before = self.identity.predecessor

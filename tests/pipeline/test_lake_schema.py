@@ -1,0 +1,133 @@
+"""Records whose shape changes, and records that have none: columns are added, what does not fit goes to the topic's
+dead letters, and the counts add up."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pytest
+
+from anabranch.errors import OptionError, TableError
+from anabranch.pipeline.lake.sink import LakeSink
+from support.lake_tables import frame, json_records, read_rows, settings
+from support.node_process import NodeProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMATS = ("iceberg", "delta", "parquet")
+
+
+def _dead_letters(bootstrap: str, topic: str, count: int) -> list[confluent_kafka.Message]:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "letters", "auto.offset.reset": "earliest"}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    found: list[confluent_kafka.Message] = []
+    while len(found) < count:
+        messages = consumer.consume(count - len(found), 20)
+        assert messages, f"only {len(found)} of {count} are in {topic}"
+        found += messages
+    consumer.close()
+    return sorted(found, key=lambda message: dict(message.headers())["anabranch.dlq.offset"])
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_column_that_appears_in_mid_stream_is_added(spark: "SparkSession", tmp_path: Path, to: str) -> None:
+    given = settings(tmp_path, to=to)
+    sink = LakeSink(spark, given)
+    sink.write(frame(spark, json_records([{"a": 1, "o": {"x": 1}}])), 0)
+    sink.write(frame(spark, json_records([{"a": 2, "b": "new", "o": {"y": [1.5]}}]), start=1), 1)
+    rows = read_rows(given)
+    assert rows["a"].to_pylist() == [1, 2]
+    assert rows["b"].to_pylist() == [None, "new"]
+    assert rows["o"].to_pylist()[1] == {"x": None, "y": [1.5]}
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_what_does_not_fit_goes_to_the_dead_letters_as_it_was(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str, to: str
+) -> None:
+    given = settings(tmp_path, to=to, bootstrap=node.bootstrap, topic=unique)
+    records = [(b"k0", b'{"a": 1}'), (b"k1", b"no json"), (None, b'{"a": "text"}'), (b"k3", b'{"a": 4}')]
+    counts = LakeSink(spark, given).write(frame(spark, records, slices=1), 0)
+    assert (counts.read, counts.written, counts.dlq) == (4, 2, 2)
+    assert read_rows(given)["a"].to_pylist() == [1, 4]
+    letters = _dead_letters(node.bootstrap, f"{unique}.dlq", 2)
+    assert [(letter.key(), letter.value()) for letter in letters] == records[1:3]
+    headers: dict[str, Any] = dict(letters[0].headers())
+    assert headers.pop("anabranch.dlq.reason").startswith(b"the value is not JSON")
+    assert headers == {
+        "trace": b"\x01",
+        "anabranch.dlq.topic": b"t",
+        "anabranch.dlq.partition": b"0",
+        "anabranch.dlq.offset": b"1",
+    }
+
+
+def test_tasks_that_disagree_about_a_new_column_lose_nothing(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str
+) -> None:
+    given = settings(tmp_path, bootstrap=node.bootstrap, topic=unique)
+    values = [{"a": "x", "n": number} if number % 2 else {"a": 1} for number in range(10)]
+    counts = LakeSink(spark, given).write(frame(spark, json_records(values), slices=4), 0)
+    assert counts.read == 10
+    assert counts.written == read_rows(given).num_rows == 5
+    assert counts.dlq == 5
+
+
+def test_a_json_schema_gives_columns_and_refuses_the_rest(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"at": {"type": "string", "format": "date-time"}, "n": {"type": "number"}},
+        "required": ["at"],
+    }
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    given = settings(
+        tmp_path,
+        bootstrap=node.bootstrap,
+        topic=unique,
+        schema=str(tmp_path / "schema.json"),
+        partition_by=("day(at)",),
+    )
+    values = [{"at": "2026-03-01T23:00:00-02:00", "n": 1}, {"n": 2}, {"at": "2026-03-01T00:00:00Z", "z": 3}]
+    counts = LakeSink(spark, given).write(frame(spark, json_records(values)), 0)
+    assert (counts.written, counts.dlq) == (1, 2)
+    row = read_rows(given).to_pylist()[0]
+    assert (row["at"].isoformat(), row["n"]) == ("2026-03-02T01:00:00+00:00", 1.0)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_rows_are_partitioned_by_column_and_by_day(spark: "SparkSession", tmp_path: Path, to: str) -> None:
+    given = settings(tmp_path, to=to, partition_by=("carrier", "day(_timestamp)"))
+    values = [
+        {"carrier": carrier, "n": number} for number, carrier in enumerate(["UA", "AA", None, "UA", "a/b c"])
+    ]
+    sink = LakeSink(spark, given)
+    sink.write(frame(spark, json_records(values), slices=1), 0)
+    sink.write(frame(spark, json_records([{"carrier": "UA", "n": 5}]), start=5), 1)
+    rows = read_rows(given)
+    assert rows["carrier"].to_pylist() == ["UA", "AA", None, "UA", "a/b c", "UA"]
+    assert rows["n"].to_pylist() == [0, 1, 2, 3, 4, 5]
+    folders = {path.parent.name for path in tmp_path.rglob("*.parquet")}
+    assert folders == {"_timestamp_day=2026-03-01"}
+    assert len({path.parent for path in tmp_path.rglob("*.parquet")}) == 4
+
+
+def test_a_table_cannot_be_partitioned_by_a_column_it_lacks(spark: "SparkSession", tmp_path: Path) -> None:
+    sink = LakeSink(spark, settings(tmp_path, partition_by=("carier",)))
+    with pytest.raises(
+        TableError, match="no such column among _key, _partition, _offset, _timestamp, carrier"
+    ):
+        sink.write(frame(spark, json_records([{"carrier": "UA"}])), 0)
+
+
+def test_a_schema_file_that_asks_for_more_than_a_table_can_keep_is_refused(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    (tmp_path / "schema.json").write_text('{"type": "object", "properties": {"a": {"oneOf": []}}}')
+    with pytest.raises(OptionError, match=r"a in .*schema\.json uses 'oneOf'"):
+        LakeSink(spark, settings(tmp_path, schema=str(tmp_path / "schema.json")))
