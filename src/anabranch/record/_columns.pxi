@@ -93,11 +93,17 @@ cdef class ColumnDecoder:
     cdef Memory header_bits, header_ends, header_key_ends, header_keys
     cdef Memory header_value_bits, header_value_ends, header_values
 
-    def __init__(self, names, int64_t start, int64_t end, bint verify, bint transactional, Py_ssize_t chunk_bytes):
+    def __init__(
+        self, names, int64_t start, int64_t end, bint verify, bint transactional,
+        Py_ssize_t chunk_bytes, Py_ssize_t data_bytes,
+    ):
         self.wanted = ("key" in names) * _KEY | ("value" in names) * _VALUE | ("headers" in names) * _HEADERS
         self.start, self.end = start, end
         self.verify, self.transactional = verify, transactional
         self.chunk_bytes = chunk_bytes
+        # A guess at the first chunk: memory that is not written costs nothing, to move what is written does.
+        self.now.values = min(data_bytes, chunk_bytes)
+        self.now.keys, self.now.rows = self.now.values // 8, self.now.values // 64
         self._begin()
 
     cdef _begin(self):

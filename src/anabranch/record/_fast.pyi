@@ -17,7 +17,14 @@ def keep_freed_memory(bytes_max: int) -> bool: ...
 class ColumnDecoder:
     size_bytes: int
     def __init__(
-        self, names: Sequence[str], start: int, end: int, verify: bool, transactional: bool, chunk_bytes: int
+        self,
+        names: Sequence[str],
+        start: int,
+        end: int,
+        verify: bool,
+        transactional: bool,
+        chunk_bytes: int,
+        data_bytes: int,
     ) -> None: ...
     def fill(self, view: ByteBuffer, position: int) -> int: ...
     def add(self, header: BatchHeader, section: ByteBuffer) -> bool: ...

@@ -4,7 +4,9 @@ Nothing is believed: what `records_of` refuses is refused here with the same err
 Rows before it are handed out first. Two forms do the same, the compiled one (`_columns.pxi`) where it is built, else
 numpy; `columns_schema.py` says what becomes of a record. Memory: an Arrow batch holds about `CHUNK_BYTES` of unpacked
 records, or one record batch if that has more; `bytes_max` bounds what a compressed one may unpack to. A row without
-key, value and headers takes 7 bytes in a batch and up to 50 in columns.
+key, value and headers takes 7 bytes in a batch and up to 50 in columns. A process that does little else should let
+glibc keep what it frees (`_fast.keep_freed_memory`): to take chunks anew from the system, page by page, was a third of
+the time at 1 KB a record.
 
 Nobody imports this module at start-up: it needs pyarrow and numpy, which come with `pip install anabranch[spark]`.
 """
@@ -72,17 +74,22 @@ def columns(
     """
     schema = schema_of(fields)
     start, end = min(max(start, 0), OFFSET_MAX), min(max(end, 0), OFFSET_MAX)
+    view = memoryview(data).cast("B")
     judge = Judge(start, end, verify, aborted, bytes_max)
-    decoder = _decoder(schema, start, end, verify, not aborted)
-    return _rows(memoryview(data).cast("B"), judge, decoder)
-
-
-def _decoder(schema: pa.Schema, start: int, end: int, verify: bool, transactional: bool) -> Decoder:
     if not COMPILED:
-        return NumpyDecoder(schema, start, end)
+        return _rows(view, judge, NumpyDecoder(schema, start, end))
     from anabranch.record.columns_compiled import CompiledDecoder
 
-    return CompiledDecoder(schema, start, end, verify, transactional, CHUNK_BYTES)
+    decoder = CompiledDecoder(
+        schema,
+        start,
+        end,
+        verify=verify,
+        transactional=not aborted,
+        chunk_bytes=CHUNK_BYTES,
+        data_bytes=len(view),
+    )
+    return _rows(view, judge, decoder)
 
 
 def _rows(view: memoryview, judge: Judge, decoder: Decoder) -> Iterator[pa.RecordBatch]:

@@ -15,10 +15,21 @@ class CompiledDecoder:
     """Decodes each batch when it is given; see `_columns.pxi`."""
 
     def __init__(
-        self, schema: pa.Schema, start: int, end: int, verify: bool, transactional: bool, chunk_bytes: int
+        self,
+        schema: pa.Schema,
+        start: int,
+        end: int,
+        *,
+        verify: bool,
+        transactional: bool,
+        chunk_bytes: int,
+        data_bytes: int,
     ) -> None:
+        """`transactional` batches need no judgement if no transaction was aborted; `data_bytes` are to be read."""
         self._schema = schema
-        self._decoder = ColumnDecoder(schema.names, start, end, verify, transactional, chunk_bytes)
+        self._decoder = ColumnDecoder(
+            schema.names, start, end, verify, transactional, chunk_bytes, data_bytes
+        )
         self.fill = self._decoder.fill
 
     @property
