@@ -54,7 +54,7 @@ class DeltaTable:
         self._parts = settings.partitions()
         self._identifier = f"anabranch/{settings.topic}/"
         self.data_folder = table_address(settings)
-        self.folders = (self.data_folder,)
+        self.folders: tuple[str, ...] = (self.data_folder,)
         have = table.metadata().partition_columns
         if have != [part.name for part in self._parts]:
             raise TableError(
@@ -138,9 +138,14 @@ class DeltaTable:
                 partition_by=[part.name for part in self._parts],
                 commit_properties=properties,
             )
+        self.refresh()  # Unlike its other operations, this one leaves the handle where it was.
 
     def _check_present(self, change: Change) -> None:
-        """Delta would take the entry of a file that a sweep has removed since it was written."""
+        """Delta would take away what is not in it, and add a file that a sweep has removed since it was written."""
+        live = {file.path for file in self.files()} if change.remove else set()
+        gone = {file.path for file in change.remove} - live
+        if gone:
+            raise TableMovedError(f"{', '.join(sorted(gone))} is no longer in the table.")
         for file in change.add:
             if not is_file(file.path):
                 raise TableError(f"{file.path} is gone before it was committed: was it swept as an orphan?")

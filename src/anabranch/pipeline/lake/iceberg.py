@@ -97,7 +97,7 @@ class IcebergTable:
         self._table = table
         self._property = STATE_PROPERTY + settings.topic
         self.data_folder = f"{table.location()}/data"
-        self.folders = (self.data_folder, f"{table.location()}/metadata")
+        self.folders: tuple[str, ...] = (self.data_folder, f"{table.location()}/metadata")
         have = [part.name for part in table.spec().fields]
         if have != [part.name for part in settings.partitions()]:
             raise TableError(

@@ -83,7 +83,7 @@ class ParquetTable:
         self._log = folder / LOG_FOLDER
         self._topic, self._partition_by = settings.topic, settings.partition_by
         self.data_folder = f"file://{folder}/data"
-        self.folders = (self.data_folder,)
+        self.folders: tuple[str, ...] = (self.data_folder,)
         self._state = TableState(-1, pa.schema([]), ())
 
     def is_missing(self) -> bool:

@@ -1,0 +1,146 @@
+"""The door to each table format: commits that race, state that lasts, orphans told from files that count."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from anabranch.errors import TableError, TableMovedError
+from anabranch.pipeline.lake.change import Change, DataFile, SourceState
+from anabranch.pipeline.lake.files import FilePlan, write_rows
+from anabranch.pipeline.lake.maintain import sweep_orphans
+from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.table import Table, open_table
+from support.lake_tables import NOON, read_rows, settings
+
+COLUMNS = pa.schema([*TRACE, ("n", pa.int64())])
+
+
+@pytest.fixture(params=["iceberg", "delta", "parquet"])
+def given(request: pytest.FixtureRequest, tmp_path: Path) -> PipelineSettings:
+    return settings(tmp_path, to=request.param)
+
+
+def _file(table: Table, *numbers: int) -> DataFile:
+    rows = [
+        {"_key": f"k{number}", "_partition": 0, "_offset": number, "_timestamp": NOON, "n": number}
+        for number in numbers
+    ]
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), ())
+    return write_rows(plan, (), pa.Table.from_pylist(rows, COLUMNS))
+
+
+def _append(table: Table, batch: int, *numbers: int) -> DataFile:
+    file = _file(table, *numbers)
+    table.commit(Change((file,), (), SourceState(7, batch, {0: max(numbers) + 1, 2: 5})))
+    return file
+
+
+def test_the_state_is_read_back_as_it_was_committed(given: PipelineSettings) -> None:
+    table = open_table(given, COLUMNS)
+    assert table.state() is None
+    _append(table, 0, 1)
+    state = SourceState(2**62 - 1, 8, {0: 2**40, 2: 5, 3: 1}, 2**33, 4)
+    table.commit(Change((), (), state))
+    assert table.state() == open_table(given).state() == state
+
+
+def test_two_writers_that_read_the_same_table_cannot_both_commit(given: PipelineSettings) -> None:
+    first, second = open_table(given, COLUMNS), open_table(given, COLUMNS)
+    _append(first, 0, 1)
+    with pytest.raises(TableMovedError):
+        _append(second, 0, 1)
+    second.refresh()
+    assert second.state() == SourceState(7, 0, {0: 2, 2: 5})
+    assert read_rows(given).num_rows == 1
+
+
+def test_whoever_refreshes_may_commit_again(given: PipelineSettings) -> None:
+    first, second = open_table(given, COLUMNS), open_table(given, COLUMNS)
+    _append(first, 0, 1)
+    second.refresh()
+    _append(second, 1, 2)
+    first.refresh()
+    _append(first, 2, 3)
+    assert read_rows(given)["n"].to_pylist() == [1, 2, 3]
+
+
+def test_a_file_cannot_be_taken_out_twice(given: PipelineSettings) -> None:
+    first = open_table(given, COLUMNS)
+    old = _append(first, 0, 1)
+    second = open_table(given)
+    first.commit(Change((_file(first, 1),), (old,)))
+    with pytest.raises(TableMovedError):
+        second.commit(Change((_file(second, 1),), (old,)))
+    second.refresh()
+    with pytest.raises(TableMovedError):
+        second.commit(Change((_file(second, 1),), (old,)))
+    assert read_rows(given)["n"].to_pylist() == [1]
+
+
+def test_a_swap_of_files_leaves_the_state_alone(given: PipelineSettings) -> None:
+    table = open_table(given, COLUMNS)
+    old = [_append(table, 0, 1), _append(table, 1, 2)]
+    table.commit(Change((_file(table, 1, 2),), tuple(old)))
+    assert open_table(given).state() == SourceState(7, 1, {0: 3, 2: 5})
+    assert read_rows(given)["n"].to_pylist() == [1, 2]
+
+
+def test_a_file_that_is_gone_is_not_committed(given: PipelineSettings) -> None:
+    table = open_table(given, COLUMNS)
+    file = _file(table, 1)
+    Path(file.path.removeprefix("file://")).unlink()
+    with pytest.raises((TableError, FileNotFoundError)):
+        table.commit(Change((file,), (), SourceState(7, 0, {0: 2})))
+    assert open_table(given).state() is None
+
+
+def test_a_sweep_takes_orphans_and_nothing_else(given: PipelineSettings) -> None:
+    table = open_table(given, COLUMNS)
+    old = _append(table, 0, 1)
+    _append(table, 1, 2)
+    table.commit(Change((_file(table, 1),), (old,)))
+    orphan = _file(table, 9)
+    assert sweep_orphans(given, older_than_seconds=3600) == []
+    assert sweep_orphans(given, older_than_seconds=0) == [orphan.path]
+    assert Path(old.path.removeprefix("file://")).exists(), "an older state of the table still needs it"
+    assert read_rows(given)["n"].to_pylist() == [1, 2]
+
+
+def test_what_only_expired_states_needed_is_an_orphan(given: PipelineSettings) -> None:
+    table = open_table(given, COLUMNS)
+    old = _append(table, 0, 1)
+    table.commit(Change((_file(table, 1),), (old,)))
+    assert open_table(given).expire(2**42) > 0
+    sweep_orphans(given, older_than_seconds=0)
+    assert not Path(old.path.removeprefix("file://")).exists()
+    assert read_rows(given)["n"].to_pylist() == [1]
+    assert open_table(given).state() == SourceState(7, 0, {0: 2, 2: 5})
+
+
+def test_columns_are_added_and_widened(given: PipelineSettings) -> None:
+    narrow = pa.schema([*TRACE, ("n", pa.int64()), ("s", pa.struct([("a", pa.int64())]))])
+    table = open_table(given, narrow)
+    wider = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.field("element", pa.string())))])
+    table.evolve(pa.schema([*TRACE, ("n", pa.int64()), ("s", wider), ("new", pa.float64())]))
+    found = open_table(given).schema()
+    assert found.field("s").type.equals(wider)
+    assert found.field("new").type == pa.float64()
+
+
+def test_deltas_state_outlives_a_checkpoint_of_its_log(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    given = settings(tmp_path, to="delta")
+    table = open_table(given, COLUMNS)
+    _append(table, 3, 1)
+    DeltaTable(table.data_folder).create_checkpoint()
+    for entry in Path(table.data_folder.removeprefix("file://"), "_delta_log").glob("*0.json"):
+        entry.unlink()
+    assert open_table(given).state() == SourceState(7, 3, {0: 2, 2: 5})
+
+
+def test_a_table_that_is_not_there_is_missed_by_name(given: PipelineSettings) -> None:
+    with pytest.raises(TableError, match="There is no table"):
+        open_table(given)
