@@ -1,0 +1,127 @@
+"""A topic into a table, through Spark's streaming: nothing there, something there, a checkpoint lost, a table gone."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from anabranch.errors import PipelineError, TableError
+from anabranch.pipeline.lake.sink import Counts
+from anabranch.pipeline.run import PipelineSettings, run_pipeline
+from support.lake_tables import read_rows, settings
+from support.node_process import NodeProcess
+from support.topics import Sent, make_topic, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def _records(first: int, end: int) -> list[Sent]:
+    return [(b"k%d" % number, json.dumps({"n": number}).encode()) for number in range(first, end)]
+
+
+@pytest.fixture
+def topic(node: NodeProcess, unique: str) -> str:
+    make_topic(node.bootstrap, unique, 2)
+    return unique
+
+
+@pytest.fixture
+def given(node: NodeProcess, tmp_path: Path, topic: str) -> PipelineSettings:
+    return settings(tmp_path, bootstrap=node.bootstrap, topic=topic, once=True)
+
+
+def _numbers(given: PipelineSettings) -> list[int]:
+    numbers: list[int] = sorted(read_rows(given)["n"].to_pylist())
+    return numbers
+
+
+def _lose_checkpoint(given: PipelineSettings) -> None:
+    shutil.rmtree(given.checkpoint_uri.removeprefix("file://"))
+
+
+def test_an_empty_topic_makes_an_empty_table(spark: "SparkSession", given: PipelineSettings) -> None:
+    counts = run_pipeline(spark, given)
+    assert (counts.read, counts.written, counts.dlq) == (0, 0, 0)
+    rows = read_rows(given)
+    assert rows.num_rows == 0
+    assert rows.column_names == ["_key", "_partition", "_offset", "_timestamp"]
+
+
+def test_a_second_run_goes_on_behind_the_first(spark: "SparkSession", given: PipelineSettings) -> None:
+    send(given.bootstrap, given.topic, _records(0, 30))
+    batches: list[tuple[int, Counts]] = []
+    first = run_pipeline(spark, given, on_batch=lambda batch, counts: batches.append((batch, counts)))
+    assert (first.read, first.written, first.batches) == (30, 30, 1)
+    assert [(batch, counts.read) for batch, counts in batches] == [(0, 30)]
+    send(given.bootstrap, given.topic, _records(30, 50))
+    assert run_pipeline(spark, given).read == 20
+    assert _numbers(given) == list(range(50))
+
+
+def test_a_lost_checkpoint_makes_no_duplicates(
+    spark: "SparkSession", given: PipelineSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(given.bootstrap, given.topic, _records(0, 30))
+    run_pipeline(spark, given)
+    _lose_checkpoint(given)
+    send(given.bootstrap, given.topic, _records(30, 40))
+    with caplog.at_level(logging.WARNING, "anabranch.pipeline"):
+        counts = run_pipeline(spark, given)
+    assert counts.read == 10
+    assert _numbers(given) == list(range(40))
+    assert "already has records" in caplog.text
+
+
+def test_a_pipeline_that_was_taken_over_may_write_no_more(
+    spark: "SparkSession", given: PipelineSettings, tmp_path: Path
+) -> None:
+    send(given.bootstrap, given.topic, _records(0, 10))
+    run_pipeline(spark, given)
+    other = settings(
+        tmp_path, bootstrap=given.bootstrap, topic=given.topic, once=True, checkpoint=str(tmp_path / "other")
+    )
+    send(given.bootstrap, given.topic, _records(10, 20))
+    run_pipeline(spark, other)
+    send(given.bootstrap, given.topic, _records(20, 30))
+    with pytest.raises(TableError, match="Another pipeline has taken over rows"):
+        run_pipeline(spark, given)
+    assert _numbers(given) == list(range(20))
+
+
+def test_a_checkpoint_without_its_table_is_not_taken_for_a_start(
+    spark: "SparkSession", given: PipelineSettings
+) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    send(given.bootstrap, given.topic, _records(0, 10))
+    run_pipeline(spark, given)
+    catalog = SqlCatalog(
+        "anabranch", uri=f"sqlite:///{given.warehouse}/catalog.db", warehouse=given.warehouse
+    )
+    catalog.drop_table(given.table_name)
+    catalog.engine.dispose()
+    with pytest.raises(TableError, match="a table that is not there any more"):
+        run_pipeline(spark, given)
+
+
+def test_a_running_pipeline_stops_when_it_is_told_to(
+    spark: "SparkSession", node: NodeProcess, topic: str, tmp_path: Path
+) -> None:
+    given = settings(tmp_path, bootstrap=node.bootstrap, topic=topic, trigger_seconds=0)
+    send(given.bootstrap, given.topic, _records(0, 10))
+    seen: list[Any] = []
+    counts = run_pipeline(
+        spark, given, on_batch=lambda batch, counts: seen.append(batch), stop=lambda: bool(seen)
+    )
+    assert counts.read == 10
+    assert _numbers(given) == list(range(10))
+
+
+def test_a_topic_that_is_not_there_is_said(spark: "SparkSession", node: NodeProcess, tmp_path: Path) -> None:
+    given = settings(tmp_path, bootstrap=node.bootstrap, topic="nowhere", once=True)
+    with pytest.raises(PipelineError, match="nowhere"):
+        run_pipeline(spark, given)
