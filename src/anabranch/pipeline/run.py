@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import PipelineError
 from anabranch.pipeline.client import Client
+from anabranch.pipeline.group_progress import commit_progress
 from anabranch.pipeline.lake.settings import PipelineSettings, Step
 from anabranch.pipeline.lake.sink import Counts, LakeSink, offsets_option
 from anabranch.pipeline.offsets import EARLIEST_OFFSET
@@ -53,6 +54,7 @@ def run_pipeline(
         raise _cause(error, batches) from error
     finally:
         query.stop()
+    commit_progress(settings)
     return sink.counts
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anabranch.pipeline.client import LATEST, Client
+from anabranch.pipeline.group_progress import group_of
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.options import reader_options
 from anabranch.values import TopicPartition
 
 if TYPE_CHECKING:
@@ -86,12 +86,6 @@ def pipeline_status(settings: PipelineSettings) -> PipelineStatus:
         size_bytes=sum(file.bytes for file in files),
         partitions=partitions,
     )
-
-
-def group_of(settings: PipelineSettings) -> str:
-    """The consumer group under which the source shows its progress."""
-    said = {} if settings.group is None else {"group": settings.group}
-    return reader_options({"bootstrap": settings.bootstrap, "topic": settings.topic, **said}).group
 
 
 def _last_batch(settings: PipelineSettings, folder: str) -> int:
