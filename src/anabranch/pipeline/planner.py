@@ -5,8 +5,8 @@ that retention took, and a log that ends before it did are for the loss policy t
 runs into it.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import NamedTuple
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from anabranch.pipeline.reading import chunks_of
 from anabranch.pipeline.segment_files import sealed_files, why_unreachable
 from anabranch.values import TopicPartition
 
-logger = logging.getLogger(__name__)
+COMMIT_SECONDS_MAX = 5.0
 
 
 class View(NamedTuple):
@@ -241,7 +241,11 @@ class Planner:
     # --- progress -------------------------------------------------------------------------------------------------
 
     def commit(self, progress: Progress) -> None:
-        self._client.commit_offsets(self._options.group, progress.offsets)
+        """With a connection and little patience of its own: reading does not wait for this."""
+        if not progress.offsets:
+            return
+        with closing(Client(self._options.bootstrap, patience_seconds=COMMIT_SECONDS_MAX)) as client:
+            client.commit_offsets(self._options.group, progress.offsets)
 
 
 def _begin_of(place: TopicPartition, start: Progress, ids: Mapping[str, UUID]) -> int:

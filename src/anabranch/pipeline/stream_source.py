@@ -1,8 +1,10 @@
 """A topic as an endless stream: offsets for Spark's checkpoint, a limit per trigger, an end for AvailableNow.
 
 Spark asks on the driver, in one process per query: where to begin, how far the next trigger may read, which tasks
-that makes. After each trigger that is done we commit the offsets as a consumer group, for people and tools to see the
-lag. Spark's own checkpoint is what a restart goes by, so a commit that fails is a warning.
+that makes. What was read is committed as a consumer group, for people and tools to see the lag. Spark tells a source
+of a finished trigger only once there is something new to read; but it asks before that how far to go from where the
+last trigger ended, and so we learn it then. Spark's own checkpoint is what a restart goes by, and a commit that fails
+is a warning.
 """
 
 import logging
@@ -38,6 +40,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self.schema = schema
         self._planner: Planner | None = None
         self._target: Progress | None = None
+        self._committed: Json | None = None
 
     # --- on the driver --------------------------------------------------------------------------------------------
 
@@ -55,6 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._driver().look(must_exist=False).ends.to_json()
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
+        self.commit(start)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._driver().latest(Progress.from_json(start), self._target, rows_max).to_json()
 
@@ -63,6 +67,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return [RangePartition(wanted) for wanted in ranges]
 
     def commit(self, end: Json) -> None:
+        if end == self._committed:
+            return
+        self._committed = end
         try:
             self._driver().commit(Progress.from_json(end))
         except AnabranchError as error:
