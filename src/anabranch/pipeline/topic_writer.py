@@ -7,6 +7,7 @@ leave records behind that come again; one that succeeds has had every record ack
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -87,11 +88,11 @@ def write_all(
     options: WriterOptions, columns: tuple[str, ...], batches: "Iterable[pa.RecordBatch]"
 ) -> Written:
     """Produce every row and wait for all acknowledgements; the first that fails, fails the task."""
-    sending = Sending(options)
-    for batch in batches:
-        sending.send(_rows(batch, columns, options.topic))
-    sending.finish()
-    return Written(sending.count)
+    with closing(Sending(options)) as sending:
+        for batch in batches:
+            sending.send(_rows(batch, columns, options.topic))
+        sending.finish()
+        return Written(sending.count)
 
 
 class Sending:
@@ -113,6 +114,11 @@ class Sending:
         while self._producer.flush(WAIT_SECONDS):
             self._check()
         self._check()
+
+    def close(self) -> None:
+        """Give up what was not sent, and let the producer go: it and we hold on to each other."""
+        self._producer.purge()
+        del self._producer
 
     def _produce(self, row: dict[str, Any]) -> None:
         while True:
