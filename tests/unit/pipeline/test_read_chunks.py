@@ -142,11 +142,10 @@ def test_a_file_that_goes_away_while_it_is_read_is_read_to_its_end(
 ) -> None:
     monkeypatch.setattr("anabranch.pipeline.segment_files.CHUNK_BYTES", 200)
     file = sealed_files(str(folder), "t-0")[0]
-    chunks = SegmentReader(file, 0, 100).chunks()
-    first = next(chunks)
+    found = headers_of(SegmentReader(file, 0, 100).chunks())
+    first = next(found).base_offset
     os.unlink(file.path)
-    found = [header.base_offset for header in headers_of([first, *chunks])]
-    assert found == list(range(0, 100, 10))
+    assert [first, *(header.base_offset for header in found)] == list(range(0, 100, 10))
 
 
 def test_chunks_of_a_file_follow_one_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
