@@ -50,7 +50,10 @@ def why_unreachable(data_folder: str, folder: str, cluster_id: str | None) -> st
 def sealed_files(data_folder: str, folder: str) -> list[SegmentFile]:
     """The sealed segments of one partition, by base offset; those that go away meanwhile are left out."""
     path = Path(data_folder) / folder
-    names = sorted(name for name in os.listdir(path) if _is_log(name))
+    try:
+        names = sorted(name for name in os.listdir(path) if _is_log(name))
+    except FileNotFoundError:
+        return []  # Its topic was deleted this very moment.
     files = []
     for name, following in pairwise(names):
         try:

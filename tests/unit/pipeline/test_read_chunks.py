@@ -121,6 +121,30 @@ def test_a_batch_larger_than_a_read_is_read_whole(tmp_path: Path, monkeypatch: p
     assert offsets_read(file, 0, 4) == [0, 1, 2, 3]
 
 
+def test_a_file_is_read_up_to_the_first_transaction(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    transaction = batch_at(3, 2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(batch_at(0, 3) + transaction + batch_at(5, 1))
+    (tmp_path / "t-0" / f"{6:020d}.log").touch()
+    (file,) = sealed_files(str(tmp_path), "t-0")
+    reader = SegmentReader(file, 0, 6)
+    assert [header.base_offset for header in headers_of(reader.chunks())] == [0]
+    assert reader.next_offset == 3
+
+
+def test_a_file_that_ends_in_the_middle_of_a_batch_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(batch_at(0, 3) + batch_at(3, 2)[:-1])
+    (tmp_path / "t-0" / f"{5:020d}.log").touch()
+    (file,) = sealed_files(str(tmp_path), "t-0")
+    with pytest.raises(CorruptDataError, match="ends in the middle of a batch"):
+        offsets_read(file, 0, 5)
+
+
+def test_a_folder_that_is_gone_has_no_files(tmp_path: Path) -> None:
+    assert sealed_files(str(tmp_path), "t-0") == []
+
+
 def test_a_replaced_file_is_noticed(folder: Path) -> None:
     file = sealed_files(str(folder), "t-0")[0]
     other = folder / "other"
