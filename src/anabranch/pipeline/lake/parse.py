@@ -7,7 +7,7 @@ value gives. When new columns are met, `has_grown` tells the caller to evolve th
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -38,8 +38,9 @@ RAW = pa.schema(
     ]
 )
 
-SLICE_ROWS = 1000
+SLOW_ROWS_MAX = 32
 """How many records go the slow way together when one of them has to."""
+FAN_OUT = 8
 DEPTH_MAX = 200
 """Brackets in one value beyond which Arrow's reader is not asked: it recurses without a limit."""
 
@@ -81,11 +82,9 @@ class JsonParser:
 
     def parse(self, records: pa.Table) -> Parsed:
         """Rows and reasons; no rows once columns are missing from the table, which `has_grown` says."""
-        quick = self._quickly(records)
-        if quick is not None or records.num_rows == 0:
-            return quick or _all_fit(self.schema.empty_table())
-        slices = range(0, records.num_rows, SLICE_ROWS)
-        parts = [self._parse_slice(records.slice(start, SLICE_ROWS), start) for start in slices]
+        if records.num_rows == 0:
+            return _all_fit(self.schema.empty_table())
+        parts = list(self._parts(records, 0))
         rows = [self.schema.empty_table()] if self.has_grown else [part.rows for part in parts]
         return Parsed(
             pa.concat_tables(rows),
@@ -93,9 +92,17 @@ class JsonParser:
             pa.concat_arrays([part.reasons for part in parts]),
         )
 
-    def _parse_slice(self, records: pa.Table, start: int) -> Parsed:
-        rows, origin, reasons = self._quickly(records) or self._slowly(records)
-        return Parsed(rows, pc.add(origin, start), reasons)
+    def _parts(self, records: pa.Table, start: int) -> Iterator[Parsed]:
+        """Quickly if that is possible; else in smaller and smaller parts, so that few records go the slow way."""
+        parsed = self._quickly(records)
+        if parsed is None and records.num_rows <= SLOW_ROWS_MAX:
+            parsed = self._slowly(records)
+        if parsed is not None:
+            yield Parsed(parsed.rows, pc.add(parsed.origin, start), parsed.reasons)
+            return
+        step = max(SLOW_ROWS_MAX, -(-records.num_rows // FAN_OUT))
+        for first in range(0, records.num_rows, step):
+            yield from self._parts(records.slice(first, step), start + first)
 
     def _quickly(self, records: pa.Table) -> Parsed | None:
         values = records.column("value").combine_chunks()

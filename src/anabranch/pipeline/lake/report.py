@@ -109,6 +109,10 @@ class Report:
     def rows_rejected(self) -> int:
         return sum(file.rows for file in self.rejected)
 
+    def new_files(self) -> list[str]:
+        """Files for the table; nothing needs them if the batch is not committed."""
+        return [file.path for file in (*self.added, *self.rewritten)]
+
     def leftovers(self) -> list[str]:
         """Files that nothing needs once the batch is committed, or has to begin again."""
         return [file.path for file in (*self.keys, *self.rejected)]

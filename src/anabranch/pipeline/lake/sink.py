@@ -102,22 +102,30 @@ class LakeSink:
         """One batch; returns what this batch was."""
         if self._table is not None:
             self._table.refresh()
-        self._check_owner()
-        state = self._state()
-        if state is not None and state.owner == self.identity.owner and batch <= state.batch:
-            logger.info("batch %d is in the table already: skipped", batch)
-            self.counts.skipped += 1
-            return Counts(skipped=1)
+        if self._has(batch):
+            return self._skipped(batch)
         report = self._write_files(frame, batch)
-        sent = self._send_rejected(report)
-        counts = self._checked(report, sent, batch)
+        counts = self._checked(report, self._send_rejected(report), batch)
         self._on_step("written")
-        self._commit(report, counts, batch)
+        if not self._commit(report, counts, batch):
+            self._remove([*report.leftovers(), *report.new_files()])
+            return self._skipped(batch)
         self._on_step("committed")
         self._remove(report.leftovers())
         self._add(counts)
         self._on_step("done")
         return counts
+
+    def _has(self, batch: int) -> bool:
+        """Is this batch in the table already? TableError if the table is no longer ours to write."""
+        self._check_owner()
+        state = self._state()
+        return state is not None and state.owner == self.identity.owner and batch <= state.batch
+
+    def _skipped(self, batch: int) -> Counts:
+        logger.info("batch %d is in the table already: skipped", batch)
+        self.counts.skipped += 1
+        return Counts(skipped=1)
 
     def _check_owner(self) -> None:
         if not self.identity.may_follow(self._state()):
@@ -135,7 +143,7 @@ class LakeSink:
             if grown is None:
                 self._create_if_missing()
                 return self._rewrite_touched(report, batch)
-            self._remove([*report.leftovers(), *(file.path for file in report.added)])
+            self._remove([*report.leftovers(), *report.new_files()])
             self._grow(grown)
         raise TableError(
             f"Batch {batch} has new columns again after {PASSES_MAX} passes: give it a JSON Schema."
@@ -198,8 +206,8 @@ class LakeSink:
         from anabranch.pipeline.lake.report import collect
         from anabranch.pipeline.lake.upsert import RewriteTask
 
-        assert self._table is not None
-        files = self._table.files() if report.keys else []
+        files = self.table.files() if report.keys else []
+        report.removed, report.rewritten = [], []
         if files:
             paths = tuple(file.path for file in report.keys)
             task = RewriteTask(self._plan(batch), self._upsert_key(), paths)
@@ -234,23 +242,25 @@ class LakeSink:
             )
         return counts
 
-    def _commit(self, report: "Report", counts: Counts, batch: int) -> None:
-        """Again if somebody else was quicker, but only while this batch is still ours to write."""
+    def _commit(self, report: "Report", counts: Counts, batch: int) -> bool:
+        """Again if somebody else was quicker; False if that was this very batch, written by another process."""
         from anabranch.pipeline.lake.change import Change
 
-        assert self._table is not None
-        for attempt in range(COMMITS_MAX):
-            before = self._table.state()
-            state = self._next_state(before, report, counts, batch)
-            change = Change(tuple(report.added + report.rewritten), tuple(report.removed), state)
+        for _ in range(COMMITS_MAX):
+            state = self._next_state(self.table.state(), report, counts, batch)
             try:
-                self._table.commit(change)
-                return
-            except TableMovedError:
-                self._table.refresh()
-                now = self._table.state()
-                if attempt + 1 == COMMITS_MAX or report.removed or now != before:
-                    raise
+                self.table.commit(Change((*report.added, *report.rewritten), tuple(report.removed), state))
+                return True
+            except TableMovedError as error:
+                logger.info("batch %d has to be committed again: %s", batch, error)
+            self.table.refresh()
+            if self._has(batch):
+                return False
+            self._remove([file.path for file in report.rewritten])
+            self._rewrite_touched(report, batch)
+        raise TableMovedError(
+            f"Batch {batch} was overtaken by other commits {COMMITS_MAX} times: who writes so often?"
+        )
 
     def _next_state(
         self, before: "SourceState | None", report: "Report", counts: Counts, batch: int

@@ -1,0 +1,97 @@
+"""Rows sorted into partitions, small files put together, upserts reduced to the last of each key."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from anabranch.errors import TableError
+from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform
+from anabranch.pipeline.lake.change import DataFile, SourceState
+from anabranch.pipeline.lake.identity import Identity
+from anabranch.pipeline.lake.maintain import small_groups
+from anabranch.pipeline.lake.partitioning import check_partitions, folder_of, split
+from anabranch.pipeline.lake.settings import PartitionField
+from anabranch.pipeline.lake.upsert import without
+
+
+def test_rows_are_split_by_every_combination_of_values() -> None:
+    times = [datetime(2026, 3, day, 23, tzinfo=UTC) for day in (1, 2, 1, 1)]
+    rows = pa.table({"c": ["x", "x", None, "x"], "at": pa.array(times, TIMESTAMP), "n": [0, 1, 2, 3]})
+    parts = (PartitionField("c"), PartitionField("at", "day"))
+    found = {values: sorted(part["n"].to_pylist()) for values, part in split(rows, parts)}
+    assert found == {("x", "2026-03-01"): [0, 3], ("x", "2026-03-02"): [1], (None, "2026-03-01"): [2]}
+
+
+def test_a_folder_is_named_after_its_values_without_what_needs_escaping() -> None:
+    parts = (PartitionField("c"), PartitionField("at", "day"))
+    assert folder_of(parts, ("a/b %", None)) == "c=a_b__/at_day=null/"
+    assert folder_of((), ()) == ""
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        (PartitionField("z"), "no such column"),
+        (PartitionField("s", "day"), "needs a column of times"),
+        (PartitionField("at"), r"take day\(at\)"),
+        (PartitionField("o"), "of type object"),
+        (PartitionField("f"), "of type double"),
+    ],
+)
+def test_what_cannot_be_partitioned_by_is_refused(part: PartitionField, words: str) -> None:
+    schema = pa.schema(
+        [("s", pa.string()), ("at", TIMESTAMP), ("o", pa.struct([("a", pa.int64())])), ("f", pa.float64())]
+    )
+    with pytest.raises(TableError, match=words):
+        check_partitions(schema, (part,))
+
+
+def _file(name: str, size: int, *partition: str) -> DataFile:
+    return DataFile(name, 1, size, partition)
+
+
+def test_small_files_of_one_partition_are_put_together_up_to_the_size() -> None:
+    files = [
+        _file("a", 40, "x"),
+        _file("b", 40, "x"),
+        _file("c", 40, "x"),
+        _file("d", 40, "x"),
+        _file("e", 90, "x"),
+    ]
+    files += [_file("f", 10, "y"), _file("g", 10, "z"), _file("h", 10, "z")]
+    groups = [[file.path for file in group] for group in small_groups(files, 100)]
+    assert groups == [["a", "b"], ["c", "d"], ["g", "h"]]
+
+
+def test_rows_with_touched_keys_go_and_nested_columns_stay() -> None:
+    rows = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"], "o": [{"n": 1}, {"n": 2}, {"n": 3}]})
+    touched = pa.table({"a": [1, 9], "b": ["x", "x"]})
+    assert without(rows, touched, ("a", "b"))["o"].to_pylist() == [{"n": 2}, {"n": 3}]
+
+
+def test_tables_conform_inside_lists_and_objects() -> None:
+    narrow = pa.table({"l": pa.array([[{"a": 1}], None, [], [{"a": 2}, None]])})
+    wide = pa.schema(
+        [
+            ("l", pa.list_(pa.field("element", pa.struct([("b", pa.string()), ("a", pa.float64())])))),
+            ("n", pa.int32()),
+        ]
+    )
+    found = conform(narrow.slice(1), wide)
+    assert found["l"].to_pylist() == [None, [], [{"b": None, "a": 2.0}, None]]
+    assert found["n"].to_pylist() == [None] * 3
+
+
+def test_a_pipeline_follows_its_own_state_or_the_one_it_took_over() -> None:
+    mine = Identity(1, SourceState(2, 5, {0: 10}))
+    assert mine.may_follow(None)
+    assert mine.may_follow(SourceState(1, 0))
+    assert mine.may_follow(SourceState(2, 5))
+    assert not mine.may_follow(SourceState(2, 6))
+    assert not mine.may_follow(SourceState(3, 5))
+
+
+def test_a_state_that_cannot_be_read_is_an_error_and_not_a_start() -> None:
+    with pytest.raises(TableError, match="cannot be read"):
+        SourceState.from_json('{"owner": 1}')

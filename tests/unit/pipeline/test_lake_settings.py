@@ -1,0 +1,59 @@
+"""What a pipeline is told: everything wrong is refused by name, before anything starts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anabranch.errors import OptionError
+from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
+
+
+def _settings(**changes: Any) -> PipelineSettings:
+    given = {"bootstrap": "h:1", "topic": "t", "warehouse": "/lake", "table": "rows", **changes}
+    return PipelineSettings(**given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"to": "hudi"}, "to is 'hudi': it can be iceberg, delta or parquet"),
+        ({"mode": "merge"}, "mode is 'merge'"),
+        ({"topic": ""}, "needs topic"),
+        ({"table": "a b"}, "'a b' is no name for a table"),
+        ({"schema": "/no/such.json"}, "no JSON Schema file of that name"),
+        ({"partition_by": ("week(at)",)}, r"partition_by is 'week\(at\)'"),
+        ({"partition_by": ("day(",)}, "partition_by is"),
+        ({"key": ("a",)}, "set mode to upsert"),
+        ({"to": "delta", "catalog": {"uri": "x"}}, "catalog belongs to Iceberg"),
+        ({"to": "parquet", "warehouse": "s3://bucket/x"}, "needs a local folder"),
+        ({"max_offsets_per_trigger": 0}, "max_offsets_per_trigger must be above 0"),
+        ({"trigger_seconds": -1}, "trigger_seconds cannot be -1"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(OptionError, match=words):
+        _settings(**changes)
+
+
+def test_partitions_are_columns_or_parts_of_times() -> None:
+    parts = _settings(partition_by=("carrier", "day(at)", "hour(_timestamp)")).partitions()
+    assert parts == (
+        PartitionField("carrier"),
+        PartitionField("at", "day"),
+        PartitionField("_timestamp", "hour"),
+    )
+    assert [part.name for part in parts] == ["carrier", "at_day", "_timestamp_hour"]
+
+
+def test_local_folders_become_absolute_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = _settings(warehouse="lake", table="air.flights")
+    assert given.warehouse_uri == f"file://{tmp_path}/lake"
+    assert given.checkpoint_uri == f"file://{tmp_path}/lake/_checkpoints/air.flights/t"
+    assert _settings(warehouse="s3://b/x/").warehouse_uri == "s3://b/x"
+
+
+def test_a_table_without_a_namespace_is_in_the_default_one() -> None:
+    assert _settings().table_name == "default.rows"
+    assert _settings(table="air.flights").table_name == "air.flights"
