@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from anabranch.errors import TableError
 from anabranch.pipeline.lake.sink import LakeSink
 from support.lake_tables import frame, json_records, read_rows, settings
 
@@ -34,6 +35,18 @@ def test_a_batch_that_comes_again_is_skipped(spark: "SparkSession", tmp_path: Pa
     again = LakeSink(spark, given).write(frame(spark, records), 0)
     assert again.skipped == 1
     assert read_rows(given)["a"].to_pylist() == [1, 2]
+
+
+def test_an_old_copy_of_a_checkpoint_loses_no_records(spark: "SparkSession", tmp_path: Path) -> None:
+    """It counts batches that the table knows, but with other records in them."""
+    given = settings(tmp_path)
+    LakeSink(spark, given, ordered=True).write(frame(spark, json_records([{"a": 1}, {"a": 2}])), 0)
+    again = LakeSink(spark, given, ordered=True)
+    assert again.write(frame(spark, json_records([{"a": 1}])), 0).skipped == 1
+    with pytest.raises(TableError, match="is older than the table"):
+        again.write(frame(spark, json_records([{"a": 1}, {"a": 2}, {"a": 3}])), 0)
+    with pytest.raises(TableError, match="they would be in it twice"):
+        again.write(frame(spark, json_records([{"a": 2}]), start=1), 1)
 
 
 @pytest.mark.parametrize("to", FORMATS)

@@ -39,7 +39,7 @@ def run_pipeline(
     `on_batch` gets the number of each batch and what it was, `on_step` the name of each step within it. Whatever stops
     a batch is raised here as it was, and nothing of that batch is in the table.
     """
-    sink = LakeSink(spark, settings, on_step)
+    sink = LakeSink(spark, settings, on_step, ordered=True)
     batches = _Batches(sink, on_batch)
     query = (
         _stream(spark, settings, sink)

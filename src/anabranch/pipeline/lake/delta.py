@@ -204,6 +204,8 @@ def _numbers(file: DataFile) -> str:
 
 
 def _text(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return str(value).lower()
     return None if value is None else str(value)
 
 

@@ -84,7 +84,7 @@ class _Share:
         self._rejects = RejectFile(task.plan)
         self._upserts = Upserts(task.upsert_key, task.schema_kind == "raw") if task.upsert_key else None
         self._read = 0
-        self._offsets: dict[str, int] = {}
+        self._ranges: dict[str, tuple[int, int]] = {}
 
     def take(self, records: pa.Table) -> None:
         self._read += records.num_rows
@@ -106,13 +106,14 @@ class _Share:
             self._files.write(parsed.rows)
 
     def _note_offsets(self, records: pa.Table) -> None:
-        ends = records.group_by("partition").aggregate([("offset", "max")]).to_pylist()
-        for end in ends:
-            name = str(end["partition"])
-            self._offsets[name] = max(end["offset_max"] + 1, self._offsets.get(name, 0))
+        found = records.group_by("partition").aggregate([("offset", "min"), ("offset", "max")])
+        for row in found.to_pylist():
+            name, first, end = str(row["partition"]), row["offset_min"], row["offset_max"] + 1
+            known = self._ranges.get(name, (first, end))
+            self._ranges[name] = min(first, known[0]), max(end, known[1])
 
     def finish(self) -> list[report.Line]:
-        lines = [report.line("read", rows=self._read, detail=self._offsets)]
+        lines = [report.line("read", rows=self._read, detail=self._ranges)]
         if isinstance(self._parser, JsonParser) and self._parser.has_grown:
             self._files.finish()
             self._rejects.finish()

@@ -64,7 +64,10 @@ class Report:
     read: int = 0
     applied: int = 0
     """Records of an upsert that need no row of their own: deletes, and those a later one replaced."""
+    starts: dict[int, int] = field(default_factory=dict)
+    """By partition: the first offset that was read."""
     offsets: dict[int, int] = field(default_factory=dict)
+    """By partition: the one after the last."""
     added: list[DataFile] = field(default_factory=list)
     removed: list[DataFile] = field(default_factory=list)
     rewritten: list[DataFile] = field(default_factory=list)
@@ -87,11 +90,12 @@ class Report:
             else:
                 self._take_read(rows, json.loads(detail or "{}"))
 
-    def _take_read(self, rows: int, offsets: dict[str, int]) -> None:
+    def _take_read(self, rows: int, ranges: dict[str, tuple[int, int]]) -> None:
         self.read += rows
-        for partition, offset in offsets.items():
+        for partition, (start, end) in ranges.items():
             number = int(partition)
-            self.offsets[number] = max(offset, self.offsets.get(number, 0))
+            self.starts[number] = min(start, self.starts.get(number, start))
+            self.offsets[number] = max(end, self.offsets.get(number, end))
 
     def grown_schema(self, known: pa.Schema) -> pa.Schema | None:
         """The columns after all tasks' discoveries; None if there were none."""

@@ -52,10 +52,17 @@ class LakeSink:
     """Writes the batches of one pipeline. Lives in the driver; what executors run is handed to them as plain values."""
 
     def __init__(
-        self, spark: "SparkSession", settings: PipelineSettings, on_step: Step | None = None
+        self,
+        spark: "SparkSession",
+        settings: PipelineSettings,
+        on_step: Step | None = None,
+        *,
+        ordered: bool = False,
     ) -> None:
+        """`ordered`: batches follow each other in the log, so the offsets in the table must agree with them."""
         self._spark = spark
         self._settings = settings
+        self._ordered = ordered
         self._on_step = on_step or (lambda step: None)
         self.counts = Counts()
         self._given, self._required = _given_columns(settings)
@@ -103,11 +110,14 @@ class LakeSink:
         if self._table is not None:
             self._table.refresh()
         if self._has(batch):
+            self._check_within(_ends(frame) if self._ordered else {}, batch)
             return self._skipped(batch)
         report = self._write_files(frame, batch)
+        self._check_beyond(report.starts, batch)
         counts = self._checked(report, self._send_rejected(report), batch)
         self._on_step("written")
         if not self._commit(report, counts, batch):
+            self._check_within(report.offsets, batch)
             self._remove([*report.leftovers(), *report.new_files()])
             return self._skipped(batch)
         self._on_step("committed")
@@ -121,6 +131,28 @@ class LakeSink:
         self._check_owner()
         state = self._state()
         return state is not None and state.owner == self.identity.owner and batch <= state.batch
+
+    def _check_within(self, ends: dict[int, int], batch: int) -> None:
+        """A batch may be skipped only if all its records are in the table: an old copy of a checkpoint counts the same
+        batches again, with other records in them."""
+        reached = self._reached()
+        if self._ordered and any(end > reached.get(partition, 0) for partition, end in ends.items()):
+            raise TableError(
+                f"Batch {batch} is in the table, but up to {reached} and not {ends}: the checkpoint "
+                f"{self._settings.checkpoint_uri} is older than the table. Remove it: the table says where to go on."
+            )
+
+    def _check_beyond(self, starts: dict[int, int], batch: int) -> None:
+        reached = self._reached()
+        if self._ordered and any(start < reached.get(partition, 0) for partition, start in starts.items()):
+            raise TableError(
+                f"Batch {batch} begins at {starts}, but the table has records up to {reached}: they would be in it "
+                f"twice. Remove the checkpoint {self._settings.checkpoint_uri}: the table says where to go on."
+            )
+
+    def _reached(self) -> dict[int, int]:
+        state = self._state()
+        return {} if state is None else state.offsets
 
     def _skipped(self, batch: int) -> Counts:
         logger.info("batch %d is in the table already: skipped", batch)
@@ -287,6 +319,12 @@ class LakeSink:
         self.counts.written += counts.written
         self.counts.dlq += counts.dlq
         self.counts.batches += 1
+
+
+def _ends(frame: "DataFrame") -> dict[int, int]:
+    """By partition: the offset after the last of these records."""
+    rows = frame.groupBy("partition").agg({"offset": "max"}).collect()
+    return {row["partition"]: row["max(offset)"] + 1 for row in rows}
 
 
 def _given_columns(settings: PipelineSettings) -> "tuple[pa.Schema, list[tuple[str, ...]]]":

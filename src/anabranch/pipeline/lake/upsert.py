@@ -144,16 +144,11 @@ class RewriteTask:
         """By the footer's smallest and largest first key column; yes, if it does not say."""
         files, inner = place(file.path)
         footer = pq.read_metadata(inner, filesystem=files)
-        position = footer.schema.to_arrow_schema().get_field_index(self.key[0])
-        if position < 0 or footer.schema.column(position).path != self.key[0]:
+        paths = [footer.schema.column(position).path for position in range(footer.num_columns)]
+        if self.key[0] not in paths:
             return True
-        for group in range(footer.num_row_groups):
-            numbers = footer.row_group(group).column(position).statistics
-            if numbers is None or not numbers.has_min_max:
-                return True
-            if numbers.min <= bounds["max"] and numbers.max >= bounds["min"]:
-                return True
-        return False
+        groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+        return any(_overlap(group.column(paths.index(self.key[0])).statistics, bounds) for group in groups)
 
     def _rewrite(self, file: DataFile, touched: pa.Table) -> list[report.Line]:
         from anabranch.pipeline.lake.files import write_rows
@@ -166,6 +161,12 @@ class RewriteTask:
         if kept.num_rows:
             lines.append(report.file_line("file", write_rows(self.plan, file.partition, kept)))
         return lines
+
+
+def _overlap(numbers: Any, bounds: dict[str, Any]) -> bool:
+    if numbers is None or not numbers.has_min_max or type(numbers.min) is not type(bounds["min"]):
+        return True
+    return bool(numbers.min <= bounds["max"] and numbers.max >= bounds["min"])
 
 
 def without(rows: pa.Table, touched: pa.Table, key: tuple[str, ...]) -> pa.Table:
