@@ -4,12 +4,16 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from anabranch.errors import TableError
 from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.run import run_pipeline
 from anabranch.pipeline.status import pipeline_status
+from support.node_process import NodeProcess
 from support.topics import make_topic, send
 from support.waiting import wait_until
 
@@ -65,8 +69,7 @@ def test_run_goes_on_until_ctrl_c_and_once_takes_the_rest(node, place, tmp_path)
 
 
 def _rows(settings):
-    from anabranch.errors import TableError
-
+    time.sleep(0.5)  # Asking costs something, and the answer needs a Spark to come up.
     try:
         return pipeline_status(settings).rows
     except TableError:
@@ -85,3 +88,35 @@ def test_error_of_a_job_is_one_sentence_and_names_sparks_log(node, unique, tmp_p
     log = Path(said.rpartition("log is ")[2].rstrip("."))
     assert "MALFORMED_RECORD_IN_PARSING" in log.read_text()
     log.unlink()
+
+
+def test_table_is_maintained_and_a_second_time_nothing_is_left_to_do(spark, place, node, tmp_path):
+    topic, _ = place
+    settings = PipelineSettings(
+        node.bootstrap, topic, str(tmp_path), "demo", once=True, max_offsets_per_trigger=3
+    )
+    assert run_pipeline(spark, settings).batches == 4
+    kept = ("maintain", "--warehouse", tmp_path, "--table", "demo", "--topic", topic, *SPARK)
+    assert answer(*kept)["files_merged"] == 4
+    assert answer(*kept)["files_merged"] == 0
+    assert pipeline_status(settings).rows == 10
+
+
+# Whatever is compacted here, the job has compacted.
+WITHOUT_CLEANER = {"log.cleaner.enable": "false", "log.cleaner.backoff.ms": "50"}
+
+
+def test_compacted_topic_is_thinned_out_and_any_other_refused(unique, tmp_path):
+    with NodeProcess(tmp_path, WITHOUT_CLEANER) as node:
+        make_topic(node.bootstrap, unique, cleanup_policy="compact", segment_bytes="16384")
+        records = ((b"%d" % (number % 5), bytes(100)) for number in range(2000))
+        send(node.bootstrap, unique, records, **{"batch.size": 2048})
+        (done,) = answer("compact", "--topic", unique, "--bootstrap", node.bootstrap, *SPARK)["partitions"]
+        make_topic(node.bootstrap, f"{unique}.plain")
+        refused = subprocess.run(
+            pipeline("compact", "--topic", f"{unique}.plain", "--bootstrap", node.bootstrap),
+            capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
+        )  # fmt: skip
+    assert (done["taken"], done["bytes_after"] < done["bytes_before"]) == (True, True), done["reason"]
+    assert refused.returncode == 1
+    assert "is not a compacted topic" in json.loads(refused.stderr)["error"]
