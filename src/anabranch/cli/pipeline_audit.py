@@ -25,9 +25,10 @@ COUNTS = ("segments", "batches", "records", "bytes_read", "missing_offsets", "to
 @spark_options
 @format_option()
 def audit(folder: str, gaps_allowed: bool, spark_start: SparkStart, format: str) -> None:
-    """Check every checksum, offset, index and seal of a data folder. Exit code 1 if anything is wrong.
+    """Check every byte of a data folder against itself.
 
-    FOLDER is a node's data folder, or one partition's; a node may be running on it.
+    Every checksum, the order of offsets, indexes and seals; exit code 1 if anything is wrong. FOLDER is a node's data
+    folder, or one partition's; a node may be running on it.
     """
     import os
 

@@ -28,9 +28,10 @@ def backfill(
     topic: str, start: Start, until: Start, place: dict[str, Any], shape: dict[str, Any],
     partition_by: tuple[str, ...], tasks: int | None, spark_start: SparkStart, broker: Broker, format: str,
 ) -> None:  # fmt: skip
-    """Take a range of a topic into a table, in parallel and exactly once: a second time it adds nothing.
+    """Take a range of a topic into a table, once.
 
-    It does not move the pipeline that `run` keeps, and takes again what that one has taken of the same range.
+    The same range a second time adds nothing. It does not move the pipeline that `run` keeps, and takes again what
+    that one has taken of the same range.
     """
     from anabranch.pipeline.backfill import run_backfill
 

@@ -22,9 +22,10 @@ def replay_dlq(
     topic: str, place: dict[str, Any], shape: dict[str, Any], partition_by: tuple[str, ...],
     spark_start: SparkStart, broker: Broker, format: str,
 ) -> None:  # fmt: skip
-    """Try again what lies in TOPIC.dlq, with the options of the pipeline that rejected it.
+    """Try again what did not fit its table.
 
-    What does not fit this time either goes to the end of TOPIC.dlq; a record that is in the table already is left out.
+    Takes what lies in TOPIC.dlq, with the options of the pipeline that rejected it. What does not fit this time either
+    goes to the end of TOPIC.dlq; a record that is in the table already is left out.
     """
     told = {**place, **shape, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": topic}
     settings = settings_of(**told)

@@ -39,7 +39,10 @@ def load(
     broker: Broker,
     format: str,
 ) -> None:
-    """Load CSV, JSON or Parquet FILEs into a topic, a record for each row."""
+    """Load files into a topic, a record for each row.
+
+    FILEs are CSV (with a header line), JSON (a row per line) or Parquet. The value is the row as JSON, nulls kept.
+    """
     from anabranch.cli.pipeline_topics import require_topic
 
     reader_options = pairs_of(options, "--option")

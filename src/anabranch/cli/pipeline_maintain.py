@@ -37,7 +37,10 @@ def maintain(
     place: dict[str, Any], partition_by: tuple[str, ...], topic: str, file_mb: int, expire: float, orphans: float,
     spark_start: SparkStart, format: str,
 ) -> None:  # fmt: skip
-    """Keep a table in shape: merge small files, expire old states, sweep orphans. A pipeline may be running."""
+    """Merge a table's small files, sweep what is left over.
+
+    States of the table that are older than --expire are forgotten. A pipeline may be running.
+    """
     settings = settings_of(**place, partition_by=partition_by, bootstrap=NOWHERE, topic=topic)
     require_spark()
     from anabranch.pipeline.lake.maintain import maintain as keep

@@ -34,7 +34,10 @@ def replay(
     place: dict[str, Any] | None, partition_by: tuple[str, ...], key: str | None, timestamp: str | None,
     to_bootstrap: str | None, partitions: int | None, spark_start: SparkStart, broker: Broker, format: str,
 ) -> None:  # fmt: skip
-    """Copy a range of a topic, with keys, headers and times, or the rows of a table, into a topic."""
+    """Copy a range of a topic, or a table, to a topic.
+
+    Records of a topic keep their keys, headers and times; rows of a table become JSON.
+    """
     target = TopicAddress(to_bootstrap or broker.bootstrap, to_topic)
     plan: Replay
     if topic is not None and place is None:

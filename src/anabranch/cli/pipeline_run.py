@@ -51,7 +51,11 @@ def run(
     checkpoint: str, group: str | None, max_per_batch: int | None, every: float, once: bool,
     spark_start: SparkStart, broker: Broker, format: str,
 ) -> None:  # fmt: skip
-    """Keep a table up with a topic, exactly once: until Ctrl-C, or with --once until what is there is taken."""
+    """Keep a table up with a topic, exactly once.
+
+    It runs until Ctrl-C, or with --once until what is there now is in the table. The next run goes on where this one
+    ended. What does not fit the table goes to TOPIC.dlq with the reason.
+    """
     told = {**place, **shape, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": topic}
     told |= {"checkpoint": checkpoint, "group": group, "trigger_seconds": every, "once": once}
     told["max_offsets_per_trigger"] = max_per_batch

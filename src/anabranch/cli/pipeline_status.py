@@ -25,7 +25,10 @@ def status(
     topic: str, place: dict[str, Any], partition_by: tuple[str, ...], checkpoint: str, group: str | None,
     broker: Broker, format: str,
 ) -> None:  # fmt: skip
-    """Show what a pipeline has read, written and rejected, and how far it is behind its topic."""
+    """Show how far a pipeline is.
+
+    What it has read, written and rejected, by its table's own commits, and how far it is behind its topic.
+    """
     told = {**place, "partition_by": partition_by, "checkpoint": checkpoint, "group": group}
     settings = settings_of(**told, bootstrap=broker.bootstrap, topic=topic)
     broker.require_answer()
