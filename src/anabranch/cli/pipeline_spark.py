@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
 EXIT_CODE_INTERRUPTED = 130
+CANCEL_SECONDS = 0.2
 
 
 class SparkStart(NamedTuple):
@@ -73,8 +74,7 @@ def _checked_config(options: tuple[str, ...]) -> dict[str, str]:
 def running_spark(start: SparkStart, app: str) -> "Iterator[SparkSession]":
     """A session for one command. What Spark raises becomes a sentence that names its log."""
     require_spark()
-    log = _log_file()
-    with _as_sentences(log):
+    with _sparks_log() as log:
         from anabranch.pipeline.session import spark_session
 
         with spinner("Starting Spark"):
@@ -83,7 +83,6 @@ def running_spark(start: SparkStart, app: str) -> "Iterator[SparkSession]":
             yield session
         finally:
             session.stop()
-    log.unlink()
 
 
 def require_spark() -> None:
@@ -94,32 +93,34 @@ def require_spark() -> None:
         raise Failure("The pipeline runs on Spark, which is not installed: pip install 'anabranch[spark]'.")
 
 
-def _log_file() -> Path:
-    handle, path = tempfile.mkstemp(prefix="anabranch-spark-", suffix=".log")
-    os.close(handle)
-    return Path(path)
-
-
 @contextmanager
-def _as_sentences(log: Path) -> Iterator[None]:
+def _sparks_log() -> Iterator[Path]:
+    """A file for Spark's words, which stays only if an error of Spark's own sends the user to it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     from anabranch.pipeline.failures import in_a_sentence
 
+    handle, name = tempfile.mkstemp(prefix="anabranch-spark-", suffix=".log")
+    os.close(handle)
+    is_named = False
     try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise Failure(f"{in_a_sentence(error).rstrip('.')}. Spark's own log is {log}.") from error
-    except AnabranchError as error:
-        raise Failure(in_a_sentence(error)) from error  # It may quote all that Spark said.
+        yield Path(name)
+    except (PySparkException, Py4JError, AnabranchError) as error:
+        # An error of ours of many lines quotes all that Spark said.
+        is_named = not isinstance(error, AnabranchError) or "\n" in str(error)
+        where = f" Spark's own log is {name}." if is_named else ""
+        raise Failure(f"{in_a_sentence(error).rstrip('.')}.{where}") from error
+    finally:
+        if not is_named:
+            os.unlink(name)
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def stopping(said: str, on_first: Callable[[], Any] | None = None) -> Iterator[threading.Event]:
+def stopping(said: str) -> Iterator[threading.Event]:
     """An event that is set by the first Ctrl-C or SIGTERM; the second ends the process at once."""
     asked = threading.Event()
 
@@ -128,9 +129,6 @@ def stopping(said: str, on_first: Callable[[], Any] | None = None) -> Iterator[t
             os._exit(EXIT_CODE_INTERRUPTED)  # The JVM follows: it ends when our end of its input is closed.
         asked.set()
         click.echo(f"\n{said} Press Ctrl-C again to stop at once.", err=True)
-        if on_first is not None:
-            # In a thread of its own: this one may be in the middle of a call into the JVM.
-            threading.Thread(target=on_first, daemon=True).start()
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -146,13 +144,35 @@ def cancelled_by_ctrl_c(session: "SparkSession", consequence: str) -> Iterator[N
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    with stopping("Stopping.", session.sparkContext.cancelAllJobs) as asked:
+    with stopping("Stopping.") as asked, _cancelling(session, asked):
         try:
             yield
         except (PySparkException, Py4JError) as error:
             if asked.is_set():
                 raise Failure(f"Stopped before the end. {consequence}") from error
             raise
+
+
+@contextmanager
+def _cancelling(session: "SparkSession", asked: threading.Event) -> Iterator[None]:
+    """Once asked, cancel whatever runs, again and again: a command may be between two of its Spark jobs.
+
+    In a thread of its own, since the one that takes signals may be in the middle of a call into the JVM.
+    """
+    over = threading.Event()
+
+    def cancel() -> None:
+        while not over.wait(CANCEL_SECONDS):
+            if asked.is_set():
+                session.sparkContext.cancelAllJobs()
+
+    watcher = threading.Thread(target=cancel, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 # --- what is shown meanwhile --------------------------------------------------------------------------------
