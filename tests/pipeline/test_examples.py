@@ -21,7 +21,7 @@ from support.node_process import NodeProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BIN = Path(sys.executable).parent
-SECONDS_MAX = 300
+SECONDS_MAX = 600
 FEW, MORE = 20_000, 30_000
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from support.node_process import NodeProcess
 
 RECORDS = 20_000
-SECONDS_MAX = 300
+SECONDS_MAX = 600
 MASTER = "local-cluster[2,1,1024]"
 
 

@@ -84,7 +84,7 @@ class Loader:
     def load(self, topic: Topic, on_progress: Callable[[int], None]) -> int:
         """How many records were added: fewer than the topic has if it was there already."""
         held = self._make(topic)
-        missing = topic.table.num_rows - sum(held)
+        missing: int = topic.table.num_rows - sum(held)
         if missing == 0:
             return 0
         self._send(topic, held, on_progress)
