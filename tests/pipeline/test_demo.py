@@ -1,11 +1,14 @@
 """`make run` as people run it: the whole demo, in processes of its own, on the real data.
 
 The runs share a folder, as runs do: one is interrupted while it loads, one while Spark works, the third finishes what
-they began, and the last finds everything there and has no Java but the wheel's.
+they began, and the last, at a terminal, finds everything there and has no Java but the wheel's.
 """
 
+import fcntl
 import os
+import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +22,10 @@ import pytest
 from support.waiting import wait_until
 
 SECONDS_MAX = 600
+NEEDED_BY_SPARK = ("bash", "dirname", "sh")
 INTERRUPTED = 130
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""What a terminal takes as orders rather than text."""
 
 
 class Run(NamedTuple):
@@ -32,31 +38,43 @@ class Run(NamedTuple):
 class Demo:
     """A run that has begun. All its processes inherit a mark, by which those it leaves behind are found."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str] = os.environ, *, terminal: bool = False
+    ) -> None:
         self._mark = f"DEMO_TEST={uuid.uuid4().hex}"
         name, value = self._mark.split("=")
         command = [sys.executable, "-u", "-m", "anabranch.pipeline.demo", "--folder", str(folder)]
+        ours, theirs = pty.openpty() if terminal else os.pipe()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            command, stdin=theirs if terminal else subprocess.DEVNULL, stdout=theirs, stderr=theirs,
             env={**environment, name: value},
         )  # fmt: skip
+        os.close(theirs)
+        self._output = os.fdopen(ours, "rb", buffering=0)
         self._text = ""
 
     def read_until(self, sign: str) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._text += line
-            if sign in line:
-                return
-        pytest.fail(f"the demo ended without {sign!r}: {self._text}")
+        while sign not in self._text:
+            if not self._read():
+                pytest.fail(f"the demo ended without {sign!r}: {self._text}")
+
+    def _read(self) -> bool:
+        try:
+            part = self._output.read(2**16)
+        except OSError:  # How a terminal says that nobody is at its other end.
+            part = b""
+        self._text += CONTROL.sub("", part.decode(errors="replace")).replace("\r", "\n")
+        return bool(part)
 
     def interrupt(self) -> Run:
         self._process.send_signal(signal.SIGINT)
         return self.finish()
 
     def finish(self) -> Run:
-        text, _ = self._process.communicate(timeout=SECONDS_MAX)
-        return Run(self._process.returncode, self._text + text, self._marked_processes())
+        while self._read():
+            pass
+        self._output.close()
+        return Run(self._process.wait(SECONDS_MAX), self._text, self._marked_processes())
 
     def _marked_processes(self) -> list[str]:
         found = []
@@ -97,12 +115,21 @@ def finished(folder: Path, interrupted_spark: Run) -> Run:
 @pytest.fixture(scope="module")
 def repeated_without_java(folder: Path, finished: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     tools = tmp_path_factory.mktemp("path")
-    for tool in ("sh", "bash", "dirname", "ps", "env", "uname", "nice", "python3"):
-        place = Path("/usr/bin") / tool
-        if place.exists():
-            (tools / tool).symlink_to(place)
+    for tool in NEEDED_BY_SPARK:
+        found = shutil.which(tool)
+        assert found is not None
+        (tools / tool).symlink_to(found)
     kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PATH")}
-    return Demo(folder, {**kept, "PATH": str(tools)}).finish()
+    demo = Demo(folder, {**kept, "PATH": str(tools), "TERM": "xterm", "COLUMNS": "120"}, terminal=True)
+    demo.read_until("stays up")
+    assert_node_answers(folder)
+    return demo.interrupt()
+
+
+def assert_node_answers(folder: Path) -> None:
+    """Its lock is held as long as it runs."""
+    with (folder / "data" / ".lock").open("r+") as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def loaded_bytes(folder: Path) -> int:
@@ -118,7 +145,7 @@ def rows_of(folder: Path, name: str) -> int:
 
 def figures_in(text: str) -> list[tuple[str, ...]]:
     lines = re.findall(
-        r"^(?:the source file|Iceberg table \S+) +([\d,]+) +([\d,]+) +([\d,]+)", text, re.MULTILINE
+        r"^ *(?:the source file|Iceberg table \S+) +([\d,]+) +([\d,]+) +([\d,]+)", text, re.MULTILINE
     )
     return [tuple(line) for line in lines]
 
@@ -175,6 +202,11 @@ def test_second_run_goes_on_with_what_is_there(repeated_without_java: Run) -> No
     )
     assert re.search(r"table flights +0 read = 0 written \+ 0 dlq", repeated_without_java.text)
     assert figures_in(repeated_without_java.text) == [("336,776", "4,152,200", "8,255")] * 3
+
+
+def test_node_stays_up_at_a_terminal_until_it_is_told_to_stop(repeated_without_java: Run) -> None:
+    assert repeated_without_java.exit_code == 0, repeated_without_java.text
+    assert repeated_without_java.left_behind == []
 
 
 def test_without_a_java_the_one_of_the_wheel_is_used(repeated_without_java: Run) -> None:
