@@ -46,12 +46,12 @@ def _loaded(topic: Topic, added: int) -> str:
 
 def fill_tables(source: SourceTables, bootstrap: str, folder: Path, screen: Screen) -> None:
     watch = Stopwatch()
-    rows = source.flights.num_rows
-    with start_spark(folder, bootstrap) as spark, screen.bar("table flights", rows) as advance:
+    rows = sum(table.num_rows for table in source)
+    with start_spark(folder, bootstrap) as spark, screen.bar("records to tables", rows) as advance:
         for answer in spark.answers():
-            if answer.get("batch_of") == "flights":
+            if "batch_of" in answer:
                 advance(answer["read"])
-            elif "batch_of" not in answer:
+            else:
                 screen.say(*_filled(answer), watch.lap())
 
 
