@@ -5,6 +5,7 @@ Spark first, then the node, which would otherwise vanish under a running query. 
 in the demo's folder, and its last words into the error when one of them fails.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -12,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -36,6 +38,8 @@ class Child:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
                 start_new_session=True,
             )  # fmt: skip
+        assert self._process.stdout is not None
+        self._output = self._process.stdout
 
     def __enter__(self) -> Self:
         return self
@@ -44,10 +48,8 @@ class Child:
         self.stop()
 
     def first_answer(self, seconds_max: float) -> dict[str, Any]:
-        output = self._process.stdout
-        assert output is not None
-        readable, _, _ = select.select([output], [], [], seconds_max)
-        line = output.readline() if readable else ""
+        readable, _, _ = select.select([self._output], [], [], seconds_max)
+        line = self._output.readline() if readable else ""
         if not line:
             self.stop()
             raise self.failure()
@@ -56,8 +58,7 @@ class Child:
 
     def answers(self) -> Iterator[dict[str, Any]]:
         """Everything it says, until it ends. PipelineError if it ends badly."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._output:
             if line.startswith("{"):
                 yield json.loads(line)
         if self._process.wait() != 0:
@@ -68,18 +69,27 @@ class Child:
 
     def stop(self) -> None:
         """SIGTERM to its whole group, and SIGKILL to what is still there after a while."""
-        if self._process.poll() is None:
+        if self._output.closed:
+            return
+        if not self._has_ended(0):
             self._signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                self._signal(signal.SIGKILL)
+        if not self._has_ended(STOP_SECONDS_MAX):
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+        self._output.close()
+
+    def _has_ended(self, seconds_max: float) -> bool:
+        """It, and with it all it has started: a JVM outlives its Python for a while and holds the output open."""
+        deadline = time.monotonic() + seconds_max
+        while select.select([self._output], [], [], max(0, deadline - time.monotonic()))[0]:
+            if not os.read(self._output.fileno(), 2**16):
                 self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+                return True
+        return False
 
     def _signal(self, number: int) -> None:
-        os.killpg(self._process.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # It may have ended just now.
+            os.killpg(self._process.pid, number)
 
     def failure(self) -> PipelineError:
         words = self._log.read_text(errors="replace").strip()[-LAST_WORDS:]

@@ -51,6 +51,8 @@ def fill_tables(source: SourceTables, bootstrap: str, folder: Path, screen: Scre
         for answer in spark.answers():
             if "batch_of" in answer:
                 advance(answer["read"])
+            elif "error" in answer:
+                raise PipelineError(f"{answer['error']} Spark's own words are in {folder}/spark.log.")
             else:
                 screen.say(*_filled(answer), watch.lap())
 

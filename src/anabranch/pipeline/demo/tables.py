@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anabranch.errors import AnabranchError
 from anabranch.pipeline.demo.warehouse import JOINED, NAMESPACE, replace_table, warehouse_of
 
 if TYPE_CHECKING:
@@ -79,4 +80,8 @@ def say(**facts: object) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    try:
+        main(sys.argv[1], Path(sys.argv[2]))
+    except AnabranchError as error:
+        say(error=str(error))
+        sys.exit(1)
