@@ -26,6 +26,7 @@ NEEDED_BY_SPARK = ("bash", "dirname", "sh")
 INTERRUPTED = 130
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 """What a terminal takes as orders rather than text."""
+BAR = "━"
 
 
 class Run(NamedTuple):
@@ -74,7 +75,9 @@ class Demo:
         while self._read():
             pass
         self._output.close()
-        return Run(self._process.wait(SECONDS_MAX), self._text, self._marked_processes())
+        exit_code = self._process.wait(SECONDS_MAX)
+        lines = [line for line in self._text.splitlines() if line and BAR not in line]
+        return Run(exit_code, "\n".join(lines), self._marked_processes())
 
     def _marked_processes(self) -> list[str]:
         found = []

@@ -87,8 +87,8 @@ def _run(folder: Path, port: int, screen: "Screen", *, stay: bool) -> None:
 
 
 def _stay_up(node: "Child", bootstrap: str, screen: "Screen") -> None:
-    screen.console.print(f"\nThe node at {bootstrap} stays up. Stop it with Ctrl-C.")
     with contextlib.suppress(KeyboardInterrupt):
+        screen.console.print(f"\nThe node at {bootstrap} stays up. Stop it with Ctrl-C.")
         node.wait()
         raise node.failure()  # Nobody asked it to end.
 
