@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-USER_TIME, SYSTEM_TIME = 11, 12  # Among the fields that follow the name in /proc/PID/stat.
+PARENT, USER_TIME, SYSTEM_TIME, CHILDREN_SYSTEM_TIME = (
+    1,
+    11,
+    12,
+    14,
+)  # Among the fields that follow the name in /proc/PID/stat.
 
 
 def cpu_seconds(pid: int) -> float:
@@ -19,6 +24,27 @@ def cpu_seconds(pid: int) -> float:
 def system_seconds(pid: int) -> float:
     """The part of it that was spent in the kernel."""
     return int(_stat_fields(pid)[SYSTEM_TIME]) / TICKS_PER_SECOND
+
+
+def tree_cpu_seconds(pid: int) -> float:
+    """The same for a process with all its descendants, those that have ended and were waited for included."""
+    parents: dict[int, list[int]] = {}
+    spent: dict[int, float] = {}
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            fields = _stat_fields(int(path.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # It ended while we looked.
+        parents.setdefault(int(fields[PARENT]), []).append(int(path.name))
+        spent[int(path.name)] = sum(map(int, fields[USER_TIME : CHILDREN_SYSTEM_TIME + 1])) / TICKS_PER_SECOND
+    total, left = 0.0, [pid]
+    while left:
+        each = left.pop()
+        total += spent.get(each, 0.0)
+        left += parents.get(each, [])
+    return total
 
 
 def _stat_fields(pid: int) -> list[str]:

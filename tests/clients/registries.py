@@ -104,6 +104,16 @@ def python_environment(name: str, requirements: Sequence[str]) -> Path:
     return folder / "venv" / "bin" / "python"
 
 
+def python_libraries(name: str, python: Path, requirements: Sequence[str]) -> Path:
+    """A folder with packages for that Python, to put on its PYTHONPATH."""
+    folder = cache_folder() / "python" / name
+    with _once(folder) as missing:
+        if missing:
+            pip = [str(python), "-m", "pip", "install", "--quiet", "--target", str(folder / "lib")]
+            _download([*pip, *requirements], folder, f"{name} through pip")
+    return folder / "lib"
+
+
 def _maven(folder: Path, artifacts: Sequence[str], alone: str = "") -> None:
     maven = program("mvn", "maven")
     dependencies = [DEPENDENCY.format(*artifact.split(":"), alone=alone) for artifact in artifacts]

@@ -18,10 +18,12 @@ from typing import TypeVar
 from anabranch.record.batch import BatchHeader, read_header
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.builder import BatchBuilder, emptied_batch
+from anabranch.record.record_keys import keyed_records
 from anabranch.record.records import RECORDS_BYTES_MAX, Record, records_of
 from anabranch.values import Offset
 
-Keep = Callable[[Record], bool]
+Keep = Callable[[int, bytes | None], bool]
+"""Whether a record of this offset and key stays."""
 Batch = TypeVar("Batch", bytes, bytearray, memoryview)
 
 
@@ -31,13 +33,13 @@ def keep_latest(latest_offset_of: Callable[[bytes], int | None], upto: Offset) -
     A key the map does not know is kept: to lose a record for a gap in our knowledge would be unforgivable.
     """
 
-    def keep(record: Record) -> bool:
-        if record.offset >= upto:
+    def keep(offset: int, key: bytes | None) -> bool:
+        if offset >= upto:
             return True
-        if record.key is None:
+        if key is None:
             return False
-        latest = latest_offset_of(record.key)
-        return latest is None or record.offset >= latest
+        latest = latest_offset_of(key)
+        return latest is None or offset >= latest
 
     return keep
 
@@ -55,29 +57,33 @@ def compacted(
     header = read_header(batch)
     if header.is_control:
         return batch
-    kept, tombstones = _kept(batch, keep, _tombstones_expired(header, now_ms), bytes_max)
+    kept, _ = sorted_out(batch, header, keep, now_ms, bytes_max)
     if not kept:
         return _emptied(batch, header, last_of_producer)
     horizon_ms = header.base_timestamp if header.has_delete_horizon else None
-    if tombstones and horizon_ms is None:
+    if horizon_ms is None and any(kept.values()):
         horizon_ms = now_ms + delete_retention_ms
     elif len(kept) == header.record_count:
         return batch
-    return _rewritten(header, kept, horizon_ms)
+    return _rewritten(
+        header, [each for each in records_of(batch, bytes_max) if each.offset in kept], horizon_ms
+    )
 
 
-def _tombstones_expired(header: BatchHeader, now_ms: int) -> bool:
-    return header.has_delete_horizon and now_ms >= header.base_timestamp
-
-
-def _kept(batch: ByteBuffer, keep: Keep, expired: bool, bytes_max: int) -> tuple[list[Record], int]:
-    kept, tombstones = [], 0
-    for record in records_of(batch, bytes_max):
-        if not keep(record) or (expired and record.value is None):
-            continue
-        kept.append(record)
-        tombstones += record.value is None
-    return kept, tombstones
+def sorted_out(
+    batch: ByteBuffer, header: BatchHeader, keep: Keep, now_ms: int, bytes_max: int
+) -> tuple[dict[int, bool], list[int]]:
+    """The offsets that stay, each with whether it is a tombstone; and those of tombstones whose time has come."""
+    time_has_come = header.has_delete_horizon and now_ms >= header.base_timestamp
+    kept: dict[int, bool] = {}
+    expired: list[int] = []
+    for offset, key, is_tombstone in keyed_records(batch, bytes_max):
+        if keep(offset, key):
+            if is_tombstone and time_has_come:
+                expired.append(offset)
+            else:
+                kept[offset] = is_tombstone
+    return kept, expired
 
 
 def _emptied(batch: Batch, header: BatchHeader, last_of_producer: bool) -> Batch | bytearray | None:

@@ -10,11 +10,13 @@ that has just expired may still be there, and a tombstone's horizon may be later
 offer has waited; never earlier.
 """
 
+from collections.abc import Collection, Mapping
+
 from anabranch.errors import AnabranchError, OfferRefusedError
 from anabranch.record.batch import DELETE_HORIZON, BatchHeader, read_header
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.builder import emptied_batch
-from anabranch.record.compaction import keep_latest
+from anabranch.record.compaction import keep_latest, sorted_out
 from anabranch.record.compaction_run import CompactionRun
 from anabranch.record.records import Record, records_of
 
@@ -26,45 +28,61 @@ def check_compacted(source: ByteBuffer, offered: ByteBuffer | None, run: Compact
     """OfferRefusedError unless `offered` (None: nothing) may take the place of `source`, a batch of our own."""
     header = read_header(source)
     if run.is_left_alone(header):
-        if offered is None or memoryview(offered) != memoryview(source):
+        if offered is None or not _same(offered, source):
             raise OfferRefusedError(f"The batch at offset {header.base_offset} must stay as it is.")
         return
-    must, may = _wanted(source, header, run)
-    if offered is None:
-        _check_gone(header, must, run)
-        return
-    records = _records(offered, header, run.bytes_max)
-    _check_records(header, records, must, may)
-    if records:
-        _check_header(header, read_header(offered), records, run)
-    elif memoryview(offered) not in (memoryview(source), memoryview(emptied_batch(header))):
-        raise OfferRefusedError(f"The batch at offset {header.base_offset} is not emptied as we would.")
-
-
-def _wanted(
-    source: ByteBuffer, header: BatchHeader, run: CompactionRun
-) -> tuple[list[Record], dict[int, Record]]:
-    """The records that have to be there, and by offset those that may be: tombstones whose time has come."""
     keep = keep_latest(run.latest.get, run.upto)
-    expired = header.has_delete_horizon and run.now_ms >= header.base_timestamp
-    must: list[Record] = []
-    may: dict[int, Record] = {}
-    for record in records_of(source, run.bytes_max):
-        if keep(record):
-            if expired and record.value is None:
-                may[record.offset] = record
-            else:
-                must.append(record)
-    return must, may
+    kept, expired = sorted_out(source, header, keep, run.now_ms, run.bytes_max)
+    if offered is None:
+        _check_gone(header, kept, run)
+    elif _same(offered, source):
+        _check_unchanged(header, kept, expired)
+    else:
+        _check_thinned(source, offered, header, run, kept, expired)
 
 
-def _check_gone(header: BatchHeader, must: list[Record], run: CompactionRun) -> None:
-    if must:
-        raise OfferRefusedError(f"The record at offset {must[0].offset} is missing.")
+def _same(one: ByteBuffer, other: ByteBuffer) -> bool:
+    return len(one) == len(other) and bytes(one) == bytes(other)  # Views compare byte by byte, and slowly.
+
+
+def _check_gone(header: BatchHeader, kept: Mapping[int, bool], run: CompactionRun) -> None:
+    if kept:
+        raise OfferRefusedError(f"The record at offset {min(kept)} is missing.")
     if header.producer_id >= 0 and run.is_last_of_producer(header):
         raise OfferRefusedError(
             f"The batch at offset {header.base_offset} is its producer's last, and is missing."
         )
+
+
+def _check_unchanged(header: BatchHeader, kept: Mapping[int, bool], expired: Collection[int]) -> None:
+    if len(kept) + len(expired) != header.record_count:
+        raise OfferRefusedError(f"The batch at offset {header.base_offset} has records that do not stay.")
+    if any(kept.values()) and not header.has_delete_horizon:
+        raise _bad_horizon(header)
+
+
+def _check_thinned(
+    source: ByteBuffer,
+    offered: ByteBuffer,
+    header: BatchHeader,
+    run: CompactionRun,
+    kept: Mapping[int, bool],
+    expired: Collection[int],
+) -> None:
+    ours = list(records_of(source, run.bytes_max))
+    may = {record.offset: record for record in ours if record.offset in expired}
+    records = _records(offered, header, run.bytes_max)
+    _check_records(header, records, [record for record in ours if record.offset in kept], may)
+    if records:
+        _check_header(header, read_header(offered), records, run)
+    elif not _same(offered, emptied_batch(header)):
+        raise OfferRefusedError(f"The batch at offset {header.base_offset} is not emptied as we would.")
+
+
+def _bad_horizon(header: BatchHeader) -> OfferRefusedError:
+    return OfferRefusedError(
+        f"The tombstones in the batch at offset {header.base_offset} would not go at their time."
+    )
 
 
 def _records(offered: ByteBuffer, header: BatchHeader, bytes_max: int) -> list[Record]:
@@ -100,9 +118,7 @@ def _check_header(header: BatchHeader, new: BatchHeader, records: list[Record], 
     if new != expected:
         raise OfferRefusedError(f"The header of the batch at offset {header.base_offset} is not right.")
     if not _horizon_holds(header, new, records, run):
-        raise OfferRefusedError(
-            f"The tombstones in the batch at offset {header.base_offset} would not go at their time."
-        )
+        raise _bad_horizon(header)
 
 
 def _horizon_holds(header: BatchHeader, new: BatchHeader, records: list[Record], run: CompactionRun) -> bool:

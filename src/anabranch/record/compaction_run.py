@@ -18,7 +18,8 @@ from anabranch.record.buffers import ByteBuffer
 from anabranch.record.compaction import Batch, compacted, keep_latest
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
 from anabranch.record.offset_map import OffsetMap
-from anabranch.record.records import RECORDS_BYTES_MAX, records_of
+from anabranch.record.record_keys import keyed_records
+from anabranch.record.records import RECORDS_BYTES_MAX
 from anabranch.values import Offset
 
 
@@ -80,9 +81,9 @@ def map_latest(
             return header.base_offset
         if header.is_control or header.is_transactional:
             continue
-        for record in records_of(batch, bytes_max):
-            if record.key is not None:
-                latest.put(record.key, record.offset)
+        for offset, key, _ in keyed_records(batch, bytes_max):
+            if key is not None:
+                latest.put(key, offset)
     return end
 
 
