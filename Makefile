@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim fuzz bench bench-large profile compat chaos-pipeline
+.PHONY: help setup run up check test coverage sim fuzz bench bench-large profile compat chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -73,6 +73,10 @@ bench: $(BENCH_STAMP) ## a node next to Apache Kafka: ROWS=small-1,fetch-1mb, RO
 
 bench-large: $(BENCH_STAMP) ## the same with logs of 1, 5 and 10 GB; looks for room on the disk first
 	$(BENCH) --rows large
+
+bench-pipeline: $(BENCH_STAMP) ## topics read next to Spark's own Kafka connector; ROUNDS=5, DOCS=1
+	PYTHONPATH=.:tests $(BIN)/python -m bench.pipeline --rounds $(or $(ROUNDS),5) \
+		$(if $(DOCS),--document docs/performance.md)
 
 profile: $(BENCH_STAMP) ## where a node's time goes, as a flame graph: make profile LOAD=small-1
 	PYTHONPATH=.:tests $(BIN)/python -m bench.profile $(or $(LOAD),small-1)

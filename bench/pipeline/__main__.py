@@ -1,6 +1,6 @@
 """`python -m bench.pipeline`: measure reading, decoding and compaction, and tell. `make bench-pipeline` calls it.
 
-    --rounds 5         of each side                 --megabytes 512     in each topic that is read
+    --rounds 5         of each side                 --megabytes 1024    in each topic that is read
     --warm-rounds 2    of each, not counted         --compact-megabytes 96
     --folder DIR       where the node keeps its data
     --document FILE    put the table into it        --results DIR       where the results go
@@ -52,7 +52,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm-rounds", type=int, default=2)
-    parser.add_argument("--megabytes", type=int, default=512)
+    parser.add_argument("--megabytes", type=int, default=1024)
     parser.add_argument("--compact-megabytes", type=int, default=96)
     parser.add_argument("--folder", type=Path, default=cache_folder() / "bench" / "pipeline")
     parser.add_argument("--document", type=Path)
@@ -93,6 +93,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         node.start()
         say("filling the topics")
         topics = [fill(node, name, size, options.megabytes) for name, size in SIZES.items()]
+        topics.append(fill(node, "nothing", SIZES["100b"], 0))
         compaction.fill(node, "compacted", options.compact_megabytes)
         measured += queries(options, node, topics)
         say("compaction")

@@ -62,7 +62,7 @@ def aggregate(rows: DataFrame) -> tuple[int, int]:
         F.max("timestamp"),
         F.max("timestampType"),
     ).collect()[0]
-    return int(found[0]), int(found[1])
+    return int(found[0]), int(found[1] or 0)
 
 
 def noop(rows: DataFrame) -> None:
@@ -81,7 +81,7 @@ class Bench:
 
     def run(self) -> None:
         for topic in self.job["topics"]:
-            for load in LOADS:
+            for load in LOADS if topic["records"] else ["aggregate"]:
                 for number in range(-self.job["warm_rounds"], self.job["rounds"]):
                     sides = list(SIDES) if number % 2 else list(SIDES)[::-1]
                     for side in sides:

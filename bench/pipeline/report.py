@@ -22,6 +22,7 @@ READ_BARS = {
     ("noop", "1kb"): 1.5,
 }
 LOADS = {"aggregate": "aggregate over full rows", "noop": "full rows to the noop sink"}
+WAYS = {"files": "", "protocol": ", by the protocol alone"}
 DECODER_BARS = {"compiled": 10e6, "numpy": 1.2e6}
 COMPACTION_BAR = 1.3
 
@@ -43,8 +44,9 @@ class Line:
 
 def lines(whole: Mapping[str, Any]) -> list[Line]:
     rounds: Sequence[Round] = whole["rounds"]
-    records = {topic["name"]: topic["records"] for topic in whole["topics"]}
-    return [*_reads(rounds, records), *_cpu(rounds, records), *_decoder(rounds), *_compaction(rounds)]
+    records = {topic["name"]: topic["records"] for topic in whole["topics"] if topic["records"]}
+    told = [*_reads(rounds, records), *_cpu(rounds, records), *_nothing(rounds)]
+    return [*told, *_node_cpu(rounds, records), *_decoder(rounds), *_compaction(rounds)]
 
 
 def _values(rounds: Sequence[Round], figure: str, **which: str) -> list[float]:
@@ -60,7 +62,7 @@ def _reads(rounds: Sequence[Round], records: Mapping[str, int]) -> Iterator[Line
     for load, title in LOADS.items():
         for topic, count in records.items():
             theirs = _values(rounds, "seconds", load=load, topic=topic, side="connector")
-            for side, way in (("files", ""), ("protocol", ", by the protocol alone")):
+            for side, way in WAYS.items():
                 ours = _values(rounds, "seconds", load=load, topic=topic, side=side)
                 ratio = _paired(theirs, ours)
                 bar = READ_BARS[load, topic] if side == "files" else None
@@ -81,22 +83,42 @@ def _rates(seconds: Sequence[float], count: int) -> Spread:
 
 
 def _cpu(rounds: Sequence[Round], records: Mapping[str, int]) -> Iterator[Line]:
-    """CPU time per million records, of Spark with its workers and of the node."""
-    for figure, title in (("spark_cpu_seconds", "CPU of Spark"), ("node_cpu_seconds", "CPU of the node")):
+    """CPU time of Spark, its workers and the node together: what a busy machine cannot change much."""
+    for load, title in LOADS.items():
         for topic, count in records.items():
-            theirs = _values(rounds, figure, load="aggregate", topic=topic, side="connector")
-            for side, way in (("files", ""), ("protocol", ", by the protocol alone")):
-                ours = _values(rounds, figure, load="aggregate", topic=topic, side=side)
-                ratio = sum(theirs) / sum(ours) if sum(ours) else None
-                per_million = [[each / count * 1e6 for each in side] for side in (ours, theirs)]
-                yield Line(
-                    f"{title}, aggregate{way}",
-                    TITLES[topic],
-                    Spread.of(per_million[0]),
-                    Spread.of(per_million[1]),
-                    ratio,
-                    "s per M records",
-                )
+            theirs = _cpu_of_all(rounds, load, topic, "connector")
+            for side, way in WAYS.items():
+                ours = _cpu_of_all(rounds, load, topic, side)
+                spreads = [Spread.of([each / count * 1e6 for each in spent]) for spent in (ours, theirs)]
+                what = f"{title}{way}: CPU of Spark and the node"
+                yield Line(what, TITLES[topic], *spreads, _paired(theirs, ours), "s per M records")
+
+
+def _cpu_of_all(rounds: Sequence[Round], load: str, topic: str, side: str) -> list[float]:
+    which = {"load": load, "topic": topic, "side": side}
+    spark, node = (_values(rounds, f"{who}_cpu_seconds", **which) for who in ("spark", "node"))
+    return [sum(pair) for pair in zip(spark, node, strict=True)]
+
+
+def _nothing(rounds: Sequence[Round]) -> Iterator[Line]:
+    """What a query costs before the first record."""
+    for figure, unit in (("seconds", "s"), ("spark_cpu_seconds", "CPU-s")):
+        which = {"load": "aggregate", "topic": "nothing"}
+        ours, theirs = (_values(rounds, figure, **which, side=side) for side in ("files", "connector"))
+        if ours:
+            spreads = [Spread.of(spent) for spent in (ours, theirs)]
+            yield Line("a query over an empty topic", "", *spreads, _paired(theirs, ours), unit)
+
+
+def _node_cpu(rounds: Sequence[Round], records: Mapping[str, int]) -> Iterator[Line]:
+    """The clock of /proc ticks too coarsely for one round, so the ratio is of their sums."""
+    for topic, count in records.items():
+        theirs = _values(rounds, "node_cpu_seconds", load="aggregate", topic=topic, side="connector")
+        for side, way in WAYS.items():
+            ours = _values(rounds, "node_cpu_seconds", load="aggregate", topic=topic, side=side)
+            spreads = [Spread.of([each / count * 1e6 for each in spent]) for spent in (ours, theirs)]
+            ratio = sum(theirs) / sum(ours) if sum(ours) else None
+            yield Line(f"CPU of the node{way}", TITLES[topic], *spreads, ratio, "s per M records")
 
 
 def _decoder(rounds: Sequence[Round]) -> Iterator[Line]:
