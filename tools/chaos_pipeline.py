@@ -34,7 +34,7 @@ from support.topics import make_topic
 
 PARTITIONS = 3
 PER_BATCH = 2000
-RECORDS_PER_SECOND = 600
+RECORDS_PER_SECOND = 400
 SIGN_S_MAX = 300
 BATCHES_MAX = 3
 """A kill comes at most about so many batches after the first sign of life."""
@@ -202,7 +202,8 @@ def run(to: str, kills: int, seed: int, folder: Path) -> dict[str, Any]:
         story = kill_often(given, kills, rng, folder / "driver.log")
     finally:
         sender.finish()
-    finished = Driver({**given, "once": True}, folder / "driver.log").wait()
+    last = {**given, "once": True, "max_offsets_per_trigger": 20 * PER_BATCH}
+    finished = Driver(last, folder / "driver.log").wait()
     settings = PipelineSettings(**given)
     before, left = compare(node, settings), orphans(settings)
     swept = len(sweep_orphans(settings, older_than_seconds=0))

@@ -296,6 +296,10 @@ class TableError(PipelineError):
     """A table cannot take what was read: its schema, its catalog or its files stand against it."""
 
 
+class TableMissingError(TableError):
+    """There is no such table."""
+
+
 class TableMovedError(TableError):
     """Somebody else committed to the table since it was read: read it again and decide anew."""
 

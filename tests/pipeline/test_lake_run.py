@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,16 @@ def test_an_empty_topic_makes_an_empty_table(spark: "SparkSession", given: Pipel
     rows = read_rows(given)
     assert rows.num_rows == 0
     assert rows.column_names == ["_key", "_partition", "_offset", "_timestamp"]
+
+
+def test_an_empty_topic_waits_for_the_columns_it_is_partitioned_by(
+    spark: "SparkSession", given: PipelineSettings
+) -> None:
+    by_column = replace(given, partition_by=("n",))
+    assert run_pipeline(spark, by_column).read == 0
+    send(given.bootstrap, given.topic, _records(0, 3))
+    assert run_pipeline(spark, by_column).written == 3
+    assert _numbers(given) == [0, 1, 2]
 
 
 def test_a_second_run_goes_on_behind_the_first(spark: "SparkSession", given: PipelineSettings) -> None:
@@ -104,7 +115,7 @@ def test_a_checkpoint_without_its_table_is_not_taken_for_a_start(
     )
     catalog.drop_table(given.table_name)
     catalog.engine.dispose()
-    with pytest.raises(TableError, match="a table that is not there any more"):
+    with pytest.raises(TableError, match="belongs to a table that is not there any more"):
         run_pipeline(spark, given)
 
 

@@ -1,5 +1,6 @@
 """The door to each table format: commits that race, state that lasts, orphans told from files that count."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -127,6 +128,44 @@ def test_columns_are_added_and_widened(given: PipelineSettings) -> None:
     found = open_table(given).schema()
     assert found.field("s").type.equals(wider)
     assert found.field("new").type == pa.float64()
+
+
+@pytest.mark.parametrize("to", ["iceberg", "parquet"])
+def test_a_column_widens_over_files_that_have_it_narrow(tmp_path: Path, to: str) -> None:
+    given = settings(tmp_path, to=to)
+    table = open_table(given, pa.schema([*TRACE, ("n", pa.int32())]))
+    _append(table, 0, 1)
+    table.evolve(COLUMNS)
+    _append(table, 1, 2**40)
+    assert open_table(given).schema().field("n").type == pa.int64()
+    assert read_rows(given)["n"].to_pylist() == [1, 2**40]
+
+
+def test_delta_says_that_it_widens_no_column(tmp_path: Path) -> None:
+    table = open_table(settings(tmp_path, to="delta"), pa.schema([*TRACE, ("n", pa.int32())]))
+    with pytest.raises(TableError, match="cannot take n"):
+        table.evolve(COLUMNS)
+
+
+def test_any_catalog_of_pyiceberg_will_do(tmp_path: Path) -> None:
+    catalog = {
+        "name": "own",
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/own.db",
+        "warehouse": f"file://{tmp_path}/w",
+    }
+    given = settings(tmp_path / "unused", catalog=catalog)
+    table = open_table(given, COLUMNS)
+    _append(table, 0, 1)
+    assert open_table(given).state() == SourceState(7, 0, {0: 2, 2: 5})
+    assert table.data_folder.startswith(f"file://{tmp_path}/w/")
+    assert not (tmp_path / "unused").exists()
+
+
+def test_a_table_partitioned_otherwise_is_refused(given: PipelineSettings) -> None:
+    open_table(given, COLUMNS)
+    with pytest.raises(TableError, match="is partitioned by nothing"):
+        open_table(replace(given, partition_by=("n",)))
 
 
 def test_deltas_state_outlives_a_checkpoint_of_its_log(tmp_path: Path) -> None:

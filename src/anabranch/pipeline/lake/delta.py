@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from anabranch.errors import TableError, TableMovedError
+from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.settings import PipelineSettings
@@ -33,7 +33,7 @@ def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTa
         return DeltaTable(Lake(address), settings)
     except TableNotFoundError as error:
         if schema is None:
-            raise TableError(f"There is no table {settings.table} in {settings.warehouse}.") from error
+            raise TableMissingError(f"There is no table {settings.table} in {settings.warehouse}.") from error
     parts = settings.partitions()
     fields = [*plain_schema(schema), *(pa.field(part.name, pa.string()) for part in parts if part.unit)]
     if urlsplit(address).scheme == "file":
@@ -79,12 +79,20 @@ class DeltaTable:
 
     def evolve(self, schema: pa.Schema) -> None:
         from deltalake import Schema
+        from deltalake.exceptions import DeltaError
 
         known = self._whole_schema()
         fields = Schema.from_arrow(plain_schema(schema)).fields
         changed = [field for field in fields if _is_news(field.name, known, schema)]
-        with _moved_is_said():
-            self._table.alter.add_columns(changed)
+        try:
+            with _moved_is_said():
+                self._table.alter.add_columns(changed)
+        except DeltaError as error:
+            names = ", ".join(field.name for field in changed)
+            raise TableError(
+                f"The table cannot take {names} as the records need it: {error}. Delta widens no column; "
+                "write into a new table, or give a JSON Schema that sends such records to the dead letters."
+            ) from error
 
     def state(self) -> SourceState | None:
         owner = self._version("owner")

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from anabranch.errors import PipelineError
 from anabranch.pipeline.lake import report
-from anabranch.pipeline.lake.upsert import read_parquet
+from anabranch.pipeline.lake.upsert import parquet_parts
 
 HEADER = "anabranch.dlq."
 SEND_SECONDS_MAX = 120
@@ -30,7 +30,8 @@ class SendTask:
         sender = _Sender(self.client, self.topic)
         for batch in batches:
             for path in batch.column(0).to_pylist():
-                sender.send(read_parquet(path))
+                for part in parquet_parts(path):
+                    sender.send(part)
         yield report.as_batch([report.line("read", rows=sender.finish())])
 
 
@@ -43,7 +44,7 @@ class _Sender:
         self._error: Any = None
         self._producer = Producer({"enable.idempotence": True, "acks": "all", "linger.ms": 20, **client})
 
-    def send(self, records: pa.Table) -> None:
+    def send(self, records: pa.RecordBatch) -> None:
         for record in records.to_pylist():
             while True:
                 try:

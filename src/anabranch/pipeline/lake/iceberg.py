@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from anabranch.errors import TableError, TableMovedError
+from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import small_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
@@ -35,7 +35,9 @@ def open_iceberg(settings: PipelineSettings, schema: pa.Schema | None) -> "Icebe
         table = catalog.load_table(settings.table_name)
     except (NoSuchTableError, NoSuchNamespaceError) as error:
         if schema is None:
-            raise TableError(f"There is no table {settings.table_name} in {settings.warehouse}.") from error
+            raise TableMissingError(
+                f"There is no table {settings.table_name} in {settings.warehouse}."
+            ) from error
         catalog.create_namespace_if_not_exists(settings.table_name.rsplit(".", 1)[0])
         table = _create(catalog, settings, schema)
     return IcebergTable(table, settings)
@@ -45,7 +47,8 @@ def _catalog(settings: PipelineSettings) -> Any:
     from pyiceberg.catalog import load_catalog
 
     if settings.catalog:
-        return load_catalog(settings.catalog.get("name", "anabranch"), **settings.catalog)
+        properties = {name: value for name, value in settings.catalog.items() if name != "name"}
+        return load_catalog(settings.catalog.get("name", "anabranch"), **properties)
     place = urlsplit(settings.warehouse_uri)
     if place.scheme != "file":
         raise TableError(

@@ -7,11 +7,11 @@ the table's last commit, and from its first commit on the old one may no longer 
 
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anabranch.errors import TableError
 from anabranch.pipeline.lake.change import SourceState
-from anabranch.pipeline.lake.storage import listed, read_text, write_text
+from anabranch.pipeline.lake.storage import read_text, write_text
 
 FILE = "anabranch.json"
 
@@ -21,6 +21,8 @@ class Identity:
     owner: int
     predecessor: SourceState | None = None
     """The state of the table that this pipeline took over, if it did."""
+    has_written: bool = False
+    """Has it committed anything yet?"""
 
     def may_follow(self, state: SourceState | None) -> bool:
         """Is the table in a state that this pipeline may add to?"""
@@ -34,32 +36,41 @@ def identify(checkpoint: str, state: SourceState | None) -> tuple[Identity, bool
     """The pipeline of this checkpoint folder, and whether it is new."""
     address = f"{checkpoint}/{FILE}"
     text = read_text(address)
-    if text is not None:
-        identity = _read(text, address)
-        if state is None and _has_committed(checkpoint):
-            raise TableError(
-                f"The checkpoint {checkpoint} has seen batches committed to a table that is not there any more. "
-                "Remove the checkpoint to fill a new table from the start, or bring the table back."
-            )
-        return identity, False
-    identity = Identity(secrets.randbits(62), state)
-    before = None if state is None else json.loads(state.to_json())
-    write_text(address, json.dumps({"owner": identity.owner, "predecessor": before}))
-    return identity, True
+    if text is None:
+        identity = Identity(secrets.randbits(62), state)
+        _write(address, identity)
+        return identity, True
+    identity = _read(text, address)
+    if state is None and identity.has_written:
+        raise TableError(
+            f"The checkpoint {checkpoint} belongs to a table that is not there any more. "
+            "Remove the checkpoint to fill a new table from the start, or bring the table back."
+        )
+    return identity, False
+
+
+def with_a_commit(checkpoint: str, identity: Identity) -> Identity:
+    """Remember that there is a table by now; a change only with the first commit."""
+    if identity.has_written:
+        return identity
+    changed = replace(identity, has_written=True)
+    _write(f"{checkpoint}/{FILE}", changed)
+    return changed
+
+
+def _write(address: str, identity: Identity) -> None:
+    before = None if identity.predecessor is None else json.loads(identity.predecessor.to_json())
+    value = {"owner": identity.owner, "predecessor": before, "has_written": identity.has_written}
+    write_text(address, json.dumps(value))
 
 
 def _read(text: str, address: str) -> Identity:
     try:
         value = json.loads(text)
         before = value["predecessor"]
-        return Identity(
-            int(value["owner"]), None if before is None else SourceState.from_json(json.dumps(before))
-        )
+        predecessor = None if before is None else SourceState.from_json(json.dumps(before))
+        return Identity(int(value["owner"]), predecessor, bool(value["has_written"]))
     except (ValueError, KeyError, TypeError) as error:
         raise TableError(
             f"{address} cannot be read: remove the checkpoint, the table knows how far it came."
         ) from error
-
-
-def _has_committed(checkpoint: str) -> bool:
-    return any(not found.path.rsplit("/", 1)[-1].startswith(".") for found in listed(f"{checkpoint}/commits"))

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from anabranch.errors import TableError, TableMovedError
+from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.delta import table_address
@@ -70,7 +70,7 @@ def open_parquet(settings: PipelineSettings, schema: pa.Schema | None) -> "Parqu
     table = ParquetTable(folder, settings)
     if table.is_missing():
         if schema is None:
-            raise TableError(f"There is no table {settings.table} in {settings.warehouse}.")
+            raise TableMissingError(f"There is no table {settings.table} in {settings.warehouse}.")
         table.create(schema)
     table.refresh()
     return table

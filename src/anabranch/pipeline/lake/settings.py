@@ -53,7 +53,7 @@ class PipelineSettings:
     partition_by: tuple[str, ...] = ()
     group: str | None = None
     catalog: Mapping[str, str] = field(default_factory=dict)
-    """Of pyiceberg, if it is not the one embedded in the warehouse."""
+    """Of pyiceberg, if it is not the one embedded in the warehouse: its `name`, and properties of its own."""
     starting_offsets: str = "earliest"
     max_offsets_per_trigger: int | None = None
     trigger_seconds: float = 5.0

@@ -51,7 +51,7 @@ class Table(Protocol):
 
 
 def open_table(settings: PipelineSettings, schema: "pa.Schema | None" = None) -> Table:
-    """The table, made with these columns if it is not there; TableError without them."""
+    """The table, made with these columns if it is not there; TableMissingError without them."""
     if settings.to == "iceberg":
         from anabranch.pipeline.lake.iceberg import open_iceberg
 

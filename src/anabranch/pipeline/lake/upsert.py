@@ -184,6 +184,13 @@ def read_parquet(path: str) -> pa.Table:
     return pq.read_table(inner, filesystem=files, partitioning=None)
 
 
+def parquet_parts(path: str) -> Iterator[pa.RecordBatch]:
+    """A file piece by piece, however large it is."""
+    files, inner = place(path)
+    with files.open_input_file(inner) as stream:
+        yield from pq.ParquetFile(stream).iter_batches()
+
+
 def read_rows(file: DataFile, plan: "FilePlan") -> pa.Table:
     """A data file's rows in today's columns, with those that only its place in the table tells."""
     table = read_parquet(file.path)
