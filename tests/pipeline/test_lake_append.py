@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from anabranch.errors import TableError
+from anabranch.errors import LostRecordsError, TableError
+from anabranch.pipeline.lake.report import Report
 from anabranch.pipeline.lake.sink import LakeSink
 from support.lake_tables import frame, json_records, read_rows, settings
 
@@ -57,3 +58,17 @@ def test_batches_follow_each_other(spark: "SparkSession", tmp_path: Path, to: st
     sink.write(frame(spark, json_records([{"a": 2}]), start=1), 1)
     assert read_rows(given)["a"].to_pylist() == [1, 2]
     assert sink.counts.read == sink.counts.written == 2
+
+
+def test_a_batch_whose_counts_do_not_add_up_is_not_committed(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(tmp_path)
+    sink = LakeSink(spark, given)
+    sink.write(frame(spark, json_records([{"a": 1}])), 0)
+    rows_added = Report.rows_added.fget
+    assert rows_added is not None
+    monkeypatch.setattr(Report, "rows_added", property(lambda report: rows_added(report) - 1))
+    with pytest.raises(LostRecordsError, match="2 records were read, but 1 written and 0 sent"):
+        sink.write(frame(spark, json_records([{"a": 2}, {"a": 3}]), start=1), 1)
+    assert read_rows(given)["a"].to_pylist() == [1]

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP
-from anabranch.pipeline.lake.parse import TRACE, JsonParser, Parsed, _parse_quickly
+from anabranch.pipeline.lake.parse import TRACE, JsonParser, Parsed
+from anabranch.pipeline.lake.quick_json import parse_quickly
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -180,6 +181,40 @@ def test_one_bad_record_does_not_send_its_neighbours_elsewhere() -> None:
     assert parsed.origin.to_pylist() == parsed.rows["_offset"].to_pylist() == parsed.rows["a"].to_pylist()
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"i": 1, "i": 2}',
+        b'{"i": 1, "i": "x"}',
+        b'{"i": "x", "i": 1}',
+        b'{"o": {"i": 1}, "o": {}}',
+        b'{"_offset": null}',
+        b'{"i": -0}',
+        b'{"f": 1e400}',
+        b'{"f": -0.0}',
+        b'{"f": 12345678901234567890123}',
+        b'{"i": 01}',
+        b'{"i": +1}',
+        b'{"s": "a\tb"}',
+        b'{"s": "\\u0000"}',
+        b'{"s": "\\ud83d\\ude00"}',
+        b"{'s': 1}",
+        b'{"i": 1,}',
+        b'{"i": 1} ',
+        b'{"i": 1} // }',
+        b'{"t": "2026-03-01T12:00:00.123456789Z"}',
+        b'{"t": "2026-03-01 12:00Z"}',
+        b'{"t": "20260301T120000Z"}',
+    ],
+)
+def test_both_ways_agree_on_what_is_odd(value: bytes) -> None:
+    """Whether the quick way takes it or not, the record ends as the slow way says."""
+    slow = JsonParser(KNOWN)._slowly(records([value]))
+    parsed = parse(KNOWN, [value])
+    assert parsed.reasons.to_pylist() == slow.reasons.to_pylist()
+    assert parsed.rows.to_pylist() == slow.rows.to_pylist()
+
+
 KNOWN = columns(
     i=pa.int64(),
     f=pa.float64(),
@@ -211,7 +246,7 @@ values = st.recursive(
 def test_the_quick_way_takes_nothing_that_the_slow_way_refuses(value: dict[str, Any]) -> None:
     text = json.dumps(value).encode()
     known = pa.schema([field for field in KNOWN if field.name not in TRACE.names])
-    quick = _parse_quickly(pa.array([text], pa.binary()), known, True)
+    quick = parse_quickly(pa.array([text], pa.binary()), known, True)
     slow = JsonParser(KNOWN, fixed=True)._slowly(records([text]))
     if quick is not None:
         assert slow.reasons.to_pylist() == [None]

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform, plain_schema
 from anabranch.pipeline.lake.infer import MisfitError, merge_fields, parse_time
+from anabranch.pipeline.lake.quick_json import parse_quickly
 
 TRACE = pa.schema(
     [
@@ -41,8 +41,6 @@ RAW = pa.schema(
 SLOW_ROWS_MAX = 32
 """How many records go the slow way together when one of them has to."""
 FAN_OUT = 8
-DEPTH_MAX = 200
-"""Brackets in one value beyond which Arrow's reader is not asked: it recurses without a limit."""
 
 
 class Parsed(NamedTuple):
@@ -106,7 +104,7 @@ class JsonParser:
 
     def _quickly(self, records: pa.Table) -> Parsed | None:
         values = records.column("value").combine_chunks()
-        body = _parse_quickly(values, self._columns(), self._fixed)
+        body = parse_quickly(values, self._columns(), self._fixed)
         trace, unfit_keys = _trace(records)
         if body is None or unfit_keys is not None or not self._has_required(body):
             return None
@@ -142,7 +140,7 @@ class JsonParser:
 
     def _row(self, values: dict[str, Any]) -> dict[str, Any]:
         for name in TRACE.names:
-            if name in values:
+            if values.get(name) is not None:
                 raise MisfitError(
                     f"{name} is a column of the pipeline: a record cannot have a field of that name"
                 )
@@ -240,73 +238,6 @@ def _fitted(kind: pa.DataType, value: Any) -> Any:
         assert moment is not None, "it was found to fit"
         return moment.as_py()
     return value
-
-
-def _parse_quickly(values: pa.Array, columns: pa.Schema, fixed: bool) -> pa.Table | None:
-    """All values at once, or None if any of them needs a closer look.
-
-    Each begins with a brace and ends with one, and there are as many rows as values: then no value can hold two
-    objects, and none half of one, since after a closing brace an unfinished object cannot go on with an opening one.
-    """
-    if len(values) == 0 or not len(columns) or values.null_count or not _looks_ordinary(values):
-        return None
-    joined = pa.py_buffer(b"\n".join(values.to_pylist()) + b"\n")
-    try:
-        table = pj.read_json(
-            pa.BufferReader(joined),
-            read_options=pj.ReadOptions(use_threads=False, block_size=joined.size + 1),
-            parse_options=pj.ParseOptions(
-                explicit_schema=_read_as(columns),
-                newlines_in_values=True,
-                unexpected_field_behavior="error" if fixed else "infer",
-            ),
-        )
-        if table.num_rows != len(values) or not _has_only(table.schema, columns):
-            return None
-        return conform(table, plain_schema(columns))
-    except pa.ArrowInvalid:
-        return None  # Some value does not fit: the slow way finds out which.
-
-
-def _looks_ordinary(values: pa.Array) -> bool:
-    try:
-        text = values.cast(pa.string())  # This is where UTF-8 is checked.
-    except pa.ArrowInvalid:
-        return False
-    framed = pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))
-    if not pc.all(framed).as_py():
-        return False
-    brackets = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
-    return bool(pc.max(brackets).as_py() <= DEPTH_MAX)
-
-
-def _read_as(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, _read_type(field.type)) for field in schema])
-
-
-def _read_type(kind: pa.DataType) -> pa.DataType:
-    """Times are read as text first, so that both ways parse them with the same function."""
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(part.name, _read_type(part.type)) for part in kind.fields])
-    if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _read_type(kind.value_type)))
-    return kind
-
-
-def _has_only(found: pa.Schema, known: pa.Schema) -> bool:
-    """Nothing typed was found beyond the known columns. A column that is all null says nothing yet."""
-    kinds = {field.name: _read_type(field.type) for field in known}
-    for field in found:
-        if field.name in TRACE.names:
-            return False
-        if field.name not in kinds:
-            if not pa.types.is_null(field.type):
-                return False
-        elif not field.type.equals(kinds[field.name]):
-            return False
-    return True
 
 
 def _trace(records: pa.Table) -> tuple[pa.Table, pa.Array | None]:
