@@ -7,8 +7,12 @@ import click
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, Failure, format_option, pairs_of, show_json
 from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
+from anabranch.cli.pipeline_topics import config_option, require_topic
 from anabranch.pipeline.load import INPUTS, LoadSettings, input_of, load_files
 from anabranch.pipeline.topics import TopicAddress
+
+KEPT_FOR_EVER = {"retention.ms": "-1"}
+"""For a topic made for records with times of their own: retention by time would take old ones away at once."""
 
 
 @click.command(cls=Command)
@@ -20,6 +24,7 @@ from anabranch.pipeline.topics import TopicAddress
     "--timestamp", metavar="COLUMN", help="The column of the record's time: ISO text, or ms since 1970. [now]"
 )
 @click.option("--partitions", type=click.IntRange(min=1), help="How many, if the topic has to be made.")
+@config_option
 @click.option(
     "--option", "options", metavar="NAME=VALUE", multiple=True,
     help="An option of Spark's reader, for example nullValue=NA or multiLine=true; may be repeated.",
@@ -34,6 +39,7 @@ def load(
     key: str | None,
     timestamp: str | None,
     partitions: int | None,
+    configs: tuple[str, ...],
     options: tuple[str, ...],
     spark_start: SparkStart,
     broker: Broker,
@@ -42,13 +48,14 @@ def load(
     """Load files into a topic, a record for each row.
 
     FILEs are CSV (with a header line), JSON (a row per line) or Parquet. The value is the row as JSON, nulls kept.
+    A topic made for records with a --timestamp keeps them for ever, unless --config retention.ms says otherwise: the
+    old ones would be gone at once.
     """
-    from anabranch.cli.pipeline_topics import require_topic
-
     reader_options = pairs_of(options, "--option")
+    topic_configs = {**({} if timestamp is None else KEPT_FOR_EVER), **pairs_of(configs, "--config")}
     chosen = kind or input_of(files)
     _require_files(files)
-    require_topic(broker, topic, partitions)
+    require_topic(broker, topic, partitions, topic_configs)
     settings = LoadSettings(
         files, chosen, TopicAddress(broker.bootstrap, topic), key, timestamp, reader_options
     )

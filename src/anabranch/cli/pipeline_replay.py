@@ -5,11 +5,11 @@ from typing import Any
 import click
 
 from anabranch.cli.client import Broker, broker_options
-from anabranch.cli.common import Command, format_option, show_json
+from anabranch.cli.common import Command, format_option, pairs_of, show_json
 from anabranch.cli.pipeline_ranges import as_json, range_of, range_options
 from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
 from anabranch.cli.pipeline_table import partition_option, settings_of, table_options
-from anabranch.cli.pipeline_topics import require_topic
+from anabranch.cli.pipeline_topics import config_option, require_topic
 from anabranch.cli.starts import Start
 from anabranch.pipeline.replay import Replay, TableReplay, TopicReplay
 from anabranch.pipeline.topics import TopicAddress
@@ -26,18 +26,21 @@ from anabranch.pipeline.topics import TopicAddress
 @click.option("--timestamp", metavar="COLUMN", help="Of a table: the column of the record's time. [now]")
 @click.option("--to-bootstrap", metavar="HOST:PORT", help="The broker to write to. [the same]")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many, if the topic has to be made.")
+@config_option
 @spark_options
 @broker_options
 @format_option()
 def replay(
     topic: str | None, to_topic: str, start: Start, until: Start, keep_partitions: bool,
     place: dict[str, Any] | None, partition_by: tuple[str, ...], key: str | None, timestamp: str | None,
-    to_bootstrap: str | None, partitions: int | None, spark_start: SparkStart, broker: Broker, format: str,
+    to_bootstrap: str | None, partitions: int | None, configs: tuple[str, ...], spark_start: SparkStart, broker: Broker,
+    format: str,
 ) -> None:  # fmt: skip
     """Copy a range of a topic, or a table, to a topic.
 
     Records of a topic keep their keys, headers and times; rows of a table become JSON.
     """
+    topic_configs = pairs_of(configs, "--config")
     target = TopicAddress(to_bootstrap or broker.bootstrap, to_topic)
     plan: Replay
     if topic is not None and place is None:
@@ -49,7 +52,7 @@ def replay(
         plan = TableReplay(settings_of(**told), key, timestamp)
     else:
         raise click.UsageError("Say what to replay: either --topic, or --table and --warehouse.")
-    require_topic(Broker(target.bootstrap, broker.seconds_max), to_topic, partitions)
+    require_topic(Broker(target.bootstrap, broker.seconds_max), to_topic, partitions, topic_configs)
     consequence = f"What was written stays in {to_topic}; a second run writes it again."
     with one_job(spark_start, "replay", unit="parts", consequence=consequence) as session:
         records = plan.run(session, target)

@@ -1,17 +1,26 @@
 """Making sure that the topic a job writes to is there, before Spark starts."""
 
+from collections.abc import Mapping
+
+import click
+
 from anabranch.cli.client import Broker, settle
 from anabranch.cli.common import Failure
 
+config_option = click.option(
+    "--config", "configs", metavar="NAME=VALUE", multiple=True,
+    help="A config of the topic, if it has to be made; may be repeated.",
+)  # fmt: skip
 
-def require_topic(broker: Broker, topic: str, partitions: int | None) -> None:
+
+def require_topic(broker: Broker, topic: str, partitions: int | None, configs: Mapping[str, str]) -> None:
     """Make the topic if it is not there; Failure if it is there with another number of partitions than was said."""
     admin = broker.admin()
     there = broker.partitions(admin)
     if topic not in there:
         from confluent_kafka.admin import NewTopic
 
-        new = NewTopic(topic, num_partitions=partitions or -1, replication_factor=-1)
+        new = NewTopic(topic, num_partitions=partitions or -1, replication_factor=-1, config=dict(configs))
         futures = admin.create_topics([new], request_timeout=broker.seconds_max)
         settle(futures, lambda _, error: broker.explain(error))
     elif partitions is not None and len(there[topic]) != partitions:

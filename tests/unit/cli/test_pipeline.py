@@ -51,6 +51,8 @@ WRONG = [
     (("load", "--topic", "demo"), "FILE"),
     (("load", "x.csv", "--topic", "demo", "--option", "sep"), "is not name=value"),
     (("load", "x.csv", "--topic", "demo", "--partitions", "0"), "partitions"),
+    (("load", "x.csv", "--topic", "demo", "--config", "retention.ms"), "is not name=value"),
+    (("replay", "--topic", "a", "--to-topic", "b", "--config", "x"), "is not name=value"),
     (("replay", "--topic", "a", "--to-topic", "a"), "is the topic itself"),
     (("replay", "--topic", "a", "--to-topic", "b", "--until", "soon"), "no place to begin"),
     (("replay", "--to-topic", "b"), "either --topic, or --table"),
