@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
 EXIT_CODE_INTERRUPTED = 130
 CANCEL_SECONDS = 0.2
+SHOW_CURSOR = b"\x1b[?25h\n"
+"""A bar hides it, and has no time to bring it back."""
 
 
 class SparkStart(NamedTuple):
@@ -126,7 +128,7 @@ def stopping(said: str) -> Iterator[threading.Event]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
-            os._exit(EXIT_CODE_INTERRUPTED)  # The JVM follows: it ends when our end of its input is closed.
+            _leave_at_once()
         asked.set()
         click.echo(f"\n{said} Press Ctrl-C again to stop at once.", err=True)
 
@@ -136,6 +138,13 @@ def stopping(said: str) -> Iterator[threading.Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave_at_once() -> None:
+    """The JVM follows: it ends when our end of its input is closed."""
+    if sys.stderr.isatty():
+        os.write(sys.stderr.fileno(), SHOW_CURSOR)
+    os._exit(EXIT_CODE_INTERRUPTED)
 
 
 @contextmanager

@@ -7,23 +7,38 @@ own words are found again. Of any other, the first line that says something is k
 import re
 
 _OURS = re.compile(r"anabranch\.errors\.\w+: (.+)")
-_SPARKS = re.compile(r"\[[A-Z][A-Z_.]+\] [^\n]+")
-_PYTHON = re.compile(r"^(\w[\w.]*(?:Error|Exception|Exit|Interrupt)): (.+)$", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"^(?!org\.|java\.)(\w[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+_CLASSIFIED = re.compile(r"\[[A-Z][A-Z_.]+\] [^\n]+")
 _CAUSED = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 
 
 def in_a_sentence(error: BaseException) -> str:
     """The words of the error that began it."""
     text = str(error)
-    ours = _OURS.findall(text)
-    if ours:
-        return str(ours[-1]).strip()
-    classified = _SPARKS.search(text)
-    if classified:
-        return classified.group().partition(" SQLSTATE:")[0].strip()
-    raised = _PYTHON.findall(text)
-    if raised:
-        return f"{raised[-1][0].rpartition('.')[2]}: {raised[-1][1]}"
-    caused = _CAUSED.findall(text)
+    for words in (_ours, _of_python, _of_spark, _of_java):
+        found = words(text)
+        if found:
+            return found
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return caused[-1] if caused else (lines[0] if lines else type(error).__name__)
+    return lines[0] if lines else type(error).__name__
+
+
+def _ours(text: str) -> str | None:
+    found = _OURS.findall(text)
+    return found[-1].strip() if found else None
+
+
+def _of_python(text: str) -> str | None:
+    found = _RAISED.findall(text) if _TRACEBACK in text else []
+    return f"{found[-1][0].rpartition('.')[2]}: {found[-1][1]}" if found else None
+
+
+def _of_spark(text: str) -> str | None:
+    found = _CLASSIFIED.search(text)
+    return found.group().partition(" SQLSTATE:")[0].strip() if found else None
+
+
+def _of_java(text: str) -> str | None:
+    found = _CAUSED.findall(text)
+    return found[-1] if found else None

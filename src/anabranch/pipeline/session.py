@@ -9,10 +9,13 @@ nothing but our own words.
 """
 
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import ExtraMissingError, PipelineError
 from anabranch.pipeline.java import find_java
@@ -56,8 +59,7 @@ def spark_session(
         ) from error
     prepare_environment()
     settings = _settings(master, app, config or {})
-    if log is not None:
-        _start_quietly(settings, log)
+    _start_jvm(settings, log)
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -75,21 +77,49 @@ def _settings(master: str | None, app: str, config: Mapping[str, str]) -> dict[s
     return {**settings, **config}
 
 
-def _start_quietly(settings: Mapping[str, str], log: Path) -> None:
-    """Start the JVM with its output in `log`, unless one runs already."""
+def _start_jvm(settings: Mapping[str, str], log: Path | None) -> None:
+    """Start the JVM, with its output in `log` if that is given, unless one runs already."""
     from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
 
     if SparkContext._active_spark_context is not None or _GATEWAY in os.environ:
         return
     conf = SparkConf().setAll(list(settings.items()))
+    with interrupts_waiting():
+        gateway = _launched(conf, log)
+    SparkContext(conf=conf, gateway=gateway)
+
+
+def _launched(conf: Any, log: Path | None) -> Any:
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    if log is None:
+        return launch_gateway(conf)
     with log.open("ab") as output:
         try:
-            gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
+            return launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
         except PySparkRuntimeError as error:
             raise PipelineError(f"Spark did not start. Its last words: {last_words(log)}") from error
-    SparkContext(conf=conf, gateway=gateway)
+
+
+@contextmanager
+def interrupts_waiting() -> Iterator[None]:
+    """A Ctrl-C within the block is heard at its end.
+
+    A JVM whose Python gives up while it comes up stays for ever: it fails to tell its address, its main thread ends
+    with that, and nobody is left who would notice that the Python is gone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard:
+        raise KeyboardInterrupt
 
 
 def last_words(log: Path) -> str:

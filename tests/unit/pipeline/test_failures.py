@@ -15,12 +15,19 @@ IN_JAVA = """An error occurred while calling o1.load.
 Caused by: java.io.FileNotFoundException: /gone
 """
 
+IN_A_STREAM = """[STREAM_FAILED] Query [id = 1] terminated: [PYTHON_ERROR] Failed when: Traceback (most recent call last):
+  File "x.py", line 1, in read
+TypeError: takes 7 arguments
+ SQLSTATE: 38000
+org.apache.spark.SparkException: Job aborted
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (IN_A_WORKER, "orders-0 begins at offset 7, not 3."),
-        ("Traceback\nValueError: no\n", "ValueError: no"),
+        (IN_A_STREAM, "TypeError: takes 7 arguments"),
         (IN_JAVA, "java.io.FileNotFoundException: /gone"),
         (
             "calling o1\n: x.SparkException: [PATH_NOT_FOUND] No such path. SQLSTATE: 1\n",
