@@ -15,7 +15,7 @@ IN_JAVA = """An error occurred while calling o1.load.
 Caused by: java.io.FileNotFoundException: /gone
 """
 
-IN_A_STREAM = """[STREAM_FAILED] Query [id = 1] terminated: [PYTHON_ERROR] Failed when: Traceback (most recent call last):
+IN_A_STREAM = """[STREAM_FAILED] Query [id = 1]: [PYTHON_ERROR] Failed when: Traceback (most recent call last):
   File "x.py", line 1, in read
 TypeError: takes 7 arguments
  SQLSTATE: 38000
