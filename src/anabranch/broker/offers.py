@@ -8,6 +8,7 @@ hour in which it did not change.
 """
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.partition import Partition
@@ -21,6 +22,7 @@ from anabranch.errors import (
 )
 from anabranch.log import offered
 from anabranch.log.cleaner import CleanPlan, KeysMapped
+from anabranch.log.files import Files
 from anabranch.record.compaction_check import OFFER_MS_MAX
 from anabranch.record.offer_format import Offer, Outcome
 
@@ -61,17 +63,11 @@ class Offers:
     async def _look(self, partitions: list[Partition]) -> list[tuple[Partition, LeftOver | None]]:
         """Where something lies; None instead of its names if it is a whole offer."""
         files = self._broker.files
-
-        def look() -> list[tuple[Partition, LeftOver | None]]:
-            found: list[tuple[Partition, LeftOver | None]] = []
-            for each in partitions:
-                if offered.is_offered(files, each.log.folder):
-                    found.append((each, None))
-                elif left := offered.left_over(files, each.log.folder):
-                    found.append((each, left))
-            return found
-
-        return await in_heavy_worker(self._broker.workers, look) if partitions else []
+        return (
+            await in_heavy_worker(self._broker.workers, lambda: _look_at(files, partitions))
+            if partitions
+            else []
+        )
 
     async def _note_unfinished(self, partition: Partition, left: LeftOver) -> None:
         now_ms = self._broker.clock.wall_ms()
@@ -140,3 +136,16 @@ class Offers:
         async with partition.upkeep:
             if not partition.is_gone:
                 await in_heavy_worker(self._broker.workers, lambda: offered.answer(files, folder, outcome))
+
+
+def _look_at(files: Files, partitions: Iterable[Partition]) -> list[tuple[Partition, LeftOver | None]]:
+    found: list[tuple[Partition, LeftOver | None]] = []
+    for each in partitions:
+        try:
+            if offered.is_offered(files, each.log.folder):
+                found.append((each, None))
+            elif left := offered.left_over(files, each.log.folder):
+                found.append((each, left))
+        except OSError as error:
+            logger.warning("what may be offered for %s cannot be seen: %s", each.id, error)
+    return found

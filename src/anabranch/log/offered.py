@@ -44,7 +44,7 @@ def is_offered(files: Files, folder: str) -> bool:
 def left_over(files: Files, folder: str) -> frozenset[tuple[str, int]]:
     """Names and sizes of what lies there: a job at work, or one that never came back."""
     aside = f"{folder}/{FOLDER}"
-    if not files.exists(aside):
+    if not files.is_folder(aside):
         return frozenset()
     found = [name for name in files.list(aside) if name != OUTCOME]
     return frozenset((name, files.size(f"{aside}/{name}")) for name in found)

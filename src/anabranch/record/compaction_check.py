@@ -70,7 +70,7 @@ def _check_thinned(
     expired: Collection[int],
 ) -> None:
     ours = list(records_of(source, run.bytes_max))
-    may = {record.offset: record for record in ours if record.offset in expired}
+    may: dict[int, Record] = {record.offset: record for record in ours if record.offset in expired}
     records = _records(offered, header, run.bytes_max)
     _check_records(header, records, [record for record in ours if record.offset in kept], may)
     if records:

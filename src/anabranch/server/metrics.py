@@ -76,6 +76,11 @@ class NodeCollector(Collector):
         yield _counter(
             "anabranch_cleaner_freed_bytes", "Bytes compaction freed.", cleaning.bytes_dropped_total
         )
+        offers = cleaning.offers
+        yield _counter(
+            "anabranch_offers_taken", "Compactions by jobs that were taken in.", offers.taken_total
+        )
+        yield _counter("anabranch_offers_refused", "Those that were refused.", offers.refused_total)
         yield _gauge(
             "anabranch_disk_free_bytes", "Free bytes of the data folder's disk.", broker.disk_room()[1]
         )

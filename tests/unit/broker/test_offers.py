@@ -185,3 +185,33 @@ async def test_a_node_that_stops_leaves_the_offer_for_its_next_life() -> None:
     again = bench.again()
     await again.broker.housekeeping.cleaning.offers.take_all()
     assert outcome(again).taken
+
+
+@in_loop
+async def test_a_file_in_the_place_of_the_folder_holds_up_nobody() -> None:
+    bench = Bench()
+    strange, fine = await dirty(bench, "a"), await dirty(bench, "b")
+    bench.disk.write(f"{strange.log.folder}/{FOLDER}", b"no folder")
+    lay_offer(bench.disk, fine.log, bench.clock.wall_ms())
+    offers = bench.broker.housekeeping.cleaning.offers
+    await offers.take_all()
+    assert (offers.taken_total, offers.refused_total) == (1, 0)
+
+
+@in_loop
+async def test_a_folder_that_cannot_be_read_holds_up_nobody() -> None:
+    bench = Bench()
+    unreadable, fine = await dirty(bench, "a"), await dirty(bench, "b")
+    bench.disk.make_folder(f"{unreadable.log.folder}/{FOLDER}")
+    lay_offer(bench.disk, fine.log, bench.clock.wall_ms())
+    list_folder = bench.disk.list
+
+    def refuse(folder: str) -> list[str]:
+        if "a-0" in folder:
+            raise PermissionError(errno.EACCES, "not yours", folder)
+        return list_folder(folder)
+
+    bench.disk.list = refuse  # type: ignore[method-assign]
+    offers = bench.broker.housekeeping.cleaning.offers
+    await offers.take_all()
+    assert (offers.taken_total, offers.refused_total) == (1, 0)

@@ -8,11 +8,17 @@ from anabranch.errors import AnabranchError
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder, emptied_batch
 from anabranch.record.compression import Codec
-from anabranch.record.form import COMPILED
-from anabranch.record.record_keys import keyed_records, keyed_records_compiled, keyed_records_pure
+from anabranch.record.record_keys import keyed_records
+from anabranch.record.record_keys_pure import keyed_records_pure
 from anabranch.record.records import records_of
 
-FORMS = [keyed_records_pure, *([keyed_records_compiled] if COMPILED else [])]
+FORMS = [keyed_records_pure]
+try:
+    from anabranch.record.record_keys_compiled import keyed_records_compiled
+except ImportError:
+    pass  # Not built here; `anabranch version` says so.
+else:
+    FORMS.append(keyed_records_compiled)
 TEXTS = st.one_of(st.none(), st.binary(max_size=12))
 
 
