@@ -15,7 +15,7 @@ _OFFSET_MAX = 2**63 - 1
 def keyed_records_compiled(batch: ByteBuffer, bytes_max: int = RECORDS_BYTES_MAX) -> list[KeyedRecord]:
     header = read_header(batch)
     payload = payload_of(batch, bytes_max, header)
-    decoder = ColumnDecoder(_NAMES, 0, _OFFSET_MAX, False, True, bytes_max)
+    decoder = ColumnDecoder(_NAMES, 0, _OFFSET_MAX, False, True, bytes_max, len(payload))
     if header.record_count <= 0 or not decoder.add(header, payload):
         return keyed_records_pure(batch, bytes_max)  # Which says what is wrong with it.
     count, _, memory = decoder.take()
