@@ -10,6 +10,7 @@ import pytest
 
 from anabranch.errors import OptionError, TableError
 from anabranch.pipeline.lake.sink import LakeSink
+from anabranch.pipeline.lake.table import open_table
 from support.lake_tables import frame, json_records, read_rows, settings
 from support.node_process import NodeProcess
 
@@ -38,11 +39,14 @@ def test_a_column_that_appears_in_mid_stream_is_added(spark: "SparkSession", tmp
     given = settings(tmp_path, to=to)
     sink = LakeSink(spark, given)
     sink.write(frame(spark, json_records([{"a": 1, "o": {"x": 1}}])), 0)
-    sink.write(frame(spark, json_records([{"a": 2, "b": "new", "o": {"y": [1.5]}}]), start=1), 1)
+    values = [{"a": 2}] * 3 + [{"a": 3, "b": "new", "o": {"y": [1.5]}}]
+    sink.write(frame(spark, json_records(values), start=1), 1)
     rows = read_rows(given)
-    assert rows["a"].to_pylist() == [1, 2]
-    assert rows["b"].to_pylist() == [None, "new"]
-    assert rows["o"].to_pylist()[1] == {"x": None, "y": [1.5]}
+    assert rows["a"].to_pylist() == [1, 2, 2, 2, 3]
+    assert rows["b"].to_pylist() == [None] * 4 + ["new"]
+    assert rows["o"].to_pylist()[4] == {"x": None, "y": [1.5]}
+    on_disk = {path for path in tmp_path.rglob("*.parquet") if "_delta_log" not in path.parts}
+    assert len(on_disk) == len(open_table(given).files()), "files of the first pass are left"
 
 
 @pytest.mark.parametrize("to", FORMATS)

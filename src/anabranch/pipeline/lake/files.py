@@ -115,10 +115,10 @@ class _Share:
     def finish(self) -> list[report.Line]:
         lines = [report.line("read", rows=self._read, detail=self._ranges)]
         if isinstance(self._parser, JsonParser) and self._parser.has_grown:
-            self._files.finish()
-            self._rejects.finish()
-            return [*lines, report.schema_line(self._parser.schema)]
-        if self._upserts is not None:
+            lines.append(
+                report.schema_line(self._parser.schema)
+            )  # The driver takes away the files named below.
+        elif self._upserts is not None:
             lines += self._finish_upserts(self._upserts)
         lines += [report.file_line("file", file) for file in self._files.finish()]
         return lines + [report.file_line("rejected", file) for file in self._rejects.finish()]
