@@ -51,6 +51,7 @@ def test_local_folders_become_absolute_addresses(monkeypatch: pytest.MonkeyPatch
     given = _settings(warehouse="lake", table="air.flights")
     assert given.warehouse_uri == f"file://{tmp_path}/lake"
     assert given.checkpoint_uri == f"file://{tmp_path}/lake/_checkpoints/air.flights/t"
+    assert given.staging_uri == f"file://{tmp_path}/lake/_staging/air.flights/t"
     assert _settings(warehouse="s3://b/x/").warehouse_uri == "s3://b/x"
 
 

@@ -99,7 +99,7 @@ class BatchFiles:
         """As long as there is no table, files are only written to find out its columns."""
         from anabranch.pipeline.lake.files import FilePlan
 
-        staging = f"{self._settings.checkpoint_uri}/staging"
+        staging = self._settings.staging_uri
         columns = self._columns()
         if self.table is None:
             return FilePlan(staging, staging, batch, columns, columns, ())

@@ -74,7 +74,7 @@ def sweep_orphans(settings: PipelineSettings, older_than_seconds: float = ORPHAN
     table.refresh()
     needed = table.referenced()
     orphans = [path for path in old if path.endswith(ENDINGS) and path not in needed]
-    staged = listed(f"{settings.checkpoint_uri}/staging")
+    staged = listed(settings.staging_uri)
     orphans += [found.path for found in staged if found.modified_ms <= limit_ms]
     remove(orphans)
     return orphans

@@ -118,6 +118,11 @@ class PipelineSettings:
         return f"file://{Path(self.checkpoint).absolute()}"
 
     @property
+    def staging_uri(self) -> str:
+        """Where executors put what is not for the table: they need not reach the checkpoint."""
+        return f"{self.warehouse_uri}/_staging/{self.table}/{self.topic}"
+
+    @property
     def table_name(self) -> str:
         """With the namespace that stands for none."""
         return self.table if "." in self.table else f"default.{self.table}"

@@ -20,7 +20,10 @@ def place(address: str) -> tuple[Any, str]:
         return pf.LocalFileSystem(), address.removeprefix(
             "file://"
         )  # No quoting: a folder may have a % in its name.
-    files, path = pf.FileSystem.from_uri(address)
+    plain = (
+        address.replace("s3a://", "s3://", 1) if parts.scheme == "s3a" else address
+    )  # Hadoop's name for it.
+    files, path = pf.FileSystem.from_uri(plain)
     return files, path
 
 
