@@ -26,7 +26,7 @@ from support.node_process import NodeProcess
 from support.topics import make_topic, send
 
 PARTITIONS, RECORDS, PER_BATCH = 2, 4000, 1000
-RUN_S_MAX = 300
+RUN_S_MAX = 900
 
 
 def _settings(node: NodeProcess, folder: Path, topic: str, to: str) -> dict[str, Any]:
