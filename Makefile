@@ -29,8 +29,8 @@ up: $(STAMP) ## start a node and nothing else
 	$(BIN)/anabranch up
 
 check: $(STAMP) ## format, lint, types, import directions
-	$(BIN)/ruff format --check src tests tools bench setup.py
-	$(BIN)/ruff check src tests tools bench setup.py
+	$(BIN)/ruff format --check src tests tools bench examples setup.py
+	$(BIN)/ruff check src tests tools bench examples setup.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
