@@ -42,6 +42,7 @@ READ_COMMITTED = 1
 TOPIC_RESOURCE = 2
 NO_MEMBER_GENERATION = -1
 
+_ERRORS = {int(error): error for error in ErrorCode}
 GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -284,10 +285,10 @@ def check(code: int, what: str) -> None:
         return
     if code in GONE:
         raise UnknownTopicOrPartitionError(f"The broker does not know {what}.")
-    name = ErrorCode(code).name if code in ErrorCode.__members__.values() else str(code)
-    if code in ErrorCode.__members__.values() and ErrorCode(code).retriable:
-        raise TryAgainError(f"the broker answers {name} about {what}")
-    raise PipelineError(f"The broker answers {name} about {what}.")
+    error = _ERRORS.get(code)
+    if error is not None and error.retriable:
+        raise TryAgainError(f"the broker answers {error.name} about {what}")
+    raise PipelineError(f"The broker answers {error.name if error else code} about {what}.")
 
 
 def _is_unknown(row: Body) -> bool:

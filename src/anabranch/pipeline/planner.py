@@ -150,7 +150,7 @@ class Planner:
         """Whether a partition is still the one that was read before; a loss if it is not."""
         known, now = progress.topic_ids.get(place.topic), view.topic_ids.get(place.topic)
         if place not in view.bounds:
-            self._loss.report(f"{place} does not exist any more: its topic was deleted")
+            self._loss.report(f"{place} does not exist any more, or is not subscribed to any more")
             return False
         if known is not None and known != now:
             self._loss.report(f"Topic {place.topic} was deleted and made again under the same name")
