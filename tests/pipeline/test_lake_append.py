@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from anabranch.errors import LostRecordsError, TableError
+from anabranch.errors import LostRecordsError, TableError, TableMovedError
+from anabranch.pipeline.lake.change import Change
 from anabranch.pipeline.lake.report import Report
 from anabranch.pipeline.lake.sink import LakeSink
 from support.lake_tables import frame, json_records, read_rows, settings
@@ -71,4 +72,51 @@ def test_a_batch_whose_counts_do_not_add_up_is_not_committed(
     monkeypatch.setattr(Report, "rows_added", property(lambda report: rows_added(report) - 1))
     with pytest.raises(LostRecordsError, match="2 records were read, but 1 written and 0 sent"):
         sink.write(frame(spark, json_records([{"a": 2}, {"a": 3}]), start=1), 1)
+    assert read_rows(given)["a"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_commit_whose_answer_was_lost_keeps_its_files(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    """The table has the batch; what tells us otherwise is our own repeated request."""
+    given = settings(tmp_path, to=to)
+    sink = LakeSink(spark, given)
+    sink.write(frame(spark, json_records([{"a": 1}])), 0)
+    commit = sink.table.commit
+
+    def answer_lost(change: Change) -> None:
+        commit(change)
+        raise TableMovedError("the request was repeated, and met itself")
+
+    monkeypatch.setattr(sink.table, "commit", answer_lost)
+    assert sink.write(frame(spark, json_records([{"a": 2}]), start=1), 1).skipped == 1
+    assert read_rows(given)["a"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_batch_that_another_process_commits_while_columns_are_added_is_skipped(
+    spark: "SparkSession", tmp_path: Path, to: str
+) -> None:
+    """Adding a column shows this process the newer table, so that its commit would meet no conflict."""
+    given = settings(tmp_path, to=to)
+    LakeSink(spark, given).write(frame(spark, json_records([{"a": 1}])), 0)
+    records = json_records([{"a": 2, "b": 3}])
+    quicker = LakeSink(spark, given)
+    slower = LakeSink(
+        spark,
+        given,
+        lambda step: step == "writing" and quicker.write(frame(spark, records, start=1), 1) and None,
+    )
+    assert slower.write(frame(spark, records, start=1), 1).skipped == 1
+    assert read_rows(given)["a"].to_pylist() == [1, 2]
+
+
+def test_a_table_that_was_set_back_is_not_written_behind_the_gap(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    given = settings(tmp_path)
+    LakeSink(spark, given, ordered=True).write(frame(spark, json_records([{"a": 1}])), 0)
+    with pytest.raises(TableError, match="Was it restored"):
+        LakeSink(spark, given, ordered=True).write(frame(spark, json_records([{"a": 5}]), start=4), 4)
     assert read_rows(given)["a"].to_pylist() == [1]

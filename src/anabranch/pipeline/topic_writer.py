@@ -32,6 +32,8 @@ TYPES = {
     "timestamp": ("timestamp",),
 }
 WAIT_SECONDS = 0.1
+RECORD_BYTES_MAX = 1_000_000_000
+"""As much as librdkafka allows: the topic's own limit is the one that counts."""
 NOW_MS = 0
 """librdkafka takes it for the present: a record of the very first ms of 1970 cannot be sent with its time."""
 
@@ -145,6 +147,7 @@ def _producer(options: WriterOptions, on_delivery: Any) -> "confluent_kafka.Prod
     return confluent_kafka.Producer(
         {
             "client.id": "anabranch-pipeline",
+            "message.max.bytes": RECORD_BYTES_MAX,
             **options.producer,
             "bootstrap.servers": options.bootstrap,
             "enable.idempotence": True,

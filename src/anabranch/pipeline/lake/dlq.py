@@ -17,6 +17,8 @@ from anabranch.pipeline.lake.upsert import parquet_parts
 
 HEADER = "anabranch.dlq."
 SEND_SECONDS_MAX = 120
+RECORD_BYTES_MAX = 1_000_000_000
+"""As much as librdkafka allows: what came through one topic must not be too large for the next."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,20 @@ class _Sender:
         self._topic = topic
         self._taken = 0
         self._error: Any = None
-        self._producer = Producer({"enable.idempotence": True, "acks": "all", "linger.ms": 20, **client})
+        self._producer = Producer(
+            {
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 20,
+                "message.max.bytes": RECORD_BYTES_MAX,
+                **client,
+            }
+        )
 
     def send(self, records: pa.RecordBatch) -> None:
+        # As numbers, for Python's own times end with the year 9999.
+        place = records.schema.get_field_index("timestamp")
+        records = records.set_column(place, "timestamp", records.column(place).cast(pa.int64()))
         for record in records.to_pylist():
             while True:
                 try:
@@ -64,7 +77,7 @@ class _Sender:
             record["value"],
             record["key"],
             headers=headers,
-            timestamp=max(1, int(record["timestamp"].timestamp() * 1000)),
+            timestamp=max(1, record["timestamp"] // 1000),
             on_delivery=self._delivered,
         )
 
@@ -96,7 +109,7 @@ def make_topic(client: Mapping[str, str], topic: str) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient(dict(client))
-    new = NewTopic(topic, 1, 1, config={"retention.ms": "-1"})
+    new = NewTopic(topic, 1, 1, config={"retention.ms": "-1", "max.message.bytes": str(RECORD_BYTES_MAX)})
     try:
         admin.create_topics([new])[topic].result(SEND_SECONDS_MAX)
     except KafkaException as error:

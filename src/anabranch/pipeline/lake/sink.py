@@ -86,6 +86,7 @@ class LakeSink:
         if self._has(batch):
             self._check_within(_ends(frame) if self._ordered else {}, batch)
             return self._skipped(batch)
+        self._check_follows(batch)
         self._on_step("writing")
         report = self._files.write(frame, batch)
         self._check_beyond(report.starts, batch)
@@ -94,7 +95,7 @@ class LakeSink:
         self._on_step("written")
         if not self._commit(report, counts, batch):
             self._check_within(report.offsets, batch)
-            remove([*report.leftovers(), *report.new_files()])
+            remove([*report.leftovers(), *self._unused(report)])
             return self._skipped(batch)
         self._on_step("committed")
         self._note_commit()
@@ -103,11 +104,31 @@ class LakeSink:
         self._on_step("done")
         return counts
 
+    def _unused(self, report: "Report") -> list[str]:
+        """Files of a batch that is in the table already. It may have been our own commit, whose answer was lost: what
+        the table refers to stays."""
+        used = {file.path for file in self.table.files()}
+        return [path for path in report.new_files() if path not in used]
+
     def _has(self, batch: int) -> bool:
         """Is this batch in the table already? TableError if the table is no longer ours to write."""
         self._check_owner()
         state = self._state()
         return state is not None and state.owner == self.identity.owner and batch <= state.batch
+
+    def _check_follows(self, batch: int) -> None:
+        """A table that was brought back to an earlier state lacks what lies between it and the checkpoint."""
+        state = self._state()
+        if (
+            self._ordered
+            and state is not None
+            and state.owner == self.identity.owner
+            and batch > state.batch + 1
+        ):
+            raise TableError(
+                f"Batch {batch} cannot follow batch {state.batch} of the table: what lies between is not in it. Was it "
+                f"restored? Remove the checkpoint {self._settings.checkpoint_uri}: the table says where to go on."
+            )
 
     def _check_within(self, ends: dict[int, int], batch: int) -> None:
         """A batch may be skipped only if all its records are in the table: an old copy of a checkpoint counts the same
@@ -156,7 +177,11 @@ class LakeSink:
         """Again if somebody else was quicker; False if that was this very batch, written by another process."""
         if self._files.table is None:
             return True  # No record has made a row yet, so there is nothing to commit to.
-        for _ in range(COMMITS_MAX):
+        for attempt in range(COMMITS_MAX):
+            if self._has(batch):  # Also the first time: new columns may have shown us a newer table.
+                return False
+            if attempt:
+                self._files.rewrite_touched(report, batch)
             state = self._next_state(self.table.state(), report, counts, batch)
             try:
                 self.table.commit(Change((*report.added, *report.rewritten), tuple(report.removed), state))
@@ -164,9 +189,6 @@ class LakeSink:
             except TableMovedError as error:
                 logger.info("batch %d has to be committed again: %s", batch, error)
             self.table.refresh()
-            if self._has(batch):
-                return False
-            self._files.rewrite_touched(report, batch)
         raise TableMovedError(
             f"Batch {batch} was overtaken by other commits {COMMITS_MAX} times: who writes so often?"
         )
