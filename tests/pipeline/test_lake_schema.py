@@ -70,6 +70,16 @@ def test_what_does_not_fit_goes_to_the_dead_letters_as_it_was(
     }
 
 
+def test_a_record_of_a_megabyte_that_does_not_fit_stops_nobody(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str
+) -> None:
+    given = settings(tmp_path, bootstrap=node.bootstrap, topic=unique)
+    counts = LakeSink(spark, given).write(frame(spark, [(b"k", b"x" * 1_040_000), (b"l", b'{"a": 1}')]), 0)
+    assert (counts.written, counts.dlq) == (1, 1)
+    (letter,) = _dead_letters(node.bootstrap, f"{unique}.dlq", 1)
+    assert len(letter.value()) == 1_040_000
+
+
 def test_tasks_that_disagree_about_a_new_column_lose_nothing(
     spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str
 ) -> None:
