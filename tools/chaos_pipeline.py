@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,7 +250,9 @@ def main() -> None:
         folder = Path(tempfile.mkdtemp(prefix=f"chaos-{to}-"))
         results.append(run(to, chosen.kills, chosen.seed, folder))
         say(json.dumps(results[-1]))
-        if not results[-1]["good"]:
+        if results[-1]["good"]:
+            shutil.rmtree(folder)
+        else:
             say(f"  everything is kept in {folder}")
     sys.exit(0 if all(result["good"] for result in results) else 1)
 
