@@ -167,12 +167,22 @@ def rows_of(folder: Path) -> list[tuple[Any, ...]]:
     return sorted(rows, key=lambda row: (row[3], row[4], row[5]))
 
 
+@pytest.fixture
+def in_microseconds(spark: "SparkSession") -> Iterator[None]:
+    """Parquet with times as both sides write them; the session is shared, so it is set back."""
+    name = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "TIMESTAMP_MICROS")
+    yield
+    spark.conf.set(name, before)
+
+
+@pytest.mark.usefixtures("in_microseconds")
 @pytest.mark.parametrize("direct", ["auto", "never"])
 @pytest.mark.parametrize("name", READS)
 def test_rows_are_those_of_sparks_own_connector(
     spark: "SparkSession", compared: Compared, tmp_path: Path, name: str, direct: str
 ) -> None:
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     options = {**options_of(compared.bootstrap, name), "direct": direct}
     ours = spark.read.format("anabranch").options(**options).load()
     ours.write.parquet(str(tmp_path / "ours"))
