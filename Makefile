@@ -53,7 +53,6 @@ sim: $(STAMP) ## repeat one run of the simulator: make sim SEED=7
 fuzz: $(STAMP) ## spoiled requests against a node: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py
 
-.PHONY: chaos-pipeline
 chaos-pipeline: $(STAMP) ## kill -9 a pipeline ten times into Iceberg and ten into Delta: KILLS=10, SEED=1 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_pipeline.py --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED))
 
