@@ -1,4 +1,4 @@
-"""Every error has a Kafka code."""
+"""Every error that a request can meet has a Kafka code."""
 
 import inspect
 
@@ -9,10 +9,12 @@ from anabranch.broker.error_table import CODES, code_of
 from anabranch.wire.error_codes import ErrorCode
 
 ROOTS = {errors.AnabranchError, errors.GroupError}
+ELSEWHERE = (errors.PipelineError, errors.OfferRefusedError)
+"""Met by jobs and by the cleaner, never by a request."""
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(kind, errors.AnabranchError) and kind not in ROOTS
+    if issubclass(kind, errors.AnabranchError) and kind not in ROOTS and not issubclass(kind, ELSEWHERE)
 ]
 
 
