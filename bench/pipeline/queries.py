@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from anabranch.pipeline.reading import read_range
 from anabranch.pipeline.source import AnabranchSource, BatchReader, RangePartition, checked
+from anabranch.pipeline.workers import settle
 from bench.measure import cpu_seconds, tree_cpu_seconds
 
 SIDES: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -36,6 +37,7 @@ class OlderSparkReader(BatchReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         from pyspark.sql.pandas.types import to_arrow_schema
 
+        settle()
         if not isinstance(partition, RangePartition):
             return iter(())  # What Spark makes up where there is nothing to read.
         return read_range(self.options, partition.wanted, to_arrow_schema(self.schema))

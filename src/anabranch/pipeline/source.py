@@ -28,6 +28,7 @@ from anabranch.pipeline.options import ReaderOptions, check_for_stream, reader_o
 from anabranch.pipeline.plan import Range
 from anabranch.pipeline.planner import Planner
 from anabranch.pipeline.reading import read_range
+from anabranch.pipeline.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,6 +48,7 @@ class AnabranchSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> str:
         """Also the first moment at which a wrong option can be refused."""
+        settle()
         return columns.ddl(include_headers=reader_options(self.options).include_headers)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
@@ -100,6 +102,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         self.schema = schema
 
     def partitions(self) -> list[RangePartition]:
+        settle()
         with closing(Planner(self.options)) as planner:
             return [RangePartition(wanted) for wanted in planner.batch_ranges()]
 
@@ -111,6 +114,7 @@ def read_partition(
     options: ReaderOptions, schema: "StructType", partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
     """The records of one task; of the one that Spark makes up where there is nothing to read, none."""
+    settle()
     if not isinstance(partition, RangePartition):
         return iter(())
     from pyspark.sql.pandas.types import to_arrow_schema
