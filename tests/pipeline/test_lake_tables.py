@@ -57,6 +57,33 @@ def test_two_writers_that_read_the_same_table_cannot_both_commit(given: Pipeline
     assert read_rows(given).num_rows == 1
 
 
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_commit_without_files_is_refused_after_another_commit(
+    given: PipelineSettings, has_file: bool
+) -> None:
+    """As of a batch whose records were all rejected: its offsets must not take the place of newer ones."""
+    first = open_table(given, COLUMNS)
+    _append(first, 0, 1)
+    second = open_table(given)
+    newer = SourceState(7, 2, {0: 9})
+    first.commit(Change((), (), SourceState(7, 1, {0: 5})))
+    first.commit(Change((_file(first, 8),) if has_file else (), (), newer))
+    with pytest.raises(TableMovedError):
+        second.commit(Change((), (), SourceState(7, 1, {0: 5})))
+    assert open_table(given).state() == newer
+    second.refresh()
+    second.commit(Change((), (), SourceState(7, 3, {0: 9})))
+    assert open_table(given).state() == SourceState(7, 3, {0: 9})
+
+
+def test_the_first_commit_without_files_is_refused_after_another(given: PipelineSettings) -> None:
+    first, second = open_table(given, COLUMNS), open_table(given)
+    first.commit(Change((), (), SourceState(7, 0, {0: 5})))
+    with pytest.raises(TableMovedError):
+        second.commit(Change((), (), SourceState(7, 0, {0: 3})))
+    assert open_table(given).state() == SourceState(7, 0, {0: 5})
+
+
 def test_whoever_refreshes_may_commit_again(given: PipelineSettings) -> None:
     first, second = open_table(given, COLUMNS), open_table(given, COLUMNS)
     _append(first, 0, 1)

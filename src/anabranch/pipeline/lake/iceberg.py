@@ -3,7 +3,8 @@
 A pipeline's state is a property of the table, `anabranch.<topic>`, set in the transaction that adds the files.
 pyiceberg tries a refused commit again by itself, which is right for rows that nobody else could have written, and
 wrong for a batch that another process of the same pipeline may just have committed: so its retries are switched off
-and the caller decides.
+and the caller decides. Every commit makes a snapshot, one of a batch without rows too: a commit asserts the snapshot
+it came after, and nothing about properties.
 """
 
 from collections.abc import Iterator
@@ -139,8 +140,8 @@ class IcebergTable:
     def commit(self, change: Change) -> None:
         with _moved_is_said(), self._table.transaction() as transaction:
             self._without_retries()
-            if change.add or change.remove:
-                self._stage_files(transaction, change)
+            # A snapshot also where no file changes: properties alone are set over whatever somebody else has set.
+            self._stage_files(transaction, change)
             if change.state is not None:
                 transaction.set_properties({self._property: change.state.to_json()})
 
