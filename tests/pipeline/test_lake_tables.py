@@ -1,5 +1,6 @@
 """The door to each table format: commits that race, state that lasts, orphans told from files that count."""
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,25 @@ def test_the_state_is_read_back_as_it_was_committed(given: PipelineSettings) -> 
     state = SourceState(2**62 - 1, 8, {0: 2**40, 2: 5, 3: 1}, 2**33, 4)
     table.commit(Change((), (), state))
     assert table.state() == open_table(given).state() == state
+
+
+@pytest.mark.parametrize("topic_id", [uuid.UUID(int=1), uuid.UUID(int=2**128 - 1), uuid.uuid4()])
+def test_the_state_keeps_which_topic_it_was_and_what_was_read(
+    given: PipelineSettings, topic_id: uuid.UUID
+) -> None:
+    table = open_table(given, COLUMNS)
+    state = SourceState(7, 0, {0: 1}, 3, 4, 8, topic_id)
+    table.commit(Change((), (), state))
+    assert open_table(given).state() == state
+
+
+def test_offsets_of_an_older_topic_do_not_shine_through(given: PipelineSettings) -> None:
+    """Delta sets each of them on its own."""
+    table = open_table(given, COLUMNS)
+    table.commit(Change((), (), SourceState(7, 0, {0: 1, 1: 5, 2: 5}, 3, 0, 3, uuid.UUID(int=1))))
+    state = SourceState(7, 1, {0: 2, 2: 1})
+    table.commit(Change((), (), state))
+    assert open_table(given).state() == state
 
 
 def test_two_writers_that_read_the_same_table_cannot_both_commit(given: PipelineSettings) -> None:

@@ -110,7 +110,10 @@ def show_counts(counts: "Counts", format: str) -> None:
         show_json(told)
     else:
         click.echo(", ".join(f"{count} {name}" for name, count in told.items()) + ".")
-    if counts.read != counts.written + counts.dlq:
-        raise Failure(
-            f"{counts.read} records were read, but {counts.written + counts.dlq} are accounted for."
-        )
+    check_counts(counts.read, counts.written, counts.dlq)
+
+
+def check_counts(read: int, written: int, dlq: int) -> None:
+    """Failure if a record is not accounted for."""
+    if read != written + dlq:
+        raise Failure(f"{read} records were read, but {written + dlq} are accounted for.")
