@@ -33,8 +33,8 @@ def check_same_topic(settings: PipelineSettings, topic: Topic | None) -> None:
     raise DataLossError(
         f"The topic {settings.topic} was deleted and made again since the checkpoint {settings.checkpoint_uri} was "
         f"written, which holds offsets of the old one. Remove the checkpoint to read the new topic from its beginning "
-        f"(the rows of the old one stay in {settings.table}; for a table without them, name another table), or say "
-        "failOnDataLoss=false to do so without asking."
+        f"(the rows of the old one stay in {settings.table}; for a table without them, name another table), or set "
+        "the option failOnDataLoss=false to do so without asking."
     )
 
 
