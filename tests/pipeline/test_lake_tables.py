@@ -215,6 +215,29 @@ def test_a_table_partitioned_otherwise_is_refused(given: PipelineSettings) -> No
         open_table(replace(given, partition_by=("n",)))
 
 
+def test_a_table_knows_what_it_is_partitioned_by(given: PipelineSettings) -> None:
+    parted = replace(given, partition_by=("n", "day(_timestamp)"))
+    made = open_table(parted, COLUMNS)
+    assert made.parts == parted.partitions()
+    found = open_table(given)
+    assert found.parts == parted.partitions()
+    assert found.schema().names == made.schema().names
+    with pytest.raises(TableError, match="is partitioned by n, _timestamp_day: partition_by must say so"):
+        open_table(replace(given, partition_by=("n",)))
+
+
+def test_a_sweep_takes_what_killed_batches_of_any_topic_staged(given: PipelineSettings) -> None:
+    open_table(given, COLUMNS)
+    staged = []
+    for one in (given, replace(given, topic="other"), replace(given, table="elsewhere")):
+        folder = Path(one.staging_uri.removeprefix("file://"))
+        folder.mkdir(parents=True)
+        (folder / "rejected.parquet").write_text("")
+        staged.append(folder / "rejected.parquet")
+    sweep_orphans(given, older_than_seconds=0)
+    assert [path.exists() for path in staged] == [False, False, True]
+
+
 def test_deltas_state_outlives_a_checkpoint_of_its_log(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 from click.testing import CliRunner
@@ -76,6 +77,20 @@ WRONG = [
     (("compact", "--topic", "a", "--wait", "2"), "is no duration"),
     (("audit", ".", "--master", "local[x]"), "none Spark knows"),
 ]
+
+
+def test_options_of_the_source_reach_the_pipeline(monkeypatch):
+    from anabranch.pipeline.run import Counts
+
+    taken = []
+    monkeypatch.setattr("anabranch.cli.pipeline_run._starting", lambda *_: "earliest")
+    monkeypatch.setattr("anabranch.cli.pipeline_run.running_spark", lambda *_: nullcontext())
+    monkeypatch.setattr(
+        "anabranch.pipeline.run.run_pipeline", lambda _, settings, **__: taken.append(settings) or Counts()
+    )
+    result = run("run", *TABLE, "--option", "failOnDataLoss=false", "--option", "verify=false")
+    assert result.exit_code == 0, result.stderr
+    assert taken[0].options == {"failOnDataLoss": "false", "verify": "false"}
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import NO_TOPIC_ID, Change, DataFile, SourceState, known_id
-from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.partitioning import agreed
+from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
 from anabranch.pipeline.lake.storage import is_file, listed, read_text
 
 UNKNOWN = -1
@@ -54,32 +55,35 @@ def table_address(settings: PipelineSettings) -> str:
     return f"{settings.warehouse_uri}/{settings.table_name.replace('.', '/')}"
 
 
+def _part(name: str, schema: pa.Schema) -> PartitionField:
+    """Delta keeps the name alone: `at_day` is a day of `at` if that is a column of times."""
+    column, _, unit = name.rpartition("_")
+    position = schema.get_field_index(column)
+    is_made = unit in UNITS and position >= 0 and pa.types.is_timestamp(schema.field(position).type)
+    return PartitionField(column, unit) if is_made else PartitionField(name)
+
+
 class DeltaTable:
     """See `table.Table`."""
 
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
-        self._parts = settings.partitions()
         self._identifier = f"anabranch/{settings.topic}/"
         self.data_folder = table_address(settings)
         self.folders: tuple[str, ...] = (self.data_folder,)
-        have = table.metadata().partition_columns
-        if have != [part.name for part in self._parts]:
-            raise TableError(
-                f"The table {settings.table} is partitioned by {', '.join(have) or 'nothing'}: "
-                "partition_by must say so."
-            )
+        have = [_part(name, self._whole_schema()) for name in table.metadata().partition_columns]
+        self.parts = agreed(settings.table, have, settings.partitions())
 
     def refresh(self) -> None:
         self._table.update_incremental()
 
     def schema(self) -> pa.Schema:
         """Without the columns that are made from others for the partitions."""
-        made = {part.name for part in self._parts if part.unit}
+        made = {part.name for part in self.parts if part.unit}
         return pa.schema([field for field in self._whole_schema() if field.name not in made])
 
     def file_schema(self) -> pa.Schema:
-        names = {part.name for part in self._parts}
+        names = {part.name for part in self.parts}
         return pa.schema([field for field in self._whole_schema() if field.name not in names])
 
     def _whole_schema(self) -> pa.Schema:
@@ -137,7 +141,7 @@ class DeltaTable:
         return [self._described(action) for action in actions]
 
     def _described(self, action: dict[str, Any]) -> DataFile:
-        values = tuple(_text(action[f"partition.{part.name}"]) for part in self._parts)
+        values = tuple(_text(action[f"partition.{part.name}"]) for part in self.parts)
         path = f"{self.data_folder}/{unquote(action['path'])}"
         return DataFile(path, action["num_records"], action["size_bytes"], values)
 
@@ -162,7 +166,7 @@ class DeltaTable:
                 actions,
                 "append",
                 self._table.schema(),
-                partition_by=[part.name for part in self._parts],
+                partition_by=[part.name for part in self.parts],
                 commit_properties=properties,
             )
         self.refresh()  # Unlike its other operations, this one leaves the handle where it was.
@@ -181,7 +185,7 @@ class DeltaTable:
         return file.path.removeprefix(self.data_folder + "/")
 
     def _values(self, file: DataFile) -> dict[str, str | None]:
-        return {part.name: value for part, value in zip(self._parts, file.partition, strict=True)}
+        return {part.name: value for part, value in zip(self.parts, file.partition, strict=True)}
 
     def _transactions(self, state: SourceState | None) -> list[Any]:
         from deltalake import Transaction

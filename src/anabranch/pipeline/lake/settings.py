@@ -67,6 +67,7 @@ class PipelineSettings:
     schema: str = "records"
     """`records`: from what they hold; `raw`: bytes as they are; else the path of a JSON Schema file."""
     partition_by: tuple[str, ...] = ()
+    """For a new table; one that is there knows it, and must not be told otherwise."""
     group: str | None = None
     catalog: Mapping[str, str] = field(default_factory=dict)
     """Of pyiceberg, if it is not the one embedded in the warehouse: its `name`, and properties of its own."""
@@ -125,7 +126,7 @@ class PipelineSettings:
             reader_options({**self.options, "bootstrap": self.bootstrap, "topic": self.topic})
 
     def partitions(self) -> tuple[PartitionField, ...]:
-        return tuple(_partition(text) for text in self.partition_by)
+        return tuple(partition_field(text) for text in self.partition_by)
 
     @property
     def dlq_topic(self) -> str:
@@ -149,7 +150,12 @@ class PipelineSettings:
     @property
     def staging_uri(self) -> str:
         """Where executors put what is not for the table: they need not reach the checkpoint."""
-        return f"{self.warehouse_uri}/_staging/{self.table}/{self.topic}"
+        return f"{self.staging_root_uri}/{self.topic}"
+
+    @property
+    def staging_root_uri(self) -> str:
+        """Of all pipelines into this table."""
+        return f"{self.warehouse_uri}/_staging/{self.table}"
 
     @property
     def table_name(self) -> str:
@@ -157,7 +163,7 @@ class PipelineSettings:
         return self.table if "." in self.table else f"default.{self.table}"
 
 
-def _partition(text: str) -> PartitionField:
+def partition_field(text: str) -> PartitionField:
     found = _PARTITION.match(text.strip())
     if found is None or (found["unit"] and found["unit"] not in UNITS):
         raise OptionError(
