@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from anabranch.errors import LostRecordsError, TableError, TableMovedError
+from anabranch.errors import DataLossError, LostRecordsError, TableError, TableMovedError
 from anabranch.pipeline.lake.change import Change
 from anabranch.pipeline.lake.report import Report
 from anabranch.pipeline.lake.settings import PipelineSettings
@@ -95,6 +95,19 @@ def test_records_of_a_topic_made_again_follow_those_of_the_old_one(
     assert state is not None
     assert (state.offsets, state.topic_id, state.rows, state.read) == ({0: 1}, UUID(int=2), 3, 3)
     assert "has rows of an older topic t" in caplog.text
+
+
+def test_a_topic_made_again_while_the_pipeline_starts_is_not_read_from_the_old_offsets(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    given = settings(tmp_path)
+    _note(given, 0, 1)
+    LakeSink(spark, given, ordered=True).write(frame(spark, json_records([{"a": 1}])), 0)
+    fresh = replace(given, checkpoint=str(tmp_path / "fresh"))
+    late = LakeSink(spark, fresh, ordered=True, topic_id=UUID(int=1))
+    _note(fresh, 0, 5, topic=2)
+    with pytest.raises(DataLossError, match="was deleted and made again while the pipeline was started"):
+        late.write(cast("DataFrame", None), 0)
 
 
 def test_what_was_read_is_counted_on_from_a_state_that_did_not_keep_it(

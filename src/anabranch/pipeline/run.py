@@ -15,7 +15,7 @@ from anabranch.pipeline.lake.change import known_id
 from anabranch.pipeline.lake.settings import PipelineSettings, Step
 from anabranch.pipeline.lake.sink import Counts, LakeSink, offsets_option
 from anabranch.pipeline.offsets import EARLIEST_OFFSET, Point
-from anabranch.pipeline.same_topic import check_same_topic, named_topic
+from anabranch.pipeline.same_topic import check_same_topic, id_of, named_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +46,7 @@ def run_pipeline(
     """
     topic = named_topic(settings)
     check_same_topic(settings, topic)
-    sink = LakeSink(spark, settings, on_step, ordered=True)
+    sink = LakeSink(spark, settings, on_step, ordered=True, topic_id=id_of(topic))
     batches = _Batches(sink, on_batch)
     query = (
         _stream(spark, settings, _starting_offsets(settings, sink, topic))

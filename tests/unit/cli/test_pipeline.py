@@ -79,6 +79,18 @@ WRONG = [
 ]
 
 
+def test_status_says_what_does_not_add_up_and_that_the_topic_is_another(monkeypatch):
+    from anabranch.pipeline.status import PipelineStatus
+
+    found = PipelineStatus("demo", "default.t", "g", 3, 3, 3, 11, 8, 2, 1, 1, 8, 100, is_same_topic=False)
+    monkeypatch.setattr("anabranch.cli.client.Broker.require_answer", lambda _: None)
+    monkeypatch.setattr("anabranch.pipeline.status.pipeline_status", lambda _: found)
+    result = run("status", *TABLE)
+    assert result.exit_code == 1
+    assert "11 records were read, but 10 are accounted for." in result.stderr
+    assert "demo was deleted and made again: the table has rows of the old topic only." in result.stdout
+
+
 def test_options_of_the_source_reach_the_pipeline(monkeypatch):
     from anabranch.pipeline.run import Counts
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from anabranch.errors import LostRecordsError, TableError, TableMissingError, TableMovedError
+from anabranch.errors import DataLossError, LostRecordsError, TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.batch_files import BatchFiles, remove
 from anabranch.pipeline.lake.change import BatchEnd, Change, SourceState
 from anabranch.pipeline.lake.settings import PipelineSettings, Step
@@ -61,7 +61,7 @@ class LakeSink:
         topic_id: UUID | None = None,
     ) -> None:
         """`ordered`: batches follow each other in the log, so the offsets in the table must agree with them; of which
-        topic they are is then in Spark's checkpoint. `topic_id` says it for a batch that has none."""
+        topic they are is then in Spark's checkpoint. `topic_id` is the topic as it was when this began."""
         self._settings = settings
         self._ordered = ordered
         self._topic_id = topic_id
@@ -90,6 +90,7 @@ class LakeSink:
             self._check_within(planned or self._read_end(frame), batch)
             return self._skipped(batch)
         self._check_follows(batch)
+        self._check_start(planned, batch)
         self._on_step("writing")
         report = self._files.write(frame, batch)
         end = planned or BatchEnd(report.offsets, self._topic_id)
@@ -143,6 +144,18 @@ class LakeSink:
             raise TableError(
                 f"Batch {batch} cannot follow batch {state.batch} of the table: what lies between is not in it. Was it "
                 f"restored? Remove the checkpoint {self._settings.checkpoint_uri}: the table says where to go on."
+            )
+
+    def _check_start(self, planned: BatchEnd | None, batch: int) -> None:
+        """The offsets of the table, where a pipeline without a checkpoint begins, were compared with the topic of that
+        moment. Spark asks for the first batch a little later."""
+        before = self.identity.predecessor
+        if planned is None or batch > 0 or before is None or before.is_of_another(self._topic_id):
+            return
+        if before.is_of_another(planned.topic_id):
+            raise DataLossError(
+                f"The topic {self._settings.topic} was deleted and made again while the pipeline was started. Remove "
+                f"the checkpoint {self._settings.checkpoint_uri} to read the new one from its beginning."
             )
 
     def has_all_of(self, batch: int) -> bool:
