@@ -109,7 +109,7 @@ class BatchFiles:
             batch,
             columns,
             self.table.file_schema(),
-            self._settings.partitions(),
+            self.table.parts,
         )
 
     def _grow(self, schema: "pa.Schema") -> None:

@@ -47,6 +47,19 @@ def _has_no_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_floating(kind) or pa.types.is_binary(kind))
 
 
+def agreed(
+    table: str, have: Sequence[PartitionField], wanted: Sequence[PartitionField]
+) -> tuple[PartitionField, ...]:
+    """What a table that is there is partitioned by; TableError if something else is wanted of it."""
+    names = [part.name for part in have]
+    if wanted and names != [part.name for part in wanted]:
+        raise TableError(
+            f"The table {table} is partitioned by {', '.join(names) or 'nothing'}: partition_by must say so, or "
+            "nothing."
+        )
+    return tuple(wanted or have)
+
+
 def split(rows: pa.Table, parts: Sequence[PartitionField]) -> Iterator[tuple[Values, pa.Table]]:
     """The rows of each combination of values, in no particular order."""
     if not parts:
