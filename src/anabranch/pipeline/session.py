@@ -39,6 +39,7 @@ EMBEDDED_CONFIG = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 LAST_WORDS_BYTES = 2000
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit` for the Python it starts."""
 
@@ -104,7 +105,7 @@ def _launched(conf: Any, log: Path | None) -> Any:
 
 @contextmanager
 def interrupts_waiting() -> Iterator[None]:
-    """A Ctrl-C within the block is heard at its end.
+    """A Ctrl-C within the block, or another signal that ends us, is heard at its end.
 
     A JVM whose Python gives up while it comes up stays for ever: it fails to tell its address, its main thread ends
     with that, and nobody is left who would notice that the Python is gone.
@@ -113,13 +114,16 @@ def interrupts_waiting() -> Iterator[None]:
         yield
         return
     heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    before = {
+        number: signal.signal(number, lambda number, frame: heard.append(number)) for number in ENDING_SIGNALS
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if heard:
-        raise KeyboardInterrupt
+        signal.raise_signal(heard[0])
 
 
 def last_words(log: Path) -> str:

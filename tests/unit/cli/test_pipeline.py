@@ -1,14 +1,21 @@
 """`anabranch pipeline`: what is said without Spark, and that nothing of Spark is touched before it must be."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from click.testing import CliRunner
 
+from anabranch.cli.client import Broker
+from anabranch.cli.common import Failure
 from anabranch.cli.main import main
 from anabranch.cli.pipeline import COMMANDS
+from anabranch.cli.pipeline_spark import ENDING_SIGNALS, require_spark, sparks_log, stopping
+from anabranch.errors import TableError
 
 NOBODY = "127.0.0.1:1"
 """Port 1 of this machine, where nothing listens."""
@@ -42,9 +49,15 @@ WRONG = [
     (("run", *TABLE, "--partition-by", "week(day)"), "week(day)"),
     (("run", *TABLE, "--to", "delta", "--catalog", "type=rest"), "Iceberg"),
     (("run", *TABLE, "--catalog", "rest"), "is not name=value"),
+    (("run", "--topic", "demo", "--warehouse", "s3://lake", "--table", "t"), "name a catalog"),
+    (("run", *TABLE, "--group", ""), "needs group"),
+    (("run", *TABLE, "--every", "nan"), "cannot be nan"),
     (("run", *TABLE, "--from", "soon"), "no place to begin"),
     (("run", *TABLE, "--max-per-batch", "0"), "max-per-batch"),
     (("run", *TABLE, "--master", "localhost"), "none Spark knows"),
+    (("run", *TABLE, "--master", "local[0]"), "none Spark knows"),
+    (("run", *TABLE, "--master", "spark://host"), "none Spark knows"),
+    (("run", *TABLE, "--master", "local-cluster[2]"), "none Spark knows"),
     (("run", *TABLE, "--conf", "spark.x"), "is not name=value"),
     (("run", *TABLE, "--conf", "driver.memory=1g"), "begin with `spark.`"),
     (("run", *TABLE, "--bootstrap", "nowhere"), "is not HOST:PORT"),
@@ -136,3 +149,125 @@ def test_files_that_cannot_be_loaded_are_named_before_spark_starts(files, said):
     result = run("load", *files, "--topic", "demo")
     assert result.exit_code == 1
     assert said in result.stderr
+
+
+@pytest.fixture
+def broker_answers(monkeypatch):
+    """As if there were one with the topic `demo`; and whoever starts Spark nevertheless is told off."""
+    from anabranch.cli import pipeline_backfill, pipeline_dlq, pipeline_run
+
+    def refuse(*_, **__):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(pipeline_run, "offsets_at", lambda broker, topic, where: {0: 0})
+    monkeypatch.setattr(pipeline_run, "running_spark", refuse)
+    monkeypatch.setattr(pipeline_backfill, "range_of", lambda broker, topic, start, until: ({0: 0}, {0: 1}))
+    monkeypatch.setattr(pipeline_backfill, "one_job", refuse)
+    monkeypatch.setattr(Broker, "admin", lambda broker: None)
+    monkeypatch.setattr(Broker, "partitions_of", lambda broker, admin, topic: [(topic, 0)])
+    monkeypatch.setattr(pipeline_dlq, "one_job", refuse)
+
+
+@pytest.mark.usefixtures("broker_answers")
+@pytest.mark.parametrize("job", ["run", "backfill", "replay-dlq"])
+@pytest.mark.parametrize(
+    ("options", "exit_code", "said"),
+    [
+        (("--warehouse", __file__), 1, "cannot be made: File exists"),
+        (("--warehouse", "w", "--catalog", "type=foo"), 1, "'foo' is not a valid CatalogType"),
+        (("--warehouse", "w", "--schema", __file__), 2, "cannot be read"),
+        (("--warehouse", "w", "--schema", "raw", "--mode", "upsert", "--key", "id"), 2, "key names id"),
+        (("--warehouse", "w", "--schema", "raw", "--partition-by", "id"), 1, "no such column"),
+    ],
+    ids=["warehouse", "catalog", "schema", "key", "partition"],
+)
+def test_table_that_cannot_be_had_is_said_before_spark_starts(
+    job, options, exit_code, said, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    result = run(job, "--topic", "demo", "--table", "t", *options)
+    assert (result.exit_code, result.exception.__class__) == (exit_code, SystemExit)
+    assert said in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["iceberg", "delta", "parquet"])
+@pytest.mark.parametrize("job", [("maintain",), ("replay", "--to-topic", "b")], ids=lambda job: job[0])
+def test_table_that_is_not_there_is_said_and_nothing_is_made(job, to, tmp_path):
+    result = run(*job, "--table", "t", "--to", to, "--warehouse", tmp_path / "lake")
+    assert (result.exit_code, result.stderr[:22]) == (1, "Error: There is no tab")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_of_a_replayed_table_are_looked_at_before_a_topic_is_made(tmp_path):
+    from anabranch.pipeline.lake.parse import TRACE
+    from anabranch.pipeline.lake.settings import PipelineSettings
+    from anabranch.pipeline.lake.table import open_table
+
+    open_table(PipelineSettings("h:1", "t", str(tmp_path), "rows"), TRACE)
+    place = ("--table", "rows", "--warehouse", tmp_path, "--to-topic", "b", "--bootstrap", NOBODY)
+    result = run("replay", *place, "--timestamp", "at")
+    assert result.exit_code == 2
+    assert "--timestamp at: there is no such column, but _key" in result.stderr
+
+
+# --- Spark's log ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_log_of_spark_goes_away_when_all_went_well(temporary_folder):
+    with sparks_log() as log:
+        assert list(temporary_folder.iterdir()) == [log]
+    assert list(temporary_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Failure("Stopped."), TableError("It is gone."), KeyboardInterrupt()],
+    ids=lambda error: type(error),
+)
+def test_log_of_spark_goes_away_when_the_error_says_it_all(temporary_folder, error):
+    with pytest.raises((Failure, KeyboardInterrupt)), sparks_log():
+        raise error
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_log_of_spark_stays_with_an_error_that_nobody_foresaw_and_tells_where_it_was_met(temporary_folder):
+    with pytest.raises(Failure) as failure, sparks_log() as log:
+        _write_and_fail(log)
+    assert failure.value.message == f"out of paper. The whole story is in {log}."
+    assert log.read_text().startswith("Spark's words\nTraceback")
+
+
+def _write_and_fail(log):
+    log.write_text("Spark's words\n")
+    raise ValueError("out of paper")
+
+
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
+def test_log_of_spark_goes_away_when_the_command_is_ended(temporary_folder, number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), sparks_log():
+        signal.raise_signal(number)
+    assert list(temporary_folder.iterdir()) == []
+    assert signal.getsignal(number) is before
+
+
+def test_log_of_spark_goes_away_with_the_second_ctrl_c(temporary_folder, monkeypatch):
+    left = []
+    monkeypatch.setattr(os, "_exit", lambda code: left.append((code, list(temporary_folder.iterdir()))))
+    with sparks_log(), stopping("Stopping."):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert left == [(130, [])]
+
+
+def test_extra_that_is_only_half_there_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(Failure, match=r"needs pyiceberg too: pip install 'anabranch\[spark\]'"):
+        require_spark()

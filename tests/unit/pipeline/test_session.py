@@ -22,6 +22,18 @@ def test_ctrl_c_while_the_jvm_comes_up_is_heard_once_it_is_there():
     assert reached == ["the end"]
 
 
+def test_sigterm_while_the_jvm_comes_up_is_heard_once_it_is_there_too():
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with session.interrupts_waiting():
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == []
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+
+
 def test_handler_of_ctrl_c_is_afterwards_what_it_was():
     before = signal.getsignal(signal.SIGINT)
     with session.interrupts_waiting():
