@@ -6,7 +6,7 @@ import click
 
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, Failure, format_option, pairs_of, show_json
-from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
+from anabranch.cli.pipeline_spark import SparkStart, one_job, require_spark, spark_options
 from anabranch.cli.pipeline_topics import config_option, require_topic
 from anabranch.pipeline.load import INPUTS, LoadSettings, input_of, load_files
 from anabranch.pipeline.topics import TopicAddress
@@ -55,6 +55,8 @@ def load(
     topic_configs = {**({} if timestamp is None else KEPT_FOR_EVER), **pairs_of(configs, "--config")}
     chosen = kind or input_of(files)
     _require_files(files)
+    broker.require_answer()
+    require_spark()  # Before a topic is made.
     require_topic(broker, topic, partitions, topic_configs)
     settings = LoadSettings(
         files, chosen, TopicAddress(broker.bootstrap, topic), key, timestamp, reader_options

@@ -53,6 +53,7 @@ def replay(
         _require_columns(plan)
     else:
         raise click.UsageError("Say what to replay: either --topic, or --table and --warehouse.")
+    require_spark()  # Before a topic is made.
     require_topic(Broker(target.bootstrap, broker.seconds_max), to_topic, partitions, topic_configs)
     consequence = f"What was written stays in {to_topic}; a second run writes it again."
     with one_job(spark_start, "replay", unit="parts", consequence=consequence) as session:

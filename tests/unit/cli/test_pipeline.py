@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
+import tomllib
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +17,7 @@ from anabranch.cli.client import Broker
 from anabranch.cli.common import Failure
 from anabranch.cli.main import main
 from anabranch.cli.pipeline import COMMANDS
-from anabranch.cli.pipeline_spark import ENDING_SIGNALS, require_spark, sparks_log, stopping
+from anabranch.cli.pipeline_spark import ENDING_SIGNALS, NEEDED, require_spark, sparks_log, stopping
 from anabranch.errors import TableError
 
 NOBODY = "127.0.0.1:1"
@@ -271,3 +274,27 @@ def test_extra_that_is_only_half_there_is_said(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
     with pytest.raises(Failure, match=r"needs pyiceberg too: pip install 'anabranch\[spark\]'"):
         require_spark()
+
+
+@pytest.mark.parametrize(
+    "command", [("load", __file__, "--input", "csv", "--topic", "b"), ("replay", "--topic", "a", "--to-topic", "b")],
+    ids=lambda command: command[0],
+)  # fmt: skip
+def test_missing_extra_is_said_before_a_topic_is_made(command, monkeypatch):
+    from anabranch.cli import pipeline_load, pipeline_replay
+
+    made = []
+    for module in (pipeline_load, pipeline_replay):
+        monkeypatch.setattr(module, "require_topic", lambda *given: made.append(given))
+    monkeypatch.setattr(pipeline_replay, "range_of", lambda *_: ({0: 0}, {0: 1}))
+    monkeypatch.setattr(Broker, "require_answer", lambda broker: None)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    result = run(*command)
+    assert (result.exit_code, made) == (1, [])
+    assert result.stderr.endswith("pip install 'anabranch[spark]'.\n")
+
+
+def test_extra_names_all_that_the_pipeline_imports():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    named = {re.split(r"[^a-z0-9]", each)[0] for each in project["optional-dependencies"]["spark"]}
+    assert set(NEEDED) - {"py4j"} <= named  # That one is a part of pyspark.
