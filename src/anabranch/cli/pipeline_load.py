@@ -1,5 +1,6 @@
 """`anabranch pipeline load`: files of rows into a topic."""
 
+import glob
 import os
 
 import click
@@ -71,7 +72,8 @@ def load(
 
 
 def _require_files(files: tuple[str, ...]) -> None:
+    """Those we can see. Addresses, and lists in braces, are for Spark to find."""
     for file in files:
-        is_address = "://" in file or any(sign in file for sign in "*?[{")
-        if not is_address and not os.path.exists(file):
+        is_seen = os.path.exists(file) or "://" in file or "{" in file or any(glob.iglob(file))
+        if not is_seen:
             raise Failure(f"There is no file {file}.")

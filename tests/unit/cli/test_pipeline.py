@@ -9,6 +9,7 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -146,7 +147,12 @@ def test_folder_without_a_log_is_said_before_spark_starts(tmp_path):
 
 @pytest.mark.parametrize(
     ("files", "said"),
-    [(["x.txt"], "--input"), (["a.csv", "b.json"], "--input"), (["missing.csv"], "no file")],
+    [
+        (["x.txt"], "--input"),
+        (["a.csv", "b.json"], "--input"),
+        (["missing.csv"], "no file"),
+        (["missing/*.csv"], "no file"),
+    ],
 )
 def test_files_that_cannot_be_loaded_are_named_before_spark_starts(files, said):
     result = run("load", *files, "--topic", "demo")
@@ -212,6 +218,17 @@ def test_columns_of_a_replayed_table_are_looked_at_before_a_topic_is_made(tmp_pa
     result = run("replay", *place, "--timestamp", "at")
     assert result.exit_code == 2
     assert "--timestamp at: there is no such column, but _key" in result.stderr
+
+
+def test_status_of_a_topic_that_nobody_knows_is_an_error(monkeypatch):
+    from anabranch.pipeline import status
+
+    nothing = SimpleNamespace(table="default.t", partitions=[])
+    monkeypatch.setattr(status, "pipeline_status", lambda settings: nothing)
+    monkeypatch.setattr(Broker, "require_answer", lambda broker: None)
+    result = run("status", *TABLE)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "There is no topic demo at" in result.stderr
 
 
 # --- Spark's log ------------------------------------------------------------------------------------------------

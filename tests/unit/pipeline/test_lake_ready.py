@@ -68,7 +68,7 @@ def test_file_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_address_of_an_unknown_kind_is_no_warehouse(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="The checkpoint ftp://x/y cannot be used: "):
+    with pytest.raises(OptionError, match="ftp://x/y cannot be used: Unrecognized filesystem"):
         check_ready(settings_in(tmp_path, checkpoint="ftp://x/y"))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from anabranch.errors import OptionError, TableError, TableMissingError
-from anabranch.pipeline.failures import in_one_line
 from anabranch.pipeline.lake.batch_files import given_columns
 from anabranch.pipeline.lake.settings import PipelineSettings
 
@@ -55,10 +54,7 @@ def _check_folder(option: str, address: str) -> None:
         return
     from anabranch.pipeline.lake.storage import place
 
-    try:
-        place(address)
-    except (OSError, ValueError) as error:
-        raise TableError(f"The {option} {address} cannot be used: {in_one_line(error)}") from error
+    place(address)
 
 
 def _check_local(option: str, folder: str) -> None:
