@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from anabranch.cli.client import answers
 from anabranch.cli.common import Failure, Function, pairs_of
 from anabranch.errors import AnabranchError
 
@@ -50,7 +51,8 @@ def spark_options(function: Function) -> Function:
     """`--master` and `--conf`, which arrive as one `spark_start` argument."""
 
     def collect(ctx: click.Context, _: click.Parameter, master: str | None) -> SparkStart:
-        return SparkStart(_checked_master(master), _checked_config(ctx.params.pop("conf")))
+        config = _checked_config(ctx.params.pop("conf"))
+        return SparkStart(_checked_master(master or config.get("spark.master")), config)
 
     conf = click.option(
         "--conf", metavar="NAME=VALUE", multiple=True, is_eager=True, help="A setting of Spark; may be repeated."
@@ -82,6 +84,7 @@ def _checked_config(options: tuple[str, ...]) -> dict[str, str]:
 def running_spark(start: SparkStart, app: str) -> "Iterator[SparkSession]":
     """A session for one command. What Spark raises becomes a sentence that names its log."""
     require_spark()
+    require_master(start.master)
     with sparks_log() as log:
         from anabranch.pipeline.session import spark_session
 
@@ -102,6 +105,14 @@ def require_spark() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise Failure(f"The pipeline needs {', '.join(missing)} too: pip install 'anabranch[spark]'.")
+
+
+def require_master(master: str | None) -> None:
+    """Failure if no master of a cluster answers: Spark would try for a minute and not say why it gave up."""
+    if master is None or not master.startswith("spark://"):
+        return
+    if not any(answers(address) for address in master.removeprefix("spark://").split(",")):
+        raise Failure(f"No Spark master answers at {master}: start one, or leave --master out to run here.")
 
 
 _logs: set[Path] = set()

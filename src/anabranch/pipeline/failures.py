@@ -24,6 +24,9 @@ def in_a_sentence(error: BaseException) -> str:
         found = words(text)
         if found:
             return found
+    cause = getattr(error, "_cause", None)  # How pyspark keeps what is behind an error of the JVM.
+    if isinstance(cause, BaseException):
+        return in_a_sentence(cause)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 

@@ -9,6 +9,7 @@ nothing but our own words.
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -40,6 +41,10 @@ EMBEDDED_CONFIG = {
 }
 LAST_WORDS_BYTES = 2000
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NOT_TELLING = re.compile(
+    r"at |WARNING:|\.\.\. |Using Spark's default log4j profile|[\d/]+ [\d:]+ (INFO|WARN) |$"
+)
+COMPLAINT_LINES = 2
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit` for the Python it starts."""
 
@@ -100,7 +105,8 @@ def _launched(conf: Any, log: Path | None) -> Any:
         try:
             return launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
         except PySparkRuntimeError as error:
-            raise PipelineError(f"Spark did not start. Its last words: {last_words(log)}") from error
+            words = last_words(log)
+            raise PipelineError(f"Spark did not start: {complaint(words)}\n{words}") from error
 
 
 @contextmanager
@@ -132,6 +138,13 @@ def last_words(log: Path) -> str:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - LAST_WORDS_BYTES))
         return file.read().decode(errors="replace").strip() or "none."
+
+
+def complaint(words: str) -> str:
+    """Of a JVM that did not start: its last lines, without warnings and where in Java it was."""
+    lines = [line.strip() for line in words.splitlines()]
+    telling = [line for line in lines if not _NOT_TELLING.match(line)]
+    return ": ".join(telling[-COMPLAINT_LINES:]) or "it says nothing of why."
 
 
 def prepare_environment() -> None:

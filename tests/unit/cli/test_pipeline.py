@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,14 @@ from anabranch.cli.client import Broker
 from anabranch.cli.common import Failure
 from anabranch.cli.main import main
 from anabranch.cli.pipeline import COMMANDS
-from anabranch.cli.pipeline_spark import ENDING_SIGNALS, NEEDED, require_spark, sparks_log, stopping
+from anabranch.cli.pipeline_spark import (
+    ENDING_SIGNALS,
+    NEEDED,
+    require_master,
+    require_spark,
+    sparks_log,
+    stopping,
+)
 from anabranch.errors import TableError
 
 NOBODY = "127.0.0.1:1"
@@ -60,6 +68,7 @@ WRONG = [
     (("run", *TABLE, "--max-per-batch", "0"), "max-per-batch"),
     (("run", *TABLE, "--master", "localhost"), "none Spark knows"),
     (("run", *TABLE, "--master", "local[0]"), "none Spark knows"),
+    (("run", *TABLE, "--conf", "spark.master=localhost"), "none Spark knows"),
     (("run", *TABLE, "--master", "spark://host"), "none Spark knows"),
     (("run", *TABLE, "--master", "local-cluster[2]"), "none Spark knows"),
     (("run", *TABLE, "--conf", "spark.x"), "is not name=value"),
@@ -315,3 +324,13 @@ def test_extra_names_all_that_the_pipeline_imports():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     named = {re.split(r"[^a-z0-9]", each)[0] for each in project["optional-dependencies"]["spark"]}
     assert set(NEEDED) - {"py4j"} <= named  # That one is a part of pyspark.
+
+
+def test_cluster_whose_masters_do_not_answer_is_said():
+    with pytest.raises(Failure, match="No Spark master answers at spark://127"):
+        require_master(f"spark://{NOBODY},{NOBODY}")
+
+
+def test_cluster_of_which_one_master_answers_will_do():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        require_master(f"spark://{NOBODY},127.0.0.1:{server.getsockname()[1]}")

@@ -56,3 +56,9 @@ def test_error_without_words_is_called_by_its_name():
 )
 def test_words_of_a_library_become_one_line(text, said):
     assert in_one_line(RuntimeError(text)) == said
+
+
+def test_words_of_what_is_behind_an_error_that_says_nothing_are_found():
+    error = RuntimeError("Error while instantiating 'X':")
+    error._cause = RuntimeError("[INVALID_CONF_VALUE] x should be a number. SQLSTATE: 1")
+    assert in_a_sentence(error) == "[INVALID_CONF_VALUE] x should be a number."

@@ -82,3 +82,21 @@ def test_master_of_spark_submit_is_kept(monkeypatch):
 
 def test_what_the_caller_says_wins():
     assert session._settings("local[2]", "x", {"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "Error occurred during initialization of VM\nToo small maximum heap\n",
+            "Error occurred during initialization of VM: Too small maximum heap",
+        ),
+        (
+            '26/11/15 13:43:06 WARN Utils: Set X\nException in thread "main" X: not "x"\n\tat a.b(C.java)\n\t... 3 more',
+            'Exception in thread "main" X: not "x"',
+        ),
+        ("WARNING: Using incubator modules", "it says nothing of why."),
+    ],
+)
+def test_complaint_of_a_jvm_that_does_not_start_is_one_line(words, said):
+    assert session.complaint(words) == said
