@@ -92,7 +92,7 @@ def test_what_the_caller_says_wins():
             "Error occurred during initialization of VM: Too small maximum heap",
         ),
         (
-            '26/11/15 13:43:06 WARN Utils: Set X\nException in thread "main" X: not "x"\n\tat a.b(C.java)\n\t... 3 more',
+            '26/11/15 13:43:06 WARN Set X\nException in thread "main" X: not "x"\n\tat a.b(C)\n\t... 3 more',
             'Exception in thread "main" X: not "x"',
         ),
         ("WARNING: Using incubator modules", "it says nothing of why."),
