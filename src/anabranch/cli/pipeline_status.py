@@ -36,7 +36,7 @@ def status(
     from anabranch.pipeline.status import pipeline_status
 
     found = pipeline_status(settings)
-    if not found.partitions:
+    if not found.partitions and found.batch < 0:
         raise Failure(
             f"There is no topic {topic} at {broker.bootstrap}, and {found.table} has nothing of it."
         )

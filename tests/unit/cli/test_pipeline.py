@@ -232,7 +232,7 @@ def test_columns_of_a_replayed_table_are_looked_at_before_a_topic_is_made(tmp_pa
 def test_status_of_a_topic_that_nobody_knows_is_an_error(monkeypatch):
     from anabranch.pipeline import status
 
-    nothing = SimpleNamespace(table="default.t", partitions=[])
+    nothing = SimpleNamespace(table="default.t", partitions=[], batch=-1)
     monkeypatch.setattr(status, "pipeline_status", lambda settings: nothing)
     monkeypatch.setattr(Broker, "require_answer", lambda broker: None)
     result = run("status", *TABLE)
