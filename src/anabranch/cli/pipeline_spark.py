@@ -4,6 +4,7 @@ Spark's own words go into a file in the temporary folder, which is removed when 
 something went wrong. The first Ctrl-C asks the job to stop, the second ends the process at once.
 """
 
+import logging
 import os
 import re
 import signal
@@ -129,7 +130,7 @@ def sparks_log() -> Iterator[Path]:
     log = Path(name)
     _logs.add(log)
     try:
-        with _ended_by_signals():
+        with _ended_by_signals(), _bridge_into(log):
             yield log
     except click.ClickException:
         raise
@@ -142,6 +143,31 @@ def sparks_log() -> Iterator[Path]:
         raise Failure(f"{in_a_sentence(error).rstrip('.')}.{where}") from error
     finally:
         _remove_logs()
+
+
+@contextmanager
+def _bridge_into(log: Path) -> Iterator[None]:
+    """What the bridge to the JVM says goes there too: a Ctrl-C in the middle of a call is a traceback to it."""
+    bridge, others = logging.FileHandler(log), logging.StreamHandler()
+    bridge.addFilter(_is_of_the_bridge)
+    others.addFilter(lambda record: not _is_of_the_bridge(record))
+    others.setLevel(logging.WARNING)
+    root = logging.getLogger()
+    added = (
+        [bridge] if root.handlers else [bridge, others]
+    )  # Python shows warnings as long as there is no handler.
+    for handler in added:
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in added:
+            root.removeHandler(handler)
+        bridge.close()
+
+
+def _is_of_the_bridge(record: logging.LogRecord) -> bool:
+    return record.name == "root" or record.name.startswith("py4j")
 
 
 def _keep(log: Path, error: Exception) -> None:

@@ -278,6 +278,25 @@ def _write_and_fail(log):
     raise ValueError("out of paper")
 
 
+SAYS_THINGS = """
+import logging
+from anabranch.cli.pipeline_spark import sparks_log
+with sparks_log() as log:
+    logging.error("a call was broken off")
+    logging.getLogger("py4j.clientserver").error("another")
+    logging.getLogger("anabranch.pipeline").warning("The checkpoint is new.")
+    print(log.read_text())
+"""
+
+
+def test_log_of_spark_takes_what_the_bridge_to_the_jvm_says_and_nothing_else():
+    said = subprocess.run(
+        [sys.executable, "-c", SAYS_THINGS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout == "a call was broken off\nanother\n\n"
+    assert said.stderr == "The checkpoint is new.\n"
+
+
 @pytest.mark.parametrize("number", ENDING_SIGNALS)
 def test_log_of_spark_goes_away_when_the_command_is_ended(temporary_folder, number):
     before = signal.getsignal(number)
