@@ -153,9 +153,8 @@ def _bridge_into(log: Path) -> Iterator[None]:
     others.addFilter(lambda record: not _is_of_the_bridge(record))
     others.setLevel(logging.WARNING)
     root = logging.getLogger()
-    added = (
-        [bridge] if root.handlers else [bridge, others]
-    )  # Python shows warnings as long as there is no handler.
+    # As long as there is no handler Python shows warnings itself.
+    added: list[logging.Handler] = [bridge] if root.handlers else [bridge, others]
     for handler in added:
         root.addHandler(handler)
     try:
