@@ -85,7 +85,7 @@ def test_error_of_a_job_is_one_sentence_and_names_sparks_log(node, unique, tmp_p
     assert (result.returncode, result.stdout) == (1, "")
     said = json.loads(result.stderr)["error"]
     assert said.startswith("[MALFORMED_RECORD_IN_PARSING")
-    log = Path(said.rpartition("log is ")[2].rstrip("."))
+    log = Path(said.rpartition("is in ")[2].rstrip("."))
     assert "MALFORMED_RECORD_IN_PARSING" in log.read_text()
     log.unlink()
 

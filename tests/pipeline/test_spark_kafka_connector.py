@@ -65,6 +65,7 @@ READS: dict[str, Mapping[str, str]] = {
     "an empty topic": {"subscribe": "empty"},
     "several topics": {"subscribe": "codecs,stamped,empty"},
     "a pattern": {"subscribePattern": "compac.*ed"},
+    "a pattern for a part of the name": {"subscribePattern": " (ompac|pty$)"},
     "one partition": {"assign": json.dumps({"codecs": [1]})},
     "a range of offsets": {"subscribe": "codecs", **by_offset("codecs")},
     "a range of offsets with gaps": {"subscribe": "compacted", **by_offset("compacted")},

@@ -9,7 +9,7 @@ from anabranch.cli.common import Command, format_option
 from anabranch.cli.pipeline_ranges import as_json, range_of, range_options
 from anabranch.cli.pipeline_run import show_counts, source_option
 from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
-from anabranch.cli.pipeline_table import settings_of, shape_options, table_options
+from anabranch.cli.pipeline_table import require_table_place, settings_of, shape_options, table_options
 from anabranch.cli.starts import Start
 
 
@@ -41,6 +41,7 @@ def backfill(
     told = {**place, **shape, "partition_by": partition_by, "options": options}
     settings = settings_of(**told, bootstrap=broker.bootstrap, topic=topic)
     begins, ends = range_of(broker, topic, start, until)
+    require_table_place(settings)
     consequence = "The table is as it was before: a backfill is one commit."
     with one_job(spark_start, "backfill", unit="parts", consequence=consequence) as session:
         counts = run_backfill(session, settings, as_json(topic, begins), as_json(topic, ends))

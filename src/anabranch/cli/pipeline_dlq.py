@@ -7,7 +7,7 @@ import click
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, format_option, show_json
 from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
-from anabranch.cli.pipeline_table import settings_of, shape_options, table_options
+from anabranch.cli.pipeline_table import require_table_place, settings_of, shape_options, table_options
 from anabranch.pipeline.retry import RetryCounts, retry_dead_letters
 
 
@@ -30,6 +30,7 @@ def replay_dlq(
     told = {**place, **shape, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": topic}
     settings = settings_of(**told)
     broker.partitions_of(broker.admin(), settings.dlq_topic)
+    require_table_place(settings)
     consequence = "The table is whole: a batch is one commit, and the next run goes on behind it."
     with one_job(spark_start, "replay-dlq", unit="parts", consequence=consequence) as session:
         counts = retry_dead_letters(session, settings)

@@ -1,12 +1,13 @@
 """`anabranch pipeline load`: files of rows into a topic."""
 
+import glob
 import os
 
 import click
 
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, Failure, format_option, pairs_of, show_json
-from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
+from anabranch.cli.pipeline_spark import SparkStart, one_job, require_spark, spark_options
 from anabranch.cli.pipeline_topics import config_option, require_topic
 from anabranch.pipeline.load import INPUTS, LoadSettings, input_of, load_files
 from anabranch.pipeline.topics import TopicAddress
@@ -55,6 +56,8 @@ def load(
     topic_configs = {**({} if timestamp is None else KEPT_FOR_EVER), **pairs_of(configs, "--config")}
     chosen = kind or input_of(files)
     _require_files(files)
+    broker.require_answer()
+    require_spark()  # Before a topic is made.
     require_topic(broker, topic, partitions, topic_configs)
     settings = LoadSettings(
         files, chosen, TopicAddress(broker.bootstrap, topic), key, timestamp, reader_options
@@ -69,7 +72,8 @@ def load(
 
 
 def _require_files(files: tuple[str, ...]) -> None:
+    """Those we can see. Addresses, and lists in braces, are for Spark to find."""
     for file in files:
-        is_address = "://" in file or any(sign in file for sign in "*?[{")
-        if not is_address and not os.path.exists(file):
+        is_seen = os.path.exists(file) or "://" in file or "{" in file or any(glob.iglob(file))
+        if not is_seen:
             raise Failure(f"There is no file {file}.")

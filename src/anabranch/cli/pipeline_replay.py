@@ -7,7 +7,7 @@ import click
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, format_option, pairs_of, show_json
 from anabranch.cli.pipeline_ranges import as_json, range_of, range_options
-from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
+from anabranch.cli.pipeline_spark import SparkStart, one_job, require_spark, spark_options
 from anabranch.cli.pipeline_table import partition_option, settings_of, table_options
 from anabranch.cli.pipeline_topics import config_option, require_topic
 from anabranch.cli.starts import Start
@@ -50,8 +50,10 @@ def replay(
     elif place is not None and topic is None:
         told = {**place, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": to_topic}
         plan = TableReplay(settings_of(**told), key, timestamp)
+        _require_columns(plan)
     else:
         raise click.UsageError("Say what to replay: either --topic, or --table and --warehouse.")
+    require_spark()  # Before a topic is made.
     require_topic(Broker(target.bootstrap, broker.seconds_max), to_topic, partitions, topic_configs)
     consequence = f"What was written stays in {to_topic}; a second run writes it again."
     with one_job(spark_start, "replay", unit="parts", consequence=consequence) as session:
@@ -69,6 +71,17 @@ def _refuse_for_topics(
         raise click.UsageError("--key and --timestamp are for tables: records of a topic keep theirs.")
     if TopicAddress(broker.bootstrap, topic) == target:
         raise click.UsageError(f"--to-topic {topic} is the topic itself: name another.")
+
+
+def _require_columns(plan: TableReplay) -> None:
+    """Of a table that is there: said before a topic is made and Spark starts."""
+    require_spark()
+    from anabranch.pipeline.lake.table import open_table
+
+    names = open_table(plan.table).schema().names
+    for option, column in (("--key", plan.key), ("--timestamp", plan.timestamp)):
+        if column is not None and column not in names:
+            raise click.UsageError(f"{option} {column}: there is no such column, but {', '.join(names)}.")
 
 
 def _of_topic(topic: str, broker: Broker, start: Start, until: Start, keep_partitions: bool) -> TopicReplay:

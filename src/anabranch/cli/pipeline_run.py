@@ -14,7 +14,7 @@ from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, Failure, Function, format_option, pairs_of, show_json
 from anabranch.cli.pipeline_ranges import as_json, from_option, offsets_at
 from anabranch.cli.pipeline_spark import SparkStart, running_spark, spark_options, spinner, stopping
-from anabranch.cli.pipeline_table import settings_of, shape_options, table_options
+from anabranch.cli.pipeline_table import require_table_place, settings_of, shape_options, table_options
 from anabranch.cli.starts import Kind, Start
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def run(
     told |= {"max_offsets_per_trigger": max_per_batch, "options": source}
     settings_of(**told)  # What is wrong with the options is said before the broker is asked anything.
     settings = settings_of(**told, starting_offsets=_starting(broker, topic, start))
+    require_table_place(settings)
     from anabranch.pipeline.run import run_pipeline
 
     with (

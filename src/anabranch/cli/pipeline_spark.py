@@ -4,12 +4,14 @@ Spark's own words go into a file in the temporary folder, which is removed when 
 something went wrong. The first Ctrl-C asks the job to stop, the second ends the process at once.
 """
 
+import logging
 import os
 import re
 import signal
 import sys
 import tempfile
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from anabranch.cli.client import answers
 from anabranch.cli.common import Failure, Function, pairs_of
 from anabranch.errors import AnabranchError
 
@@ -26,8 +29,13 @@ if TYPE_CHECKING:
 
     from anabranch.pipeline.progress import OnTasks
 
-_MASTER = re.compile(r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[^\]]+\]|yarn|(spark|k8s)://.+")
+_MASTER = re.compile(
+    r"local(\[([1-9]\d*|\*)(, *[1-9]\d*)?\])?|local-cluster\[ *\d+ *, *\d+ *, *\d+ *\]|yarn|k8s://.+"
+    r"|spark://[^,:/ ]+:\d+(,[^,:/ ]+:\d+)*"
+)
+NEEDED = ("pyspark", "py4j", "pyarrow", "pandas", "numpy", "pyiceberg", "deltalake")
 EXIT_CODE_INTERRUPTED = 130
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 CANCEL_SECONDS = 0.2
 SHOW_CURSOR = b"\x1b[?25h\n"
 """A bar hides it, and has no time to bring it back."""
@@ -44,7 +52,8 @@ def spark_options(function: Function) -> Function:
     """`--master` and `--conf`, which arrive as one `spark_start` argument."""
 
     def collect(ctx: click.Context, _: click.Parameter, master: str | None) -> SparkStart:
-        return SparkStart(_checked_master(master), _checked_config(ctx.params.pop("conf")))
+        config = _checked_config(ctx.params.pop("conf"))
+        return SparkStart(_checked_master(master or config.get("spark.master")), config)
 
     conf = click.option(
         "--conf", metavar="NAME=VALUE", multiple=True, is_eager=True, help="A setting of Spark; may be repeated."
@@ -76,7 +85,8 @@ def _checked_config(options: tuple[str, ...]) -> dict[str, str]:
 def running_spark(start: SparkStart, app: str) -> "Iterator[SparkSession]":
     """A session for one command. What Spark raises becomes a sentence that names its log."""
     require_spark()
-    with _sparks_log() as log:
+    require_master(start.master)
+    with sparks_log() as log:
         from anabranch.pipeline.session import spark_session
 
         with spinner("Starting Spark"):
@@ -88,34 +98,98 @@ def running_spark(start: SparkStart, app: str) -> "Iterator[SparkSession]":
 
 
 def require_spark() -> None:
-    """Failure if the extra is not installed: asked for without importing it."""
+    """Failure if the extra is not installed, or not all of it: asked for without importing it."""
     import importlib.util
 
     if importlib.util.find_spec("pyspark") is None:
         raise Failure("The pipeline runs on Spark, which is not installed: pip install 'anabranch[spark]'.")
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise Failure(f"The pipeline needs {', '.join(missing)} too: pip install 'anabranch[spark]'.")
+
+
+def require_master(master: str | None) -> None:
+    """Failure if no master of a cluster answers: Spark would try for a minute and not say why it gave up."""
+    if master is None or not master.startswith("spark://"):
+        return
+    if not any(answers(address) for address in master.removeprefix("spark://").split(",")):
+        raise Failure(f"No Spark master answers at {master}: start one, or leave --master out to run here.")
+
+
+_logs: set[Path] = set()
+"""Of Spark, which go away with the command."""
 
 
 @contextmanager
-def _sparks_log() -> Iterator[Path]:
-    """A file for Spark's words, which stays only if an error of Spark's own sends the user to it."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
+def sparks_log() -> Iterator[Path]:
+    """A file for Spark's words, which stays only if an error that is not ours sends the user to it."""
     from anabranch.pipeline.failures import in_a_sentence
 
     handle, name = tempfile.mkstemp(prefix="anabranch-spark-", suffix=".log")
     os.close(handle)
-    is_named = False
+    log = Path(name)
+    _logs.add(log)
     try:
-        yield Path(name)
-    except (PySparkException, Py4JError, AnabranchError) as error:
+        with _ended_by_signals(), _bridge_into(log):
+            yield log
+    except click.ClickException:
+        raise
+    except Exception as error:
         # An error of ours of many lines quotes all that Spark said.
         is_named = not isinstance(error, AnabranchError) or "\n" in str(error)
-        where = f" Spark's own log is {name}." if is_named else ""
+        if is_named:
+            _keep(log, error)
+        where = f" The whole story is in {log}." if is_named else ""
         raise Failure(f"{in_a_sentence(error).rstrip('.')}.{where}") from error
     finally:
-        if not is_named:
-            os.unlink(name)
+        _remove_logs()
+
+
+@contextmanager
+def _bridge_into(log: Path) -> Iterator[None]:
+    """What the bridge to the JVM says goes there too: a Ctrl-C in the middle of a call is a traceback to it."""
+    bridge, others = logging.FileHandler(log), logging.StreamHandler()
+    bridge.addFilter(_is_of_the_bridge)
+    others.addFilter(lambda record: not _is_of_the_bridge(record))
+    others.setLevel(logging.WARNING)
+    root = logging.getLogger()
+    # As long as there is no handler Python shows warnings itself.
+    added: list[logging.Handler] = [bridge] if root.handlers else [bridge, others]
+    for handler in added:
+        root.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in added:
+            root.removeHandler(handler)
+        bridge.close()
+
+
+def _is_of_the_bridge(record: logging.LogRecord) -> bool:
+    return record.name == "root" or record.name.startswith("py4j")
+
+
+def _keep(log: Path, error: Exception) -> None:
+    """What Spark said, and where in our code it was met."""
+    with log.open("a") as file:
+        traceback.print_exception(error, file=file)
+    _logs.discard(log)
+
+
+def _remove_logs() -> None:
+    while _logs:
+        _logs.pop().unlink(missing_ok=True)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A SIGTERM, or a terminal that is closed, unwinds as Ctrl-C does: nothing is left behind."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------------
@@ -144,6 +218,7 @@ def _leave_at_once() -> None:
     """The JVM follows: it ends when our end of its input is closed."""
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), SHOW_CURSOR)
+    _remove_logs()
     os._exit(EXIT_CODE_INTERRUPTED)
 
 

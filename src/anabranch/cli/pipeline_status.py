@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anabranch.cli.client import Broker, broker_options
-from anabranch.cli.common import Command, format_option, show_json, show_table
+from anabranch.cli.common import Command, Failure, format_option, show_json, show_table
 from anabranch.cli.pipeline_run import check_counts
 from anabranch.cli.pipeline_spark import require_spark
 from anabranch.cli.pipeline_table import partition_option, settings_of, table_options
@@ -37,6 +37,10 @@ def status(
     from anabranch.pipeline.status import pipeline_status
 
     found = pipeline_status(settings)
+    if not found.partitions and found.batch < 0:
+        raise Failure(
+            f"There is no topic {topic} at {broker.bootstrap}, and {found.table} has nothing of it."
+        )
     if format == "json":
         show_json(found.as_json())
     else:

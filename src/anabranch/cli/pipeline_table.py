@@ -3,12 +3,14 @@
 Everything that can be wrong with the settings is found in `PipelineSettings`, which needs nothing of Spark.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from anabranch.cli.common import Function, pairs_of
+from anabranch.cli.pipeline_spark import require_spark
 from anabranch.errors import OptionError
 
 if TYPE_CHECKING:
@@ -84,7 +86,23 @@ def settings_of(**given: Any) -> "PipelineSettings":
     """The pipeline, or a usage error that names what is wrong."""
     from anabranch.pipeline.lake.settings import PipelineSettings
 
-    try:
+    with options_named():
         return PipelineSettings(**given)
+
+
+def require_table_place(settings: "PipelineSettings") -> None:
+    """For a job that writes to a table, before Spark starts: what stands against it is said now."""
+    require_spark()
+    from anabranch.pipeline.lake.ready import check_ready
+
+    with options_named():
+        check_ready(settings)
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """A wrong option is a wrong command line."""
+    try:
+        yield
     except OptionError as error:
         raise click.UsageError(str(error)) from error

@@ -151,18 +151,22 @@ class Client:
         }
 
     def log_folders(self, names: Collection[str]) -> dict[TopicPartition, str]:
-        """Where a broker keeps these partitions, by its own file system."""
-        numbers = self.cluster(names).topics
-        asked = [{"topic": name, "partitions": sorted(topic.leaders)} for name, topic in numbers.items()]
-        answer = self.patiently(lambda: self._any_link().ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": asked}))
-        return {
-            TopicPartition(topic["name"], row["partition_index"]): folder["log_dir"]
-            for folder in answer["results"]
-            if not folder["error_code"]
-            for topic in folder["topics"]
-            for row in topic["partitions"]
-            if not row["is_future_key"]
-        }
+        """Where each partition's leader keeps it, by the leader's own file system: a follower may lag behind."""
+        topics = self.cluster(names).topics.values()
+        places = [place for topic in topics for place in topic.partitions]
+        return self.patiently(lambda: self._log_folders(places)) if places else {}
+
+    def _log_folders(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        found: dict[TopicPartition, str] = {}
+        for address, led in self._by_leader(places).items():
+            asked = [
+                {"topic": name, "partitions": [place.partition for place in named]}
+                for name, named in by_topic(led).items()
+            ]
+            answer = self._link(address).ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": asked})
+            folders = _folders(answer)
+            found.update({place: folders[place] for place in led if place in folders})
+        return found
 
     # --- offsets ----------------------------------------------------------------------------------------------
 
@@ -291,6 +295,18 @@ def check(code: int, what: str) -> None:
     raise PipelineError(f"The broker answers {error.name if error else code} about {what}.")
 
 
+def _folders(answer: Body) -> dict[TopicPartition, str]:
+    """What one broker has where; copies on their way to another folder do not count."""
+    return {
+        TopicPartition(topic["name"], row["partition_index"]): folder["log_dir"]
+        for folder in answer["results"]
+        if not folder["error_code"]
+        for topic in folder["topics"]
+        for row in topic["partitions"]
+        if not row["is_future_key"]
+    }
+
+
 def _is_unknown(row: Body) -> bool:
     if row["error_code"] == ErrorCode.INVALID_TOPIC_EXCEPTION:
         raise InvalidTopicError(f"{row['name']!r} cannot be the name of a topic.")
@@ -333,7 +349,7 @@ def addresses_of(bootstrap: str) -> list[Address]:
     addresses = []
     for part in bootstrap.split(","):
         host, colon, port = part.strip().rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 2**16:
             raise OptionError(
                 f"bootstrap: {part.strip()!r} is not host:port, such as localhost:9092; several stand with commas."
             )

@@ -11,17 +11,31 @@ _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"^(?!org\.|java\.)(\w[\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _CLASSIFIED = re.compile(r"\[[A-Z][A-Z_.]+\] [^\n]+")
 _CAUSED = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
+_CALLED = re.compile(r"^: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+_ORNAMENT = re.compile(r"\x1b\[[0-9;]*m|\u21b3")
+"""Colours and arrows, by which some libraries show one error inside another."""
+LINE_MAX = 400
 
 
 def in_a_sentence(error: BaseException) -> str:
     """The words of the error that began it."""
     text = str(error)
-    for words in (_ours, _of_python, _of_spark, _of_java):
+    for words in (_ours, _of_python, _of_spark, _of_java, _of_a_call):
         found = words(text)
         if found:
             return found
+    cause = getattr(error, "_cause", None)  # How pyspark keeps what is behind an error of the JVM.
+    if isinstance(cause, BaseException):
+        return in_a_sentence(cause)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def in_one_line(error: BaseException) -> str:
+    """What a library says of its error, without its line breaks and ornaments, and with a full stop."""
+    lines = (line.strip() for line in _ORNAMENT.sub("", str(error)).splitlines())
+    words = ": ".join(line.rstrip(":.") for line in lines if line) or type(error).__name__
+    return words[:LINE_MAX].rstrip(".") + "."
 
 
 def _ours(text: str) -> str | None:
@@ -42,3 +56,9 @@ def _of_spark(text: str) -> str | None:
 def _of_java(text: str) -> str | None:
     found = _CAUSED.findall(text)
     return found[-1] if found else None
+
+
+def _of_a_call(text: str) -> str | None:
+    """What a call into the JVM raised: the line after the one that names the call."""
+    found = _CALLED.search(text)
+    return found.group(1) if found else None

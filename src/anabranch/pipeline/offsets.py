@@ -18,6 +18,9 @@ from anabranch.values import TopicPartition
 
 LATEST_OFFSET = -1
 EARLIEST_OFFSET = -2
+NUMBER_MAX = 2**63 - 1
+"""Of offsets and times: the protocol has eight bytes for them."""
+PARTITION_MAX = 2**31 - 1
 ID = "id"
 
 Offsets = dict[TopicPartition, int]
@@ -115,23 +118,35 @@ def parse_bound(option: str, text: str) -> Bound:
             f'{option}: {text!r} is none of earliest, latest, JSON such as {{"orders": {{"0": 5}}}}, and a moment such '
             "as 2026-11-15T10:00:00Z."
         )
-    return Bound(Point.TIMES, time_ms=moment, option=option)
+    return Bound(Point.TIMES, time_ms=_checked_time(option, text, moment), option=option)
 
 
 def parse_time(option: str, text: str) -> Bound:
     """One time for all partitions: ms since 1970, or a moment such as 2026-11-15T10:00:00Z."""
     stripped = text.strip()
-    moment = int(stripped) if stripped.isdigit() else _moment_ms(stripped)
+    moment = int(stripped) if stripped.removeprefix("-").isdecimal() else _moment_ms(stripped)
     if moment is None:
         raise OptionError(
             f"{option}: {text!r} is neither ms since 1970 nor a moment as 2026-11-15T10:00:00Z."
         )
-    return Bound(Point.TIMES, time_ms=moment, option=option)
+    return Bound(Point.TIMES, time_ms=_checked_time(option, text, moment), option=option)
 
 
 def parse_times(option: str, text: str) -> Bound:
     """JSON with a time in ms for each partition."""
-    return Bound(Point.TIMES, parse_numbers(option, text), option=option)
+    numbers = parse_numbers(option, text)
+    for number in numbers.values():
+        _checked_time(option, text, number)
+    return Bound(Point.TIMES, numbers, option=option)
+
+
+def _checked_time(option: str, text: str, time_ms: int) -> int:
+    """The protocol takes some times before 1970 for the two ends of a log."""
+    if time_ms < 0:
+        raise OptionError(f"{option}: {text!r} has a time before 1970, and no record is that old.")
+    if time_ms > NUMBER_MAX:
+        raise OptionError(f"{option}: {text!r} has a time that no clock will show.")
+    return time_ms
 
 
 def _moment_ms(text: str) -> int | None:
@@ -154,10 +169,14 @@ def parse_numbers(option: str, text: str) -> Offsets:
         for key, value in row.items():
             if key == ID:
                 continue
-            if not key.isdigit() or not isinstance(value, int) or isinstance(value, bool):
+            if not _is_partition(key) or type(value) is not int or value > NUMBER_MAX:
                 raise _not_numbers(option, text)
             numbers[TopicPartition(topic, int(key))] = value
     return numbers
+
+
+def _is_partition(text: str) -> bool:
+    return text.isdecimal() and int(text) <= PARTITION_MAX
 
 
 def parse_json(option: str, text: str) -> dict[str, Any]:

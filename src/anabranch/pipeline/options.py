@@ -52,9 +52,10 @@ class Subscription:
         return self.names or tuple(sorted({place.topic for place in self.assigned}))
 
     def fits(self, name: str, *, is_internal: bool) -> bool:
+        """A pattern is looked for anywhere in the name, as Spark's connector does: anchor it to mean the whole."""
         if self.pattern is None:
             return True
-        return not is_internal and re.fullmatch(self.pattern, name) is not None
+        return not is_internal and re.search(self.pattern, name) is not None
 
     def wants(self, place: TopicPartition) -> bool:
         return not self.assigned or place in self.assigned
@@ -294,11 +295,12 @@ def _names(said: str, text: str) -> tuple[str, ...]:
 
 
 def _pattern(said: str, text: str) -> str:
+    pattern = _text(said, text)
     try:
-        re.compile(text)
+        re.compile(pattern)
     except re.error as error:
         raise OptionError(f"{said}: {text!r} is not a regular expression: {error}.") from error
-    return text
+    return pattern
 
 
 def _assigned(said: str, text: str) -> tuple[TopicPartition, ...]:
@@ -341,7 +343,7 @@ def _text(said: str, text: str) -> str:
 
 
 def _positive(said: str, text: str) -> int:
-    if not text.strip().isdigit() or int(text) == 0:
+    if not text.strip().isdecimal() or int(text) == 0:
         raise OptionError(f"{said}: {text!r} is not a whole number above 0.")
     return int(text)
 

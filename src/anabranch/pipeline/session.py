@@ -9,6 +9,7 @@ nothing but our own words.
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -39,6 +40,11 @@ EMBEDDED_CONFIG = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 LAST_WORDS_BYTES = 2000
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NOT_TELLING = re.compile(
+    r"at |WARNING:|\.\.\. |Using Spark's default log4j profile|[\d/]+ [\d:]+ (INFO|WARN) |$"
+)
+COMPLAINT_LINES = 2
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit` for the Python it starts."""
 
@@ -99,12 +105,13 @@ def _launched(conf: Any, log: Path | None) -> Any:
         try:
             return launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})
         except PySparkRuntimeError as error:
-            raise PipelineError(f"Spark did not start. Its last words: {last_words(log)}") from error
+            words = last_words(log)
+            raise PipelineError(f"Spark did not start: {complaint(words)}\n{words}") from error
 
 
 @contextmanager
 def interrupts_waiting() -> Iterator[None]:
-    """A Ctrl-C within the block is heard at its end.
+    """A Ctrl-C within the block, or another signal that ends us, is heard at its end.
 
     A JVM whose Python gives up while it comes up stays for ever: it fails to tell its address, its main thread ends
     with that, and nobody is left who would notice that the Python is gone.
@@ -113,13 +120,16 @@ def interrupts_waiting() -> Iterator[None]:
         yield
         return
     heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    before = {
+        number: signal.signal(number, lambda number, frame: heard.append(number)) for number in ENDING_SIGNALS
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if heard:
-        raise KeyboardInterrupt
+        signal.raise_signal(heard[0])
 
 
 def last_words(log: Path) -> str:
@@ -128,6 +138,13 @@ def last_words(log: Path) -> str:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - LAST_WORDS_BYTES))
         return file.read().decode(errors="replace").strip() or "none."
+
+
+def complaint(words: str) -> str:
+    """Of a JVM that did not start: its last lines, without warnings and where in Java it was."""
+    lines = [line.strip() for line in words.splitlines()]
+    telling = [line for line in lines if not _NOT_TELLING.match(line)]
+    return ": ".join(telling[-COMPLAINT_LINES:]) or "it says nothing of why."
 
 
 def prepare_environment() -> None:

@@ -1,15 +1,34 @@
 """`anabranch pipeline`: what is said without Spark, and that nothing of Spark is touched before it must be."""
 
 import json
+import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import tomllib
 from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
+from anabranch.cli.client import Broker
+from anabranch.cli.common import Failure
 from anabranch.cli.main import main
 from anabranch.cli.pipeline import COMMANDS
+from anabranch.cli.pipeline_spark import (
+    ENDING_SIGNALS,
+    NEEDED,
+    require_master,
+    require_spark,
+    sparks_log,
+    stopping,
+)
+from anabranch.errors import TableError
 
 NOBODY = "127.0.0.1:1"
 """Port 1 of this machine, where nothing listens."""
@@ -43,9 +62,16 @@ WRONG = [
     (("run", *TABLE, "--partition-by", "week(day)"), "week(day)"),
     (("run", *TABLE, "--to", "delta", "--catalog", "type=rest"), "Iceberg"),
     (("run", *TABLE, "--catalog", "rest"), "is not name=value"),
+    (("run", "--topic", "demo", "--warehouse", "s3://lake", "--table", "t"), "name a catalog"),
+    (("run", *TABLE, "--group", ""), "needs group"),
+    (("run", *TABLE, "--every", "nan"), "cannot be nan"),
     (("run", *TABLE, "--from", "soon"), "no place to begin"),
     (("run", *TABLE, "--max-per-batch", "0"), "max-per-batch"),
     (("run", *TABLE, "--master", "localhost"), "none Spark knows"),
+    (("run", *TABLE, "--master", "local[0]"), "none Spark knows"),
+    (("run", *TABLE, "--conf", "spark.master=localhost"), "none Spark knows"),
+    (("run", *TABLE, "--master", "spark://host"), "none Spark knows"),
+    (("run", *TABLE, "--master", "local-cluster[2]"), "none Spark knows"),
     (("run", *TABLE, "--conf", "spark.x"), "is not name=value"),
     (("run", *TABLE, "--conf", "driver.memory=1g"), "begin with `spark.`"),
     (("run", *TABLE, "--bootstrap", "nowhere"), "is not HOST:PORT"),
@@ -91,9 +117,10 @@ def test_status_says_what_does_not_add_up_and_that_the_topic_is_another(monkeypa
     assert "demo was deleted and made again: the table has rows of the old topic only." in result.stdout
 
 
-def test_options_of_the_source_reach_the_pipeline(monkeypatch):
+def test_options_of_the_source_reach_the_pipeline(monkeypatch, tmp_path):
     from anabranch.pipeline.run import Counts
 
+    monkeypatch.chdir(tmp_path)
     taken = []
     monkeypatch.setattr("anabranch.cli.pipeline_run._starting", lambda *_: "earliest")
     monkeypatch.setattr("anabranch.cli.pipeline_run.running_spark", lambda *_: nullcontext())
@@ -165,9 +192,200 @@ def test_folder_without_a_log_is_said_before_spark_starts(tmp_path):
 
 @pytest.mark.parametrize(
     ("files", "said"),
-    [(["x.txt"], "--input"), (["a.csv", "b.json"], "--input"), (["missing.csv"], "no file")],
+    [
+        (["x.txt"], "--input"),
+        (["a.csv", "b.json"], "--input"),
+        (["missing.csv"], "no file"),
+        (["missing/*.csv"], "no file"),
+    ],
 )
 def test_files_that_cannot_be_loaded_are_named_before_spark_starts(files, said):
     result = run("load", *files, "--topic", "demo")
     assert result.exit_code == 1
     assert said in result.stderr
+
+
+@pytest.fixture
+def broker_answers(monkeypatch):
+    """As if there were one with the topic `demo`; and whoever starts Spark nevertheless is told off."""
+    from anabranch.cli import pipeline_backfill, pipeline_dlq, pipeline_run
+
+    def refuse(*_, **__):
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(pipeline_run, "offsets_at", lambda broker, topic, where: {0: 0})
+    monkeypatch.setattr(pipeline_run, "running_spark", refuse)
+    monkeypatch.setattr(pipeline_backfill, "range_of", lambda broker, topic, start, until: ({0: 0}, {0: 1}))
+    monkeypatch.setattr(pipeline_backfill, "one_job", refuse)
+    monkeypatch.setattr(Broker, "admin", lambda broker: None)
+    monkeypatch.setattr(Broker, "partitions_of", lambda broker, admin, topic: [(topic, 0)])
+    monkeypatch.setattr(pipeline_dlq, "one_job", refuse)
+
+
+@pytest.mark.usefixtures("broker_answers")
+@pytest.mark.parametrize("job", ["run", "backfill", "replay-dlq"])
+@pytest.mark.parametrize(
+    ("options", "exit_code", "said"),
+    [
+        (("--warehouse", __file__), 1, "cannot be made: File exists"),
+        (("--warehouse", "w", "--catalog", "type=foo"), 1, "'foo' is not a valid CatalogType"),
+        (("--warehouse", "w", "--schema", __file__), 2, "cannot be read"),
+        (("--warehouse", "w", "--schema", "raw", "--mode", "upsert", "--key", "id"), 2, "key names id"),
+        (("--warehouse", "w", "--schema", "raw", "--partition-by", "id"), 1, "no such column"),
+    ],
+    ids=["warehouse", "catalog", "schema", "key", "partition"],
+)
+def test_table_that_cannot_be_had_is_said_before_spark_starts(
+    job, options, exit_code, said, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    result = run(job, "--topic", "demo", "--table", "t", *options)
+    assert (result.exit_code, result.exception.__class__) == (exit_code, SystemExit)
+    assert said in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["iceberg", "delta", "parquet"])
+@pytest.mark.parametrize("job", [("maintain",), ("replay", "--to-topic", "b")], ids=lambda job: job[0])
+def test_table_that_is_not_there_is_said_and_nothing_is_made(job, to, tmp_path):
+    result = run(*job, "--table", "t", "--to", to, "--warehouse", tmp_path / "lake")
+    assert (result.exit_code, result.stderr[:22]) == (1, "Error: There is no tab")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_of_a_replayed_table_are_looked_at_before_a_topic_is_made(tmp_path):
+    from anabranch.pipeline.lake.parse import TRACE
+    from anabranch.pipeline.lake.settings import PipelineSettings
+    from anabranch.pipeline.lake.table import open_table
+
+    open_table(PipelineSettings("h:1", "t", str(tmp_path), "rows"), TRACE)
+    place = ("--table", "rows", "--warehouse", tmp_path, "--to-topic", "b", "--bootstrap", NOBODY)
+    result = run("replay", *place, "--timestamp", "at")
+    assert result.exit_code == 2
+    assert "--timestamp at: there is no such column, but _key" in result.stderr
+
+
+def test_status_of_a_topic_that_nobody_knows_is_an_error(monkeypatch):
+    from anabranch.pipeline import status
+
+    nothing = SimpleNamespace(table="default.t", partitions=[], batch=-1)
+    monkeypatch.setattr(status, "pipeline_status", lambda settings: nothing)
+    monkeypatch.setattr(Broker, "require_answer", lambda broker: None)
+    result = run("status", *TABLE)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "There is no topic demo at" in result.stderr
+
+
+# --- Spark's log ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_log_of_spark_goes_away_when_all_went_well(temporary_folder):
+    with sparks_log() as log:
+        assert list(temporary_folder.iterdir()) == [log]
+    assert list(temporary_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Failure("Stopped."), TableError("It is gone."), KeyboardInterrupt()],
+    ids=lambda error: type(error),
+)
+def test_log_of_spark_goes_away_when_the_error_says_it_all(temporary_folder, error):
+    with pytest.raises((Failure, KeyboardInterrupt)), sparks_log():
+        raise error
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_log_of_spark_stays_with_an_error_that_nobody_foresaw_and_tells_where_it_was_met(temporary_folder):
+    with pytest.raises(Failure) as failure, sparks_log() as log:
+        _write_and_fail(log)
+    assert failure.value.message == f"out of paper. The whole story is in {log}."
+    assert log.read_text().startswith("Spark's words\nTraceback")
+
+
+def _write_and_fail(log):
+    log.write_text("Spark's words\n")
+    raise ValueError("out of paper")
+
+
+SAYS_THINGS = """
+import logging
+from anabranch.cli.pipeline_spark import sparks_log
+with sparks_log() as log:
+    logging.error("a call was broken off")
+    logging.getLogger("py4j.clientserver").error("another")
+    logging.getLogger("anabranch.pipeline").warning("The checkpoint is new.")
+    print(log.read_text())
+"""
+
+
+def test_log_of_spark_takes_what_the_bridge_to_the_jvm_says_and_nothing_else():
+    said = subprocess.run(
+        [sys.executable, "-c", SAYS_THINGS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert said.stdout == "a call was broken off\nanother\n\n"
+    assert said.stderr == "The checkpoint is new.\n"
+
+
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
+def test_log_of_spark_goes_away_when_the_command_is_ended(temporary_folder, number):
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), sparks_log():
+        signal.raise_signal(number)
+    assert list(temporary_folder.iterdir()) == []
+    assert signal.getsignal(number) is before
+
+
+def test_log_of_spark_goes_away_with_the_second_ctrl_c(temporary_folder, monkeypatch):
+    left = []
+    monkeypatch.setattr(os, "_exit", lambda code: left.append((code, list(temporary_folder.iterdir()))))
+    with sparks_log(), stopping("Stopping."):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert left == [(130, [])]
+
+
+def test_extra_that_is_only_half_there_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyiceberg", None)
+    with pytest.raises(Failure, match=r"needs pyiceberg too: pip install 'anabranch\[spark\]'"):
+        require_spark()
+
+
+@pytest.mark.parametrize(
+    "command", [("load", __file__, "--input", "csv", "--topic", "b"), ("replay", "--topic", "a", "--to-topic", "b")],
+    ids=lambda command: command[0],
+)  # fmt: skip
+def test_missing_extra_is_said_before_a_topic_is_made(command, monkeypatch):
+    from anabranch.cli import pipeline_load, pipeline_replay
+
+    made = []
+    for module in (pipeline_load, pipeline_replay):
+        monkeypatch.setattr(module, "require_topic", lambda *given: made.append(given))
+    monkeypatch.setattr(pipeline_replay, "range_of", lambda *_: ({0: 0}, {0: 1}))
+    monkeypatch.setattr(Broker, "require_answer", lambda broker: None)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    result = run(*command)
+    assert (result.exit_code, made) == (1, [])
+    assert result.stderr.endswith("pip install 'anabranch[spark]'.\n")
+
+
+def test_extra_names_all_that_the_pipeline_imports():
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    named = {re.split(r"[^a-z0-9]", each)[0] for each in project["optional-dependencies"]["spark"]}
+    assert set(NEEDED) - {"py4j"} <= named  # That one is a part of pyspark.
+
+
+def test_cluster_whose_masters_do_not_answer_is_said():
+    with pytest.raises(Failure, match="No Spark master answers at spark://127"):
+        require_master(f"spark://{NOBODY},{NOBODY}")
+
+
+def test_cluster_of_which_one_master_answers_will_do():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        require_master(f"spark://{NOBODY},127.0.0.1:{server.getsockname()[1]}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.pipeline.failures import in_a_sentence
+from anabranch.pipeline.failures import LINE_MAX, in_a_sentence, in_one_line
 
 IN_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
@@ -33,6 +33,7 @@ org.apache.spark.SparkException: Job aborted
             "calling o1\n: x.SparkException: [PATH_NOT_FOUND] No such path. SQLSTATE: 1\n",
             "[PATH_NOT_FOUND] No such path.",
         ),
+        ("An error occurred while calling None.X.\n: x.y.SparkException: no core\n\tat x.y", "no core"),
         ("nothing known\nbut this", "nothing known"),
     ],
 )
@@ -42,3 +43,22 @@ def test_words_of_the_error_that_began_it_are_found(text, said):
 
 def test_error_without_words_is_called_by_its_name():
     assert in_a_sentence(RuntimeError()) == "RuntimeError"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no such bucket.", "no such bucket."),
+        ("Generic error\n  \x1b[31m\u21b3\x1b[0m bad name\n", "Generic error: bad name."),
+        ("", "RuntimeError."),
+        ("x" * 1000, "x" * LINE_MAX + "."),
+    ],
+)
+def test_words_of_a_library_become_one_line(text, said):
+    assert in_one_line(RuntimeError(text)) == said
+
+
+def test_words_of_what_is_behind_an_error_that_says_nothing_are_found():
+    error = RuntimeError("Error while instantiating 'X':")
+    error._cause = RuntimeError("[INVALID_CONF_VALUE] x should be a number. SQLSTATE: 1")
+    assert in_a_sentence(error) == "[INVALID_CONF_VALUE] x should be a number."

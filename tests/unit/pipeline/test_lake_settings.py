@@ -27,6 +27,9 @@ def _settings(**changes: Any) -> PipelineSettings:
         ({"key": ("a",)}, "set mode to upsert"),
         ({"to": "delta", "catalog": {"uri": "x"}}, "catalog belongs to Iceberg"),
         ({"to": "parquet", "warehouse": "s3://bucket/x"}, "needs a local folder"),
+        ({"warehouse": "s3://bucket/x"}, "name a catalog"),
+        ({"group": " "}, "needs group"),
+        ({"trigger_seconds": float("nan")}, "trigger_seconds cannot be nan"),
         ({"max_offsets_per_trigger": 0}, "max_offsets_per_trigger must be above 0"),
         ({"trigger_seconds": -1}, "trigger_seconds cannot be -1"),
         ({"options": {"verify": "perhaps"}}, "verify: 'perhaps' is neither true nor false"),
@@ -77,7 +80,7 @@ def test_local_folders_become_absolute_addresses(monkeypatch: pytest.MonkeyPatch
     assert given.warehouse_uri == f"file://{tmp_path}/lake"
     assert given.checkpoint_uri == f"file://{tmp_path}/lake/_checkpoints/air.flights/t"
     assert given.staging_uri == f"file://{tmp_path}/lake/_staging/air.flights/t"
-    assert _settings(warehouse="s3://b/x/").warehouse_uri == "s3://b/x"
+    assert _settings(warehouse="s3://b/x/", to="delta").warehouse_uri == "s3://b/x"
 
 
 def test_a_table_without_a_namespace_is_in_the_default_one() -> None:

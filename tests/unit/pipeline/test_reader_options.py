@@ -61,8 +61,24 @@ def test_assigned_partitions_and_patterns() -> None:
     pattern = reader_options({"bootstrap": "a:1", "subscribePattern": "or.*"}).subscription
     assert pattern.wanted_names is None
     assert pattern.fits("orders", is_internal=False)
-    assert not pattern.fits("my-orders", is_internal=False)
+    assert not pattern.fits("sales", is_internal=False)
     assert not pattern.fits("ororo", is_internal=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fitting"),
+    [
+        ("orders", {"orders", "my-orders", "orders.dlq"}),
+        (" ^orders$ ", {"orders"}),
+        ("^orders", {"orders", "orders.dlq"}),
+        (r"\.dlq$", {"orders.dlq"}),
+    ],
+)
+def test_pattern_is_looked_for_anywhere_in_the_name(pattern: str, fitting: set[str]) -> None:
+    """Spark's connector takes a topic if the pattern is found in its name, and trims the pattern."""
+    wanted = reader_options({"bootstrap": "a:1", "subscribePattern": pattern}).subscription
+    names = {"orders", "my-orders", "orders.dlq", "sales"}
+    assert {name for name in names if wanted.fits(name, is_internal=False)} == fitting
 
 
 def test_one_time_for_all_wins_over_times_and_times_over_offsets() -> None:
@@ -103,7 +119,28 @@ def test_one_time_for_all_wins_over_times_and_times_over_offsets() -> None:
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss: 'maybe' is neither true nor false"),
         ({"direct": "always"}, "direct: 'always' is none of auto, never and require"),
         ({"endingOffsets": "earliest"}, "endingOffsets: earliest is no end"),
-        ({"startingTimestamp": "-5"}, "startingTimestamp: '-5' is neither ms since 1970 nor a moment"),
+        ({"startingTimestamp": "soon"}, "startingTimestamp: 'soon' is neither ms since 1970 nor a moment"),
+        ({"startingTimestamp": "-1"}, "startingTimestamp: '-1' has a time before 1970"),
+        (
+            {"endingTimestamp": "1969-12-31T23:59:59.999Z"},
+            "endingTimestamp: '1969-12-31T23:59:59.999Z' has a time",
+        ),
+        (
+            {"startingOffsets": "1969-12-31T23:59:59.998Z"},
+            "startingOffsets: '1969-12-31T23:59:59.998Z' has a time",
+        ),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -2}}'}, "startingOffsetsByTimestamp: '{"),
+        ({"endingOffsetsByTimestamp": '{"a": {"0": 5, "1": -1}}'}, "endingOffsetsByTimestamp: '{"),
+        (
+            {"startingTimestamp": "9" * 19},
+            "startingTimestamp: '9999999999999999999' has a time that no clock",
+        ),
+        ({"startingOffsets": '{"a": {"0": 99999999999999999999}}'}, "startingOffsets: '{"),
+        ({"startingOffsets": '{"a": {"99999999999": 5}}'}, "startingOffsets: '{"),
+        (
+            {"minPartitions": "\N{SUPERSCRIPT TWO}"},
+            "minPartitions: '\N{SUPERSCRIPT TWO}' is not a whole number",
+        ),
         ({"startingOffsetsByTimestampStrategy": "x"}, "startingOffsetsByTimestampStrategy: 'x' is neither"),
         ({"brokerTimeoutSeconds": "0"}, "brokerTimeoutSeconds: '0' is not a number of seconds"),
         ({"group": " "}, "group is empty"),

@@ -22,6 +22,18 @@ def test_ctrl_c_while_the_jvm_comes_up_is_heard_once_it_is_there():
     assert reached == ["the end"]
 
 
+def test_sigterm_while_the_jvm_comes_up_is_heard_once_it_is_there_too():
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with session.interrupts_waiting():
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == []
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
+
+
 def test_handler_of_ctrl_c_is_afterwards_what_it_was():
     before = signal.getsignal(signal.SIGINT)
     with session.interrupts_waiting():
@@ -70,3 +82,21 @@ def test_master_of_spark_submit_is_kept(monkeypatch):
 
 def test_what_the_caller_says_wins():
     assert session._settings("local[2]", "x", {"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "Error occurred during initialization of VM\nToo small maximum heap\n",
+            "Error occurred during initialization of VM: Too small maximum heap",
+        ),
+        (
+            '26/11/15 13:43:06 WARN Set X\nException in thread "main" X: not "x"\n\tat a.b(C)\n\t... 3 more',
+            'Exception in thread "main" X: not "x"',
+        ),
+        ("WARNING: Using incubator modules", "it says nothing of why."),
+    ],
+)
+def test_complaint_of_a_jvm_that_does_not_start_is_one_line(words, said):
+    assert session.complaint(words) == said

@@ -4,7 +4,8 @@
     topics        the tables as records: three topics, loaded once and taken up again where a load was interrupted
     tables        the Spark half, a process of its own: topics to Iceberg tables, and a joined one
     report, plot  what came out, read back without Spark and held against the source file
-    node, steps   the processes it starts, and what it says on the way
+    children      the processes it starts, and `tied` what makes them end with it
+    steps         what it says on the way
     __main__      the order of all this
 
 Everything it makes lies in one folder. A second run goes on with what is there; deleting the folder starts anew.

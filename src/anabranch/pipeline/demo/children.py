@@ -2,7 +2,8 @@
 
 Each leads a process group of its own. A Ctrl-C therefore reaches only the demo, which ends them in the right order:
 Spark first, then the node, which would otherwise vanish under a running query. What they say on stderr goes into a file
-in the demo's folder, and its last words into the error when one of them fails.
+in the demo's folder, and its last words into the error when one of them fails. If the demo is killed they end as well:
+see `tied`.
 """
 
 import contextlib
@@ -33,9 +34,10 @@ class Child:
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
         self._log = log
+        tied = [sys.executable, "-m", "anabranch.pipeline.demo.tied", str(os.getpid()), *command]
         with log.open("w") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+                tied, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
                 start_new_session=True,
             )  # fmt: skip
         assert self._process.stdout is not None

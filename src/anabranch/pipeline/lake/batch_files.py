@@ -33,7 +33,7 @@ class BatchFiles:
     def __init__(self, spark: "SparkSession", settings: PipelineSettings) -> None:
         self._spark = spark
         self._settings = settings
-        self._given, self._required = _given_columns(settings)
+        self._given, self._required = given_columns(settings)
         self.table: Table | None = self._open()
 
     def _open(self) -> "Table | None":
@@ -159,7 +159,8 @@ def remove(paths: list[str]) -> None:
     storage.remove(paths)
 
 
-def _given_columns(settings: PipelineSettings) -> "tuple[pa.Schema, list[tuple[str, ...]]]":
+def given_columns(settings: PipelineSettings) -> "tuple[pa.Schema, list[tuple[str, ...]]]":
+    """What is known of the columns before any record was seen, and which of them must not be null."""
     import pyarrow as pa
 
     from anabranch.pipeline.lake.json_schema import read_json_schema

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -32,7 +31,7 @@ CREATED_WITH = {
 def open_iceberg(settings: PipelineSettings, schema: pa.Schema | None) -> "IcebergTable":
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-    catalog = _catalog(settings)
+    catalog = _catalog(settings, may_make=schema is not None)
     try:
         table = catalog.load_table(settings.table_name)
     except (NoSuchTableError, NoSuchNamespaceError) as error:
@@ -45,24 +44,32 @@ def open_iceberg(settings: PipelineSettings, schema: pa.Schema | None) -> "Icebe
     return IcebergTable(table, settings)
 
 
-def _catalog(settings: PipelineSettings) -> Any:
+def _catalog(settings: PipelineSettings, *, may_make: bool) -> Any:
     from pyiceberg.catalog import load_catalog
 
     if settings.catalog:
-        properties = {name: value for name, value in settings.catalog.items() if name != "name"}
-        return load_catalog(settings.catalog.get("name", "anabranch"), **properties)
-    place = urlsplit(settings.warehouse_uri)
-    if place.scheme != "file":
-        raise TableError(
-            f"The embedded catalog is a local file, and the warehouse is {settings.warehouse}: name a catalog."
+        return load_catalog(settings.catalog.get("name", "anabranch"), **_properties(settings))
+    folder = Path(settings.warehouse_uri.removeprefix("file://"))
+    if may_make:
+        folder.mkdir(parents=True, exist_ok=True)
+    elif not (folder / CATALOG_FILE).is_file():
+        # pyiceberg would make one: whoever only looks leaves nothing behind where there was nothing.
+        raise TableMissingError(
+            f"There is no table {settings.table_name} in {settings.warehouse}: it has no {CATALOG_FILE}."
         )
-    Path(place.path).mkdir(parents=True, exist_ok=True)
     return load_catalog(
         "anabranch",
         type="sql",
-        uri=f"sqlite:///{place.path}/{CATALOG_FILE}",
+        uri=f"sqlite:///{folder}/{CATALOG_FILE}",
         warehouse=settings.warehouse_uri,
     )
+
+
+def _properties(settings: PipelineSettings) -> dict[str, str]:
+    """A REST catalog knows its own places; to any other the warehouse says where tables go."""
+    properties = {name: value for name, value in settings.catalog.items() if name != "name"}
+    is_rest = properties.get("type") == "rest" or properties.get("uri", "").startswith("http")
+    return properties if is_rest else {"warehouse": settings.warehouse_uri, **properties}
 
 
 def _create(catalog: Any, settings: PipelineSettings, schema: pa.Schema) -> Any:

@@ -3,6 +3,7 @@
 Nothing here imports Spark, Arrow or a table format: a wrong value costs a sentence, not the start of a JVM.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,8 +82,8 @@ class PipelineSettings:
     def __post_init__(self) -> None:
         _one_of("to", self.to, FORMATS)
         _one_of("mode", self.mode, MODES)
-        for name in ("bootstrap", "topic", "warehouse"):
-            if not getattr(self, name):
+        for name in ("bootstrap", "topic", "warehouse", "group"):
+            if getattr(self, name) is not None and not getattr(self, name).strip():
                 raise OptionError(f"The pipeline needs {name}: it is empty.")
         if not _TABLE.match(self.table):
             raise OptionError(
@@ -95,11 +96,19 @@ class PipelineSettings:
             raise OptionError("key names the columns of an upsert: leave it out, or set mode to upsert.")
         if self.catalog and self.to != "iceberg":
             raise OptionError(f"catalog belongs to Iceberg, and this pipeline writes {self.to}.")
-        if self.to == "parquet" and urlsplit(self.warehouse).scheme not in ("", "file"):
+        if not self.is_local:
+            self._check_remote()
+        self.partitions()
+
+    def _check_remote(self) -> None:
+        if self.to == "parquet":
             raise OptionError(
                 "A Parquet table needs a local folder: its commits are renames. Take Iceberg or Delta."
             )
-        self.partitions()
+        if self.to == "iceberg" and not self.catalog:
+            raise OptionError(
+                f"The embedded catalog is a local file, and the warehouse is {self.warehouse}: name a catalog."
+            )
 
     def _check_schema(self) -> None:
         if self.schema not in ("records", "raw") and not Path(self.schema).is_file():
@@ -110,7 +119,7 @@ class PipelineSettings:
     def _check_numbers(self) -> None:
         if self.max_offsets_per_trigger is not None and self.max_offsets_per_trigger <= 0:
             raise OptionError(f"max_offsets_per_trigger must be above 0, not {self.max_offsets_per_trigger}.")
-        if self.trigger_seconds < 0:
+        if not 0 <= self.trigger_seconds < math.inf:
             raise OptionError(f"trigger_seconds cannot be {self.trigger_seconds}: 0 or more.")
 
     def _check_options(self) -> None:
@@ -131,6 +140,11 @@ class PipelineSettings:
     @property
     def dlq_topic(self) -> str:
         return self.topic + DLQ_SUFFIX
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the warehouse is a folder here."""
+        return urlsplit(self.warehouse).scheme in ("", "file")
 
     @property
     def warehouse_uri(self) -> str:

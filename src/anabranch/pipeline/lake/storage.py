@@ -6,6 +6,9 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as pf
 
+from anabranch.errors import OptionError
+from anabranch.pipeline.failures import in_one_line
+
 
 class Found(NamedTuple):
     path: str
@@ -14,7 +17,7 @@ class Found(NamedTuple):
 
 
 def place(address: str) -> tuple[Any, str]:
-    """The file system, and the path in it."""
+    """The file system, and the path in it. OptionError if no file system goes by such an address."""
     parts = urlsplit(address)
     if parts.scheme in ("", "file"):
         return pf.LocalFileSystem(), address.removeprefix(
@@ -23,7 +26,10 @@ def place(address: str) -> tuple[Any, str]:
     plain = (
         address.replace("s3a://", "s3://", 1) if parts.scheme == "s3a" else address
     )  # Hadoop's name for it.
-    files, path = pf.FileSystem.from_uri(plain)
+    try:
+        files, path = pf.FileSystem.from_uri(plain)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{address} cannot be used: {in_one_line(error)}") from error
     return files, path
 
 

@@ -7,6 +7,8 @@ refresh whether the change still makes sense.
 
 from typing import TYPE_CHECKING, Protocol
 
+from anabranch.errors import PipelineError, TableError
+from anabranch.pipeline.failures import in_one_line
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
 
@@ -53,7 +55,21 @@ class Table(Protocol):
 
 
 def open_table(settings: PipelineSettings, schema: "pa.Schema | None" = None) -> Table:
-    """The table, made with these columns if it is not there; TableMissingError without them."""
+    """The table, made with these columns if it is not there; TableMissingError without them.
+
+    Whatever a catalog or an object store raises becomes a TableError: which libraries speak there is not ours to know.
+    """
+    try:
+        return _opened(settings, schema)
+    except PipelineError:
+        raise
+    except Exception as error:
+        raise TableError(
+            f"The table {settings.table} in {settings.warehouse} cannot be opened: {in_one_line(error)}"
+        ) from error
+
+
+def _opened(settings: PipelineSettings, schema: "pa.Schema | None") -> Table:
     if settings.to == "iceberg":
         from anabranch.pipeline.lake.iceberg import open_iceberg
 
