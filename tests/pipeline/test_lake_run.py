@@ -49,7 +49,7 @@ def test_an_empty_topic_makes_an_empty_table(spark: "SparkSession", given: Pipel
     assert (counts.read, counts.written, counts.dlq) == (0, 0, 0)
     rows = read_rows(given)
     assert rows.num_rows == 0
-    assert rows.column_names == ["_key", "_partition", "_offset", "_timestamp"]
+    assert rows.column_names == ["_key", "_topic", "_partition", "_offset", "_timestamp"]
 
 
 def test_an_empty_topic_waits_for_the_columns_it_is_partitioned_by(

@@ -134,7 +134,7 @@ def test_rows_are_partitioned_by_column_and_by_day(spark: "SparkSession", tmp_pa
 def test_a_table_cannot_be_partitioned_by_a_column_it_lacks(spark: "SparkSession", tmp_path: Path) -> None:
     sink = LakeSink(spark, settings(tmp_path, partition_by=("carier",)))
     with pytest.raises(
-        TableError, match="no such column among _key, _partition, _offset, _timestamp, carrier"
+        TableError, match="no such column among _key, _topic, _partition, _offset, _timestamp, carrier"
     ):
         sink.write(frame(spark, json_records([{"carrier": "UA"}])), 0)
 

@@ -11,8 +11,8 @@ from anabranch.pipeline.lake.change import DataFile, SourceState
 from anabranch.pipeline.lake.identity import Identity
 from anabranch.pipeline.lake.maintain import small_groups
 from anabranch.pipeline.lake.partitioning import check_partitions, folder_of, split
+from anabranch.pipeline.lake.rewrite import without
 from anabranch.pipeline.lake.settings import PartitionField
-from anabranch.pipeline.lake.upsert import without
 
 
 def test_rows_are_split_by_every_combination_of_values() -> None:

@@ -22,6 +22,7 @@ def records(values: list[bytes | None], keys: list[bytes | None] | None = None) 
         {
             "key": pa.array(keys or [b"k"] * count, pa.binary()),
             "value": pa.array(values, pa.binary()),
+            "topic": pa.array(["t"] * count, pa.string()),
             "partition": pa.array([0] * count, pa.int32()),
             "offset": pa.array(range(count), pa.int64()),
             "timestamp": pa.array([NOON] * count, TIMESTAMP),
@@ -101,7 +102,7 @@ def test_fields_that_are_missing_are_null() -> None:
 
 def test_rows_say_where_they_came_from() -> None:
     row = parse(columns(a=pa.int64()), [b'{"a": 1}']).rows.to_pylist()[0]
-    assert row == {"_key": "k", "_partition": 0, "_offset": 0, "_timestamp": NOON, "a": 1}
+    assert row == {"_key": "k", "_topic": "t", "_partition": 0, "_offset": 0, "_timestamp": NOON, "a": 1}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +123,7 @@ def test_rows_say_where_they_came_from() -> None:
         (b'{"s": "\\ud800"}', "surrogate"),
         (b'{"s": 1}', "does not fit the column's type, string"),
         (b'{"_offset": 7}', "_offset is a column of the pipeline"),
+        (b'{"_topic": "x"}', "_topic is a column of the pipeline"),
         (b'{"A": 1}', "only in case"),
         (b'{"new column": 1}', "cannot name a column"),
         (b'{"": 1}', "cannot name a column"),

@@ -43,10 +43,11 @@ class BatchFiles:
         wanted = {part.column for part in self._settings.partitions()} | set(self._upsert_key())
         if self._settings.schema == "records" and not wanted <= set(self._given.names):
             try:
-                return open_table(self._settings)
+                table = open_table(self._settings)
             except TableMissingError:
                 return None
-        table = self._made()
+        else:
+            table = self._made()
         _evolve(table, self._given)
         return table
 
@@ -122,18 +123,37 @@ class BatchFiles:
             _evolve(self.table, schema)
 
     def rewrite_touched(self, report: "Report", batch: int) -> None:
-        """For an upsert: the table's files without the keys that this batch touches, instead of what the report has."""
+        """For an upsert: the table's files without the rows this batch replaces, instead of what the report has."""
         from anabranch.pipeline.lake.report import collect
-        from anabranch.pipeline.lake.upsert import RewriteTask
+        from anabranch.pipeline.lake.rewrite import RewriteTask
 
-        remove([file.path for file in report.rewritten])
-        report.removed, report.rewritten = [], []
+        remove([file.path for file in (*report.rewritten, *report.outdated)])
+        report.removed, report.rewritten, report.dropped, report.outdated = [], [], [], []
         files = self.table.files() if report.keys and self.table is not None else []
         if files:
             paths = tuple(file.path for file in report.keys)
             task = RewriteTask(self._plan(batch), self._upsert_key(), paths)
             rewritten = collect(self._spread(files), task)
             report.removed, report.rewritten = rewritten.removed, rewritten.added
+            report.outdated = rewritten.outdated
+        if report.outdated and report.added:
+            self._drop_outdated(report, batch)
+
+    def _drop_outdated(self, report: "Report", batch: int) -> None:
+        from anabranch.pipeline.lake.report import collect
+        from anabranch.pipeline.lake.rewrite import DropTask
+
+        paths = tuple(file.path for file in report.outdated)
+        task = DropTask(self._plan(batch), self._upsert_key(), paths)
+        dropped = collect(self._spread(report.added), task)
+        report.dropped = dropped.removed
+        report.rewritten += dropped.added
+
+    def outdated(self, report: "Report") -> int:
+        """How many records of this batch were older than the row of their key."""
+        from anabranch.pipeline.lake.rewrite import distinct_keys
+
+        return distinct_keys(tuple(file.path for file in report.outdated)).num_rows if report.outdated else 0
 
     def _spread(self, files: "list[DataFile]") -> "DataFrame":
         rows = [(file.to_json(),) for file in files]

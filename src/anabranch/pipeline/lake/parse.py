@@ -20,6 +20,7 @@ from anabranch.pipeline.lake.quick_json import parse_quickly
 TRACE = pa.schema(
     [
         ("_key", pa.string()),
+        ("_topic", pa.string()),
         ("_partition", pa.int32()),
         ("_offset", pa.int64()),
         ("_timestamp", TIMESTAMP),
@@ -32,6 +33,7 @@ RAW = pa.schema(
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))),
+        ("_topic", pa.string()),
         ("_partition", pa.int32()),
         ("_offset", pa.int64()),
         ("_timestamp", TIMESTAMP),
@@ -250,8 +252,8 @@ def _trace(records: pa.Table) -> tuple[pa.Table, pa.Array | None]:
         decoded = [_text_or_none(key) for key in keys.to_pylist()]
         texts = pa.array(decoded, pa.string())
         unfit = pc.and_(pc.is_valid(keys), pc.is_null(texts))
-    columns = [texts, records.column("partition"), records.column("offset"), records.column("timestamp")]
-    return conform(pa.Table.from_arrays(columns, names=TRACE.names), TRACE), unfit
+    place = [records.column(name) for name in ("topic", "partition", "offset", "timestamp")]
+    return conform(pa.Table.from_arrays([texts, *place], names=TRACE.names), TRACE), unfit
 
 
 def _text_or_none(key: bytes | None) -> str | None:
@@ -270,5 +272,5 @@ def _beside(trace: pa.Table, body: pa.Table | None) -> pa.Table:
 
 
 def _renamed(records: pa.Table) -> pa.Table:
-    names = {"partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
+    names = {name: f"_{name}" for name in ("topic", "partition", "offset", "timestamp")}
     return records.rename_columns([names.get(name, name) for name in records.column_names])

@@ -42,6 +42,8 @@ class Counts:
     batches: int = 0
     skipped: int = 0
     """Batches that the table already had."""
+    outdated: int = 0
+    """Of those written by an upsert: records that are older than their key's row, and left it as it was."""
 
 
 class LakeSink:
@@ -99,6 +101,7 @@ class LakeSink:
             return self._skipped(batch)
         self._on_step("committed")
         self._note_commit()
+        counts.outdated = self._files.outdated(report)
         remove(report.leftovers())
         self._add(counts)
         self._on_step("done")
@@ -184,7 +187,7 @@ class LakeSink:
                 self._files.rewrite_touched(report, batch)
             state = self._next_state(self.table.state(), report, counts, batch)
             try:
-                self.table.commit(Change((*report.added, *report.rewritten), tuple(report.removed), state))
+                self.table.commit(Change(report.to_add(), tuple(report.removed), state))
                 return True
             except TableMovedError as error:
                 logger.info("batch %d has to be committed again: %s", batch, error)
@@ -216,6 +219,7 @@ class LakeSink:
         self.counts.read += counts.read
         self.counts.written += counts.written
         self.counts.dlq += counts.dlq
+        self.counts.outdated += counts.outdated
         self.counts.batches += 1
 
 
