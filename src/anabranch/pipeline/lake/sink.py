@@ -11,6 +11,7 @@ refers to; killed after it, the table is right and Spark repeats the batch, whic
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -56,9 +57,14 @@ class LakeSink:
         on_step: Step | None = None,
         *,
         ordered: bool = False,
+        before_commit: Callable[[], None] | None = None,
     ) -> None:
-        """`ordered`: batches follow each other in the log, so the offsets in the table must agree with them."""
+        """`ordered`: batches follow each other in the log, so the offsets in the table must agree with them.
+
+        `before_commit` is called each time that a commit is tried, once the table was read; it may raise.
+        """
         self._settings = settings
+        self._before_commit = before_commit or (lambda: None)
         self._ordered = ordered
         self._on_step = on_step or (lambda step: None)
         self.counts = Counts()
@@ -185,6 +191,7 @@ class LakeSink:
                 return False
             if attempt:
                 self._files.rewrite_touched(report, batch)
+            self._before_commit()
             state = self._next_state(self.table.state(), report, counts, batch)
             try:
                 self.table.commit(Change(report.to_add(), tuple(report.removed), state))
