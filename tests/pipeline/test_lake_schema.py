@@ -2,6 +2,7 @@
 dead letters, and the counts add up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,51 @@ def test_rows_are_partitioned_by_column_and_by_day(spark: "SparkSession", tmp_pa
     folders = {path.parent.name for path in tmp_path.rglob("*.parquet")}
     assert folders == {"_timestamp_day=2026-03-01"}
     assert len({path.parent for path in tmp_path.rglob("*.parquet")}) == 4
+
+
+def _dated(folder: Path, *more: str) -> str:
+    kinds = {"at": {"type": "string", "format": "date-time"}, **{name: {"type": "integer"} for name in more}}
+    path = folder / f"dated{len(more)}.json"
+    path.write_text(json.dumps({"type": "object", "properties": kinds}))
+    return str(path)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_column_may_have_the_name_that_its_table_would_give_to_a_partition_field(
+    spark: "SparkSession", tmp_path: Path, to: str
+) -> None:
+    given = settings(tmp_path, to=to, schema=_dated(tmp_path, "at_day"), partition_by=("day(at)",))
+    values = [{"at": f"2026-03-0{day}T12:00:00Z", "at_day": day} for day in (1, 2)]
+    LakeSink(spark, given).write(frame(spark, json_records(values), slices=1), 0)
+    LakeSink(spark, given).write(frame(spark, json_records(values), start=2, slices=1), 1)
+    assert read_rows(given)["at_day"].to_pylist() == [1, 2, 1, 2]
+    assert len({file.partition for file in open_table(given).files()}) == 2
+
+
+@pytest.mark.parametrize("to", ["iceberg", "delta"])
+def test_a_column_that_comes_later_cannot_have_the_name_of_a_partition_field(
+    spark: "SparkSession", tmp_path: Path, to: str
+) -> None:
+    given = settings(tmp_path, to=to, schema=_dated(tmp_path), partition_by=("day(at)",))
+    LakeSink(spark, given)
+    with pytest.raises(
+        TableError, match="at_day cannot be added: the table is partitioned by a field of that"
+    ):
+        LakeSink(spark, replace(given, schema=_dated(tmp_path, "at_day")))
+
+
+@pytest.mark.parametrize("to", ["iceberg", "delta"])
+def test_a_record_with_a_field_named_like_a_partition_field_is_a_dead_letter(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str, to: str
+) -> None:
+    given = settings(
+        tmp_path, to=to, bootstrap=node.bootstrap, topic=unique, partition_by=("day(_timestamp)",)
+    )
+    records = json_records([{"n": 1}, {"_Timestamp_Day": 2}])
+    counts = LakeSink(spark, given).write(frame(spark, records), 0)
+    assert (counts.written, counts.dlq) == (1, 1)
+    (letter,) = _dead_letters(node.bootstrap, given.dlq_topic, 1)
+    assert b"is partitioned by a field of that name" in dict(letter.headers())["anabranch.dlq.reason"]
 
 
 def test_a_table_cannot_be_partitioned_by_a_column_it_lacks(spark: "SparkSession", tmp_path: Path) -> None:

@@ -168,6 +168,15 @@ def test_a_given_schema_takes_nothing_it_does_not_name() -> None:
     assert reason(known, b'{"o": {"m": 1}}', fixed=True) == "o.m is not in the JSON Schema"
 
 
+@pytest.mark.parametrize("name", ["at_day", "AT_DAY"])
+def test_a_field_named_like_what_the_table_is_partitioned_by_is_refused(name: str) -> None:
+    value = json.dumps({name: 1}).encode()
+    assert "is partitioned by" in reason(TRACE, value, reserved=frozenset({"at_day"}))
+    assert (
+        parse(TRACE, [json.dumps({name: None}).encode()], reserved=frozenset({"at_day"})).rows.num_rows == 1
+    )
+
+
 def test_what_is_required_must_be_there() -> None:
     known = columns(a=pa.int64(), o=pa.struct([("n", pa.int64())]))
     parsed = parse(known, [b'{"a": 1}', b'{"a": null}', b"{}"], fixed=True, required=[("a",)])

@@ -111,6 +111,7 @@ class BatchFiles:
             columns,
             self.table.file_schema(),
             self._settings.partitions(),
+            self.table.reserved,
         )
 
     def _grow(self, schema: "pa.Schema") -> None:
@@ -196,11 +197,13 @@ def _given_columns(settings: PipelineSettings) -> "tuple[pa.Schema, list[tuple[s
 def _evolve(table: "Table", schema: "pa.Schema") -> None:
     """Somebody else may evolve it at the same time: then look again, perhaps nothing is left to do."""
     from anabranch.pipeline.lake.evolution import grown_columns
+    from anabranch.pipeline.lake.partitioning import check_new_columns
 
     for attempt in range(EVOLVE_MAX):
         wanted = grown_columns(table.schema(), schema)
         if wanted is None:
             return
+        check_new_columns(sorted(set(wanted.names) - set(table.schema().names)), table.reserved)
         try:
             table.evolve(wanted)
             return

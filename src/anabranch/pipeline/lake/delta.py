@@ -20,6 +20,7 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
+from anabranch.pipeline.lake.partitioning import are_called, field_names, reserved_names
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.storage import is_file, listed, read_text
 
@@ -35,10 +36,12 @@ def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTa
         if schema is None:
             raise TableMissingError(f"There is no table {settings.table} in {settings.warehouse}.") from error
     parts = settings.partitions()
-    fields = [*plain_schema(schema), *(pa.field(part.name, pa.string()) for part in parts if part.unit)]
+    names = field_names(parts, schema.names)
+    made = [name for part, name in zip(parts, names, strict=True) if part.unit]
+    fields = [*plain_schema(schema), *(pa.field(name, pa.string()) for name in made)]
     if urlsplit(address).scheme == "file":
         Path(urlsplit(address).path).mkdir(parents=True, exist_ok=True)
-    Lake.create(address, pa.schema(fields), mode="ignore", partition_by=[part.name for part in parts])
+    Lake.create(address, pa.schema(fields), mode="ignore", partition_by=names)
     return DeltaTable(Lake(address), settings)
 
 
@@ -56,23 +59,24 @@ class DeltaTable:
         self.data_folder = table_address(settings)
         self.folders: tuple[str, ...] = (self.data_folder,)
         have = table.metadata().partition_columns
-        if have != [part.name for part in self._parts]:
+        if not are_called(self._parts, have):
             raise TableError(
                 f"The table {settings.table} is partitioned by {', '.join(have) or 'nothing'}: "
                 "partition_by must say so."
             )
+        self._names: list[str] = have
+        self.reserved = reserved_names(self._parts, have)
 
     def refresh(self) -> None:
         self._table.update_incremental()
 
     def schema(self) -> pa.Schema:
         """Without the columns that are made from others for the partitions."""
-        made = {part.name for part in self._parts if part.unit}
+        made = {name for part, name in zip(self._parts, self._names, strict=True) if part.unit}
         return pa.schema([field for field in self._whole_schema() if field.name not in made])
 
     def file_schema(self) -> pa.Schema:
-        names = {part.name for part in self._parts}
-        return pa.schema([field for field in self._whole_schema() if field.name not in names])
+        return pa.schema([field for field in self._whole_schema() if field.name not in self._names])
 
     def _whole_schema(self) -> pa.Schema:
         return small_schema(pa.schema(self._table.schema().to_arrow()))
@@ -118,7 +122,7 @@ class DeltaTable:
         return [self._described(action) for action in actions]
 
     def _described(self, action: dict[str, Any]) -> DataFile:
-        values = tuple(_text(action[f"partition.{part.name}"]) for part in self._parts)
+        values = tuple(_text(action[f"partition.{name}"]) for name in self._names)
         path = f"{self.data_folder}/{unquote(action['path'])}"
         return DataFile(path, action["num_records"], action["size_bytes"], values)
 
@@ -143,7 +147,7 @@ class DeltaTable:
                 actions,
                 "append",
                 self._table.schema(),
-                partition_by=[part.name for part in self._parts],
+                partition_by=self._names,
                 commit_properties=properties,
             )
         self.refresh()  # Unlike its other operations, this one leaves the handle where it was.
@@ -162,7 +166,7 @@ class DeltaTable:
         return file.path.removeprefix(self.data_folder + "/")
 
     def _values(self, file: DataFile) -> dict[str, str | None]:
-        return {part.name: value for part, value in zip(self._parts, file.partition, strict=True)}
+        return dict(zip(self._names, file.partition, strict=True))
 
     def _transactions(self, state: SourceState | None) -> list[Any]:
         from deltalake import Transaction

@@ -41,6 +41,8 @@ class FilePlan:
     schema: pa.Schema
     """Of the files, which may leave columns to their folder's name."""
     parts: tuple[PartitionField, ...]
+    reserved: frozenset[str] = frozenset()
+    """Names that no new column can have, in small letters."""
 
     def new_path(self, values: Values) -> str:
         return f"{self.folder}/{folder_of(self.parts, values)}{self._new_name()}"
@@ -71,7 +73,7 @@ class WriteTask:
     def parser(self) -> JsonParser | RawParser:
         if self.schema_kind == "raw":
             return RawParser()
-        return JsonParser(self.plan.columns, self.schema_kind != "records", self.required)
+        return JsonParser(self.plan.columns, self.schema_kind != "records", self.required, self.plan.reserved)
 
 
 class _Share:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import small_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
+from anabranch.pipeline.lake.partitioning import are_called, field_names, reserved_names
 from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
 
 STATE_PROPERTY = "anabranch."
@@ -67,6 +68,7 @@ def _create(catalog: Any, settings: PipelineSettings, schema: pa.Schema) -> Any:
     """Made and partitioned in one transaction: the specification needs the numbers the columns get."""
     from pyiceberg.exceptions import TableAlreadyExistsError
 
+    parts = settings.partitions()
     try:
         with (
             catalog.create_table_transaction(
@@ -74,8 +76,8 @@ def _create(catalog: Any, settings: PipelineSettings, schema: pa.Schema) -> Any:
             ) as transaction,
             transaction.update_spec() as spec,
         ):
-            for part in settings.partitions():
-                spec.add_field(part.column, _transform(part), part.name if part.unit else None)
+            for part, name in zip(parts, field_names(parts, schema.names), strict=True):
+                spec.add_field(part.column, _transform(part), name if part.unit else None)
     except TableAlreadyExistsError:
         pass  # Somebody was quicker: theirs is as good.
     return catalog.load_table(settings.table_name)
@@ -102,11 +104,12 @@ class IcebergTable:
         self.data_folder = f"{table.location()}/data"
         self.folders: tuple[str, ...] = (self.data_folder, f"{table.location()}/metadata")
         have = [part.name for part in table.spec().fields]
-        if have != [part.name for part in settings.partitions()]:
+        if not are_called(settings.partitions(), have):
             raise TableError(
                 f"The table {settings.table} is partitioned by {', '.join(have) or 'nothing'}: "
                 "partition_by must say so."
             )
+        self.reserved = reserved_names(settings.partitions(), have)
 
     def refresh(self) -> None:
         self._table.refresh()

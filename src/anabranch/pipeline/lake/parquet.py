@@ -84,6 +84,7 @@ class ParquetTable:
         self._topic, self._partition_by = settings.topic, settings.partition_by
         self.data_folder = f"file://{folder}/data"
         self.folders: tuple[str, ...] = (self.data_folder,)
+        self.reserved: frozenset[str] = frozenset()
         self._state = TableState(-1, pa.schema([]), ())
 
     def is_missing(self) -> bool:

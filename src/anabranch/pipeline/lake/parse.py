@@ -68,9 +68,14 @@ class JsonParser:
     """
 
     def __init__(
-        self, schema: pa.Schema, fixed: bool = False, required: Sequence[Sequence[str]] = ()
+        self,
+        schema: pa.Schema,
+        fixed: bool = False,
+        required: Sequence[Sequence[str]] = (),
+        reserved: frozenset[str] = frozenset(),
     ) -> None:
-        """`required`: paths of columns that must be there."""
+        """`required`: paths of columns that must be there. `reserved`: names that no column can have."""
+        self._reserved = reserved
         self._fields = list(plain_schema(schema))
         self._base = pa.struct(self._fields)
         self._fixed, self._required = fixed, [tuple(path) for path in required]
@@ -145,6 +150,11 @@ class JsonParser:
             if values.get(name) is not None:
                 raise MisfitError(
                     f"{name} is a column of the pipeline: a record cannot have a field of that name"
+                )
+        for name in values if self._reserved else ():
+            if name.casefold() in self._reserved and values[name] is not None:
+                raise MisfitError(
+                    f"{name} cannot become a column: the table is partitioned by a field of that name"
                 )
         for path in self._required:
             _check_required(values, path)

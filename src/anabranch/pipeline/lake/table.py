@@ -21,6 +21,8 @@ class Table(Protocol):
     """Address of the folder that data files go to."""
     folders: tuple[str, ...]
     """Where files of the table can be, its orphans among them."""
+    reserved: frozenset[str]
+    """Names that no new column can have, in small letters."""
 
     def refresh(self) -> None: ...
 
