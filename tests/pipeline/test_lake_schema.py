@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
+import pyarrow as pa
 import pytest
 
 from anabranch.errors import OptionError, TableError
+from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.sink import LakeSink
 from anabranch.pipeline.lake.table import open_table
 from support.lake_tables import frame, json_records, read_rows, settings
@@ -130,6 +132,23 @@ def test_rows_are_partitioned_by_column_and_by_day(spark: "SparkSession", tmp_pa
     folders = {path.parent.name for path in tmp_path.rglob("*.parquet")}
     assert folders == {"_timestamp_day=2026-03-01"}
     assert len({path.parent for path in tmp_path.rglob("*.parquet")}) == 4
+
+
+@pytest.mark.parametrize("schema", ["records", "file"])
+def test_a_number_too_large_for_an_int_column_of_a_delta_table_is_a_dead_letter(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str, schema: str
+) -> None:
+    """The table is another engine's: ours have long columns."""
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    told = "records" if schema == "records" else str(path)
+    given = settings(tmp_path, to="delta", bootstrap=node.bootstrap, topic=unique, schema=told)
+    open_table(given, pa.schema([*TRACE, ("n", pa.int32())]))
+    counts = LakeSink(spark, given).write(frame(spark, json_records([{"n": 1}, {"n": 2**31}])), 0)
+    assert (counts.written, counts.dlq) == (1, 1)
+    (letter,) = _dead_letters(node.bootstrap, given.dlq_topic, 1)
+    assert b"columns of this table cannot be widened" in dict(letter.headers())["anabranch.dlq.reason"]
+    assert read_rows(given)["n"].to_pylist() == [1]
 
 
 def _dated(folder: Path, *more: str) -> str:

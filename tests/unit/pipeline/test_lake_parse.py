@@ -91,7 +91,32 @@ def test_an_object_of_the_table_grows_inside() -> None:
 
 def test_an_int_column_widens_when_it_has_to() -> None:
     assert grown({"x": 2**31}, known=columns(x=pa.int32())) == {"x": pa.int64()}
+    assert grown({"x": 3e9}, known=columns(x=pa.int32())) == {"x": pa.int64()}
     assert grown({"x": 2**31 - 1}, known=columns(x=pa.int32())) == {"x": pa.int32()}
+
+
+@pytest.mark.parametrize(
+    ("known", "value", "where"),
+    [
+        (columns(x=pa.int32()), {"x": 2**31}, "x"),
+        (columns(o=pa.struct([("l", pa.list_(pa.int32()))])), {"o": {"l": [1, 2**31]}}, "o.l[]"),
+    ],
+)
+def test_where_columns_cannot_widen_a_value_that_would_need_it_is_refused(
+    known: pa.Schema, value: Any, where: str
+) -> None:
+    words = reason(known, json.dumps(value).encode(), widens=False)
+    assert words.startswith(f"{where} has a number that does not fit its column")
+
+
+def test_where_columns_cannot_widen_new_ones_still_come() -> None:
+    parser = JsonParser(columns(x=pa.int32()), widens=False)
+    parser.parse(records([b'{"x": 1, "y": 2}']))
+    assert parser.schema.field("y").type == pa.int64()
+
+
+def test_a_number_too_large_for_a_short_column_is_refused() -> None:
+    assert "does not fit the column's type, int16" in reason(columns(x=pa.int16()), b'{"x": 40000}')
 
 
 def test_fields_that_are_missing_are_null() -> None:

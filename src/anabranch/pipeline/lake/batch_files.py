@@ -112,6 +112,7 @@ class BatchFiles:
             self.table.file_schema(),
             self._settings.partitions(),
             self.table.reserved,
+            self.table.widens,
         )
 
     def _grow(self, schema: "pa.Schema") -> None:
@@ -200,7 +201,7 @@ def _evolve(table: "Table", schema: "pa.Schema") -> None:
     from anabranch.pipeline.lake.partitioning import check_new_columns
 
     for attempt in range(EVOLVE_MAX):
-        wanted = grown_columns(table.schema(), schema)
+        wanted = grown_columns(table.schema(), schema, table.widens)
         if wanted is None:
             return
         check_new_columns(sorted(set(wanted.names) - set(table.schema().names)), table.reserved)

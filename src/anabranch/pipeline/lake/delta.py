@@ -52,6 +52,8 @@ def table_address(settings: PipelineSettings) -> str:
 class DeltaTable:
     """See `table.Table`."""
 
+    widens = False  # Delta could, but deltalake knows nothing of its feature typeWidening.
+
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
         self._parts = settings.partitions()

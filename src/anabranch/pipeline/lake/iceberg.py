@@ -98,6 +98,8 @@ def _transform(part: PartitionField) -> Any:
 class IcebergTable:
     """See `table.Table`."""
 
+    widens = True
+
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
         self._property = STATE_PROPERTY + settings.topic

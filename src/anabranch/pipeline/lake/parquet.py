@@ -79,6 +79,8 @@ def open_parquet(settings: PipelineSettings, schema: pa.Schema | None) -> "Parqu
 class ParquetTable:
     """See `table.Table`."""
 
+    widens = True
+
     def __init__(self, folder: Path, settings: PipelineSettings) -> None:
         self._log = folder / LOG_FOLDER
         self._topic, self._partition_by = settings.topic, settings.partition_by

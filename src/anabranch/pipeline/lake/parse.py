@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform, plain_schema
-from anabranch.pipeline.lake.infer import MisfitError, merge_fields, parse_time
+from anabranch.pipeline.lake.infer import MisfitError, first_widened, merge_fields, parse_time
 from anabranch.pipeline.lake.quick_json import parse_quickly
 
 TRACE = pa.schema(
@@ -73,9 +73,11 @@ class JsonParser:
         fixed: bool = False,
         required: Sequence[Sequence[str]] = (),
         reserved: frozenset[str] = frozenset(),
+        widens: bool = True,
     ) -> None:
-        """`required`: paths of columns that must be there. `reserved`: names that no column can have."""
-        self._reserved = reserved
+        """`required`: paths of columns that must be there. `reserved`: names that no column can have. `widens`: can an
+        int column become a long one?"""
+        self._reserved, self._widens = reserved, widens
         self._fields = list(plain_schema(schema))
         self._base = pa.struct(self._fields)
         self._fixed, self._required = fixed, [tuple(path) for path in required]
@@ -162,6 +164,8 @@ class JsonParser:
             _check_known(self._fields, values, "")
         grown = merge_fields(self._fields, values, base=self._base)
         if grown is not self._fields:
+            if not self._widens:
+                _check_not_widened(self._base, pa.struct(grown))
             self._fields, self.has_grown = grown, True
         return {} if self.has_grown else _fitted_fields(self._fields, values)
 
@@ -209,6 +213,14 @@ def _check_required(fields: dict[str, Any], path: tuple[str, ...]) -> None:
             raise MisfitError(f"{'.'.join(path)} is required, and missing or null")
         if depth < len(path) - 1 and not isinstance(value, dict):
             return  # That it does not fit is said elsewhere.
+
+
+def _check_not_widened(before: pa.StructType, after: pa.StructType) -> None:
+    where = first_widened(before, after)
+    if where is not None:
+        raise MisfitError(
+            f"{where} has a number that does not fit its column, and the columns of this table cannot be widened"
+        )
 
 
 def _check_known(known: list[pa.Field], fields: dict[str, Any], path: str) -> None:

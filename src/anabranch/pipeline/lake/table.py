@@ -23,6 +23,8 @@ class Table(Protocol):
     """Where files of the table can be, its orphans among them."""
     reserved: frozenset[str]
     """Names that no new column can have, in small letters."""
+    widens: bool
+    """Can a column go from int to long, and from float to double?"""
 
     def refresh(self) -> None: ...
 
