@@ -5,15 +5,21 @@ from dataclasses import replace
 from datetime import timedelta
 
 import confluent_kafka.admin
+import pyarrow as pa
 import pytest
 
 from anabranch.pipeline import retry
+from anabranch.pipeline.lake.change import Change
+from anabranch.pipeline.lake.files import FilePlan, write_rows
+from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.table import open_table
 from anabranch.pipeline.outdated import Evidence, LogRange, judged
 from anabranch.pipeline.retry import Retries, retry_dead_letters
 from anabranch.pipeline.run import run_pipeline
 from anabranch.pipeline.table_rows import read_table
 from support.lake_tables import NOON, frame
+from support.lake_tables import settings as settings_of_frames
 from support.topics import make_topic, send
 
 
@@ -140,6 +146,19 @@ def test_rows_of_another_topic_are_not_taken_for_a_letters_own(spark, settings):
     assert rows(spark, one, "_topic", "_offset", "id") == [
         (one.topic, 0, 1), (one.topic, 1, 2), (other.topic, 0, 3), (other.topic, 1, 4),
     ]  # fmt: skip
+
+
+def test_rows_that_name_no_topic_are_known_by_their_time_too(spark, tmp_path):
+    given = settings_of_frames(tmp_path)
+    old = pa.schema([field for field in TRACE if field.name != "_topic"])
+    table = open_table(given, old)
+    row = {"_key": "a", "_partition": 0, "_timestamp": NOON}
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), ())
+    own, other = {**row, "_offset": 0}, {**row, "_offset": 1, "_timestamp": NOON + timedelta(seconds=1)}
+    file = write_rows(plan, (), pa.Table.from_pylist([own, other], old))
+    table.commit(Change((file,), (), None))
+    kept = Retries(spark, given)._without_rows(frame(spark, [(b"a", b"{}"), (b"a", b"{}")]))
+    assert [row["offset"] for row in kept.collect()] == [1]
 
 
 def test_what_the_log_says_of_a_letter(spark):
