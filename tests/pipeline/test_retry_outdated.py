@@ -170,8 +170,10 @@ def test_what_the_log_says_of_a_letter(spark):
             spark, [(key.encode(), b"") for key in keys], start=start, partition=partition, time=time
         )
 
-    letters = records(["present", "replaced", "rejected", "newer", "older", "cleaned"], start=10).unionByName(
-        records(["beyond", "beyond-row"], start=0)
+    letters = (
+        records(["present", "replaced", "rejected", "newer", "older", "gap"], start=10)
+        .unionByName(records(["before", "before-row"], start=0))
+        .unionByName(records(["behind-row"], start=30))
     )
     log = (
         records(["present", "replaced", "rejected", "newer", "older"], start=10)
@@ -180,15 +182,23 @@ def test_what_the_log_says_of_a_letter(spark):
         .unionByName(records(["older"], start=50, partition=1, time=early))
     )
     rejected = records(["rejected"], start=21).select("partition", "offset")
-    keys = records(["beyond-row", "present"]).select("key")
-    found = judged(letters, Evidence(log, rejected, keys, {0: LogRange(5, 30, 5), 1: LogRange(0, 60, 0)}))
-    assert {bytes(row["key"]).decode(): row["_verdict"] for row in found.collect()} == {
+    keys = records(["before-row", "behind-row", "present"]).select("key")
+    ranges = {0: LogRange(5, 30, 5), 1: LogRange(0, 60, 0)}
+
+    def verdicts(is_compacted):
+        found = judged(letters, Evidence(log, rejected, keys, ranges, is_compacted))
+        return {bytes(row["key"]).decode(): row["_verdict"] for row in found.collect()}
+
+    wanted = {
         "present": "current",
         "replaced": "outdated",
         "rejected": "current",
         "newer": "outdated",
         "older": "current",
-        "cleaned": "outdated",
-        "beyond": "undecided",
-        "beyond-row": "current",
+        "gap": "outdated",
+        "before": "undecided",
+        "before-row": "current",
+        "behind-row": "undecided",
     }
+    assert verdicts(is_compacted=True) == wanted
+    assert verdicts(is_compacted=False) == {**wanted, "gap": "undecided"}

@@ -46,8 +46,8 @@ def _show(counts: RetryCounts, letters: str, format: str) -> None:
         click.echo(f"{counts.outdated} are outdated: their keys have later records.")
     if counts.undecided:
         click.echo(
-            f"{counts.undecided} are left where they are: the topic no longer goes back to them, so whether their keys "
-            "were deleted since cannot be told. Send them to the topic again if they are to count."
+            f"{counts.undecided} are left where they are: the topic no longer goes back to them, so what became of "
+            "their keys since cannot be told. Send them to the topic again if they are to count."
         )
     if counts.dlq:
         click.echo(

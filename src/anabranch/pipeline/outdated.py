@@ -7,8 +7,11 @@ the topic knows, as far as it goes back. Of a letter's own record, by its partit
                       for a later one of its key, and a deletion only after what it deletes. So the letter is outdated
                       if the log has a later record of its key, one that was not rejected itself.
     it was cleaned    There is a gap where it was, since a later record of its key came: the letter is outdated.
-    it is beyond      The log begins after it, or ends before it (the topic was made anew). Then only a key that has a
-                      row can be judged, and a letter of any other is `undecided`: it might bring back what was deleted.
+    it is too old     The log begins after it. Then only a key that has a row can be judged, and a letter of any other
+                      is `undecided`: it might bring back what was deleted.
+
+If none of this is so, because the log ends before it or has a gap that no cleaner made, then the letter is of an older
+topic of this name, which was deleted and made again. Its offset compares with nothing: it is `undecided` too.
 
 Tables that go by columns of the value need none of this: nothing is ever deleted from them.
 """
@@ -53,6 +56,8 @@ class Evidence(NamedTuple):
     """The keys that a row of the table has."""
     ranges: dict[int, LogRange]
     """By partition."""
+    is_compacted: bool
+    """Can there be gaps because of later records?"""
 
 
 def with_verdicts(letters: "DataFrame", rejected: "DataFrame", settings: PipelineSettings) -> "DataFrame":
@@ -63,12 +68,15 @@ def with_verdicts(letters: "DataFrame", rejected: "DataFrame", settings: Pipelin
     ours = functions.coalesce(functions.col("topic") == settings.topic, functions.lit(False))
     ours &= functions.col("key").isNotNull()
     own = letters.where(ours)
-    ranges = log_ranges(own, settings)
+    with Client(settings.bootstrap) as client:
+        ranges = log_ranges(client, own, settings.topic)
+        is_compacted = bool(client.compacted_topics([settings.topic]))
     evidence = Evidence(
         _log(own, ranges, settings),
         rejected.where(ours).select(*_PLACE).distinct(),
         _keys_of_rows(own, settings),
         ranges,
+        is_compacted,
     )
     others = letters.where(~ours).withColumn(VERDICT, functions.lit(CURRENT))
     return judged(own, evidence).unionByName(others)
@@ -82,12 +90,12 @@ def judged(letters: "DataFrame", evidence: Evidence) -> "DataFrame":
     return (
         letters.join(_found_in_log(letters, evidence), _PLACE, "left")
         .join(keys, "key", "left")
-        .withColumn(VERDICT, _verdict(evidence.ranges))
+        .withColumn(VERDICT, _verdict(evidence))
         .select(*letters.columns, VERDICT)
     )
 
 
-def log_ranges(letters: "DataFrame", settings: PipelineSettings) -> dict[int, LogRange]:
+def log_ranges(client: Client, letters: "DataFrame", name: str) -> dict[int, LogRange]:
     """By partition; empty if the topic is gone. In partitions without letters, too, a key can have later records."""
     from pyspark.sql import functions
 
@@ -99,12 +107,11 @@ def log_ranges(letters: "DataFrame", settings: PipelineSettings) -> dict[int, Lo
     if not firsts:
         return {}
     since_ms = max(0, min(timestamp_ms for _, timestamp_ms in firsts.values()))
-    with Client(settings.bootstrap) as client:
-        topic = client.cluster([settings.topic]).topics.get(settings.topic)
-        places = [] if topic is None else topic.partitions
-        starts, ends, later = (
-            client.offsets_at(dict.fromkeys(places, moment)) for moment in (EARLIEST, LATEST, since_ms)
-        )
+    topic = client.cluster([name]).topics.get(name)
+    places = [] if topic is None else topic.partitions
+    starts, ends, later = (
+        client.offsets_at(dict.fromkeys(places, moment)) for moment in (EARLIEST, LATEST, since_ms)
+    )
     return {
         place.partition: _range(starts[place], ends[place], later[place], firsts.get(place.partition))
         for place in places
@@ -174,17 +181,18 @@ def _keys_of_rows(letters: "DataFrame", settings: PipelineSettings) -> "DataFram
     return rows.select(functions.col(column).cast("binary").alias("key")).distinct()
 
 
-def _verdict(ranges: dict[int, LogRange]) -> "Column":
+def _verdict(evidence: Evidence) -> "Column":
     from pyspark.sql import functions
 
-    is_present, has_row = functions.col("_present"), functions.col("_has_row")
-    is_within = functions.lit(False)
-    for partition, found in ranges.items():
-        place = functions.col("offset").between(found.start, found.end - 1)
-        is_within |= (functions.col("partition") == partition) & place
-    is_cleaned = functions.coalesce(~is_present, functions.lit(True)) & is_within
+    is_within = is_before = functions.lit(False)
+    for partition, found in evidence.ranges.items():
+        is_here, offset = functions.col("partition") == partition, functions.col("offset")
+        is_before |= is_here & (offset < found.start)
+        is_within |= is_here & offset.between(found.start, found.end - 1)
     return (
-        functions.when(functions.col("_replaced") | is_cleaned, OUTDATED)
-        .when(is_present | has_row, CURRENT)
+        functions.when(functions.col("_replaced"), OUTDATED)
+        .when(functions.col("_present"), CURRENT)
+        .when(is_within & functions.lit(evidence.is_compacted), OUTDATED)
+        .when(is_before & functions.col("_has_row"), CURRENT)
         .otherwise(UNDECIDED)
     )

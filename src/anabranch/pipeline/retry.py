@@ -42,7 +42,7 @@ class RetryCounts:
     outdated: int = 0
     """Letters whose key has a later record: they would undo it."""
     undecided: int = 0
-    """Letters of which the log can no longer tell whether their key was deleted since. They stay where they are."""
+    """Letters of which the log can no longer tell what became of their key since. They stay where they are."""
 
 
 def retry_dead_letters(spark: "SparkSession", settings: PipelineSettings) -> RetryCounts:

@@ -84,6 +84,14 @@ def test_a_row_stays_if_it_is_later_than_the_record_that_came() -> None:
     assert judged.outdated["k"].to_pylist() == ["a"]
 
 
+def test_a_record_that_follows_all_of_its_partition_replaces_rows_of_higher_offsets() -> None:
+    """They are of an older topic of that name. Rows of other partitions are compared as ever."""
+    rows = table(("a", at(0, 5)), ("b", at(1, 6, seconds=1)))
+    judged = judge(rows, table(("a", at(0, 4)), ("b", at(0, 8))), ("k",), ordered=True)
+    assert judged.stay.to_pylist() == [1]
+    assert judged.outdated["k"].to_pylist() == ["b"]
+
+
 def test_the_same_record_again_replaces_its_row() -> None:
     judged = judge(table(("a", at(0, 5))), table(("a", at(0, 5))), ("k",))
     assert (judged.stay.to_pylist(), judged.outdated.num_rows) == ([], 0)

@@ -30,8 +30,10 @@ logger = logging.getLogger("anabranch.pipeline")
 class BatchFiles:
     """Makes files for one table. Lives in the driver; what executors run is handed to them as plain values."""
 
-    def __init__(self, spark: "SparkSession", settings: PipelineSettings) -> None:
+    def __init__(self, spark: "SparkSession", settings: PipelineSettings, ordered: bool = False) -> None:
+        """`ordered`: the records of a batch follow what the table has of their partitions."""
         self._spark = spark
+        self._ordered = ordered
         self._settings = settings
         self._given, self._required = _given_columns(settings)
         self.table: Table | None = self._open()
@@ -134,7 +136,7 @@ class BatchFiles:
         files = self.table.files() if report.keys and self.table is not None else []
         if files:
             paths = tuple(file.path for file in report.keys)
-            task = RewriteTask(self._plan(batch), self._upsert_key(), paths)
+            task = RewriteTask(self._plan(batch), self._upsert_key(), paths, self._ordered)
             rewritten = collect(self._spread(files), task)
             report.removed, report.rewritten = rewritten.removed, rewritten.added
             report.outdated = rewritten.outdated

@@ -33,8 +33,12 @@ COLUMNS = Place("_topic", "_partition", "_offset", "_timestamp")
 def comes_later(one: Place, other: Place) -> Any:
     """Does the first come after the second?"""
     together = (one.topic == other.topic) & (one.partition == other.partition)
-    apart = (one.topic != other.topic) | (one.partition != other.partition)
-    return (together & (one.offset > other.offset)) | (apart & _is_newer(one, other))
+    return (together & (one.offset > other.offset)) | (are_apart(one, other) & _is_newer(one, other))
+
+
+def are_apart(one: Place, other: Place) -> Any:
+    """Are they in different partitions?"""
+    return (one.topic != other.topic) | (one.partition != other.partition)
 
 
 def _is_newer(one: Place, other: Place) -> Any:

@@ -2,6 +2,10 @@
 
 A row may also be later than the batch's record of its key: a letter that was tried again, a range of old offsets, a
 slower partition. Then the row stays, and the record is outdated: the batch's own files are written anew without it.
+
+A pipeline that follows its topic reads every partition in order, so what it brings is later than any row of the same
+partition that it brought before. A row with a higher offset is then one of an older topic of that name, which was
+deleted and made again, or of a backfill further on, whose records are still to come: it goes.
 """
 
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ import pyarrow.parquet as pq
 
 from anabranch.pipeline.lake import report
 from anabranch.pipeline.lake.change import DataFile
-from anabranch.pipeline.lake.order import COLUMNS, Place, comes_later
+from anabranch.pipeline.lake.order import COLUMNS, Place, are_apart, comes_later
 from anabranch.pipeline.lake.storage import place
 from anabranch.pipeline.lake.upsert import read_parquet, read_rows
 
@@ -40,6 +44,8 @@ class RewriteTask:
     plan: "FilePlan"
     key: tuple[str, ...]
     key_files: tuple[str, ...]
+    ordered: bool = False
+    """Do the records follow what the table has of their partitions?"""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         touched = pa.concat_tables([read_parquet(path) for path in self.key_files])
@@ -67,7 +73,7 @@ class RewriteTask:
         from anabranch.pipeline.lake.files import write_table
 
         rows = read_rows(file, self.plan)
-        judged = judge(rows, touched, self.key)
+        judged = judge(rows, touched, self.key, self.ordered)
         lines = []
         if len(judged.stay) < rows.num_rows:
             lines += _written_anew(self.plan, file, rows.take(judged.stay))
@@ -114,7 +120,7 @@ def _overlap(numbers: Any, bounds: dict[str, Any]) -> bool:
     return bool(numbers.min <= bounds["max"] and numbers.max >= bounds["min"])
 
 
-def judge(rows: pa.Table, touched: pa.Table, key: tuple[str, ...]) -> Judged:
+def judge(rows: pa.Table, touched: pa.Table, key: tuple[str, ...], ordered: bool = False) -> Judged:
     """Which rows stay although, or because, these keys were touched by records of these places.
 
     Only keys and places are joined: a join cannot carry nested columns.
@@ -122,7 +128,8 @@ def judge(rows: pa.Table, touched: pa.Table, key: tuple[str, ...]) -> Judged:
     numbered = _places(rows, key, _OLD).append_column(_ROW, _numbers(rows))
     met = numbered.join(_places(touched, key, _NEW, rows.schema), keys=list(key), join_type="inner")
     met = _with_topics(met)
-    later = met.filter(comes_later(_fields(_OLD), _fields(_NEW)))
+    old, new = _fields(_OLD), _fields(_NEW)
+    later = met.filter(comes_later(old, new) & are_apart(old, new) if ordered else comes_later(old, new))
     untouched = pc.invert(_among(_numbers(rows), met))
     stay = pc.indices_nonzero(pc.or_(untouched, _among(_numbers(rows), later)))
     return Judged(stay, later.select(list(key)))

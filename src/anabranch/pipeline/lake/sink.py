@@ -68,7 +68,7 @@ class LakeSink:
         self._ordered = ordered
         self._on_step = on_step or (lambda step: None)
         self.counts = Counts()
-        self._files = BatchFiles(spark, settings)
+        self._files = BatchFiles(spark, settings, ordered)
         from anabranch.pipeline.lake.identity import identify
 
         self.identity, self.is_new = identify(settings.checkpoint_uri, self._state())
