@@ -2,6 +2,7 @@
 
 import json
 
+import confluent_kafka.admin
 import pytest
 
 from anabranch.pipeline.backfill import run_backfill
@@ -58,6 +59,28 @@ def test_backfill_whose_checkpoint_was_lost_is_not_taken_twice(spark, settings, 
     run_backfill(spark, settings, *wanted)
     shutil.rmtree(tmp_path / "_checkpoints")
     assert run_backfill(spark, settings, *wanted).skipped == 1
+    assert run_backfill(spark, settings, *wanted).skipped == 1
+    assert len(rows(spark, settings, "id")) == 10
+
+
+def test_backfill_of_the_same_range_of_a_topic_made_again_is_another_one(spark, settings):
+    wanted = offsets(settings, 0, 0), offsets(settings, 5, 5)
+    run_backfill(spark, settings, *wanted)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": settings.bootstrap})
+    admin.delete_topics([settings.topic])[settings.topic].result(15)
+    make_topic(settings.bootstrap, settings.topic, 2)
+    for number in range(2):
+        send(settings.bootstrap, settings.topic, [(None, b'{"id": -1}')] * 5, partition=number)
+    assert run_backfill(spark, settings, *wanted).written == 10
+    assert run_backfill(spark, settings, *wanted).skipped == 1
+    assert [number for (number,) in rows(spark, settings, "id")] == [-1] * 10 + [*range(5), *range(100, 105)]
+
+
+def test_backfill_of_before_the_topics_identity_was_kept_is_not_taken_twice(spark, settings, monkeypatch):
+    wanted = offsets(settings, 0, 0), offsets(settings, 5, 5)
+    with monkeypatch.context() as before:
+        before.setattr("anabranch.pipeline.backfill.id_of", lambda topic: None)
+        run_backfill(spark, settings, *wanted)
     assert run_backfill(spark, settings, *wanted).skipped == 1
     assert len(rows(spark, settings, "id")) == 10
 
@@ -162,6 +185,19 @@ def test_status_tells_counts_batches_and_lag(spark, settings):
 def test_status_counts_what_was_rejected(rejected):
     found = pipeline_status(rejected)
     assert (found.read, found.written, found.dlq) == (2 * RECORDS + 2, 2 * RECORDS, 2)
+
+
+def test_status_tells_a_read_that_does_not_add_up(spark, settings):
+    from dataclasses import replace
+
+    from anabranch.pipeline.lake.change import Change
+    from anabranch.pipeline.lake.table import open_table
+
+    run_pipeline(spark, settings)
+    table = open_table(settings)
+    table.commit(Change((), (), replace(table.state(), read=2 * RECORDS + 1)))
+    found = pipeline_status(settings)
+    assert (found.read, found.written, found.dlq) == (2 * RECORDS + 1, 2 * RECORDS, 0)
 
 
 def test_command_line_knows_the_last_step_of_a_batch():

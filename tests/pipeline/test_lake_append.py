@@ -1,18 +1,22 @@
 """Batches appended to a table of each format, without a broker: what is there afterwards, and what is not."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
 
 import pytest
 
-from anabranch.errors import LostRecordsError, TableError, TableMovedError
+from anabranch.errors import DataLossError, LostRecordsError, TableError, TableMovedError
 from anabranch.pipeline.lake.change import Change
 from anabranch.pipeline.lake.report import Report
+from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.sink import LakeSink
+from support.checkpoints import note_offsets
 from support.lake_tables import frame, json_records, read_rows, settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMATS = ("iceberg", "delta", "parquet")
 
@@ -49,6 +53,76 @@ def test_an_old_copy_of_a_checkpoint_loses_no_records(spark: "SparkSession", tmp
         again.write(frame(spark, json_records([{"a": 1}, {"a": 2}, {"a": 3}])), 0)
     with pytest.raises(TableError, match="they would be in it twice"):
         again.write(frame(spark, json_records([{"a": 2}]), start=1), 1)
+
+
+def _note(given: PipelineSettings, batch: int, end: int, topic: int = 1) -> None:
+    """As Spark does before it hands a batch over."""
+    note_offsets(
+        Path(given.checkpoint_uri.removeprefix("file://")), batch, given.topic, {0: end}, UUID(int=topic)
+    )
+
+
+def test_a_batch_that_is_in_the_table_is_not_read_to_be_skipped(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """Its records may be gone by now. Where it ends, Spark's checkpoint knows: behind a gap here."""
+    given = settings(tmp_path)
+    _note(given, 0, 5)
+    LakeSink(spark, given, ordered=True).write(frame(spark, json_records([{"a": 1}, {"a": 2}])), 0)
+    nothing = cast("DataFrame", None)
+    again = LakeSink(spark, given, ordered=True)
+    assert again.write(nothing, 0).skipped == 1
+    _note(given, 0, 6)
+    with pytest.raises(TableError, match="is older than the table"):
+        again.write(nothing, 0)
+    _note(given, 0, 5, topic=2)
+    with pytest.raises(TableError, match="is older than the table"):
+        again.write(nothing, 0)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_records_of_a_topic_made_again_follow_those_of_the_old_one(
+    spark: "SparkSession", tmp_path: Path, to: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = settings(tmp_path, to=to)
+    sink = LakeSink(spark, given, ordered=True)
+    _note(given, 0, 2)
+    sink.write(frame(spark, json_records([{"a": 1}, {"a": 2}])), 0)
+    _note(given, 1, 1, topic=2)
+    sink.write(frame(spark, json_records([{"a": 3}])), 1)
+    assert sorted(read_rows(given)["a"].to_pylist()) == [1, 2, 3]
+    state = sink.table.state()
+    assert state is not None
+    assert (state.offsets, state.topic_id, state.rows, state.read) == ({0: 1}, UUID(int=2), 3, 3)
+    assert "has rows of an older topic t" in caplog.text
+
+
+def test_a_topic_made_again_while_the_pipeline_starts_is_not_read_from_the_old_offsets(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    given = settings(tmp_path)
+    _note(given, 0, 1)
+    LakeSink(spark, given, ordered=True).write(frame(spark, json_records([{"a": 1}])), 0)
+    fresh = replace(given, checkpoint=str(tmp_path / "fresh"))
+    late = LakeSink(spark, fresh, ordered=True, topic_id=UUID(int=1))
+    _note(fresh, 0, 5, topic=2)
+    with pytest.raises(DataLossError, match="was deleted and made again while the pipeline was started"):
+        late.write(cast("DataFrame", None), 0)
+
+
+def test_what_was_read_is_counted_on_from_a_state_that_did_not_keep_it(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    given = settings(tmp_path)
+    sink = LakeSink(spark, given)
+    sink.write(frame(spark, json_records([{"a": 1}])), 0)
+    state = sink.table.state()
+    assert state is not None
+    sink.table.commit(Change((), (), replace(state, read=None, rows=5, dlq=2)))
+    sink.write(frame(spark, json_records([{"a": 2}, {"a": 3}]), start=1), 1)
+    state = sink.table.state()
+    assert state is not None
+    assert (state.read, state.rows, state.dlq) == (9, 7, 2)
 
 
 @pytest.mark.parametrize("to", FORMATS)

@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import confluent_kafka
+import confluent_kafka.admin
 import pytest
 
-from anabranch.errors import PipelineError, TableError
+from anabranch.errors import DataLossError, PipelineError, TableError
 from anabranch.pipeline.lake.sink import Counts
 from anabranch.pipeline.run import PipelineSettings, run_pipeline
+from anabranch.pipeline.status import pipeline_status
 from support.lake_tables import read_rows, settings
 from support.node_process import NodeProcess
 from support.topics import Sent, make_topic, send
@@ -85,6 +88,77 @@ def test_a_lost_checkpoint_makes_no_duplicates(
     assert counts.read == 10
     assert _numbers(given) == list(range(40))
     assert "already has records" in caplog.text
+
+
+def _made_again(given: PipelineSettings, records: list[Sent]) -> None:
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": given.bootstrap})
+    admin.delete_topics([given.topic])[given.topic].result(15)
+    make_topic(given.bootstrap, given.topic, 2)
+    send(given.bootstrap, given.topic, records)
+
+
+def test_a_topic_made_again_is_refused_and_read_from_its_beginning_without_its_old_checkpoint(
+    spark: "SparkSession", given: PipelineSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new topic has more records than the old one: its offsets alone would tell nothing."""
+    send(given.bootstrap, given.topic, _records(0, 10))
+    run_pipeline(spark, given)
+    _made_again(given, _records(100, 130))
+    with pytest.raises(DataLossError, match="was deleted and made again since the checkpoint"):
+        run_pipeline(spark, given)
+    _lose_checkpoint(given)
+    with caplog.at_level(logging.WARNING, "anabranch.pipeline"):
+        assert run_pipeline(spark, given).read == 30
+    assert _numbers(given) == [*range(10), *range(100, 130)]
+    assert "beginning at the beginning of the new one" in caplog.text
+    assert run_pipeline(spark, given).read == 0
+
+
+def test_a_topic_made_again_is_gone_on_with_by_whoever_does_not_mind_loss(
+    spark: "SparkSession", given: PipelineSettings
+) -> None:
+    send(given.bootstrap, given.topic, _records(0, 10))
+    run_pipeline(spark, given)
+    _made_again(given, _records(100, 130))
+    status = pipeline_status(given)
+    assert not status.is_same_topic
+    assert sum(one.lag or 0 for one in status.partitions) == 30
+    assert run_pipeline(spark, replace(given, options={"failOnDataLoss": "false"})).read == 30
+    assert _numbers(given) == [*range(10), *range(100, 130)]
+    status = pipeline_status(given)
+    assert (status.is_same_topic, status.read, status.written) == (True, 40, 40)
+
+
+def test_a_topic_made_again_under_a_running_pipeline_is_said_with_what_to_do(
+    spark: "SparkSession", given: PipelineSettings
+) -> None:
+    send(given.bootstrap, given.topic, _records(0, 10))
+    running = replace(given, once=False, trigger_seconds=0)
+    with pytest.raises(DataLossError, match="Remove the checkpoint"):
+        run_pipeline(spark, running, on_batch=lambda batch, counts: _made_again(given, _records(0, 5)))
+
+
+def test_retention_that_took_a_batch_which_the_table_has_costs_a_checkpoint_and_no_record(
+    spark: "SparkSession", given: PipelineSettings
+) -> None:
+    """Spark repeats the batch and has it planned, which cannot be done any more."""
+    small = replace(given, max_offsets_per_trigger=5)
+    send(given.bootstrap, given.topic, _records(0, 10), partition=0)
+    assert run_pipeline(spark, small).batches == 2
+    (
+        Path(given.checkpoint_uri.removeprefix("file://")) / "commits" / "1"
+    ).unlink()  # Killed before it was written.
+    send(given.bootstrap, given.topic, _records(10, 15), partition=0)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": given.bootstrap})
+    upto = confluent_kafka.TopicPartition(given.topic, 0, 10)
+    next(iter(admin.delete_records([upto]).values())).result(10)
+    with pytest.raises(
+        DataLossError, match=r"None of them is lost: the table has batch 1\. Remove the checkpoint"
+    ):
+        run_pipeline(spark, small)
+    _lose_checkpoint(given)
+    assert run_pipeline(spark, small).read == 5
+    assert _numbers(given) == list(range(15))
 
 
 def test_a_pipeline_that_was_taken_over_may_write_no_more(

@@ -1,5 +1,6 @@
 """The door to each table format: commits that race, state that lasts, orphans told from files that count."""
 
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,25 @@ def test_the_state_is_read_back_as_it_was_committed(given: PipelineSettings) -> 
     assert table.state() == open_table(given).state() == state
 
 
+@pytest.mark.parametrize("topic_id", [uuid.UUID(int=1), uuid.UUID(int=2**128 - 1), uuid.uuid4()])
+def test_the_state_keeps_which_topic_it_was_and_what_was_read(
+    given: PipelineSettings, topic_id: uuid.UUID
+) -> None:
+    table = open_table(given, COLUMNS)
+    state = SourceState(7, 0, {0: 1}, 3, 4, 8, topic_id)
+    table.commit(Change((), (), state))
+    assert open_table(given).state() == state
+
+
+def test_offsets_of_an_older_topic_do_not_shine_through(given: PipelineSettings) -> None:
+    """Delta sets each of them on its own."""
+    table = open_table(given, COLUMNS)
+    table.commit(Change((), (), SourceState(7, 0, {0: 1, 1: 5, 2: 5}, 3, 0, 3, uuid.UUID(int=1))))
+    state = SourceState(7, 1, {0: 2, 2: 1})
+    table.commit(Change((), (), state))
+    assert open_table(given).state() == state
+
+
 def test_two_writers_that_read_the_same_table_cannot_both_commit(given: PipelineSettings) -> None:
     first, second = open_table(given, COLUMNS), open_table(given, COLUMNS)
     _append(first, 0, 1)
@@ -55,6 +75,33 @@ def test_two_writers_that_read_the_same_table_cannot_both_commit(given: Pipeline
     second.refresh()
     assert second.state() == SourceState(7, 0, {0: 2, 2: 5})
     assert read_rows(given).num_rows == 1
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_commit_without_files_is_refused_after_another_commit(
+    given: PipelineSettings, has_file: bool
+) -> None:
+    """As of a batch whose records were all rejected: its offsets must not take the place of newer ones."""
+    first = open_table(given, COLUMNS)
+    _append(first, 0, 1)
+    second = open_table(given)
+    newer = SourceState(7, 2, {0: 9})
+    first.commit(Change((), (), SourceState(7, 1, {0: 5})))
+    first.commit(Change((_file(first, 8),) if has_file else (), (), newer))
+    with pytest.raises(TableMovedError):
+        second.commit(Change((), (), SourceState(7, 1, {0: 5})))
+    assert open_table(given).state() == newer
+    second.refresh()
+    second.commit(Change((), (), SourceState(7, 3, {0: 9})))
+    assert open_table(given).state() == SourceState(7, 3, {0: 9})
+
+
+def test_the_first_commit_without_files_is_refused_after_another(given: PipelineSettings) -> None:
+    first, second = open_table(given, COLUMNS), open_table(given)
+    first.commit(Change((), (), SourceState(7, 0, {0: 5})))
+    with pytest.raises(TableMovedError):
+        second.commit(Change((), (), SourceState(7, 0, {0: 3})))
+    assert open_table(given).state() == SourceState(7, 0, {0: 5})
 
 
 def test_whoever_refreshes_may_commit_again(given: PipelineSettings) -> None:
@@ -166,6 +213,29 @@ def test_a_table_partitioned_otherwise_is_refused(given: PipelineSettings) -> No
     open_table(given, COLUMNS)
     with pytest.raises(TableError, match="is partitioned by nothing"):
         open_table(replace(given, partition_by=("n",)))
+
+
+def test_a_table_knows_what_it_is_partitioned_by(given: PipelineSettings) -> None:
+    parted = replace(given, partition_by=("n", "day(_timestamp)"))
+    made = open_table(parted, COLUMNS)
+    assert made.parts == parted.partitions()
+    found = open_table(given)
+    assert found.parts == parted.partitions()
+    assert found.schema().names == made.schema().names
+    with pytest.raises(TableError, match="is partitioned by n, _timestamp_day: partition_by must say so"):
+        open_table(replace(given, partition_by=("n",)))
+
+
+def test_a_sweep_takes_what_killed_batches_of_any_topic_staged(given: PipelineSettings) -> None:
+    open_table(given, COLUMNS)
+    staged = []
+    for one in (given, replace(given, topic="other"), replace(given, table="elsewhere")):
+        folder = Path(one.staging_uri.removeprefix("file://"))
+        folder.mkdir(parents=True)
+        (folder / "rejected.parquet").write_text("")
+        staged.append(folder / "rejected.parquet")
+    sweep_orphans(given, older_than_seconds=0)
+    assert [path.exists() for path in staged] == [False, False, True]
 
 
 def test_deltas_state_outlives_a_checkpoint_of_its_log(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import click
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, format_option
 from anabranch.cli.pipeline_ranges import as_json, range_of, range_options
-from anabranch.cli.pipeline_run import show_counts
+from anabranch.cli.pipeline_run import show_counts, source_option
 from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
 from anabranch.cli.pipeline_table import settings_of, shape_options, table_options
 from anabranch.cli.starts import Start
@@ -21,12 +21,14 @@ from anabranch.cli.starts import Start
 @click.option(
     "--tasks", type=click.IntRange(min=1), metavar="N", help="Split the range into at least so many tasks."
 )
+@source_option
 @spark_options
 @broker_options
 @format_option()
 def backfill(
     topic: str, start: Start, until: Start, place: dict[str, Any], shape: dict[str, Any],
-    partition_by: tuple[str, ...], tasks: int | None, spark_start: SparkStart, broker: Broker, format: str,
+    partition_by: tuple[str, ...], tasks: int | None, source: dict[str, str], spark_start: SparkStart, broker: Broker,
+    format: str,
 ) -> None:  # fmt: skip
     """Take a range of a topic into a table, once.
 
@@ -35,7 +37,7 @@ def backfill(
     """
     from anabranch.pipeline.backfill import run_backfill
 
-    options = {} if tasks is None else {"minPartitions": str(tasks)}
+    options = source if tasks is None else {**source, "minPartitions": str(tasks)}
     told = {**place, **shape, "partition_by": partition_by, "options": options}
     settings = settings_of(**told, bootstrap=broker.bootstrap, topic=topic)
     begins, ends = range_of(broker, topic, start, until)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anabranch.cli.client import Broker, broker_options
-from anabranch.cli.common import Command, Failure, format_option, show_json
+from anabranch.cli.common import Command, Failure, Function, format_option, pairs_of, show_json
 from anabranch.cli.pipeline_ranges import as_json, from_option, offsets_at
 from anabranch.cli.pipeline_spark import SparkStart, running_spark, spark_options, spinner, stopping
 from anabranch.cli.pipeline_table import settings_of, shape_options, table_options
@@ -22,6 +22,18 @@ if TYPE_CHECKING:
 
 LAST_STEP = "done"
 """The last of `anabranch.pipeline.lake.sink.STEPS`, which a test compares."""
+
+
+def source_option(function: Function) -> Function:
+    """`--option`, which arrives as the dict `source`: what the data source is told besides."""
+
+    def collect(_: click.Context, __: click.Parameter, options: tuple[str, ...]) -> dict[str, str]:
+        return pairs_of(options, "--option")
+
+    return click.option(
+        "--option", "source", metavar="NAME=VALUE", multiple=True, callback=collect,
+        help="An option of the source, for example failOnDataLoss=false; may be repeated.",
+    )(function)  # fmt: skip
 
 
 @click.command(cls=Command)
@@ -43,13 +55,14 @@ LAST_STEP = "done"
     help="How often to look for new records.",
 )
 @click.option("--once", is_flag=True, help="Stop when what is there now is in the table.")
+@source_option
 @spark_options
 @broker_options
 @format_option()
 def run(
     topic: str, place: dict[str, Any], shape: dict[str, Any], partition_by: tuple[str, ...], start: Start,
     checkpoint: str, group: str | None, max_per_batch: int | None, every: float, once: bool,
-    spark_start: SparkStart, broker: Broker, format: str,
+    source: dict[str, str], spark_start: SparkStart, broker: Broker, format: str,
 ) -> None:  # fmt: skip
     """Keep a table up with a topic, exactly once.
 
@@ -58,7 +71,7 @@ def run(
     """
     told = {**place, **shape, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": topic}
     told |= {"checkpoint": checkpoint, "group": group, "trigger_seconds": every, "once": once}
-    told["max_offsets_per_trigger"] = max_per_batch
+    told |= {"max_offsets_per_trigger": max_per_batch, "options": source}
     settings_of(**told)  # What is wrong with the options is said before the broker is asked anything.
     settings = settings_of(**told, starting_offsets=_starting(broker, topic, start))
     from anabranch.pipeline.run import run_pipeline
@@ -110,7 +123,10 @@ def show_counts(counts: "Counts", format: str) -> None:
         show_json(told)
     else:
         click.echo(", ".join(f"{count} {name}" for name, count in told.items()) + ".")
-    if counts.read != counts.written + counts.dlq:
-        raise Failure(
-            f"{counts.read} records were read, but {counts.written + counts.dlq} are accounted for."
-        )
+    check_counts(counts.read, counts.written, counts.dlq)
+
+
+def check_counts(read: int, written: int, dlq: int) -> None:
+    """Failure if a record is not accounted for."""
+    if read != written + dlq:
+        raise Failure(f"{read} records were read, but {written + dlq} are accounted for.")

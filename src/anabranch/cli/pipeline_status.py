@@ -6,6 +6,7 @@ import click
 
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, format_option, show_json, show_table
+from anabranch.cli.pipeline_run import check_counts
 from anabranch.cli.pipeline_spark import require_spark
 from anabranch.cli.pipeline_table import partition_option, settings_of, table_options
 
@@ -40,6 +41,7 @@ def status(
         show_json(found.as_json())
     else:
         _show(found)
+    check_counts(found.read, found.written, found.dlq)
 
 
 def _show(found: "PipelineStatus") -> None:
@@ -56,6 +58,8 @@ def _show(found: "PipelineStatus") -> None:
         ("consumer group", found.group),
     ]
     show_table([found.table, f"#from {found.topic}"], rows)
+    if not found.is_same_topic:
+        click.echo(f"{found.topic} was deleted and made again: the table has rows of the old topic only.")
     show_table(
         ["#partition", "#in the table", "#committed by the group", "#end offset", "#lag"],
         [

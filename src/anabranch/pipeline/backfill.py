@@ -1,15 +1,19 @@
 """The backfill job: a range of a topic into a table, as one batch in parallel, exactly once.
 
-It keeps its own place in the table, under a name made of the topic and the range: it neither moves nor disturbs the
-pipeline that follows the same topic, and the same backfill a second time adds nothing. What that pipeline has taken
-already is taken again by a backfill of the same offsets: the range says what is wanted.
+It keeps its own place in the table, under a name made of the topic, its identity and the range: it neither moves nor
+disturbs the pipeline that follows the same topic, and the same backfill a second time adds nothing. A topic that was
+deleted and made again under its name is another one, and so is its range. What that pipeline has taken already is
+taken again by a backfill of the same offsets: the range says what is wanted.
 """
 
 import hashlib
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from anabranch.errors import TableMissingError
 from anabranch.pipeline.lake.settings import PipelineSettings, Step
+from anabranch.pipeline.same_topic import id_of, named_topic
 from anabranch.pipeline.topics import TopicAddress, read_range
 
 if TYPE_CHECKING:
@@ -34,9 +38,10 @@ def named(settings: PipelineSettings, name: str, dead_letters: str) -> NamedPipe
     return NamedPipeline(**{**told, "topic": name, "dead_letters": dead_letters})
 
 
-def backfill_name(topic: str, starting: str, ending: str) -> str:
-    """The same for the same range, whoever asks."""
-    return f"{topic}@{hashlib.sha256(f'{starting} {ending}'.encode()).hexdigest()[:16]}"
+def backfill_name(topic: str, starting: str, ending: str, topic_id: UUID | None = None) -> str:
+    """The same for the same range of the same topic, whoever asks."""
+    told = f"{starting} {ending}" if topic_id is None else f"{starting} {ending} {topic_id}"
+    return f"{topic}@{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
 def run_backfill(
@@ -49,9 +54,24 @@ def run_backfill(
     """Runs the job. Its counts say `skipped` if the table has this range already."""
     from anabranch.pipeline.lake.sink import Counts, LakeSink
 
-    own = named(settings, backfill_name(settings.topic, starting, ending), settings.dlq_topic)
-    sink = LakeSink(spark, own, on_step)
+    topic_id = id_of(named_topic(settings))
+    if topic_id is not None and _is_in_table(_own(settings, starting, ending, None)):
+        return Counts(skipped=1)  # By whoever did not keep the topic's identity yet.
+    sink = LakeSink(spark, _own(settings, starting, ending, topic_id), on_step, topic_id=topic_id)
     if sink.identity.predecessor is not None:
         return Counts(skipped=1)  # Its checkpoint was lost, but the table knows.
     address = TopicAddress(settings.bootstrap, settings.topic, dict(settings.options))
     return sink.write(read_range(spark, address, starting, ending), 0)
+
+
+def _own(settings: PipelineSettings, starting: str, ending: str, topic_id: UUID | None) -> NamedPipeline:
+    return named(settings, backfill_name(settings.topic, starting, ending, topic_id), settings.dlq_topic)
+
+
+def _is_in_table(own: NamedPipeline) -> bool:
+    from anabranch.pipeline.lake.table import open_table
+
+    try:
+        return open_table(own).state() is not None
+    except TableMissingError:
+        return False

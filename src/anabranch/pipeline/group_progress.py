@@ -9,6 +9,7 @@ import logging
 
 from anabranch.errors import AnabranchError, TableError
 from anabranch.pipeline.client import Client
+from anabranch.pipeline.lake.change import known_id
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.options import reader_options
 from anabranch.values import TopicPartition
@@ -23,7 +24,7 @@ def group_of(settings: PipelineSettings) -> str:
 
 
 def commit_progress(settings: PipelineSettings) -> None:
-    """What the table has is what the group has read."""
+    """What the table has is what the group has read, as long as it is of the topic that has the name now."""
     from anabranch.pipeline.lake.table import open_table
 
     try:
@@ -36,6 +37,8 @@ def commit_progress(settings: PipelineSettings) -> None:
     group = group_of(settings)
     try:
         with Client(settings.bootstrap) as client:
-            client.commit_offsets(group, offsets)
+            topic = client.cluster([settings.topic]).topics.get(settings.topic)
+            if topic is not None and not state.is_of_another(known_id(topic.id)):
+                client.commit_offsets(group, offsets)
     except AnabranchError as error:
         logger.warning("the progress of %s is in the table, but not shown by its group: %s", group, error)

@@ -219,6 +219,13 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
     )
 
 
+def canonical_names(options: Mapping[str, str]) -> dict[str, str]:
+    """Of a reader's options: the name as it was given to the name that is documented; those that do not exist are left
+    out."""
+    known = _canonical(READER_NAMES)
+    return {given: known[given.lower()] for given in options if given.lower() in known}
+
+
 def check_for_stream(options: Mapping[str, str]) -> None:
     """A stream has no end."""
     for name, (said, _) in _named(options, READER_NAMES).items():

@@ -6,15 +6,12 @@ counts are part of the table's own commits, so they are right after any crash.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from anabranch.pipeline.client import LATEST, Client
+from anabranch.pipeline.client import LATEST, Client, Topic
 from anabranch.pipeline.group_progress import group_of
 from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.same_topic import id_of
 from anabranch.values import TopicPartition
-
-if TYPE_CHECKING:
-    from anabranch.pipeline.lake.change import SourceState
 
 _NO_BATCH = -1
 
@@ -47,6 +44,7 @@ class PipelineStatus:
     """The last batch that Spark began, and the last that it finished, by its checkpoint."""
     batch_finished: int
     read: int
+    """Counted on its own: it must be written + dlq."""
     written: int
     dlq: int
     snapshot: int | None
@@ -54,6 +52,8 @@ class PipelineStatus:
     files: int
     rows: int
     size_bytes: int
+    is_same_topic: bool = True
+    """No: the topic was deleted and made again since the table took records of it, and none of the new one yet."""
     partitions: list[PartitionStatus] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
@@ -63,42 +63,39 @@ class PipelineStatus:
 
 def pipeline_status(settings: PipelineSettings) -> PipelineStatus:
     """TableError if there is no such table; BrokerUnreachableError if nobody answers."""
+    from anabranch.pipeline.lake.offset_log import last_batch
     from anabranch.pipeline.lake.table import open_table
 
     table = open_table(settings)
     state, files = table.state(), table.files()
     group = group_of(settings)
     with Client(settings.bootstrap) as client:
-        partitions = _partitions(client, settings.topic, group, state)
+        topic = client.cluster([settings.topic]).topics.get(settings.topic)
+        is_another = state is not None and state.is_of_another(id_of(topic))
+        taken = {} if state is None or is_another else state.offsets
+        partitions = _partitions(client, topic, settings.topic, group, taken)
     return PipelineStatus(
         topic=settings.topic,
         table=settings.table_name,
         group=group,
         batch=_NO_BATCH if state is None else state.batch,
-        batch_begun=_last_batch(settings, "offsets"),
-        batch_finished=_last_batch(settings, "commits"),
-        read=0 if state is None else state.rows + state.dlq,
+        batch_begun=last_batch(settings.checkpoint_uri),
+        batch_finished=last_batch(settings.checkpoint_uri, "commits"),
+        read=0 if state is None else state.records_read,
         written=0 if state is None else state.rows,
         dlq=0 if state is None else state.dlq,
         snapshot=table.version(),
         files=len(files),
         rows=sum(file.rows for file in files),
         size_bytes=sum(file.bytes for file in files),
+        is_same_topic=not is_another,
         partitions=partitions,
     )
 
 
-def _last_batch(settings: PipelineSettings, folder: str) -> int:
-    """The greatest number among the files of Spark's checkpoint."""
-    from anabranch.pipeline.lake.storage import listed
-
-    names = (found.path.rsplit("/", 1)[-1] for found in listed(f"{settings.checkpoint_uri}/{folder}"))
-    return max((int(name) for name in names if name.isdigit()), default=_NO_BATCH)
-
-
-def _partitions(client: Client, topic: str, group: str, state: "SourceState | None") -> list[PartitionStatus]:
-    taken: Mapping[int, int] = {} if state is None else state.offsets
-    there = client.cluster([topic]).topics.get(topic)
+def _partitions(
+    client: Client, there: Topic | None, topic: str, group: str, taken: Mapping[int, int]
+) -> list[PartitionStatus]:
     places = [] if there is None else there.partitions
     ends = client.offsets_at(dict.fromkeys(places, LATEST))
     committed = client.committed_offsets(group, places) if places else {}

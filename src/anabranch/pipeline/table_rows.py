@@ -48,7 +48,7 @@ def read_table(
     table = open_table(settings)
     schema = plain_schema(table.schema())
     names = tuple(columns or schema.names)
-    plan = FilePlan(table.data_folder, "", 0, schema, schema, settings.partitions())
+    plan = FilePlan(table.data_folder, "", 0, schema, schema, table.parts)
     files = [(file.to_json(),) for file in table.files()]
     wanted = from_arrow_schema(_only(schema, names), prefer_timestamp_ntz=True)
     listed = spark.createDataFrame(files, "file string").repartition(max(1, len(files)))

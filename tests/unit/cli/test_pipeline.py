@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 from click.testing import CliRunner
@@ -48,6 +49,14 @@ WRONG = [
     (("run", *TABLE, "--conf", "spark.x"), "is not name=value"),
     (("run", *TABLE, "--conf", "driver.memory=1g"), "begin with `spark.`"),
     (("run", *TABLE, "--bootstrap", "nowhere"), "is not HOST:PORT"),
+    (("run", *TABLE, "--option", "failOnDataLoss"), "is not name=value"),
+    (
+        ("run", *TABLE, "--option", "failOnDataLoss=maybe"),
+        "failOnDataLoss: 'maybe' is neither true nor false",
+    ),
+    (("run", *TABLE, "--option", "failOnLoss=false"), "Did you mean failOnDataLoss?"),
+    (("run", *TABLE, "--option", "subscribe=other"), "--topic (topic) names"),
+    (("backfill", *TABLE, "--option", "direct=sometimes"), "'sometimes' is none of auto, never and require"),
     (("load", "--topic", "demo"), "FILE"),
     (("load", "x.csv", "--topic", "demo", "--option", "sep"), "is not name=value"),
     (("load", "x.csv", "--topic", "demo", "--partitions", "0"), "partitions"),
@@ -68,6 +77,32 @@ WRONG = [
     (("compact", "--topic", "a", "--wait", "2"), "is no duration"),
     (("audit", ".", "--master", "local[x]"), "none Spark knows"),
 ]
+
+
+def test_status_says_what_does_not_add_up_and_that_the_topic_is_another(monkeypatch):
+    from anabranch.pipeline.status import PipelineStatus
+
+    found = PipelineStatus("demo", "default.t", "g", 3, 3, 3, 11, 8, 2, 1, 1, 8, 100, is_same_topic=False)
+    monkeypatch.setattr("anabranch.cli.client.Broker.require_answer", lambda _: None)
+    monkeypatch.setattr("anabranch.pipeline.status.pipeline_status", lambda _: found)
+    result = run("status", *TABLE)
+    assert result.exit_code == 1
+    assert "11 records were read, but 10 are accounted for." in result.stderr
+    assert "demo was deleted and made again: the table has rows of the old topic only." in result.stdout
+
+
+def test_options_of_the_source_reach_the_pipeline(monkeypatch):
+    from anabranch.pipeline.run import Counts
+
+    taken = []
+    monkeypatch.setattr("anabranch.cli.pipeline_run._starting", lambda *_: "earliest")
+    monkeypatch.setattr("anabranch.cli.pipeline_run.running_spark", lambda *_: nullcontext())
+    monkeypatch.setattr(
+        "anabranch.pipeline.run.run_pipeline", lambda _, settings, **__: taken.append(settings) or Counts()
+    )
+    result = run("run", *TABLE, "--option", "failOnDataLoss=false", "--option", "verify=false")
+    assert result.exit_code == 0, result.stderr
+    assert taken[0].options == {"failOnDataLoss": "false", "verify": "false"}
 
 
 @pytest.mark.parametrize(

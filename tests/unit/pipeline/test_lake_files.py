@@ -10,7 +10,7 @@ from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform
 from anabranch.pipeline.lake.change import DataFile, SourceState
 from anabranch.pipeline.lake.identity import Identity
 from anabranch.pipeline.lake.maintain import small_groups
-from anabranch.pipeline.lake.partitioning import are_called, check_partitions, field_names, folder_of, split
+from anabranch.pipeline.lake.partitioning import check_partitions, field_names, folder_of, split
 from anabranch.pipeline.lake.rewrite import without
 from anabranch.pipeline.lake.settings import PartitionField
 
@@ -51,20 +51,6 @@ def test_a_partition_field_gets_a_name_that_no_column_has() -> None:
     parts = (PartitionField("c"), PartitionField("at", "day"))
     assert field_names(parts, ["c", "at"]) == ["c", "at_day"]
     assert field_names(parts, ["c", "at", "AT_DAY", "at_day_"]) == ["c", "at_day__"]
-
-
-@pytest.mark.parametrize(
-    ("names", "fits"),
-    [
-        (["c", "at_day"], True),
-        (["c", "at_day__"], True),
-        (["c", "at_hour"], False),
-        (["c_", "at_day"], False),
-        (["c"], False),
-    ],
-)
-def test_a_table_is_known_by_the_names_of_its_partition_fields(names: list[str], fits: bool) -> None:
-    assert are_called((PartitionField("c"), PartitionField("at", "day")), names) is fits
 
 
 def _file(name: str, size: int, *partition: str) -> DataFile:

@@ -29,11 +29,36 @@ def _settings(**changes: Any) -> PipelineSettings:
         ({"to": "parquet", "warehouse": "s3://bucket/x"}, "needs a local folder"),
         ({"max_offsets_per_trigger": 0}, "max_offsets_per_trigger must be above 0"),
         ({"trigger_seconds": -1}, "trigger_seconds cannot be -1"),
+        ({"options": {"verify": "perhaps"}}, "verify: 'perhaps' is neither true nor false"),
+        ({"options": {"failondataloss": "no"}}, "failOnDataLoss: 'no' is neither"),
+        ({"options": {"veryfy": "true"}}, "Did you mean verify"),
+        ({"options": {"includeheaders": "false"}}, "includeheaders cannot be .* always reads headers"),
+        ({"options": {"startingOffsets": "latest"}}, "is said by --from"),
+        ({"options": {"kafka.group.id": "g"}}, "kafka.group.id cannot be .* named by --group"),
+        ({"options": {"kafka.sasl.mechanism": "PLAIN"}}, "no encryption and no log-in yet"),
     ],
 )
 def test_what_is_wrong_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         _settings(**changes)
+
+
+def test_options_of_the_source_are_those_it_knows_and_the_pipeline_does_not_say() -> None:
+    from anabranch.pipeline.lake.settings import SAID_BY_THE_PIPELINE
+    from anabranch.pipeline.options import READER_NAMES
+
+    given = {"failOnDataLoss": "false", "minPartitions": "4", "kafka.security.protocol": "PLAINTEXT"}
+    assert _settings(options=given).options == given
+    assert set(SAID_BY_THE_PIPELINE) <= set(READER_NAMES)
+    left = {
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "failOnDataLoss",
+        "verify",
+        "direct",
+        "brokerTimeoutSeconds",
+    }
+    assert set(READER_NAMES) - set(SAID_BY_THE_PIPELINE) == left
 
 
 def test_partitions_are_columns_or_parts_of_times() -> None:

@@ -112,7 +112,7 @@ class BatchFiles:
             batch,
             columns,
             self.table.file_schema(),
-            self._settings.partitions(),
+            self.table.parts,
             self.table.reserved,
             self.table.widens,
         )

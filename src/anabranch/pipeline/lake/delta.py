@@ -1,28 +1,36 @@
 """A table in Delta, through deltalake: its own transaction identifiers carry the pipeline's state.
 
 Every commit of a batch sets, in the same log entry as its files, `anabranch/<topic>/owner`, `/batch`, `/rows`, `/dlq`,
-`/partitions` and one `/offset/<partition>` each. Delta keeps the last version of every identifier through checkpoints
-of its log, and refuses a commit if another one set the same identifier in between.
+`/read`, `/partitions`, one `/offset/<partition>` each, and the topic's identity as two numbers, `/topic/high` and
+`/topic/low`. Delta keeps the last version of every identifier through checkpoints of its log, and refuses a commit if
+another one set the same identifier in between. None can be taken away: what is not known any more is set to -1, and an
+identity to 0.
 
 Partition columns are not in the files: Delta takes them from the entry. `day(time)` becomes a column `time_day`.
 """
 
 import json
 import math
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 import pyarrow as pa
 
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
-from anabranch.pipeline.lake.change import Change, DataFile, SourceState
-from anabranch.pipeline.lake.partitioning import are_called, field_names, reserved_names
-from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.change import NO_TOPIC_ID, Change, DataFile, SourceState, known_id
+from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
+from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
 from anabranch.pipeline.lake.storage import is_file, listed, read_text
+
+UNKNOWN = -1
+TOPIC_HALVES = ("topic/high", "topic/low")
+"""A version has 64 bits, and a topic's identity 128."""
 
 
 def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTable":
@@ -49,6 +57,14 @@ def table_address(settings: PipelineSettings) -> str:
     return f"{settings.warehouse_uri}/{settings.table_name.replace('.', '/')}"
 
 
+def _part(name: str, schema: pa.Schema) -> PartitionField:
+    """Delta keeps the name alone: `at_day` is a day of `at` if that is a column of times."""
+    column, _, unit = name.rstrip("_").rpartition("_")
+    position = schema.get_field_index(column)
+    is_made = unit in UNITS and position >= 0 and pa.types.is_timestamp(schema.field(position).type)
+    return PartitionField(column, unit) if is_made else PartitionField(name)
+
+
 class DeltaTable:
     """See `table.Table`."""
 
@@ -56,25 +72,20 @@ class DeltaTable:
 
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
-        self._parts = settings.partitions()
         self._identifier = f"anabranch/{settings.topic}/"
         self.data_folder = table_address(settings)
         self.folders: tuple[str, ...] = (self.data_folder,)
-        have = table.metadata().partition_columns
-        if not are_called(self._parts, have):
-            raise TableError(
-                f"The table {settings.table} is partitioned by {', '.join(have) or 'nothing'}: "
-                "partition_by must say so."
-            )
-        self._names: list[str] = have
-        self.reserved = reserved_names(self._parts, have)
+        self._names: list[str] = table.metadata().partition_columns
+        have = [_part(name, self._whole_schema()) for name in self._names]
+        self.parts = agreed(settings.table, have, settings.partitions())
+        self.reserved = reserved_names(self.parts, self._names)
 
     def refresh(self) -> None:
         self._table.update_incremental()
 
     def schema(self) -> pa.Schema:
         """Without the columns that are made from others for the partitions."""
-        made = {name for part, name in zip(self._parts, self._names, strict=True) if part.unit}
+        made = {name for part, name in zip(self.parts, self._names, strict=True) if part.unit}
         return pa.schema([field for field in self._whole_schema() if field.name not in made])
 
     def file_schema(self) -> pa.Schema:
@@ -107,10 +118,21 @@ class DeltaTable:
         offsets = {
             number: self._version(f"offset/{number}") for number in range(self._version("partitions") or 0)
         }
-        known = {number: offset for number, offset in offsets.items() if offset is not None}
+        known = {number: offset for number, offset in offsets.items() if offset not in (None, UNKNOWN)}
+        read = self._version("read")
         return SourceState(
-            owner, self._version("batch") or 0, known, self._version("rows") or 0, self._version("dlq") or 0
+            owner,
+            self._version("batch") or 0,
+            known,
+            self._version("rows") or 0,
+            self._version("dlq") or 0,
+            None if read == UNKNOWN else read,
+            self._topic_id(),
         )
+
+    def _topic_id(self) -> UUID | None:
+        halves = [self._version(name) or 0 for name in TOPIC_HALVES]
+        return known_id(UUID(bytes=struct.pack(">qq", *halves)))
 
     def _version(self, name: str) -> int | None:
         version: int | None = self._table.transaction_version(self._identifier + name)
@@ -176,8 +198,12 @@ class DeltaTable:
         if state is None:
             return []
         versions = {"owner": state.owner, "batch": state.batch, "rows": state.rows, "dlq": state.dlq}
-        versions["partitions"] = max(state.offsets, default=-1) + 1
-        versions |= {f"offset/{number}": offset for number, offset in state.offsets.items()}
+        versions["read"] = UNKNOWN if state.read is None else state.read
+        versions["partitions"] = partitions = max(state.offsets, default=-1) + 1
+        versions |= {f"offset/{number}": state.offsets.get(number, UNKNOWN) for number in range(partitions)}
+        versions |= zip(
+            TOPIC_HALVES, struct.unpack(">qq", (state.topic_id or NO_TOPIC_ID).bytes), strict=True
+        )
         return [Transaction(self._identifier + name, version) for name, version in versions.items()]
 
     def expire(self, before_ms: int) -> int:

@@ -3,7 +3,8 @@
 A pipeline's state is a property of the table, `anabranch.<topic>`, set in the transaction that adds the files.
 pyiceberg tries a refused commit again by itself, which is right for rows that nobody else could have written, and
 wrong for a batch that another process of the same pipeline may just have committed: so its retries are switched off
-and the caller decides.
+and the caller decides. Every commit makes a snapshot, one of a batch without rows too: a commit asserts the snapshot
+it came after, and nothing about properties.
 """
 
 from collections.abc import Iterator
@@ -17,8 +18,8 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import small_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
-from anabranch.pipeline.lake.partitioning import are_called, field_names, reserved_names
-from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
+from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
+from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
 
 STATE_PROPERTY = "anabranch."
 CATALOG_FILE = "catalog.db"
@@ -95,6 +96,20 @@ def _transform(part: PartitionField) -> Any:
     }[part.unit]()
 
 
+def _parts(table: Any) -> list[PartitionField]:
+    return [
+        PartitionField(table.schema().find_column_name(part.source_id), _unit(part.transform))
+        for part in table.spec().fields
+    ]
+
+
+def _unit(transform: Any) -> str | None:
+    text = str(transform)
+    if text != "identity" and text not in UNITS:
+        raise TableError(f"The table is partitioned by {text} of a column, which a pipeline cannot write.")
+    return None if text == "identity" else text
+
+
 class IcebergTable:
     """See `table.Table`."""
 
@@ -105,13 +120,8 @@ class IcebergTable:
         self._property = STATE_PROPERTY + settings.topic
         self.data_folder = f"{table.location()}/data"
         self.folders: tuple[str, ...] = (self.data_folder, f"{table.location()}/metadata")
-        have = [part.name for part in table.spec().fields]
-        if not are_called(settings.partitions(), have):
-            raise TableError(
-                f"The table {settings.table} is partitioned by {', '.join(have) or 'nothing'}: "
-                "partition_by must say so."
-            )
-        self.reserved = reserved_names(settings.partitions(), have)
+        self.parts = agreed(settings.table, _parts(table), settings.partitions())
+        self.reserved = reserved_names(self.parts, [part.name for part in table.spec().fields])
 
     def refresh(self) -> None:
         self._table.refresh()
@@ -144,8 +154,8 @@ class IcebergTable:
     def commit(self, change: Change) -> None:
         with _moved_is_said(), self._table.transaction() as transaction:
             self._without_retries()
-            if change.add or change.remove:
-                self._stage_files(transaction, change)
+            # A snapshot also where no file changes: properties alone are set over whatever somebody else has set.
+            self._stage_files(transaction, change)
             if change.state is not None:
                 transaction.set_properties({self._property: change.state.to_json()})
 

@@ -74,7 +74,7 @@ def sweep_orphans(settings: PipelineSettings, older_than_seconds: float = ORPHAN
     table.refresh()
     needed = table.referenced()
     orphans = [path for path in old if path.endswith(ENDINGS) and path not in needed]
-    staged = listed(settings.staging_uri)
+    staged = listed(settings.staging_root_uri)
     orphans += [found.path for found in staged if found.modified_ms <= limit_ms]
     remove(orphans)
     return orphans
@@ -92,7 +92,7 @@ def merge_small_files(
     groups = small_groups(table.files(), file_bytes)
     if not groups:
         return 0, 0
-    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), settings.partitions())
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), table.parts)
     rows = [(json.dumps([file.to_json() for file in group]),) for group in groups]
     frame = spark.createDataFrame(rows, "files string").repartition(len(rows))
     merged = report.collect(frame, MergeTask(plan))

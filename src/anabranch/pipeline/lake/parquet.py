@@ -24,7 +24,8 @@ from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.delta import table_address
-from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.partitioning import agreed
+from anabranch.pipeline.lake.settings import PipelineSettings, partition_field
 
 LOG_FOLDER = "_log"
 
@@ -84,6 +85,7 @@ class ParquetTable:
     def __init__(self, folder: Path, settings: PipelineSettings) -> None:
         self._log = folder / LOG_FOLDER
         self._topic, self._partition_by = settings.topic, settings.partition_by
+        self._wanted = self.parts = settings.partitions()
         self.data_folder = f"file://{folder}/data"
         self.folders: tuple[str, ...] = (self.data_folder,)
         self.reserved: frozenset[str] = frozenset()
@@ -109,11 +111,8 @@ class ParquetTable:
         if not versions:
             raise TableError(f"The table's log {self._log} is empty or gone.")
         self._state = TableState.from_json(self._path(versions[-1]).read_text())
-        if self._state.partition_by != tuple(self._partition_by):
-            have = ", ".join(self._state.partition_by) or "nothing"
-            raise TableError(
-                f"The table {self._log.parent} is partitioned by {have}: partition_by must say so."
-            )
+        have = [partition_field(text) for text in self._state.partition_by]
+        self.parts = agreed(str(self._log.parent), have, self._wanted)
 
     def _path(self, version: int) -> Path:
         return self._log / f"{version:020d}.json"

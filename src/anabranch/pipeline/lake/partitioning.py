@@ -54,14 +54,6 @@ def field_names(parts: Sequence[PartitionField], columns: Sequence[str]) -> list
     return names
 
 
-def are_called(parts: Sequence[PartitionField], names: Sequence[str]) -> bool:
-    """Are these the names that a table has given to these parts?"""
-    if len(parts) != len(names):
-        return False
-    pairs = zip(parts, names, strict=True)
-    return all((name.rstrip("_") if part.unit else name) == part.name for part, name in pairs)
-
-
 def reserved_names(parts: Sequence[PartitionField], names: Sequence[str]) -> frozenset[str]:
     """Those that no column can have any more, without regard to case."""
     return frozenset(name.casefold() for part, name in zip(parts, names, strict=True) if part.unit)
@@ -79,6 +71,19 @@ def check_new_columns(names: Sequence[str], reserved: frozenset[str]) -> None:
 def _has_no_text(kind: pa.DataType) -> bool:
     """Bytes need not be text, and a float's text depends on who writes it."""
     return bool(pa.types.is_floating(kind) or pa.types.is_binary(kind))
+
+
+def agreed(
+    table: str, have: Sequence[PartitionField], wanted: Sequence[PartitionField]
+) -> tuple[PartitionField, ...]:
+    """What a table that is there is partitioned by; TableError if something else is wanted of it."""
+    names = [part.name for part in have]
+    if wanted and names != [part.name for part in wanted]:
+        raise TableError(
+            f"The table {table} is partitioned by {', '.join(names) or 'nothing'}: partition_by must say so, or "
+            "nothing."
+        )
+    return tuple(wanted or have)
 
 
 def split(rows: pa.Table, parts: Sequence[PartitionField]) -> Iterator[tuple[Values, pa.Table]]:

@@ -15,6 +15,22 @@ FORMATS = ("iceberg", "delta", "parquet")
 MODES = ("append", "upsert")
 UNITS = ("hour", "day", "month")
 DLQ_SUFFIX = ".dlq"
+_BY_START = "where the pipeline begins is said by --from (starting_offsets), and it has no end"
+SAID_BY_THE_PIPELINE = {
+    "bootstrap": "the broker is said by --bootstrap (bootstrap)",
+    **dict.fromkeys(("topic", "topicPattern", "assign"), "a pipeline reads the one topic that --topic (topic) names"),
+    **dict.fromkeys(
+        (
+            "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+            "startingOffsetsByTimestampStrategy", "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
+        ),
+        _BY_START,
+    ),
+    "maxOffsetsPerTrigger": "records per batch are limited by --max-per-batch (max_offsets_per_trigger)",
+    "group": "the group is named by --group (group)",
+    "includeHeaders": "a pipeline always reads headers",
+}  # fmt: skip
+"""Options of the source that are not for `options`, and what says them instead."""
 _PARTITION = re.compile(r"(?:(?P<unit>[a-z]+)\((?P<timed>[^()]+)\)|(?P<plain>[^()]+))\Z")
 _TABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*\Z")
 
@@ -51,6 +67,7 @@ class PipelineSettings:
     schema: str = "records"
     """`records`: from what they hold; `raw`: bytes as they are; else the path of a JSON Schema file."""
     partition_by: tuple[str, ...] = ()
+    """For a new table; one that is there knows it, and must not be told otherwise."""
     group: str | None = None
     catalog: Mapping[str, str] = field(default_factory=dict)
     """Of pyiceberg, if it is not the one embedded in the warehouse: its `name`, and properties of its own."""
@@ -59,7 +76,7 @@ class PipelineSettings:
     trigger_seconds: float = 5.0
     once: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
-    """Further options of the source, such as those of the client's security."""
+    """Further options of the source, such as failOnDataLoss; not those that the pipeline says itself."""
 
     def __post_init__(self) -> None:
         _one_of("to", self.to, FORMATS)
@@ -73,6 +90,7 @@ class PipelineSettings:
             )
         self._check_schema()
         self._check_numbers()
+        self._check_options()
         if self.key and self.mode != "upsert":
             raise OptionError("key names the columns of an upsert: leave it out, or set mode to upsert.")
         if self.catalog and self.to != "iceberg":
@@ -95,8 +113,20 @@ class PipelineSettings:
         if self.trigger_seconds < 0:
             raise OptionError(f"trigger_seconds cannot be {self.trigger_seconds}: 0 or more.")
 
+    def _check_options(self) -> None:
+        """As the source does, but now: the rest of what it is told is ours to say."""
+        from anabranch.pipeline.options import canonical_names, reader_options
+
+        for given, name in canonical_names(self.options).items():
+            if name in SAID_BY_THE_PIPELINE:
+                raise OptionError(
+                    f"{given} cannot be an option of the source here: {SAID_BY_THE_PIPELINE[name]}."
+                )
+        if self.options:
+            reader_options({**self.options, "bootstrap": self.bootstrap, "topic": self.topic})
+
     def partitions(self) -> tuple[PartitionField, ...]:
-        return tuple(_partition(text) for text in self.partition_by)
+        return tuple(partition_field(text) for text in self.partition_by)
 
     @property
     def dlq_topic(self) -> str:
@@ -120,7 +150,12 @@ class PipelineSettings:
     @property
     def staging_uri(self) -> str:
         """Where executors put what is not for the table: they need not reach the checkpoint."""
-        return f"{self.warehouse_uri}/_staging/{self.table}/{self.topic}"
+        return f"{self.staging_root_uri}/{self.topic}"
+
+    @property
+    def staging_root_uri(self) -> str:
+        """Of all pipelines into this table."""
+        return f"{self.warehouse_uri}/_staging/{self.table}"
 
     @property
     def table_name(self) -> str:
@@ -128,7 +163,7 @@ class PipelineSettings:
         return self.table if "." in self.table else f"default.{self.table}"
 
 
-def _partition(text: str) -> PartitionField:
+def partition_field(text: str) -> PartitionField:
     found = _PARTITION.match(text.strip())
     if found is None or (found["unit"] and found["unit"] not in UNITS):
         raise OptionError(

@@ -5,8 +5,11 @@
     committed   one commit of the table: files, batch number, offsets
     done        left-over files are gone
 
-A batch whose number the table already knows is skipped. Killed before the commit, a batch leaves files that nothing
-refers to; killed after it, the table is right and Spark repeats the batch, which is then skipped.
+A batch whose number the table already knows is skipped, without reading it. Killed before the commit, a batch leaves
+files that nothing refers to; killed after it, the table is right and Spark repeats the batch, which is then skipped.
+
+Offsets are compared only within one topic. One that was deleted and made again under its name is another: its records
+follow those of the old one, and its offsets take their place in the table's state.
 """
 
 import json
@@ -14,10 +17,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from anabranch.errors import LostRecordsError, TableError, TableMissingError, TableMovedError
+from anabranch.errors import DataLossError, LostRecordsError, TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.batch_files import BatchFiles, remove
-from anabranch.pipeline.lake.change import Change, SourceState
+from anabranch.pipeline.lake.change import BatchEnd, Change, SourceState
 from anabranch.pipeline.lake.settings import PipelineSettings, Step
 
 if TYPE_CHECKING:
@@ -57,15 +61,18 @@ class LakeSink:
         on_step: Step | None = None,
         *,
         ordered: bool = False,
+        topic_id: UUID | None = None,
         before_commit: Callable[[], None] | None = None,
     ) -> None:
-        """`ordered`: batches follow each other in the log, so the offsets in the table must agree with them.
+        """`ordered`: batches follow each other in the log, so the offsets in the table must agree with them; of which
+        topic they are is then in Spark's checkpoint. `topic_id` is the topic as it was when this began.
 
         `before_commit` is called each time that a commit is tried, once the table was read; it may raise.
         """
         self._settings = settings
         self._before_commit = before_commit or (lambda: None)
         self._ordered = ordered
+        self._topic_id = topic_id
         self._on_step = on_step or (lambda step: None)
         self.counts = Counts()
         self._files = BatchFiles(spark, settings, ordered)
@@ -82,27 +89,25 @@ class LakeSink:
             raise TableMissingError(f"The table {self._settings.table} is made when its first records come.")
         return self._files.table
 
-    def starting_offsets(self) -> dict[int, int] | None:
-        """Where a pipeline without a checkpoint goes on, if the table knows."""
-        before = self.identity.predecessor
-        return None if before is None else before.offsets
-
     def write(self, frame: "DataFrame", batch: int) -> Counts:
         """One batch; returns what this batch was."""
         if self._files.table is not None:
             self._files.table.refresh()
+        planned = self._planned(batch)
         if self._has(batch):
-            self._check_within(_ends(frame) if self._ordered else {}, batch)
+            self._check_within(planned or self._read_end(frame), batch)
             return self._skipped(batch)
         self._check_follows(batch)
+        self._check_start(planned, batch)
         self._on_step("writing")
         report = self._files.write(frame, batch)
-        self._check_beyond(report.starts, batch)
+        end = planned or BatchEnd(report.offsets, self._topic_id)
+        self._check_beyond(report.starts, end.topic_id, batch)
         self._files.rewrite_touched(report, batch)
         counts = self._checked(report, self._files.send_rejected(report), batch)
         self._on_step("written")
-        if not self._commit(report, counts, batch):
-            self._check_within(report.offsets, batch)
+        if not self._commit(report, counts, end, batch):
+            self._check_within(end, batch)
             remove([*report.leftovers(), *self._unused(report)])
             return self._skipped(batch)
         self._on_step("committed")
@@ -112,6 +117,17 @@ class LakeSink:
         self._add(counts)
         self._on_step("done")
         return counts
+
+    def _planned(self, batch: int) -> BatchEnd | None:
+        """By Spark's checkpoint, if it says: nothing has to be read for it, and the records may be gone by now."""
+        from anabranch.pipeline.lake.offset_log import batch_end
+
+        if not self._ordered:
+            return None
+        return batch_end(self._settings.checkpoint_uri, self._settings.topic, batch)
+
+    def _read_end(self, frame: "DataFrame") -> BatchEnd:
+        return BatchEnd(_ends(frame) if self._ordered else {}, self._topic_id)
 
     def _unused(self, report: "Report") -> list[str]:
         """Files of a batch that is in the table already. It may have been our own commit, whose answer was lost: what
@@ -139,27 +155,49 @@ class LakeSink:
                 f"restored? Remove the checkpoint {self._settings.checkpoint_uri}: the table says where to go on."
             )
 
-    def _check_within(self, ends: dict[int, int], batch: int) -> None:
+    def _check_start(self, planned: BatchEnd | None, batch: int) -> None:
+        """The offsets of the table, where a pipeline without a checkpoint begins, were compared with the topic of that
+        moment. Spark asks for the first batch a little later."""
+        before = self.identity.predecessor
+        if planned is None or batch > 0 or before is None or before.is_of_another(self._topic_id):
+            return
+        if before.is_of_another(planned.topic_id):
+            raise DataLossError(
+                f"The topic {self._settings.topic} was deleted and made again while the pipeline was started. Remove "
+                f"the checkpoint {self._settings.checkpoint_uri} to read the new one from its beginning."
+            )
+
+    def has_all_of(self, batch: int) -> bool:
+        """Does the table have this batch, and by Spark's checkpoint all of its records?"""
+        planned = self._planned(batch)
+        return planned is not None and self._has(batch) and self._is_within(planned)
+
+    def _is_within(self, end: BatchEnd) -> bool:
+        reached = self._reached(end.topic_id)
+        return all(at <= reached.get(partition, 0) for partition, at in end.offsets.items())
+
+    def _check_within(self, end: BatchEnd, batch: int) -> None:
         """A batch may be skipped only if all its records are in the table: an old copy of a checkpoint counts the same
         batches again, with other records in them."""
-        reached = self._reached()
-        if self._ordered and any(end > reached.get(partition, 0) for partition, end in ends.items()):
+        if self._ordered and not self._is_within(end):
+            reached = self._reached(end.topic_id)
             raise TableError(
-                f"Batch {batch} is in the table, but up to {reached} and not {ends}: the checkpoint "
+                f"Batch {batch} is in the table, but up to {reached} and not {end.offsets}: the checkpoint "
                 f"{self._settings.checkpoint_uri} is older than the table. Remove it: the table says where to go on."
             )
 
-    def _check_beyond(self, starts: dict[int, int], batch: int) -> None:
-        reached = self._reached()
+    def _check_beyond(self, starts: dict[int, int], topic_id: UUID | None, batch: int) -> None:
+        reached = self._reached(topic_id)
         if self._ordered and any(start < reached.get(partition, 0) for partition, start in starts.items()):
             raise TableError(
                 f"Batch {batch} begins at {starts}, but the table has records up to {reached}: they would be in it "
                 f"twice. Remove the checkpoint {self._settings.checkpoint_uri}: the table says where to go on."
             )
 
-    def _reached(self) -> dict[int, int]:
+    def _reached(self, topic_id: UUID | None) -> dict[int, int]:
+        """How far the table has come in this topic, and not in an older one of its name."""
         state = self._state()
-        return {} if state is None else state.offsets
+        return {} if state is None or state.is_of_another(topic_id) else state.offsets
 
     def _skipped(self, batch: int) -> Counts:
         logger.info("batch %d is in the table already: skipped", batch)
@@ -182,7 +220,7 @@ class LakeSink:
             )
         return counts
 
-    def _commit(self, report: "Report", counts: Counts, batch: int) -> bool:
+    def _commit(self, report: "Report", counts: Counts, end: BatchEnd, batch: int) -> bool:
         """Again if somebody else was quicker; False if that was this very batch, written by another process."""
         if self._files.table is None:
             return True  # No record has made a row yet, so there is nothing to commit to.
@@ -192,7 +230,7 @@ class LakeSink:
             if attempt:
                 self._files.rewrite_touched(report, batch)
             self._before_commit()
-            state = self._next_state(self.table.state(), report, counts, batch)
+            state = self._next_state(self.table.state(), counts, end, batch)
             try:
                 self.table.commit(Change(report.to_add(), tuple(report.removed), state))
                 return True
@@ -204,16 +242,24 @@ class LakeSink:
         )
 
     def _next_state(
-        self, before: "SourceState | None", report: "Report", counts: Counts, batch: int
+        self, before: "SourceState | None", counts: Counts, end: BatchEnd, batch: int
     ) -> "SourceState":
         base = before or SourceState(self.identity.owner, -1)
+        if base.is_of_another(end.topic_id):
+            logger.warning(
+                "%s has rows of an older topic %s: those of the one that has its name now are added to them.",
+                self._settings.table,
+                self._settings.topic,
+            )
         return replace(
             base,
             owner=self.identity.owner,
             batch=batch,
-            offsets={**base.offsets, **report.offsets},
+            offsets={**self._reached(end.topic_id), **end.offsets},
             rows=base.rows + counts.written,
             dlq=base.dlq + counts.dlq,
+            read=base.records_read + counts.read,
+            topic_id=end.topic_id or base.topic_id,
         )
 
     def _note_commit(self) -> None:

@@ -8,7 +8,7 @@ refresh whether the change still makes sense.
 from typing import TYPE_CHECKING, Protocol
 
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
-from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +21,8 @@ class Table(Protocol):
     """Address of the folder that data files go to."""
     folders: tuple[str, ...]
     """Where files of the table can be, its orphans among them."""
+    parts: tuple[PartitionField, ...]
+    """What it is partitioned by: known to the table, whether or not the settings say it."""
     reserved: frozenset[str]
     """Names that no new column can have, in small letters."""
     widens: bool
