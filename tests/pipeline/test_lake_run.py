@@ -129,6 +129,17 @@ def test_a_topic_made_again_is_gone_on_with_by_whoever_does_not_mind_loss(
     assert (status.is_same_topic, status.read, status.written) == (True, 40, 40)
 
 
+def test_a_topic_made_again_replaces_rows_of_the_old_one_though_its_offsets_are_lower(
+    spark: "SparkSession", given: PipelineSettings
+) -> None:
+    kept = replace(given, mode="upsert", options={"failOnDataLoss": "false"})
+    send(kept.bootstrap, kept.topic, [(b"a", b'{"n": %d}' % number) for number in range(5)])
+    run_pipeline(spark, kept)
+    _made_again(kept, [(b"a", b'{"n": 100}')])
+    assert run_pipeline(spark, kept).outdated == 0
+    assert _numbers(kept) == [100]
+
+
 def test_a_topic_made_again_under_a_running_pipeline_is_said_with_what_to_do(
     spark: "SparkSession", given: PipelineSettings
 ) -> None:
