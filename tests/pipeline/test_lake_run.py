@@ -52,7 +52,7 @@ def test_an_empty_topic_makes_an_empty_table(spark: "SparkSession", given: Pipel
     assert (counts.read, counts.written, counts.dlq) == (0, 0, 0)
     rows = read_rows(given)
     assert rows.num_rows == 0
-    assert rows.column_names == ["_key", "_partition", "_offset", "_timestamp"]
+    assert rows.column_names == ["_key", "_topic", "_partition", "_offset", "_timestamp"]
 
 
 def test_an_empty_topic_waits_for_the_columns_it_is_partitioned_by(
@@ -127,6 +127,17 @@ def test_a_topic_made_again_is_gone_on_with_by_whoever_does_not_mind_loss(
     assert _numbers(given) == [*range(10), *range(100, 130)]
     status = pipeline_status(given)
     assert (status.is_same_topic, status.read, status.written) == (True, 40, 40)
+
+
+def test_a_topic_made_again_replaces_rows_of_the_old_one_though_its_offsets_are_lower(
+    spark: "SparkSession", given: PipelineSettings
+) -> None:
+    kept = replace(given, mode="upsert", options={"failOnDataLoss": "false"})
+    send(kept.bootstrap, kept.topic, [(b"a", b'{"n": %d}' % number) for number in range(5)])
+    run_pipeline(spark, kept)
+    _made_again(kept, [(b"a", b'{"n": 100}')])
+    assert run_pipeline(spark, kept).outdated == 0
+    assert _numbers(kept) == [100]
 
 
 def test_a_topic_made_again_under_a_running_pipeline_is_said_with_what_to_do(

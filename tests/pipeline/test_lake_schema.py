@@ -2,13 +2,16 @@
 dead letters, and the counts add up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
+import pyarrow as pa
 import pytest
 
 from anabranch.errors import OptionError, TableError
+from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.sink import LakeSink
 from anabranch.pipeline.lake.table import open_table
 from support.lake_tables import frame, json_records, read_rows, settings
@@ -131,10 +134,72 @@ def test_rows_are_partitioned_by_column_and_by_day(spark: "SparkSession", tmp_pa
     assert len({path.parent for path in tmp_path.rglob("*.parquet")}) == 4
 
 
+@pytest.mark.parametrize("schema", ["records", "file"])
+def test_a_number_too_large_for_an_int_column_of_a_delta_table_is_a_dead_letter(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str, schema: str
+) -> None:
+    """The table is another engine's: ours have long columns."""
+    path = tmp_path / "schema.json"
+    path.write_text('{"type": "object", "properties": {"n": {"type": "integer"}}}')
+    told = "records" if schema == "records" else str(path)
+    given = settings(tmp_path, to="delta", bootstrap=node.bootstrap, topic=unique, schema=told)
+    open_table(given, pa.schema([*TRACE, ("n", pa.int32())]))
+    counts = LakeSink(spark, given).write(frame(spark, json_records([{"n": 1}, {"n": 2**31}])), 0)
+    assert (counts.written, counts.dlq) == (1, 1)
+    (letter,) = _dead_letters(node.bootstrap, given.dlq_topic, 1)
+    assert b"columns of this table cannot be widened" in dict(letter.headers())["anabranch.dlq.reason"]
+    assert read_rows(given)["n"].to_pylist() == [1]
+
+
+def _dated(folder: Path, *more: str) -> str:
+    kinds = {"at": {"type": "string", "format": "date-time"}, **{name: {"type": "integer"} for name in more}}
+    path = folder / f"dated{len(more)}.json"
+    path.write_text(json.dumps({"type": "object", "properties": kinds}))
+    return str(path)
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_column_may_have_the_name_that_its_table_would_give_to_a_partition_field(
+    spark: "SparkSession", tmp_path: Path, to: str
+) -> None:
+    given = settings(tmp_path, to=to, schema=_dated(tmp_path, "at_day"), partition_by=("day(at)",))
+    values = [{"at": f"2026-03-0{day}T12:00:00Z", "at_day": day} for day in (1, 2)]
+    LakeSink(spark, given).write(frame(spark, json_records(values), slices=1), 0)
+    LakeSink(spark, given).write(frame(spark, json_records(values), start=2, slices=1), 1)
+    assert read_rows(given)["at_day"].to_pylist() == [1, 2, 1, 2]
+    assert len({file.partition for file in open_table(given).files()}) == 2
+
+
+@pytest.mark.parametrize("to", ["iceberg", "delta"])
+def test_a_column_that_comes_later_cannot_have_the_name_of_a_partition_field(
+    spark: "SparkSession", tmp_path: Path, to: str
+) -> None:
+    given = settings(tmp_path, to=to, schema=_dated(tmp_path), partition_by=("day(at)",))
+    LakeSink(spark, given)
+    with pytest.raises(
+        TableError, match="at_day cannot be added: the table is partitioned by a field of that"
+    ):
+        LakeSink(spark, replace(given, schema=_dated(tmp_path, "at_day")))
+
+
+@pytest.mark.parametrize("to", ["iceberg", "delta"])
+def test_a_record_with_a_field_named_like_a_partition_field_is_a_dead_letter(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str, to: str
+) -> None:
+    given = settings(
+        tmp_path, to=to, bootstrap=node.bootstrap, topic=unique, partition_by=("day(_timestamp)",)
+    )
+    records = json_records([{"n": 1}, {"_Timestamp_Day": 2}])
+    counts = LakeSink(spark, given).write(frame(spark, records), 0)
+    assert (counts.written, counts.dlq) == (1, 1)
+    (letter,) = _dead_letters(node.bootstrap, given.dlq_topic, 1)
+    assert b"is partitioned by a field of that name" in dict(letter.headers())["anabranch.dlq.reason"]
+
+
 def test_a_table_cannot_be_partitioned_by_a_column_it_lacks(spark: "SparkSession", tmp_path: Path) -> None:
     sink = LakeSink(spark, settings(tmp_path, partition_by=("carier",)))
     with pytest.raises(
-        TableError, match="no such column among _key, _partition, _offset, _timestamp, carrier"
+        TableError, match="no such column among _key, _topic, _partition, _offset, _timestamp, carrier"
     ):
         sink.write(frame(spark, json_records([{"carrier": "UA"}])), 0)
 

@@ -1,13 +1,20 @@
 """Upserts: the last record of a key is the row, a tombstone takes it away; the same in each format."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
+from anabranch.pipeline.lake.change import Change
+from anabranch.pipeline.lake.files import FilePlan, write_rows
+from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.sink import LakeSink
-from support.lake_tables import Record, frame, read_rows, settings
+from anabranch.pipeline.lake.table import open_table
+from support.lake_tables import NOON, Record, frame, read_rows, settings
 from support.node_process import NodeProcess
 
 if TYPE_CHECKING:
@@ -87,3 +94,63 @@ def test_raw_records_are_kept_by_key_too(spark: "SparkSession", tmp_path: Path) 
     sink.write(frame(spark, [(b"\xff", b"1"), (b"\xfe", b"2"), (b"\xff", b"3")]), 0)
     sink.write(frame(spark, [(b"\xfe", None)], start=3), 1)
     assert read_rows(given)["value"].to_pylist() == [b"3"]
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_key_in_two_partitions_goes_by_the_time_of_its_records(
+    spark: "SparkSession", tmp_path: Path, to: str
+) -> None:
+    """Offsets of different partitions say nothing about each other, in a batch as between batches."""
+    given = settings(tmp_path, to=to, mode="upsert")
+    sink = LakeSink(spark, given)
+    early, late = NOON - timedelta(seconds=1), NOON + timedelta(seconds=1)
+    far = frame(spark, _records(("a", {"n": 1}), ("b", {"n": 1}), ("c", {"n": 1})), start=100)
+    near = frame(spark, _records(("a", {"n": 2})), partition=1, time=late)
+    sink.write(far.union(near), 0)
+    assert _numbers(given) == {"a": 2, "b": 1, "c": 1}
+    old = frame(spark, _records(("a", {"n": 3}), ("b", None)), start=200, partition=2, time=early)
+    new = frame(spark, _records(("c", {"n": 3}), ("d", {"n": 3})), start=2, partition=3, time=late)
+    counts = sink.write(old.union(new), 1)
+    assert (counts.read, counts.written, counts.outdated) == (4, 4, 2)
+    assert _numbers(given) == {"a": 2, "b": 1, "c": 3, "d": 3}
+    assert _orphans(tmp_path, sink) == set()
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_two_topics_may_keep_one_table(spark: "SparkSession", tmp_path: Path, to: str) -> None:
+    one = settings(tmp_path, to=to, mode="upsert", topic="one")
+    other = settings(tmp_path, to=to, mode="upsert", topic="other")
+    late = NOON + timedelta(seconds=1)
+    LakeSink(spark, one).write(frame(spark, _records(("a", {"n": 1})), start=9, topic="one"), 0)
+    LakeSink(spark, other).write(frame(spark, _records(("a", {"n": 2})), topic="other", time=late), 0)
+    rows = read_rows(one)
+    assert (rows["n"].to_pylist(), rows["_topic"].to_pylist()) == ([2], ["other"])
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_a_table_made_before_rows_named_their_topic_goes_on(
+    spark: "SparkSession", tmp_path: Path, to: str
+) -> None:
+    given = settings(tmp_path, to=to, mode="upsert")
+    old = pa.schema([field for field in TRACE if field.name != "_topic"] + [("n", pa.int64())])
+    table = open_table(given, old)
+    row = {"_partition": 0, "_offset": 0, "_timestamp": NOON, "n": 1}
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), ())
+    file = write_rows(plan, (), pa.Table.from_pylist([{"_key": "a", **row}, {"_key": "b", **row}], old))
+    table.commit(Change((file,), (), None))
+    early = NOON - timedelta(days=1)
+    LakeSink(spark, given).write(frame(spark, _records(("a", {"n": 2})), start=1, time=early), 0)
+    rows = read_rows(given)
+    found = zip(*(rows[name].to_pylist() for name in ("_key", "_topic", "n")), strict=True)
+    assert sorted(found) == [("a", "t", 2), ("b", None, 1)]
+
+
+def _numbers(given: PipelineSettings) -> dict[str, int]:
+    rows = read_rows(given)
+    return dict(zip(rows["_key"].to_pylist(), rows["n"].to_pylist(), strict=True))
+
+
+def _orphans(folder: Path, sink: LakeSink) -> set[str]:
+    """Files that neither the table nor its older states need."""
+    found = {f"file://{path}" for path in folder.rglob("*.parquet")}
+    return found - sink.table.referenced()

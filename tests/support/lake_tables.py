@@ -25,11 +25,18 @@ Record = tuple[bytes | None, bytes | None]
 
 
 def frame(
-    spark: "SparkSession", records: list[Record], *, start: int = 0, partition: int = 0, slices: int = 2
+    spark: "SparkSession",
+    records: list[Record],
+    *,
+    start: int = 0,
+    partition: int = 0,
+    slices: int = 2,
+    topic: str = "t",
+    time: datetime = NOON,
 ) -> "DataFrame":
-    """These records as a batch of the topic `t`, from this offset on."""
+    """These records as a batch of a topic, from this offset on."""
     rows = [
-        (key, value, [("trace", b"\x01")], "t", partition, start + number, NOON, 0, 0, None)
+        (key, value, [("trace", b"\x01")], topic, partition, start + number, time, 0, 0, None)
         for number, (key, value) in enumerate(records)
     ]
     return spark.createDataFrame(rows, SOURCE_ROWS).repartition(slices)

@@ -25,7 +25,8 @@ def replay_dlq(
     """Try again what did not fit its table.
 
     Takes what lies in TOPIC.dlq, with the options of the pipeline that rejected it. What does not fit this time either
-    goes to the end of TOPIC.dlq; a record that is in the table already is left out.
+    goes to the end of TOPIC.dlq; a record that is in the table already is left out. So is, with --mode upsert, one that
+    a later record of its key has overtaken.
     """
     told = {**place, **shape, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": topic}
     settings = settings_of(**told)
@@ -42,6 +43,13 @@ def _show(counts: RetryCounts, letters: str, format: str) -> None:
         show_json(vars(counts))
         return
     click.echo(f"{counts.read} letters read, {counts.written} written, {counts.repeated} repeated.")
+    if counts.outdated:
+        click.echo(f"{counts.outdated} are outdated: their keys have later records.")
+    if counts.undecided:
+        click.echo(
+            f"{counts.undecided} are left where they are: the topic no longer goes back to them, so what became of "
+            "their keys since cannot be told. Send them to the topic again if they are to count."
+        )
     if counts.dlq:
         click.echo(
             f"{counts.dlq} do not fit yet: they are in {letters} again, each with the reason as a header."

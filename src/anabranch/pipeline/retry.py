@@ -2,27 +2,33 @@
 
 Each record gets back the partition and offset it had, which the headers of `lake.dlq` tell. A rejected batch may have
 been sent twice, and a letter may be older than a retry that worked: so letters are taken once per record, and those
-whose record is a row of the table already are left out (a table kept by upsert takes them again: they change nothing
-that a repeated record would not). What does not fit this time either goes to the end of the dead letter topic.
+whose record is a row of the table already are left out. A table kept by upsert takes only letters that no later record
+of their key has overtaken: see `outdated`. What does not fit this time either goes to the end of the dead letter topic.
+
+    read = written + dlq + repeated + outdated + undecided
 
 Progress is kept in a checkpoint of its own: the next run begins with the letters that came since.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anabranch.errors import TableError
+from anabranch.errors import TableMissingError, TableMovedError
 from anabranch.pipeline.backfill import named
-from anabranch.pipeline.lake.settings import DLQ_SUFFIX, PipelineSettings
+from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.outdated import CURRENT, OUTDATED, UNDECIDED, VERDICT, with_verdicts
 from anabranch.pipeline.table_rows import read_table
-from anabranch.pipeline.topics import FORMAT
+from anabranch.pipeline.topics import FORMAT, TopicAddress, read_range
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from anabranch.pipeline.lake.sink import LakeSink
-
 HEADER = "anabranch.dlq."
+JUDGED_MAX = 5
+"""How often letters are judged anew because the table changed meanwhile."""
+
+logger = logging.getLogger("anabranch.pipeline")
 
 
 @dataclass
@@ -33,14 +39,16 @@ class RetryCounts:
     batches: int = 0
     repeated: int = 0
     """Letters of records that are in the table already, or that there are several of."""
+    outdated: int = 0
+    """Letters whose key has a later record: they would undo it."""
+    undecided: int = 0
+    """Letters of which the log can no longer tell what became of their key since. They stay where they are."""
 
 
 def retry_dead_letters(spark: "SparkSession", settings: PipelineSettings) -> RetryCounts:
     """Tries everything that is there now; `settings` are those of the pipeline that rejected it."""
-    from anabranch.pipeline.lake.sink import LakeSink
-
-    letters = settings.topic + DLQ_SUFFIX
-    retries = Retries(LakeSink(spark, named(settings, letters, letters)), settings)
+    letters = settings.dlq_topic
+    retries = Retries(spark, settings)
     query = (
         spark.readStream.format(FORMAT)
         .options(**settings.options)
@@ -64,41 +72,101 @@ def retry_dead_letters(spark: "SparkSession", settings: PipelineSettings) -> Ret
 class Retries:
     """What Spark calls for each batch of letters."""
 
-    def __init__(self, sink: "LakeSink", settings: PipelineSettings) -> None:
-        self._sink, self._settings = sink, settings
+    def __init__(self, spark: "SparkSession", settings: PipelineSettings) -> None:
+        from anabranch.pipeline.lake.sink import LakeSink
+
+        self._settings = settings
+        self._place = named(settings, settings.dlq_topic, settings.dlq_topic)
+        self._sink = LakeSink(spark, self._place, before_commit=self._check_still)
+        self._judged_at: tuple[object, ...] | None = None
         self.counts = RetryCounts()
 
     def take(self, letters: "DataFrame", batch: int) -> None:
-        records = once_each(restored(letters))
-        if self._settings.mode == "append":
-            records = self._without_rows(records)
-        records = records.persist()
+        """Judged again if the table changes before the letters are in it: what came may be later than they are."""
+        for _ in range(JUDGED_MAX):
+            try:
+                self._take_once(letters, batch)
+                return
+            except TableMovedError as error:
+                logger.info("the letters are judged again: %s", error)
+        raise TableMovedError(
+            f"The table {self._settings.table} changed {JUDGED_MAX} times while letters were tried again: "
+            "stop the pipeline that fills it until this is done."
+        )
+
+    def _take_once(self, letters: "DataFrame", batch: int) -> None:
+        self._judged_at = self._moment()
+        records = restored(letters).persist()
+        judged = self._judged(once_each(records)).persist()
         try:
-            there, wanted = letters.count(), records.count()
-            counts = self._sink.write(records, batch)
+            there = records.count()
+            found = {row[VERDICT]: row["count"] for row in judged.groupBy(VERDICT).count().collect()}
+            counts = self._sink.write(judged.where(f"{VERDICT} = '{CURRENT}'").drop(VERDICT), batch)
         finally:
+            judged.unpersist()
             records.unpersist()
         if not counts.skipped:
-            self._add(there, there - wanted, counts)
+            self._add(there, found, counts)
 
-    def _add(self, there: int, repeated: int, counts: Any) -> None:
+    def _judged(self, records: "DataFrame") -> "DataFrame":
+        """With a verdict for each."""
+        from pyspark.sql import functions
+
+        if self._settings.mode == "append":
+            records = self._without_rows(records)
+        elif not self._settings.key:
+            return with_verdicts(records, restored(self._all_letters(records.sparkSession)), self._settings)
+        return records.withColumn(VERDICT, functions.lit(CURRENT))
+
+    def _all_letters(self, spark: "SparkSession") -> "DataFrame":
+        address = TopicAddress(
+            self._settings.bootstrap, self._settings.dlq_topic, dict(self._settings.options)
+        )
+        return read_range(spark, address, "earliest", "latest")
+
+    def _moment(self) -> tuple[object, ...] | None:
+        """Which rows the table has, and how far its pipeline is; None: it is not there yet."""
+        from anabranch.pipeline.lake.table import open_table
+
+        try:
+            table = open_table(self._settings)
+        except TableMissingError:
+            return None
+        return table.state(), frozenset(file.path for file in table.files())
+
+    def _check_still(self) -> None:
+        """Only what an upsert deletes can go unnoticed: rows that came are compared when files are rewritten."""
+        if self._settings.mode == "append" or self._judged_at is None:
+            return
+        if self._moment() != self._judged_at:
+            raise TableMovedError(
+                f"The table {self._settings.table} has changed since the letters were judged."
+            )
+
+    def _add(self, there: int, found: dict[str, int], counts: Any) -> None:
         self.counts.read += there
-        self.counts.repeated += repeated
-        self.counts.written += counts.written
+        self.counts.repeated += there - sum(found.values())
+        self.counts.outdated += found.get(OUTDATED, 0) + counts.outdated
+        self.counts.undecided += found.get(UNDECIDED, 0)
+        self.counts.written += counts.written - counts.outdated
         self.counts.dlq += counts.dlq
         self.counts.batches += 1
 
     def _without_rows(self, records: "DataFrame") -> "DataFrame":
+        """A row that is older than the column `_topic` is taken for a record's own if it has the same time too."""
         from pyspark.sql import functions
 
+        from anabranch.pipeline.lake import order
+
+        names = order.COLUMNS
         try:
-            rows = read_table(records.sparkSession, self._settings, ("_partition", "_offset"))
-        except TableError:
+            rows = read_table(records.sparkSession, self._settings, names)
+        except TableMissingError:
             return records  # No table yet: nothing of it can be repeated.
-        same = (records["partition"] == functions.col("_partition")) & (
-            records["offset"] == functions.col("_offset")
-        )
-        return records.join(rows, same, "left_anti")
+        row = order.Place(*(functions.col(name) for name in names))
+        same_place = (records["partition"] == row.partition) & (records["offset"] == row.offset)
+        same_time = row.topic.isNull() & (records["timestamp"] == row.timestamp)
+        return records.join(rows, same_place & ((records["topic"] == row.topic) | same_time), "left_anti")
 
 
 def restored(letters: "DataFrame") -> "DataFrame":

@@ -10,9 +10,9 @@ from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform
 from anabranch.pipeline.lake.change import DataFile, SourceState
 from anabranch.pipeline.lake.identity import Identity
 from anabranch.pipeline.lake.maintain import small_groups
-from anabranch.pipeline.lake.partitioning import check_partitions, folder_of, split
+from anabranch.pipeline.lake.partitioning import check_partitions, field_names, folder_of, split
+from anabranch.pipeline.lake.rewrite import without
 from anabranch.pipeline.lake.settings import PartitionField
-from anabranch.pipeline.lake.upsert import without
 
 
 def test_rows_are_split_by_every_combination_of_values() -> None:
@@ -45,6 +45,12 @@ def test_what_cannot_be_partitioned_by_is_refused(part: PartitionField, words: s
     )
     with pytest.raises(TableError, match=words):
         check_partitions(schema, (part,))
+
+
+def test_a_partition_field_gets_a_name_that_no_column_has() -> None:
+    parts = (PartitionField("c"), PartitionField("at", "day"))
+    assert field_names(parts, ["c", "at"]) == ["c", "at_day"]
+    assert field_names(parts, ["c", "at", "AT_DAY", "at_day_"]) == ["c", "at_day__"]
 
 
 def _file(name: str, size: int, *partition: str) -> DataFile:

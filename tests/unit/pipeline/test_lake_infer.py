@@ -49,3 +49,9 @@ def test_columns_are_grown_by_what_is_new_and_wider() -> None:
         [("a", pa.int64()), ("b", pa.int64()), ("c", pa.string())]
     )
     assert grown_columns(known, known) is None
+
+
+def test_columns_that_cannot_widen_stay_as_they_are() -> None:
+    known = pa.schema([("a", pa.int32()), ("o", pa.struct([("f", pa.float32())]))])
+    wanted = pa.schema([("a", pa.int64()), ("o", pa.struct([("f", pa.float64())])), ("c", pa.string())])
+    assert grown_columns(known, wanted, widens=False) == pa.schema([*known, ("c", pa.string())])

@@ -22,6 +22,7 @@ def records(values: list[bytes | None], keys: list[bytes | None] | None = None) 
         {
             "key": pa.array(keys or [b"k"] * count, pa.binary()),
             "value": pa.array(values, pa.binary()),
+            "topic": pa.array(["t"] * count, pa.string()),
             "partition": pa.array([0] * count, pa.int32()),
             "offset": pa.array(range(count), pa.int64()),
             "timestamp": pa.array([NOON] * count, TIMESTAMP),
@@ -90,7 +91,32 @@ def test_an_object_of_the_table_grows_inside() -> None:
 
 def test_an_int_column_widens_when_it_has_to() -> None:
     assert grown({"x": 2**31}, known=columns(x=pa.int32())) == {"x": pa.int64()}
+    assert grown({"x": 3e9}, known=columns(x=pa.int32())) == {"x": pa.int64()}
     assert grown({"x": 2**31 - 1}, known=columns(x=pa.int32())) == {"x": pa.int32()}
+
+
+@pytest.mark.parametrize(
+    ("known", "value", "where"),
+    [
+        (columns(x=pa.int32()), {"x": 2**31}, "x"),
+        (columns(o=pa.struct([("l", pa.list_(pa.int32()))])), {"o": {"l": [1, 2**31]}}, "o.l[]"),
+    ],
+)
+def test_where_columns_cannot_widen_a_value_that_would_need_it_is_refused(
+    known: pa.Schema, value: Any, where: str
+) -> None:
+    words = reason(known, json.dumps(value).encode(), widens=False)
+    assert words.startswith(f"{where} has a number that does not fit its column")
+
+
+def test_where_columns_cannot_widen_new_ones_still_come() -> None:
+    parser = JsonParser(columns(x=pa.int32()), widens=False)
+    parser.parse(records([b'{"x": 1, "y": 2}']))
+    assert parser.schema.field("y").type == pa.int64()
+
+
+def test_a_number_too_large_for_a_short_column_is_refused() -> None:
+    assert "does not fit the column's type, int16" in reason(columns(x=pa.int16()), b'{"x": 40000}')
 
 
 def test_fields_that_are_missing_are_null() -> None:
@@ -101,7 +127,7 @@ def test_fields_that_are_missing_are_null() -> None:
 
 def test_rows_say_where_they_came_from() -> None:
     row = parse(columns(a=pa.int64()), [b'{"a": 1}']).rows.to_pylist()[0]
-    assert row == {"_key": "k", "_partition": 0, "_offset": 0, "_timestamp": NOON, "a": 1}
+    assert row == {"_key": "k", "_topic": "t", "_partition": 0, "_offset": 0, "_timestamp": NOON, "a": 1}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +148,7 @@ def test_rows_say_where_they_came_from() -> None:
         (b'{"s": "\\ud800"}', "surrogate"),
         (b'{"s": 1}', "does not fit the column's type, string"),
         (b'{"_offset": 7}', "_offset is a column of the pipeline"),
+        (b'{"_topic": "x"}', "_topic is a column of the pipeline"),
         (b'{"A": 1}', "only in case"),
         (b'{"new column": 1}', "cannot name a column"),
         (b'{"": 1}', "cannot name a column"),
@@ -164,6 +191,15 @@ def test_a_given_schema_takes_nothing_it_does_not_name() -> None:
     known = columns(a=pa.int64(), o=pa.struct([("n", pa.int64())]))
     assert reason(known, b'{"b": 1}', fixed=True) == "b is not in the JSON Schema"
     assert reason(known, b'{"o": {"m": 1}}', fixed=True) == "o.m is not in the JSON Schema"
+
+
+@pytest.mark.parametrize("name", ["at_day", "AT_DAY"])
+def test_a_field_named_like_what_the_table_is_partitioned_by_is_refused(name: str) -> None:
+    value = json.dumps({name: 1}).encode()
+    assert "is partitioned by" in reason(TRACE, value, reserved=frozenset({"at_day"}))
+    assert (
+        parse(TRACE, [json.dumps({name: None}).encode()], reserved=frozenset({"at_day"})).rows.num_rows == 1
+    )
 
 
 def test_what_is_required_must_be_there() -> None:

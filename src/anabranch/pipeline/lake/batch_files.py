@@ -30,8 +30,10 @@ logger = logging.getLogger("anabranch.pipeline")
 class BatchFiles:
     """Makes files for one table. Lives in the driver; what executors run is handed to them as plain values."""
 
-    def __init__(self, spark: "SparkSession", settings: PipelineSettings) -> None:
+    def __init__(self, spark: "SparkSession", settings: PipelineSettings, ordered: bool = False) -> None:
+        """`ordered`: the records of a batch follow what the table has of their partitions."""
         self._spark = spark
+        self._ordered = ordered
         self._settings = settings
         self._given, self._required = given_columns(settings)
         self.table: Table | None = self._open()
@@ -43,10 +45,11 @@ class BatchFiles:
         wanted = {part.column for part in self._settings.partitions()} | set(self._upsert_key())
         if self._settings.schema == "records" and not wanted <= set(self._given.names):
             try:
-                return open_table(self._settings)
+                table = open_table(self._settings)
             except TableMissingError:
                 return None
-        table = self._made()
+        else:
+            table = self._made()
         _evolve(table, self._given)
         return table
 
@@ -110,6 +113,8 @@ class BatchFiles:
             columns,
             self.table.file_schema(),
             self.table.parts,
+            self.table.reserved,
+            self.table.widens,
         )
 
     def _grow(self, schema: "pa.Schema") -> None:
@@ -122,18 +127,37 @@ class BatchFiles:
             _evolve(self.table, schema)
 
     def rewrite_touched(self, report: "Report", batch: int) -> None:
-        """For an upsert: the table's files without the keys that this batch touches, instead of what the report has."""
+        """For an upsert: the table's files without the rows this batch replaces, instead of what the report has."""
         from anabranch.pipeline.lake.report import collect
-        from anabranch.pipeline.lake.upsert import RewriteTask
+        from anabranch.pipeline.lake.rewrite import RewriteTask
 
-        remove([file.path for file in report.rewritten])
-        report.removed, report.rewritten = [], []
+        remove([file.path for file in (*report.rewritten, *report.outdated)])
+        report.removed, report.rewritten, report.dropped, report.outdated = [], [], [], []
         files = self.table.files() if report.keys and self.table is not None else []
         if files:
             paths = tuple(file.path for file in report.keys)
-            task = RewriteTask(self._plan(batch), self._upsert_key(), paths)
+            task = RewriteTask(self._plan(batch), self._upsert_key(), paths, self._ordered)
             rewritten = collect(self._spread(files), task)
             report.removed, report.rewritten = rewritten.removed, rewritten.added
+            report.outdated = rewritten.outdated
+        if report.outdated and report.added:
+            self._drop_outdated(report, batch)
+
+    def _drop_outdated(self, report: "Report", batch: int) -> None:
+        from anabranch.pipeline.lake.report import collect
+        from anabranch.pipeline.lake.rewrite import DropTask
+
+        paths = tuple(file.path for file in report.outdated)
+        task = DropTask(self._plan(batch), self._upsert_key(), paths)
+        dropped = collect(self._spread(report.added), task)
+        report.dropped = dropped.removed
+        report.rewritten += dropped.added
+
+    def outdated(self, report: "Report") -> int:
+        """How many records of this batch were older than the row of their key."""
+        from anabranch.pipeline.lake.rewrite import distinct_keys
+
+        return distinct_keys(tuple(file.path for file in report.outdated)).num_rows if report.outdated else 0
 
     def _spread(self, files: "list[DataFile]") -> "DataFrame":
         rows = [(file.to_json(),) for file in files]
@@ -177,11 +201,13 @@ def given_columns(settings: PipelineSettings) -> "tuple[pa.Schema, list[tuple[st
 def _evolve(table: "Table", schema: "pa.Schema") -> None:
     """Somebody else may evolve it at the same time: then look again, perhaps nothing is left to do."""
     from anabranch.pipeline.lake.evolution import grown_columns
+    from anabranch.pipeline.lake.partitioning import check_new_columns
 
     for attempt in range(EVOLVE_MAX):
-        wanted = grown_columns(table.schema(), schema)
+        wanted = grown_columns(table.schema(), schema, table.widens)
         if wanted is None:
             return
+        check_new_columns(sorted(set(wanted.names) - set(table.schema().names)), table.reserved)
         try:
             table.evolve(wanted)
             return

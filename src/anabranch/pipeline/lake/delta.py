@@ -24,7 +24,7 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import NO_TOPIC_ID, Change, DataFile, SourceState, known_id
-from anabranch.pipeline.lake.partitioning import agreed
+from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
 from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
 from anabranch.pipeline.lake.storage import is_file, listed, read_text
 
@@ -44,10 +44,12 @@ def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTa
         if schema is None:
             raise TableMissingError(f"There is no table {settings.table} in {settings.warehouse}.") from error
     parts = settings.partitions()
-    fields = [*plain_schema(schema), *(pa.field(part.name, pa.string()) for part in parts if part.unit)]
+    names = field_names(parts, schema.names)
+    made = [name for part, name in zip(parts, names, strict=True) if part.unit]
+    fields = [*plain_schema(schema), *(pa.field(name, pa.string()) for name in made)]
     if urlsplit(address).scheme == "file":
         Path(urlsplit(address).path).mkdir(parents=True, exist_ok=True)
-    Lake.create(address, pa.schema(fields), mode="ignore", partition_by=[part.name for part in parts])
+    Lake.create(address, pa.schema(fields), mode="ignore", partition_by=names)
     return DeltaTable(Lake(address), settings)
 
 
@@ -57,7 +59,7 @@ def table_address(settings: PipelineSettings) -> str:
 
 def _part(name: str, schema: pa.Schema) -> PartitionField:
     """Delta keeps the name alone: `at_day` is a day of `at` if that is a column of times."""
-    column, _, unit = name.rpartition("_")
+    column, _, unit = name.rstrip("_").rpartition("_")
     position = schema.get_field_index(column)
     is_made = unit in UNITS and position >= 0 and pa.types.is_timestamp(schema.field(position).type)
     return PartitionField(column, unit) if is_made else PartitionField(name)
@@ -66,25 +68,28 @@ def _part(name: str, schema: pa.Schema) -> PartitionField:
 class DeltaTable:
     """See `table.Table`."""
 
+    widens = False  # Delta could, but deltalake knows nothing of its feature typeWidening.
+
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
         self._identifier = f"anabranch/{settings.topic}/"
         self.data_folder = table_address(settings)
         self.folders: tuple[str, ...] = (self.data_folder,)
-        have = [_part(name, self._whole_schema()) for name in table.metadata().partition_columns]
+        self._names: list[str] = table.metadata().partition_columns
+        have = [_part(name, self._whole_schema()) for name in self._names]
         self.parts = agreed(settings.table, have, settings.partitions())
+        self.reserved = reserved_names(self.parts, self._names)
 
     def refresh(self) -> None:
         self._table.update_incremental()
 
     def schema(self) -> pa.Schema:
         """Without the columns that are made from others for the partitions."""
-        made = {part.name for part in self.parts if part.unit}
+        made = {name for part, name in zip(self.parts, self._names, strict=True) if part.unit}
         return pa.schema([field for field in self._whole_schema() if field.name not in made])
 
     def file_schema(self) -> pa.Schema:
-        names = {part.name for part in self.parts}
-        return pa.schema([field for field in self._whole_schema() if field.name not in names])
+        return pa.schema([field for field in self._whole_schema() if field.name not in self._names])
 
     def _whole_schema(self) -> pa.Schema:
         return small_schema(pa.schema(self._table.schema().to_arrow()))
@@ -141,7 +146,7 @@ class DeltaTable:
         return [self._described(action) for action in actions]
 
     def _described(self, action: dict[str, Any]) -> DataFile:
-        values = tuple(_text(action[f"partition.{part.name}"]) for part in self.parts)
+        values = tuple(_text(action[f"partition.{name}"]) for name in self._names)
         path = f"{self.data_folder}/{unquote(action['path'])}"
         return DataFile(path, action["num_records"], action["size_bytes"], values)
 
@@ -166,7 +171,7 @@ class DeltaTable:
                 actions,
                 "append",
                 self._table.schema(),
-                partition_by=[part.name for part in self.parts],
+                partition_by=self._names,
                 commit_properties=properties,
             )
         self.refresh()  # Unlike its other operations, this one leaves the handle where it was.
@@ -185,7 +190,7 @@ class DeltaTable:
         return file.path.removeprefix(self.data_folder + "/")
 
     def _values(self, file: DataFile) -> dict[str, str | None]:
-        return {part.name: value for part, value in zip(self.parts, file.partition, strict=True)}
+        return dict(zip(self._names, file.partition, strict=True))
 
     def _transactions(self, state: SourceState | None) -> list[Any]:
         from deltalake import Transaction

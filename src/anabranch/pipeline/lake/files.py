@@ -41,6 +41,10 @@ class FilePlan:
     schema: pa.Schema
     """Of the files, which may leave columns to their folder's name."""
     parts: tuple[PartitionField, ...]
+    reserved: frozenset[str] = frozenset()
+    """Names that no new column can have, in small letters."""
+    widens: bool = True
+    """Can an int column become a long one?"""
 
     def new_path(self, values: Values) -> str:
         return f"{self.folder}/{folder_of(self.parts, values)}{self._new_name()}"
@@ -71,7 +75,9 @@ class WriteTask:
     def parser(self) -> JsonParser | RawParser:
         if self.schema_kind == "raw":
             return RawParser()
-        return JsonParser(self.plan.columns, self.schema_kind != "records", self.required)
+        plan = self.plan
+        fixed = self.schema_kind != "records"
+        return JsonParser(plan.columns, fixed, self.required, plan.reserved, plan.widens)
 
 
 class _Share:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import small_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
-from anabranch.pipeline.lake.partitioning import agreed
+from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
 from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
 
 STATE_PROPERTY = "anabranch."
@@ -76,6 +76,7 @@ def _create(catalog: Any, settings: PipelineSettings, schema: pa.Schema) -> Any:
     """Made and partitioned in one transaction: the specification needs the numbers the columns get."""
     from pyiceberg.exceptions import TableAlreadyExistsError
 
+    parts = settings.partitions()
     try:
         with (
             catalog.create_table_transaction(
@@ -83,8 +84,8 @@ def _create(catalog: Any, settings: PipelineSettings, schema: pa.Schema) -> Any:
             ) as transaction,
             transaction.update_spec() as spec,
         ):
-            for part in settings.partitions():
-                spec.add_field(part.column, _transform(part), part.name if part.unit else None)
+            for part, name in zip(parts, field_names(parts, schema.names), strict=True):
+                spec.add_field(part.column, _transform(part), name if part.unit else None)
     except TableAlreadyExistsError:
         pass  # Somebody was quicker: theirs is as good.
     return catalog.load_table(settings.table_name)
@@ -119,12 +120,15 @@ def _unit(transform: Any) -> str | None:
 class IcebergTable:
     """See `table.Table`."""
 
+    widens = True
+
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
         self._property = STATE_PROPERTY + settings.topic
         self.data_folder = f"{table.location()}/data"
         self.folders: tuple[str, ...] = (self.data_folder, f"{table.location()}/metadata")
         self.parts = agreed(settings.table, _parts(table), settings.partitions())
+        self.reserved = reserved_names(self.parts, [part.name for part in table.spec().fields])
 
     def refresh(self) -> None:
         self._table.refresh()

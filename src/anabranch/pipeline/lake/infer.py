@@ -15,7 +15,6 @@ import pyarrow as pa
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, type_name
 
 INT64 = range(-(2**63), 2**63)
-INT32 = range(-(2**31), 2**31)
 EXACT_FLOAT_MAX = 2.0**53
 NAME_BYTES_MAX = 255
 _UNFIT_NAME = re.compile(r"[\x00-\x1f.,;{}()=\s]")
@@ -117,14 +116,36 @@ def widened(
 
 def _widened_scalar(kind: pa.DataType, value: Any, path: str, base: pa.DataType | None) -> pa.DataType:
     if pa.types.is_integer(kind) and isinstance(value, int) and not isinstance(value, bool):
-        if value not in INT64:
-            raise MisfitError(f"{path}: {_short(value)} does not fit a long")
-        return pa.int64() if kind.bit_width < 64 and value not in INT32 else kind
+        return _widened_integer(kind, value, path)
     if pa.types.is_int64(kind) and base is None and isinstance(value, float):
         return pa.float64()
     if _fits(kind, value):
-        return kind
+        return _widened_integer(kind, int(value), path) if pa.types.is_integer(kind) else kind
     raise MisfitError(f"{path}: {_short(value)} does not fit the column's type, {type_name(kind)}")
+
+
+def _widened_integer(kind: pa.DataType, value: int, path: str) -> pa.DataType:
+    if value not in INT64:
+        raise MisfitError(f"{path}: {_short(value)} does not fit a long")
+    if value in range(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1)):
+        return kind
+    if not pa.types.is_int32(kind):  # No format widens a byte or a short, which only another engine makes.
+        raise MisfitError(f"{path}: {_short(value)} does not fit the column's type, {type_name(kind)}")
+    return pa.int64()
+
+
+def first_widened(before: pa.DataType, after: pa.DataType, path: str = "") -> str | None:
+    """Where a type has become another, as `a.b[]`; None if there are at most new fields."""
+    if pa.types.is_struct(before) and pa.types.is_struct(after):
+        for field in before.fields:
+            where = f"{path}.{field.name}" if path else field.name
+            found = first_widened(field.type, after.field(field.name).type, where)
+            if found is not None:
+                return found
+        return None
+    if pa.types.is_list(before) and pa.types.is_list(after):
+        return first_widened(before.value_type, after.value_type, f"{path}[]")
+    return None if before.equals(after) else path
 
 
 def merged(first: pa.DataType, second: pa.DataType, base: pa.DataType | None) -> pa.DataType:

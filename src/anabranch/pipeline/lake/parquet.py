@@ -80,12 +80,15 @@ def open_parquet(settings: PipelineSettings, schema: pa.Schema | None) -> "Parqu
 class ParquetTable:
     """See `table.Table`."""
 
+    widens = True
+
     def __init__(self, folder: Path, settings: PipelineSettings) -> None:
         self._log = folder / LOG_FOLDER
         self._topic, self._partition_by = settings.topic, settings.partition_by
         self._wanted = self.parts = settings.partitions()
         self.data_folder = f"file://{folder}/data"
         self.folders: tuple[str, ...] = (self.data_folder,)
+        self.reserved: frozenset[str] = frozenset()
         self._state = TableState(-1, pa.schema([]), ())
 
     def is_missing(self) -> bool:

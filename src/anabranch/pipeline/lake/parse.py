@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform, plain_schema
-from anabranch.pipeline.lake.infer import MisfitError, merge_fields, parse_time
+from anabranch.pipeline.lake.infer import MisfitError, first_widened, merge_fields, parse_time
 from anabranch.pipeline.lake.quick_json import parse_quickly
 
 TRACE = pa.schema(
     [
         ("_key", pa.string()),
+        ("_topic", pa.string()),
         ("_partition", pa.int32()),
         ("_offset", pa.int64()),
         ("_timestamp", TIMESTAMP),
@@ -32,6 +33,7 @@ RAW = pa.schema(
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("headers", pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))),
+        ("_topic", pa.string()),
         ("_partition", pa.int32()),
         ("_offset", pa.int64()),
         ("_timestamp", TIMESTAMP),
@@ -66,9 +68,16 @@ class JsonParser:
     """
 
     def __init__(
-        self, schema: pa.Schema, fixed: bool = False, required: Sequence[Sequence[str]] = ()
+        self,
+        schema: pa.Schema,
+        fixed: bool = False,
+        required: Sequence[Sequence[str]] = (),
+        reserved: frozenset[str] = frozenset(),
+        widens: bool = True,
     ) -> None:
-        """`required`: paths of columns that must be there."""
+        """`required`: paths of columns that must be there. `reserved`: names that no column can have. `widens`: can an
+        int column become a long one?"""
+        self._reserved, self._widens = reserved, widens
         self._fields = list(plain_schema(schema))
         self._base = pa.struct(self._fields)
         self._fixed, self._required = fixed, [tuple(path) for path in required]
@@ -144,12 +153,19 @@ class JsonParser:
                 raise MisfitError(
                     f"{name} is a column of the pipeline: a record cannot have a field of that name"
                 )
+        for name in values if self._reserved else ():
+            if name.casefold() in self._reserved and values[name] is not None:
+                raise MisfitError(
+                    f"{name} cannot become a column: the table is partitioned by a field of that name"
+                )
         for path in self._required:
             _check_required(values, path)
         if self._fixed:
             _check_known(self._fields, values, "")
         grown = merge_fields(self._fields, values, base=self._base)
         if grown is not self._fields:
+            if not self._widens:
+                _check_not_widened(self._base, pa.struct(grown))
             self._fields, self.has_grown = grown, True
         return {} if self.has_grown else _fitted_fields(self._fields, values)
 
@@ -197,6 +213,14 @@ def _check_required(fields: dict[str, Any], path: tuple[str, ...]) -> None:
             raise MisfitError(f"{'.'.join(path)} is required, and missing or null")
         if depth < len(path) - 1 and not isinstance(value, dict):
             return  # That it does not fit is said elsewhere.
+
+
+def _check_not_widened(before: pa.StructType, after: pa.StructType) -> None:
+    where = first_widened(before, after)
+    if where is not None:
+        raise MisfitError(
+            f"{where} has a number that does not fit its column, and the columns of this table cannot be widened"
+        )
 
 
 def _check_known(known: list[pa.Field], fields: dict[str, Any], path: str) -> None:
@@ -250,8 +274,8 @@ def _trace(records: pa.Table) -> tuple[pa.Table, pa.Array | None]:
         decoded = [_text_or_none(key) for key in keys.to_pylist()]
         texts = pa.array(decoded, pa.string())
         unfit = pc.and_(pc.is_valid(keys), pc.is_null(texts))
-    columns = [texts, records.column("partition"), records.column("offset"), records.column("timestamp")]
-    return conform(pa.Table.from_arrays(columns, names=TRACE.names), TRACE), unfit
+    place = [records.column(name) for name in ("topic", "partition", "offset", "timestamp")]
+    return conform(pa.Table.from_arrays([texts, *place], names=TRACE.names), TRACE), unfit
 
 
 def _text_or_none(key: bytes | None) -> str | None:
@@ -270,5 +294,5 @@ def _beside(trace: pa.Table, body: pa.Table | None) -> pa.Table:
 
 
 def _renamed(records: pa.Table) -> pa.Table:
-    names = {"partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"}
+    names = {name: f"_{name}" for name in ("topic", "partition", "offset", "timestamp")}
     return records.rename_columns([names.get(name, name) for name in records.column_names])

@@ -42,6 +42,32 @@ def check_partitions(schema: pa.Schema, parts: Sequence[PartitionField]) -> None
             )
 
 
+def field_names(parts: Sequence[PartitionField], columns: Sequence[str]) -> list[str]:
+    """What a new table calls them: `time_day`, and with an underscore after it if a column has that name already."""
+    taken = {name.casefold() for name in columns}
+    names = []
+    for part in parts:
+        name = part.name
+        while part.unit and name.casefold() in taken:
+            name += "_"
+        names.append(name)
+    return names
+
+
+def reserved_names(parts: Sequence[PartitionField], names: Sequence[str]) -> frozenset[str]:
+    """Those that no column can have any more, without regard to case."""
+    return frozenset(name.casefold() for part, name in zip(parts, names, strict=True) if part.unit)
+
+
+def check_new_columns(names: Sequence[str], reserved: frozenset[str]) -> None:
+    for name in names:
+        if name.casefold() in reserved:
+            raise TableError(
+                f"The column {name} cannot be added: the table is partitioned by a field of that name. Leave it out of "
+                "the schema, or write into a new table, which gives its field another name."
+            )
+
+
 def _has_no_text(kind: pa.DataType) -> bool:
     """Bytes need not be text, and a float's text depends on who writes it."""
     return bool(pa.types.is_floating(kind) or pa.types.is_binary(kind))

@@ -71,13 +71,23 @@ class Report:
     added: list[DataFile] = field(default_factory=list)
     removed: list[DataFile] = field(default_factory=list)
     rewritten: list[DataFile] = field(default_factory=list)
-    """Rows the table had before, in new files: they stand for those of `removed`."""
+    """Rows the table had before, in new files: they stand for those of `removed`; and rows of `dropped`."""
+    dropped: list[DataFile] = field(default_factory=list)
+    """Those of `added` that have outdated records in them: the others are in `rewritten`."""
+    outdated: list[DataFile] = field(default_factory=list)
+    """Keys whose row in the table is later than the record that was read."""
     keys: list[DataFile] = field(default_factory=list)
     rejected: list[DataFile] = field(default_factory=list)
     grown: list[pa.Schema] = field(default_factory=list)
 
     def take(self, lines: Iterable[Line]) -> None:
-        files = {"file": self.added, "removed": self.removed, "keys": self.keys, "rejected": self.rejected}
+        files = {
+            "file": self.added,
+            "removed": self.removed,
+            "outdated": self.outdated,
+            "keys": self.keys,
+            "rejected": self.rejected,
+        }
         for kind, path, rows, bytes_, detail in lines:
             if kind in files:
                 assert path is not None
@@ -113,10 +123,14 @@ class Report:
     def rows_rejected(self) -> int:
         return sum(file.rows for file in self.rejected)
 
+    def to_add(self) -> tuple[DataFile, ...]:
+        """What the commit adds to the table."""
+        return (*(file for file in self.added if file not in self.dropped), *self.rewritten)
+
     def new_files(self) -> list[str]:
         """Files for the table; nothing needs them if the batch is not committed."""
-        return [file.path for file in (*self.added, *self.rewritten)]
+        return [file.path for file in self.to_add()]
 
     def leftovers(self) -> list[str]:
         """Files that nothing needs once the batch is committed, or has to begin again."""
-        return [file.path for file in (*self.keys, *self.rejected)]
+        return [file.path for file in (*self.keys, *self.rejected, *self.outdated, *self.dropped)]

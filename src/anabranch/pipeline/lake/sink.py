@@ -14,6 +14,7 @@ follow those of the old one, and its offsets take their place in the table's sta
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -46,6 +47,8 @@ class Counts:
     batches: int = 0
     skipped: int = 0
     """Batches that the table already had."""
+    outdated: int = 0
+    """Of those written by an upsert: records that are older than their key's row, and left it as it was."""
 
 
 class LakeSink:
@@ -59,15 +62,20 @@ class LakeSink:
         *,
         ordered: bool = False,
         topic_id: UUID | None = None,
+        before_commit: Callable[[], None] | None = None,
     ) -> None:
         """`ordered`: batches follow each other in the log, so the offsets in the table must agree with them; of which
-        topic they are is then in Spark's checkpoint. `topic_id` is the topic as it was when this began."""
+        topic they are is then in Spark's checkpoint. `topic_id` is the topic as it was when this began.
+
+        `before_commit` is called each time that a commit is tried, once the table was read; it may raise.
+        """
         self._settings = settings
+        self._before_commit = before_commit or (lambda: None)
         self._ordered = ordered
         self._topic_id = topic_id
         self._on_step = on_step or (lambda step: None)
         self.counts = Counts()
-        self._files = BatchFiles(spark, settings)
+        self._files = BatchFiles(spark, settings, ordered)
         from anabranch.pipeline.lake.identity import identify
 
         self.identity, self.is_new = identify(settings.checkpoint_uri, self._state())
@@ -104,6 +112,7 @@ class LakeSink:
             return self._skipped(batch)
         self._on_step("committed")
         self._note_commit()
+        counts.outdated = self._files.outdated(report)
         remove(report.leftovers())
         self._add(counts)
         self._on_step("done")
@@ -220,9 +229,10 @@ class LakeSink:
                 return False
             if attempt:
                 self._files.rewrite_touched(report, batch)
+            self._before_commit()
             state = self._next_state(self.table.state(), counts, end, batch)
             try:
-                self.table.commit(Change((*report.added, *report.rewritten), tuple(report.removed), state))
+                self.table.commit(Change(report.to_add(), tuple(report.removed), state))
                 return True
             except TableMovedError as error:
                 logger.info("batch %d has to be committed again: %s", batch, error)
@@ -262,6 +272,7 @@ class LakeSink:
         self.counts.read += counts.read
         self.counts.written += counts.written
         self.counts.dlq += counts.dlq
+        self.counts.outdated += counts.outdated
         self.counts.batches += 1
 
 

@@ -25,6 +25,10 @@ class Table(Protocol):
     """Where files of the table can be, its orphans among them."""
     parts: tuple[PartitionField, ...]
     """What it is partitioned by: known to the table, whether or not the settings say it."""
+    reserved: frozenset[str]
+    """Names that no new column can have, in small letters."""
+    widens: bool
+    """Can a column go from int to long, and from float to double?"""
 
     def refresh(self) -> None: ...
 

@@ -1,21 +1,22 @@
 """Upsert: the last record of each key is the row, a tombstone takes the row away.
 
-Within a batch all records of a key are in one task, and the highest offset wins. Then every live file of the table that
-holds one of the batch's keys is written anew without them; the commit swaps the old files for these and the new rows.
-So a table has at most one row per key, readers need to know nothing, and a batch costs as much as the files it touches.
+Within a batch all records of a key are in one task, and `order` says which of them is the last. Then every live file of
+the table that holds one of the batch's keys is written anew without them (`rewrite`); the commit swaps the old files
+for these and the new rows. So a table has at most one row per key, readers need to know nothing, and a batch costs as
+much as the files it touches.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from anabranch.pipeline.lake import report
+from anabranch.pipeline.lake import order
 from anabranch.pipeline.lake.arrow_types import conform
 from anabranch.pipeline.lake.change import DataFile
+from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.storage import place
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _ROW = "__row"
 class Latest(NamedTuple):
     rows: pa.Table
     keys: pa.Table
-    """Every key that was touched, the deleted ones too."""
+    """Every key that was touched, the deleted ones too, and where its last record stood."""
     applied: int
     """Records that became no row: deletes and what was replaced within the batch."""
 
@@ -65,9 +66,10 @@ class Upserts:
         rejects.take(tombstones.filter(pc.invert(usable)), "a tombstone needs a key that a row can have")
         kept = tombstones.filter(usable)
         key = kept.column("key") if self._raw else kept.column("key").cast(pa.string())
-        self._deleted.append(
-            pa.Table.from_arrays([key, kept.column("offset").cast(pa.int64())], names=[*self._key, "_offset"])
-        )
+        where = [kept.column(name.removeprefix("_")) for name in order.COLUMNS]
+        deleted = pa.Table.from_arrays([key, *where], names=[*self._key, *order.COLUMNS])
+        kinds = pa.schema([deleted.schema.field(0), *(TRACE.field(name) for name in order.COLUMNS)])
+        self._deleted.append(conform(deleted, kinds))
 
     def take_rows(self, rows: pa.Table, records: pa.Table, rejects: "RejectFile") -> None:
         missing = None
@@ -90,18 +92,17 @@ class Upserts:
         touched = [_touched(rows, self._key, True)]
         touched += [_touched(part, self._key, False) for part in self._deleted]
         everything = pa.concat_tables(touched)
-        ordered = everything.sort_by([("_offset", "ascending")])
-        last = ordered.group_by(list(self._key), use_threads=False).aggregate([(_ROW, "last")])
-        positions = last.column(f"{_ROW}_last")
-        kept = positions.filter(pc.greater_equal(positions, 0))
-        latest = rows.take(kept)
-        return Latest(latest, last.select(list(self._key)), everything.num_rows - latest.num_rows)
+        last = order.last_of_each(everything, self._key)
+        positions = last.column(_ROW)
+        latest = rows.take(positions.filter(pc.greater_equal(positions, 0)))
+        return Latest(latest, last.drop_columns(_ROW), everything.num_rows - latest.num_rows)
 
 
 def _touched(table: pa.Table, key: tuple[str, ...], have_rows: bool) -> pa.Table:
-    """Keys and offsets, with the row's position; -1 stands for a delete."""
+    """Keys and places, with the row's position; -1 stands for a delete."""
     rows = pa.array(range(table.num_rows) if have_rows else [-1] * table.num_rows, pa.int64())
-    return table.select([*key, "_offset"]).append_column(_ROW, rows)
+    names = dict.fromkeys([*key, *order.COLUMNS])
+    return table.select(list(names)).append_column(_ROW, rows)
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
@@ -118,65 +119,6 @@ def _is_text(keys: pa.ChunkedArray) -> pa.ChunkedArray:
             return False
 
     return pa.chunked_array([pa.array([fits(key) for key in keys.to_pylist()], pa.bool_())])
-
-
-@dataclass(frozen=True)
-class RewriteTask:
-    """`mapInArrow`'s function over the table's files: those with touched keys are written anew without them."""
-
-    plan: "FilePlan"
-    key: tuple[str, ...]
-    key_files: tuple[str, ...]
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        touched = pa.concat_tables([read_parquet(path) for path in self.key_files])
-        bounds = pc.min_max(touched.column(self.key[0])).as_py()
-        for batch in batches:
-            lines: list[report.Line] = []
-            for text in batch.column(0).to_pylist():
-                file = DataFile.from_json(text)
-                if self._may_hold(file, bounds):
-                    lines += self._rewrite(file, touched)
-            if lines:
-                yield report.as_batch(lines)
-
-    def _may_hold(self, file: DataFile, bounds: dict[str, Any]) -> bool:
-        """By the footer's smallest and largest first key column; yes, if it does not say."""
-        files, inner = place(file.path)
-        footer = pq.read_metadata(inner, filesystem=files)
-        paths = [footer.schema.column(position).path for position in range(footer.num_columns)]
-        if self.key[0] not in paths:
-            return True
-        groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
-        return any(_overlap(group.column(paths.index(self.key[0])).statistics, bounds) for group in groups)
-
-    def _rewrite(self, file: DataFile, touched: pa.Table) -> list[report.Line]:
-        from anabranch.pipeline.lake.files import write_rows
-
-        rows = read_rows(file, self.plan)
-        kept = without(rows, touched, self.key)
-        if kept.num_rows == rows.num_rows:
-            return []
-        lines = [report.file_line("removed", file)]
-        if kept.num_rows:
-            lines.append(report.file_line("file", write_rows(self.plan, file.partition, kept)))
-        return lines
-
-
-def _overlap(numbers: Any, bounds: dict[str, Any]) -> bool:
-    if numbers is None or not numbers.has_min_max or type(numbers.min) is not type(bounds["min"]):
-        return True
-    return bool(numbers.min <= bounds["max"] and numbers.max >= bounds["min"])
-
-
-def without(rows: pa.Table, touched: pa.Table, key: tuple[str, ...]) -> pa.Table:
-    """The rows whose key is not among these. Only the keys are joined: a join cannot carry nested columns."""
-    numbered = rows.select(list(key)).append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))
-    typed = pa.Table.from_arrays(
-        [touched.column(name).cast(rows.schema.field(name).type) for name in key], names=list(key)
-    )
-    kept = numbered.join(typed, keys=list(key), join_type="left anti").column(_ROW)
-    return rows if len(kept) == rows.num_rows else rows.take(kept.sort())
 
 
 def read_parquet(path: str) -> pa.Table:
