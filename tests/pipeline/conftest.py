@@ -1,15 +1,38 @@
-"""One Spark session and one node for all tests of the pipeline; whoever stops or kills a node starts its own."""
+"""One Spark session and one node for all tests of the pipeline; whoever stops or kills a node starts its own.
+
+Side by side (`-n 2 --dist loadgroup`), one process has all tests that use the session, and those that start processes
+of their own, which wait for most of their time, run next to them, file by file.
+"""
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.node_process import NodeProcess
+from support.quick_java import quick_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            assert isinstance(item, pytest.Function)
+            group = "spark" if "spark" in item.fixturenames else item.path.stem
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_jvms() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in quick_java().items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")
