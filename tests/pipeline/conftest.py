@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.node_process import NodeProcess
+from support.node_process import SETTINGS, NodeProcess
 from support.quick_java import quick_java
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def spark() -> "Iterator[SparkSession]":
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("node")) as node:
+    # Many records of these tests are years old, and retention comes round while they are read.
+    kept = {**SETTINGS, "log.retention.ms": "-1"}
+    with NodeProcess(tmp_path_factory.mktemp("node"), kept) as node:
         yield node
 
 
