@@ -6,7 +6,6 @@ of their own, which wait for most of their time, run next to them, file by file.
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,13 +17,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            assert isinstance(item, pytest.Function)
-            group = "spark" if "spark" in item.fixturenames else item.path.stem
-            item.add_marker(pytest.mark.xdist_group(group))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    assert isinstance(item, pytest.Function)
+    group = "spark" if "spark" in item.fixturenames else item.path.stem
+    item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session", autouse=True)
