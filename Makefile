@@ -40,7 +40,7 @@ BOTH_FORMS := tests/unit/record tests/unit/wire tests/wire tests/unit/broker/tes
 BY_THEMSELVES := test_columns and compiled
 test: $(STAMP) ## every test, and those of the hot loops once more in their pure form
 	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/pipeline
-	$(BIN)/pytest -n 2 --dist loadgroup tests/pipeline # One of the two has all that share the Spark session.
+	$(BIN)/pytest -n 2 tests/pipeline # One of the two has all tests that share the Spark session: conftest.py.
 	ANABRANCH_PURE=1 FUZZ_SECONDS=3 $(BIN)/pytest -q -n 2 --dist loadfile $(BOTH_FORMS) \
 		--ignore tests/wire/test_codec_oracles.py -k 'not ($(BY_THEMSELVES))'
 

@@ -1,12 +1,13 @@
 """One Spark session and one node for all tests of the pipeline; whoever stops or kills a node starts its own.
 
-Side by side (`-n 2 --dist loadgroup`), one process has all tests that use the session, and those that start processes
-of their own, which wait for most of their time, run next to them, file by file.
+Side by side (`-n 2`), one process has all tests that use the session, and those that start Sparks of their own run next
+to them, file by file.
 """
 
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,10 +18,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Their tests start Sparks of their own and wait for most of their time.
+OWN_SPARKS = frozenset(
+    {"test_demo.py", "test_exactly_once.py", "test_examples.py", "test_jobs_java.py", "test_two_workers.py"}
+)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSession(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            path = config.rootpath / file
+            is_ours = path.parent == Path(__file__).parent and path.name not in OWN_SPARKS
+            return "the session" if is_ours else file
+
+    return OneSession(config, log)
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     assert isinstance(item, pytest.Function)
-    group = "spark" if "spark" in item.fixturenames else item.path.stem
-    item.add_marker(pytest.mark.xdist_group(group))
+    assert item.path.name not in OWN_SPARKS or "spark" not in item.fixturenames, (
+        f"{item.nodeid} uses the shared session: {item.path.name} does not belong to OWN_SPARKS"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
