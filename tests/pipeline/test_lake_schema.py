@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import OptionError, TableError
+from anabranch.pipeline.lake.dlq import make_topic
 from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.sink import LakeSink
 from anabranch.pipeline.lake.table import open_table
@@ -81,6 +82,14 @@ def test_a_record_of_a_megabyte_that_does_not_fit_stops_nobody(
     assert (counts.written, counts.dlq) == (1, 1)
     (letter,) = _dead_letters(node.bootstrap, f"{unique}.dlq", 1)
     assert len(letter.value()) == 1_040_000
+
+
+def test_making_the_topic_of_the_dead_letters_says_nothing(
+    node: NodeProcess, unique: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    only_for_readers = {"fetch.min.bytes": "1"}  # The library warns of it.
+    make_topic({"bootstrap.servers": node.bootstrap, **only_for_readers}, unique)
+    assert capfd.readouterr().err == ""
 
 
 def test_tasks_that_disagree_about_a_new_column_lose_nothing(

@@ -34,8 +34,12 @@ START_MS = 1_600_000_000_123
 PARTITIONS = 2
 ROUNDS = 30
 EVERY_BYTE = bytes(range(256))
-# The cleaner works at once, so that one of the topics has gaps.
-SETTINGS = {"log.cleaner.backoff.ms": "50", "log.cleaner.min.cleanable.ratio": "0.01"}
+# The cleaner works at once, so that one of the topics has gaps; retention would take records as old as these.
+SETTINGS = {
+    "log.cleaner.backoff.ms": "50",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.retention.ms": "-1",
+}
 
 CONTENTS: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int]] = [
     (b"key", b"value", [], 0),

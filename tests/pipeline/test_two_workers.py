@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer
 
 from support.node_process import NodeProcess
+from support.quick_java import FLAGS
 
 RECORDS = 20_000
 SECONDS_MAX = 600
@@ -45,6 +46,7 @@ def run(node: NodeProcess, topic: str, tmp_path: Path) -> dict[str, object]:
         "--conf", "spark.scheduler.minRegisteredResourcesRatio=1.0",
         "--conf", "spark.scheduler.maxRegisteredResourcesWaitingTime=120s",
         "--conf", "spark.eventLog.rolling.enabled=false", "--conf", "spark.eventLog.compress=false",
+        "--conf", f"spark.executor.extraJavaOptions={FLAGS}",
     ]  # fmt: skip
     environment = {**os.environ, "SPARK_HOME": str(spark_home(tmp_path)), "SPARK_LOCAL_IP": "127.0.0.1"}
     done = subprocess.run(

@@ -41,6 +41,15 @@ async def turn(count: int = 20) -> None:
         await asyncio.sleep(0)
 
 
+async def worked_off(task: "asyncio.Task[None]", workers: HeldWorkers) -> None:
+    """Let the heavy work that a task hands over run, piece by piece, until the task has ended."""
+    while not task.done():
+        if workers.heavies:
+            workers.run_heavy()
+        await turn()
+    await task
+
+
 def batch_of(*values: bytes, **fields: Any) -> bytearray:
     """One batch; `fields` are those of BatchBuilder."""
     builder = BatchBuilder(**fields)

@@ -68,7 +68,6 @@ class NodeProcess:
         assert process is not None
         with process:
             process.kill()
-            process.wait()
 
     def __enter__(self) -> Self:
         return self.start()

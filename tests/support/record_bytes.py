@@ -56,17 +56,18 @@ FIRST = [
     varints(1) + b"h",
     varints(0),
 ]
-LAST = framed(b"\0" + varints(300, 1, 70) + bytes(70) + varints(900) + bytes(900) + varints(0))
 
 
-def spoiled_sections() -> Iterator[bytes]:
-    """Two records of which one has one wrong field, or none has."""
-    yield framed(b"\0" + b"".join(FIRST)) + LAST
+def spoiled_sections(value_bytes: int = 900) -> Iterator[bytes]:
+    """Two records of which one has one wrong field, or none has; the last has a value of that size."""
+    value = varints(value_bytes) + bytes(value_bytes)
+    last = framed(b"\0" + varints(300, 1, 70) + bytes(70) + value + varints(0))
+    yield framed(b"\0" + b"".join(FIRST)) + last
     for place in range(len(FIRST)):
         for integer in INTEGERS:
             for rest in (b"", b"k", b"\0\0"):
                 spoiled = b"".join([*FIRST[:place], integer + rest, *FIRST[place + 1 :]])
-                yield framed(b"\0" + spoiled) + LAST
+                yield framed(b"\0" + spoiled) + last
     for integer in INTEGERS:
-        yield integer + b"\0" + b"".join(FIRST) + LAST
-        yield LAST + integer
+        yield integer + b"\0" + b"".join(FIRST) + last
+        yield last + integer

@@ -19,7 +19,7 @@ from anabranch.log.real_files import RealFiles
 from anabranch.log.scan import Scan
 from anabranch.log.seal import Seal, load_seal
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
-from anabranch.record.segment_agreement import Agreement
+from anabranch.record.segment_agreement import Agreement, gap_problem, seal_problems
 from anabranch.values import Offset
 
 Loaded = TypeVar("Loaded")
@@ -130,23 +130,15 @@ class SegmentCheck:
             for suffix, position, problem in walk.problems():
                 self._find(Kind.HEADS if suffix == names.LOG else Kind.INDEX, suffix, position, problem)
         if seal is not None and seal.final:
-            self._check_seal(seal)
+            for broken in seal_problems(seal, self.size_bytes, self.following):
+                self._find(Kind.DATA, *broken)
 
     def _check_gaps(self, missing_offsets: int, scan: Scan) -> None:
         if self.following is not None and scan.reason is None:
             missing_offsets += self.following - scan.next_offset
         self.report.missing_offsets += missing_offsets
         if missing_offsets and not self.gaps_allowed:
-            problem = f"{missing_offsets} offsets are missing in or after it (see --gaps-allowed)"
-            self._find(Kind.DATA, names.LOG, None, problem)
-
-    def _check_seal(self, seal: Seal) -> None:
-        if seal.log_bytes != self.size_bytes:
-            problem = f"has {self.size_bytes} bytes and was sealed with {seal.log_bytes}"
-            self._find(Kind.DATA, names.LOG, None, problem)
-        if self.following is not None and seal.next_base != self.following:
-            problem = f"the segment {seal.next_base} that should follow is missing"
-            self._find(Kind.DATA, names.LOG, None, problem)
+            self._find(Kind.DATA, *gap_problem(missing_offsets))
 
     def _load(self, suffix: str, load: Callable[[bytes], Loaded]) -> Loaded | None:
         """A sidecar; None if it is missing or cannot be true, which is noted."""

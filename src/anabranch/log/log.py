@@ -4,47 +4,39 @@ One thread, the writer, calls everything but `sync`, which is made for a worker,
 append writes all of its batches or keeps none. `end_offset` moves when the bytes are in the file,
 `synced_offset` when they are on the disk; the difference is what a power cut may take. A failed sync fences
 the log for good: what the disk holds is then unknown, and only a restart, which reads it again, can tell. A
-crash at any point leaves a folder that `open` recovers.
+crash at any point leaves a folder that `open` recovers. How a log is read is in log_reader.py.
 """
 
 import threading
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log import names
 from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
 from anabranch.log.files import Bytes, File, Files, write_fully
 from anabranch.log.index import IndexCache
+from anabranch.log.log_reader import LogReader
 from anabranch.log.recovery import Opener, Recovered
 from anabranch.log.retention import Age, expired_count, is_expired
 from anabranch.log.rolling import Run, Stamped, fits, is_old, noted, plan_runs
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
-from anabranch.log.slice import Slice
 from anabranch.log.swap import Rewritten, delete_segments, finish_swap, undo_leftovers
 from anabranch.log.tail import Tail
-from anabranch.log.timestamps import Moment, first_at_or_after, of_largest_timestamp
-from anabranch.record.batch import BatchHeader
 from anabranch.values import Offset
 
 
-class Log:
+class Log(LogReader):
     def __init__(
         self, files: Files, folder: str, config: LogConfig, cache: IndexCache, recovered: Recovered
     ) -> None:
-        self.folder = folder
-        self.config = config
+        super().__init__(folder, config, recovered.segments)
         self.quarantined = recovered.quarantined
         self.damaged = recovered.damaged
         self.scanned_bytes = recovered.scanned_bytes
         self.cut_bytes = recovered.cut_bytes
         self._files = files
         self._cache = cache
-        self._segments = recovered.segments
-        self._bases = [segment.base_offset for segment in self._segments]
-        self._active = self._segments[-1]
-        self._start_offset = self._bases[0]
         self.synced_offset: Offset = self._start_offset
         self._fenced_because: str | None = None
         self._unsynced = recovered.unsynced
@@ -97,23 +89,6 @@ class Log:
         return log
 
     # --- what is known --------------------------------------------------------------------------------------
-
-    @property
-    def start_offset(self) -> Offset:
-        return self._start_offset
-
-    @property
-    def end_offset(self) -> Offset:
-        """The next record gets this offset."""
-        return self._active.published_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(segment.published_bytes for segment in self._segments)
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        return self._segments
 
     @property
     def fenced(self) -> bool:
@@ -294,64 +269,6 @@ class Log:
     def _refuse_if_fenced(self) -> None:
         if self._fenced_because is not None:
             raise FencedLogError(f"{self.folder} takes no writes until a restart: {self._fenced_because}.")
-
-    # --- read -----------------------------------------------------------------------------------------------
-
-    def slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool = True) -> Slice:
-        """Whole batches from the one that holds `start` on, at most `bytes_max` and none that reaches `upto`.
-
-        With `whole_first` the first batch comes even if it is larger. Empty if there is nothing below `upto`.
-        Raises OffsetOutOfRangeError, and CorruptDataError where the way to the batch is damaged.
-        """
-        if not self._start_offset <= start <= self.end_offset:
-            raise OffsetOutOfRangeError(
-                f"Offset {start} is not within {self._start_offset} to {self.end_offset} of {self.folder}."
-            )
-        try:
-            return self._slice(start, bytes_max, min(upto, self.end_offset), whole_first)
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def _slice(self, start: Offset, bytes_max: int, upto: Offset, whole_first: bool) -> Slice:
-        number = bisect_right(self._bases, start) - 1
-        while start < upto and number < len(self._segments):
-            segment = self._segments[number]
-            if segment.base_offset >= upto:
-                break
-            found = segment.slice(start, bytes_max, upto, whole_first=whole_first)
-            if found is not None:
-                return found
-            number += 1  # The cleaner took the end of this segment: the next batch is in a later one.
-        return Slice(self._active.file, self._active.published_bytes, 0)
-
-    def _unreadable(self, error: OSError) -> StorageError:
-        return StorageError(f"{self.folder} cannot be read: {error.strerror or error}.")
-
-    def batch_headers(self, start: Offset) -> Iterator[BatchHeader]:
-        """Every header from the batch that holds `start`; read in chunks, up to the end at each segment's
-        turn."""
-        first = max(0, bisect_right(self._bases, start) - 1)
-        try:
-            for segment in self._segments[first:]:
-                yield from segment.headers(start)
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def offset_for_time(self, timestamp_ms: int) -> Moment | None:
-        """The first record, from the start of the log, whose timestamp is not before `timestamp_ms`."""
-        try:
-            return first_at_or_after(
-                self._segments, self._start_offset, timestamp_ms, self.config.batch_bytes_max
-            )
-        except OSError as error:
-            raise self._unreadable(error) from error
-
-    def max_timestamp(self) -> Moment | None:
-        """The record with the largest timestamp; the first one if there are several in its batch."""
-        try:
-            return of_largest_timestamp(self._segments, self._start_offset, self.config.batch_bytes_max)
-        except OSError as error:
-            raise self._unreadable(error) from error
 
     # --- the old end ----------------------------------------------------------------------------------------
 

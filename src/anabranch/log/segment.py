@@ -4,38 +4,24 @@ full.
 One writer appends to the active segment; any thread may read its file below `published_bytes`, which moves
 only after the bytes are in the file. A sealed segment never changes. The `Tail` of the active one holds its
 indexes in memory; they are written by `save` (at seal, at close, and whenever the broker asks), never by an
-append. A sealed segment reads its indexes when a lookup needs them, through a cache that all logs share; one
-that is missing or cannot be true is made anew.
+append. How a segment is read is in segment_reader.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
-from anabranch.errors import CorruptDataError
 from anabranch.log import names
-from anabranch.log.files import File, Files
+from anabranch.log.files import Files
 from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
-from anabranch.log.ranges import Ranges
-from anabranch.log.scan import (
-    HOP_BYTES,
-    NO_TIMESTAMP,
-    Batch,
-    Located,
-    Scan,
-    headers_from,
-    hop_to,
-    last_whole,
-)
-from anabranch.log.seal import HeadSums, Region, Seal, load_seal
+from anabranch.log.scan import NO_TIMESTAMP, Batch, Scan
+from anabranch.log.segment_reader import SegmentReader
 from anabranch.log.settings import LogConfig
-from anabranch.log.slice import Slice
 from anabranch.log.tail import Tail
-from anabranch.record.batch import BatchHeader
-from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_ENTRY_BYTES
+from anabranch.record.index_format import TIME_ENTRY_BYTES
 from anabranch.values import Offset, SegmentState
 
 
-class Segment:
+class Segment(SegmentReader):
     def __init__(
         self,
         files: Files,
@@ -45,13 +31,7 @@ class Segment:
         cache: IndexCache,
         suffix: str = "",
     ) -> None:
-        self.base_offset = base_offset
-        self.folder = folder
-        self.state = SegmentState.RECOVERING
-        self._key = names.segment_path(folder, base_offset, names.LOG)
-        self.file: File = files.open(f"{self._key}{suffix}")
-        self.published_offset: Offset = base_offset
-        self.published_bytes = 0
+        super().__init__(files, folder, base_offset, config, cache, suffix)
         self.synced_bytes = 0
         """How much of the file is known to be on disk; moved by whoever synced."""
         self.cuts = 0
@@ -59,28 +39,10 @@ class Segment:
         self._synced_cuts = 0
         self.created_ms: int | None = None
         self.dropped = False
-        self.verified = Ranges()
-        self.tail: Tail | None = None
-        self._files = files
-        self._config = config
-        self._cache = cache
-        self._sums: HeadSums | None = None
-        self._largest: tuple[int, Offset] | None = None
-        self._is_largest_sure = False
         self._saved_entries: int | None = None
         self._saved_times: int | None = None
         self._closed_bytes: int | None = None
         """For how much of the log the sidecars on disk are those of a clean close."""
-
-    def __repr__(self) -> str:
-        return f"<Segment {self.base_offset}..{self.published_offset} {self.state.value}>"
-
-    @property
-    def offsets(self) -> range:
-        """Those that a batch in here may have."""
-        sealed = self.state is SegmentState.SEALED
-        end = self.published_offset if sealed else self.base_offset + RELATIVE_OFFSET_MAX + 1
-        return range(self.base_offset, end)
 
     # --- the writer -----------------------------------------------------------------------------------------
 
@@ -217,250 +179,7 @@ class Segment:
         self._cache.discard(self._key)
         self.file.close()
 
-    # --- readers: the writer's thread -----------------------------------------------------------------------
-
-    def locate(self, offset: Offset) -> Located | None:
-        """The first batch whose last offset is not below `offset`; None if the segment ends before."""
-        if offset >= self.published_offset:
-            return None
-        if self.tail is not None:
-            position = self.tail.position_of(offset)
-            if position is not None:
-                return hop_to(self.file, position, self.published_bytes, -1)
-        return self._locate_by_index(offset, may_rebuild=True)
-
-    def _locate_by_index(self, offset: Offset, *, may_rebuild: bool) -> Located | None:
-        index, _ = self._indexes()
-        entry = index.entry_at_or_before(offset - self.base_offset)
-        if entry is None:
-            return hop_to(self.file, 0, self.published_bytes, offset)
-        try:
-            indexed = self._batch_of(entry)
-        except CorruptDataError:
-            # Either the index or the log lies. If the log is whole as a chain of batches, it was the index.
-            if not may_rebuild:
-                raise
-            self.rebuild_indexes()
-            return self._locate_by_index(offset, may_rebuild=False)
-        if indexed.last_offset >= offset:
-            return indexed
-        return hop_to(self.file, indexed.position, self.published_bytes, offset)
-
-    def _batch_of(self, entry: tuple[int, int]) -> Located:
-        """The batch an index entry speaks of; CorruptDataError if it is not there."""
-        relative_offset, position = entry
-        indexed = hop_to(self.file, position, self.published_bytes, -1) if position >= 0 else None
-        if indexed is None or indexed.last_offset != self.base_offset + relative_offset:
-            raise CorruptDataError(f"The index of {self.file.path} disagrees with it at position {position}.")
-        return indexed
-
-    def slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool) -> Slice | None:
-        """Whole batches from the one that holds `start`, or the next; None if the segment ends before."""
-        tail = self.tail
-        position = tail.position_of(start) if tail is not None and start < self.published_offset else None
-        first_end = tail.batch_end(position) if tail is not None and position is not None else None
-        walked_from = position
-        if position is None or first_end is None:
-            first = self.locate(start)
-            if first is None:
-                return None
-            position, first_end, walked_from = first.position, first.position + first.size, first.walked_from
-        limit = self._limit(upto)
-        end = self._slice_end(position, first_end, limit, bytes_max, whole_first)
-        assert walked_from is not None
-        return self._make_slice(position, end, walked_from)
-
-    def _make_slice(self, position: int, end: int, walked_from: int) -> Slice:
-        if end <= position or self.verified.covers(walked_from, end):
-            return Slice(self.file, position, max(0, end - position))
-        regions = self._head_sums().regions(walked_from, end)
-        wanted = [region for region in regions if not self.verified.covers(region.start, region.end)]
-        return Slice(self.file, position, end - position, wanted, self.verified.add)
-
-    def _limit(self, upto: Offset) -> int:
-        """Where the first batch begins that reaches `upto` or beyond."""
-        if upto >= self.published_offset:
-            return self.published_bytes
-        if self.tail is not None and (position := self.tail.position_of(upto)) is not None:
-            return position
-        located = self.locate(upto)
-        return located.position if located is not None else self.published_bytes
-
-    def _slice_end(self, position: int, first_end: int, limit: int, bytes_max: int, whole_first: bool) -> int:
-        if first_end > limit:
-            return position
-        if position + bytes_max >= limit:
-            return limit
-        if first_end - position > bytes_max:
-            return first_end if whole_first else position
-        boundary = None
-        if self.tail is not None:
-            boundary = self.tail.boundary_within(position, position + bytes_max)
-        if boundary is None:
-            boundary = self._indexed_boundary(position, position + bytes_max)
-        if boundary is None or boundary < first_end:
-            boundary = last_whole(self.file, position, limit, bytes_max)
-        return max(first_end, boundary)
-
-    def _indexed_boundary(self, position: int, limit: int) -> int | None:
-        entry = self._indexes()[0].last_entry_within(position, limit)
-        if entry is not None and self.tail is None:
-            try:
-                self._batch_of(entry)
-            except CorruptDataError:
-                return None  # Walk there instead: what is wrong with the log itself shows on the way.
-        return entry[1] if entry is not None else None
-
-    def headers(self, start: Offset) -> Iterator[BatchHeader]:
-        """Headers of the batches from the one that holds `start`, up to what is published now."""
-        first = self.locate(start)
-        return (
-            headers_from(self.file, first.position, self.published_bytes) if first is not None else iter(())
-        )
-
-    def first_header(self) -> BatchHeader | None:
-        return next(headers_from(self.file, 0, self.published_bytes, HOP_BYTES), None)
-
-    def headers_at(self, position: int) -> Iterator[BatchHeader]:
-        """Headers from a batch boundary on."""
-        return headers_from(self.file, position, self.published_bytes)
-
-    # --- time -----------------------------------------------------------------------------------------------
-
-    def largest_timestamp(self) -> tuple[int, Offset]:
-        """The largest timestamp and the last offset of the batch that has it; -1 if no record has one."""
-        if self.tail is not None:
-            return self.tail.max_timestamp, self.tail.max_timestamp_offset
-        if self._largest is None:
-            self._largest = self._read_largest_timestamp()
-        return self._largest
-
-    def _read_largest_timestamp(self) -> tuple[int, Offset]:
-        """From the last entry of the time index: retention asks every segment, so none is loaded whole."""
-        path = names.segment_path(self.folder, self.base_offset, names.TIME_INDEX)
-        try:
-            size = self._files.size(path)
-            file = self._files.open(path)
-            entry = file.pread(TIME_ENTRY_BYTES, size - TIME_ENTRY_BYTES) if size >= TIME_ENTRY_BYTES else b""
-            file.close()
-            if size % TIME_ENTRY_BYTES == 0 and len(entry) == TIME_ENTRY_BYTES:
-                timestamp, relative_offset = TIME_ENTRY.unpack(entry)
-                if timestamp >= 0 and 0 <= relative_offset < self.published_offset - self.base_offset:
-                    return timestamp, Offset(self.base_offset + relative_offset)
-        except OSError:
-            pass  # Missing or unreadable, which the rebuild below answers.
-        tail = self.rebuild_indexes()
-        return tail.max_timestamp, tail.max_timestamp_offset
-
-    def doubts_largest_timestamp(self) -> bool:
-        """Whether the time index was wrong about a sealed segment: nothing may be deleted on its word alone.
-
-        The seal knows, or else a walk over the log; from then on `largest_timestamp` is right. Raises
-        CorruptDataError if neither can tell.
-        """
-        if self.tail is not None or self._is_largest_sure:
-            return False
-        believed = self.largest_timestamp()[0]
-        seal = self._final_seal()
-        if seal is None or seal.max_timestamp != believed:
-            self._largest = self._walked_largest_timestamp(seal)
-        self._is_largest_sure = True
-        return self.largest_timestamp()[0] != believed
-
-    def _walked_largest_timestamp(self, seal: Seal | None) -> tuple[int, Offset]:
-        try:
-            tail = self.rebuild_indexes()
-        except CorruptDataError:
-            if seal is None:
-                raise
-            return seal.max_timestamp, self.base_offset
-        return tail.max_timestamp, tail.max_timestamp_offset
-
-    def _final_seal(self) -> Seal | None:
-        try:
-            seal = load_seal(self._read(names.SEAL))
-        except (OSError, CorruptDataError):
-            return None
-        return seal if seal.final else None
-
-    def offset_before(self, timestamp: int) -> Offset:
-        """An offset below which every record of the segment is earlier than `timestamp`."""
-        return Offset(self.base_offset + self._indexes()[1].offset_before(timestamp))
-
-    # --- indexes --------------------------------------------------------------------------------------------
-
-    def _indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        if self.tail is not None:
-            return self.tail.index, self.tail.time_index
-        return self._cache.get(self._key, self._load_indexes)
-
-    def _load_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        try:
-            # Every entry of a sealed segment is compared with its log when it is used (`_batch_of`).
-            return self.read_indexes(check_order=False)
-        except (OSError, CorruptDataError):
-            tail = self.rebuild_indexes()
-            return tail.index, tail.time_index
-
-    def read_indexes(self, *, check_order: bool = True) -> tuple[OffsetIndex, TimeIndex]:
-        """As they are on disk; OSError or CorruptDataError if they cannot be used."""
-        index = OffsetIndex.load(self._read(names.INDEX), self.published_bytes, check_order=check_order)
-        return index, TimeIndex.load(self._read(names.TIME_INDEX))
-
-    def rebuild_indexes(self) -> Tail:
-        """Make both indexes anew by walking the log; CorruptDataError if the walk cannot reach its end."""
-        tail = Tail(self.base_offset, self._config.index_interval_bytes)
-        scan = Scan(self.file, 0, self.published_bytes, self.offsets, check_crc=False)
-        for batches in scan:
-            tail.note(batches)
-        if scan.reason is not None:
-            raise CorruptDataError(f"{self.file.path} is damaged at position {scan.position}: {scan.reason}.")
-        tail.finish()
-        self._cache.put(self._key, (tail.index, tail.time_index))
-        self.write_indexes(tail)
-        return tail
-
-    def write_indexes(self, tail: Tail) -> None:
-        """Replace the index files of a sealed segment. On a full disk those in memory serve until they are
-        made again."""
-        with suppress(OSError):
-            self._write(names.TIME_INDEX, tail.time_index.dump())
-            self._write(names.INDEX, tail.index.dump())
-
-    def _head_sums(self) -> HeadSums:
-        if self.tail is not None:
-            self.tail.sums.close_region()
-            return self.tail.sums
-        if self._sums is None:
-            self._sums = self.read_sums()
-        return self._sums
-
-    def regions_from(self, start: int, bytes_max: int) -> list[Region]:
-        """The regions of a sealed segment from the boundary `start` on, at least one, then within the limit.
-
-        Where no sums were kept nobody knows the batch boundaries without reading: all of it is one region.
-        """
-        regions = self._head_sums().regions(start, self.published_bytes)
-        taken = [regions[0]]
-        for region in regions[1:]:
-            if region.end - start > bytes_max:
-                break
-            taken.append(region)
-        return taken
-
-    def read_sums(self) -> HeadSums:
-        """Of the seal on disk, or none at all: then batches are verified by their own CRCs alone."""
-        try:
-            seal = load_seal(self._read(names.SEAL))
-        except (OSError, CorruptDataError):
-            return HeadSums()
-        return seal.sums if seal.log_bytes <= self.published_bytes else HeadSums()
-
     # --- files ----------------------------------------------------------------------------------------------
-
-    def paths(self) -> list[str]:
-        """Every file of the segment, the `.log` first."""
-        return [names.segment_path(self.folder, self.base_offset, suffix) for suffix in names.SUFFIXES]
 
     def sync_sidecars(self) -> None:
         """Any thread; after `save`. A sidecar that is not there yet is made again when it is missed."""
@@ -475,9 +194,6 @@ class Segment:
             pass  # Not written yet, or retention or the cleaner has removed it meanwhile: no reason to fence.
         finally:
             file.close()
-
-    def _read(self, suffix: str) -> bytes:
-        return self._files.read(names.segment_path(self.folder, self.base_offset, suffix))
 
     def _append(self, suffix: str, index: OffsetIndex | TimeIndex, saved: int | None) -> int | None:
         """Write the entries that are not in the file yet; all of them the first time, whatever was there.
@@ -494,9 +210,6 @@ class Segment:
                 return None
             self._files.write(path, index.dump(first), first * index.entry_bytes)
         return entries
-
-    def _write(self, suffix: str, data: bytes) -> None:
-        self._files.write(names.segment_path(self.folder, self.base_offset, suffix), data)
 
 
 __all__ = ["NO_TIMESTAMP", "Segment"]

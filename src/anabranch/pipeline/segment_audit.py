@@ -26,7 +26,14 @@ from anabranch.record.index_format import (
     TIME_ENTRY_BYTES,
 )
 from anabranch.record.seal_format import SealFields, unpack_seal
-from anabranch.record.segment_agreement import INDEX_FILE, LOG_FILE, TIME_INDEX_FILE, Agreement
+from anabranch.record.segment_agreement import (
+    INDEX_FILE,
+    LOG_FILE,
+    TIME_INDEX_FILE,
+    Agreement,
+    gap_problem,
+    seal_problems,
+)
 
 SEAL_FILE = ".seal"
 SWAP_MARK = ".swap"
@@ -207,18 +214,15 @@ class SegmentAudit:
         if self.following is not None and not self.report.findings:
             self.report.missing_offsets += self.following - walk.next_offset
         if self.report.missing_offsets and not self.gaps_allowed:
-            problem = f"{self.report.missing_offsets} offsets are missing in or after it (see --gaps-allowed)"
-            self._find(LOG_FILE, None, problem)
+            self._find(*gap_problem(self.report.missing_offsets))
 
     def _check_seal(self, seal: SealFields, walk: Agreement) -> None:
         size = self.report.bytes_read
-        if seal.log_bytes != size:
-            self._find(LOG_FILE, None, f"has {size} bytes and was sealed with {seal.log_bytes}")
-        elif walk.position == size and seal.max_timestamp != walk.max_timestamp:
+        for broken in seal_problems(seal, size, self.following):
+            self._find(*broken)
+        if seal.log_bytes == size == walk.position and seal.max_timestamp != walk.max_timestamp:
             problem = f"says the largest time is {seal.max_timestamp}, the log {walk.max_timestamp}"
             self._find(SEAL_FILE, None, problem)
-        if self.following is not None and seal.next_base != self.following:
-            self._find(LOG_FILE, None, f"the segment {seal.next_base} that should follow is missing")
 
     def _load(self, suffix: str, load: Callable[[bytes], Loaded]) -> Loaded | None:
         """What a sidecar says; None if it is missing or cannot be true, which is noted."""

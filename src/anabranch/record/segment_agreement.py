@@ -29,6 +29,27 @@ class SummedRegion(Protocol):
     def crc(self) -> int | None: ...
 
 
+class FinalSeal(Protocol):
+    """What a seal says of its segment as a whole."""
+
+    @property
+    def next_base(self) -> int: ...
+    @property
+    def log_bytes(self) -> int: ...
+
+
+def gap_problem(missing_offsets: int) -> Problem:
+    return LOG_FILE, None, f"{missing_offsets} offsets are missing in or after it (see --gaps-allowed)"
+
+
+def seal_problems(seal: FinalSeal, log_bytes: int, following: int | None) -> Iterator[Problem]:
+    """Which promises of a final seal do not hold; `following` is the next segment's base, None for the last."""
+    if seal.log_bytes != log_bytes:
+        yield LOG_FILE, None, f"has {log_bytes} bytes and was sealed with {seal.log_bytes}"
+    if following is not None and seal.next_base != following:
+        yield LOG_FILE, None, f"the segment {seal.next_base} that should follow is missing"
+
+
 class Agreement:
     """One segment. `position`, `next_offset` and the counts follow the batches noted."""
 

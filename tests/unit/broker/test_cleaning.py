@@ -3,26 +3,11 @@
 import asyncio
 import errno
 
-from anabranch.broker.metadata_log import read_records
-from anabranch.broker.partition import Partition
+from dirty_topic import dirty, offsets_of
+
 from anabranch.log.checkpoint import read_offsets
-from anabranch.record.builder import BatchBuilder
-from support.broker_bench import DATA, Bench, in_loop, turn
+from support.broker_bench import DATA, Bench, in_loop, turn, worked_off
 from support.workers import HeldWorkers
-
-
-async def dirty(bench: Bench, name: str = "t", rounds: int = 6) -> Partition:
-    """A compacted topic in which one key is written again and again, each time into a segment of its own."""
-    partition = await bench.topic(name, cleanup_policy="compact", segment_bytes="1024")
-    for number in range(rounds):
-        builder = BatchBuilder()
-        builder.add(b"key", b"%d" % number + b"x" * 900, timestamp_ms=bench.clock.wall_ms())
-        await bench.core.append(partition, builder.build())
-    return partition
-
-
-def offsets_of(partition: Partition) -> list[int]:
-    return [record.offset for record in read_records(partition.log, partition.log.start_offset)]
 
 
 @in_loop
@@ -93,10 +78,7 @@ async def test_topic_deleted_and_made_again_while_it_is_cleaned_keeps_its_new_fi
     await bench.topics.delete("t")
     again = await dirty(bench, rounds=2)
     files = bench.disk.list(f"{DATA}/t-0")
-    while not cleaning.done():
-        if workers.heavies:
-            workers.run_heavy()
-        await turn()
+    await worked_off(cleaning, workers)
     assert bench.disk.list(f"{DATA}/t-0") == files
     assert offsets_of(again) == [0, 1]
 
@@ -111,10 +93,7 @@ async def test_stop_ends_cleaning_between_two_steps() -> None:
     cleaning = asyncio.create_task(housekeeping.cleaning.clean_all())
     await turn()
     await housekeeping.stop()
-    while not cleaning.done():
-        if workers.heavies:
-            workers.run_heavy()
-        await turn()
+    await worked_off(cleaning, workers)
     assert len(offsets_of(partition)) == 6
 
 
@@ -144,8 +123,5 @@ async def test_topic_that_goes_while_it_is_scrubbed_is_no_damage() -> None:
     await turn()
     await bench.topics.delete("a")
     await bench.topics.delete("b")
-    while not scrubbing.done():
-        if workers.heavies:
-            workers.run_heavy()
-        await turn()
+    await worked_off(scrubbing, workers)
     assert bench.broker.housekeeping.scrubbing.damaged_total == 0

@@ -11,7 +11,7 @@ from anabranch.broker.partition import Partition
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import read_checkpoint, read_offsets
 from anabranch.values import Offset
-from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
+from support.broker_bench import DATA, Bench, batch_of, in_loop, turn, worked_off
 from support.workers import HeldWorkers
 
 HOUR_MS = 3_600_000
@@ -189,9 +189,7 @@ async def test_what_grows_while_a_checkpoint_is_written_is_in_the_next_one() -> 
     await turn()
     batch = batch_of(producer_id=5, producer_epoch=0, base_sequence=4)
     await bench.core.append(partition, batch)
-    while not writing.done():
-        workers.run_heavy()
-        await turn()
+    await worked_off(writing, workers)
     bench.broker.workers = bench.workers
     await bench.broker.housekeeping.checkpoint()
     assert points_of(bench, partition) == [5, 5, 5, 5]
@@ -215,9 +213,7 @@ async def test_checkpoint_syncs_in_workers_only() -> None:
     writing = asyncio.create_task(bench.broker.housekeeping.checkpoint())
     await turn()
     assert (syncs, len(workers.heavies)) == ([], 1)
-    while not writing.done():
-        workers.run_heavy()
-        await turn()
+    await worked_off(writing, workers)
     assert syncs
 
 
@@ -289,10 +285,7 @@ async def test_retention_touches_no_file_of_a_topic_that_was_deleted_and_made_ag
     again = await bench.topic("b", segment_bytes="1024")
     await bench.core.append(again, batch_of(b"new"))
     files = bench.disk.list(f"{DATA}/b-0")
-    while not retaining.done():
-        if workers.heavies:
-            workers.run_heavy()
-        await turn()
+    await worked_off(retaining, workers)
     assert bench.disk.list(f"{DATA}/b-0") == files
 
 
@@ -389,10 +382,7 @@ async def test_stop_waits_for_work_that_has_begun() -> None:
     stopping = asyncio.create_task(housekeeping.stop())
     await turn()
     assert not stopping.done()
-    while not stopping.done():
-        if workers.heavies:
-            workers.run_heavy()
-        await turn()
+    await worked_off(stopping, workers)
     assert read_checkpoint(bench.disk, POINTS).value is not None
 
 

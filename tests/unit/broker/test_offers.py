@@ -3,13 +3,13 @@
 import asyncio
 import errno
 
-from test_cleaning import dirty, offsets_of
+from dirty_topic import dirty, offsets_of
 
 from anabranch.broker.partition import Partition
 from anabranch.log.checkpoint import read_offsets
 from anabranch.record.compaction_check import OFFER_MS_MAX
 from anabranch.record.offer_format import FOLDER, MANIFEST, OUTCOME, Outcome, load_outcome
-from support.broker_bench import DATA, Bench, in_loop, turn
+from support.broker_bench import DATA, Bench, in_loop, turn, worked_off
 from support.offers import lay_offer
 from support.workers import HeldWorkers
 
@@ -166,10 +166,7 @@ async def test_a_topic_deleted_while_its_offer_is_checked_keeps_its_new_files() 
     await bench.topics.delete("t")
     again = await dirty(bench, rounds=2)
     files = bench.disk.list(f"{DATA}/t-0")
-    while not taking.done():
-        if workers.heavies:
-            workers.run_heavy()
-        await turn()
+    await worked_off(taking, workers)
     assert bench.disk.list(f"{DATA}/t-0") == files
     assert offsets_of(again) == [0, 1]
 

@@ -5,6 +5,17 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from compacted_logs import (
+    CONFIG,
+    due_plan,
+    fill_table,
+    killed_at_every_step,
+    open_compacted,
+    opened_as_before,
+    put,
+    small_segments,
+    table,
+)
 from log_helpers import FOLDER, NOW_MS, offsets_of, read_all
 
 from anabranch.errors import CorruptDataError, StorageError
@@ -13,61 +24,10 @@ from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import read_header
-from anabranch.record.builder import BatchBuilder, control_batch
-from anabranch.record.compaction_run import grouped
+from anabranch.record.builder import control_batch
 from anabranch.record.records import records_of
 from anabranch.testing.fake_disk import FakeDisk, Operation, PowerLoss
 from anabranch.values import Offset
-
-CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100, compacted=True, deleted=False)
-Table = dict[bytes, bytes | None]
-
-
-def open_compacted(disk: FakeDisk, *, clean: bool = False, config: LogConfig = CONFIG) -> Log:
-    return Log.open(disk, FOLDER, config, clean=clean)
-
-
-def put(log: Log, pairs: list[tuple[bytes, bytes | None]], **fields: int | bool) -> None:
-    base = log.end_offset
-    builder = BatchBuilder(base, **fields)
-    for key, value in pairs:
-        builder.add(key, value, timestamp_ms=NOW_MS)
-    log.append([(builder.build(), base, Offset(base + len(pairs) - 1), NOW_MS)], NOW_MS)
-
-
-def table(log: Log) -> Table:
-    """The last value of every key, as a reader from the beginning sees it."""
-    latest: Table = {}
-    for batch in read_all(log):
-        if not read_header(batch).is_control:
-            for record in records_of(batch):
-                assert record.key is not None
-                latest[record.key] = record.value
-    return latest
-
-
-def fill_table(log: Log, rng: Random, batches: int, keys: int = 8) -> None:
-    for _ in range(batches):
-        pairs: list[tuple[bytes, bytes | None]] = []
-        for _ in range(rng.randrange(1, 4)):
-            value = None if rng.random() < 0.1 else rng.randbytes(rng.randrange(1, 40))
-            pairs.append((b"key%d" % rng.randrange(keys), value))
-        put(log, pairs, codec=rng.choice((0, 0, 1)))
-
-
-def small_segments(disk: FakeDisk, rng: Random) -> Log:
-    """A log whose segments are so small that the cleaner merges them by threes and more."""
-    log = open_compacted(disk, config=replace(CONFIG, segment_bytes=200))
-    fill_table(log, rng, 16)
-    log.config = CONFIG
-    assert max(map(len, grouped(log.segments[:-1], CONFIG.segment_bytes))) >= 3
-    return log
-
-
-def due_plan(log: Log, first_dirty: int = 0, now_ms: int = NOW_MS) -> CleanPlan:
-    found = plan(log, Offset(first_dirty), now_ms)
-    assert found is not None
-    return found
 
 
 def test_cleaning_keeps_the_last_value_of_every_key_and_every_offset() -> None:
@@ -118,34 +78,13 @@ def test_a_read_from_every_offset_works_across_what_was_taken_out() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_compaction_killed_at_every_step_keeps_the_last_value_of_every_key(seed: int) -> None:
-    rng, step, finished = Random(seed), 1, False
-    while not finished:
-        disk = FakeDisk()
-        log = small_segments(disk, Random(seed))
-        log.sync()
-        before, end = table(log), log.end_offset
-        disk.crash_at = disk.operations + step
-        try:
-            clean_now(disk, log, due_plan(log))
-            finished = True
-        except PowerLoss:
-            pass
-        killed = disk.copy()
-        killed.kill()
-        for after in [killed, *(_crashed(disk, rng) for _ in range(12))]:
-            again = open_compacted(after)
-            assert (table(again), again.end_offset, again.quarantined) == (before, end, []), f"step {step}"
+    for killed in killed_at_every_step(seed, lambda disk, log: clean_now(disk, log, due_plan(log))):
+        for after in killed.disks(12):
+            again = opened_as_before(killed, after)
             assert not [name for name in after.list(FOLDER) if name.endswith((".clean", ".swap", ".deleted"))]
         clean_now(after, again, due_plan(again))
-        assert table(again) == before, f"step {step}, cleaned again"
-        step += 1
-    assert step > 20
-
-
-def _crashed(disk: FakeDisk, rng: Random) -> FakeDisk:
-    after = disk.copy()
-    after.crash(rng)
-    return after
+        assert table(again) == killed.table, f"step {killed.step}, cleaned again"
+    assert killed.step > 20
 
 
 def test_recovery_killed_at_every_step_of_completing_a_swap_completes_it_later() -> None:

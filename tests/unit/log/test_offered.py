@@ -5,8 +5,17 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from compacted_logs import (
+    CONFIG,
+    due_plan,
+    fill_table,
+    killed_at_every_step,
+    open_compacted,
+    opened_as_before,
+    put,
+    table,
+)
 from log_helpers import FOLDER, NOW_MS, read_all
-from test_cleaner import CONFIG, due_plan, fill_table, open_compacted, put, small_segments, table
 
 from anabranch.errors import CorruptDataError, OfferRefusedError, StorageError
 from anabranch.log.cleaner import clean_now
@@ -19,7 +28,7 @@ from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.offer_format import FOLDER as OFFERED
 from anabranch.record.offer_format import MANIFEST_BYTES_MAX, Offer, OfferedSource, Outcome, file_name
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
+from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import Offset
 from support.offers import Spoil, lay_manifest, lay_offer
 
@@ -95,29 +104,13 @@ def test_the_job_leaves_alone_what_is_younger_than_the_minimal_lag(tmp_path: Pat
 
 @pytest.mark.parametrize("seed", range(3))
 def test_killed_at_every_step_of_taking_in_the_last_value_of_every_key_is_there(seed: int) -> None:
-    rng, step, finished = Random(seed), 1, False
-    while not finished:
-        disk = FakeDisk()
-        log = small_segments(disk, Random(seed))
-        log.sync()
-        before, end = table(log), log.end_offset
-        lay_offer(disk, log, NOW_MS)
-        disk.crash_at = disk.operations + step
-        try:
-            take_in(disk, log)
-            finished = True
-        except PowerLoss:
-            pass
-        killed = disk.copy()
-        killed.kill()
-        for after in [killed, *(_crashed(disk, rng) for _ in range(6))]:
-            again = open_compacted(after)
-            assert (table(again), again.end_offset, again.quarantined) == (before, end, []), f"step {step}"
+    for killed in killed_at_every_step(seed, take_in, lambda disk, log: lay_offer(disk, log, NOW_MS)):
+        for after in killed.disks(6):
+            again = opened_as_before(killed, after)
             _settle_what_is_left(after, again)
-            assert table(again) == before, f"step {step}, looked at again"
+            assert table(again) == killed.table, f"step {killed.step}, looked at again"
             assert left_over(after, FOLDER) == frozenset()
-        step += 1
-    assert step > 25
+    assert killed.step > 25
 
 
 def _settle_what_is_left(disk: FakeDisk, log: Log) -> None:
@@ -128,12 +121,6 @@ def _settle_what_is_left(disk: FakeDisk, log: Log) -> None:
             answer(disk, FOLDER, Outcome("job", False, str(error)))
     elif left_over(disk, FOLDER):
         answer(disk, FOLDER, None)
-
-
-def _crashed(disk: FakeDisk, rng: Random) -> FakeDisk:
-    after = disk.copy()
-    after.crash(rng)
-    return after
 
 
 def doubled(batches: list[bytes]) -> list[bytes]:
