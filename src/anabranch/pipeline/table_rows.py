@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,7 @@ class ReadTask:
         from anabranch.pipeline.lake.change import DataFile
         from anabranch.pipeline.lake.upsert import read_rows
 
+        settle()
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 rows = read_rows(DataFile.from_json(text), self.plan).select(list(self.names))

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from anabranch.errors import OptionError, PipelineError
 from anabranch.pipeline.options import WriterOptions, writer_options
 from anabranch.pipeline.schema import HEADERS, HEADERS_TYPE
+from anabranch.pipeline.workers import settle
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -90,6 +91,7 @@ def write_all(
     options: WriterOptions, columns: tuple[str, ...], batches: "Iterable[pa.RecordBatch]"
 ) -> Written:
     """Produce every row and wait for all acknowledgements; the first that fails, fails the task."""
+    settle()
     with closing(Sending(options)) as sending:
         for batch in batches:
             sending.send(_rows(batch, columns, options.topic))

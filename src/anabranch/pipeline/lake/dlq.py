@@ -14,6 +14,7 @@ import pyarrow as pa
 from anabranch.errors import PipelineError
 from anabranch.pipeline.lake import report
 from anabranch.pipeline.lake.upsert import parquet_parts
+from anabranch.pipeline.workers import settle
 
 HEADER = "anabranch.dlq."
 SEND_SECONDS_MAX = 120
@@ -29,6 +30,7 @@ class SendTask:
     topic: str
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         sender = _Sender(self.client, self.topic)
         for batch in batches:
             for path in batch.column(0).to_pylist():

@@ -21,6 +21,7 @@ from anabranch.pipeline.lake.partitioning import Values, folder_of, split
 from anabranch.pipeline.lake.settings import PartitionField
 from anabranch.pipeline.lake.storage import make_folder_of, place
 from anabranch.pipeline.lake.upsert import Upserts
+from anabranch.pipeline.workers import settle
 
 CHUNK_ROWS_MAX = 100_000
 CHUNK_BYTES_MAX = 32 * 2**20
@@ -67,6 +68,7 @@ class WriteTask:
     """Empty: append."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         share = _Share(self)
         for chunk in _chunks(batches):
             share.take(chunk)

@@ -23,6 +23,7 @@ from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.storage import listed, remove
 from anabranch.pipeline.lake.table import Table, open_table
 from anabranch.pipeline.lake.upsert import read_rows
+from anabranch.pipeline.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -134,6 +135,7 @@ class MergeTask:
     plan: FilePlan
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 files = [DataFile.from_json(file) for file in json.loads(text)]

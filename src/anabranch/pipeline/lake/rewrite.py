@@ -21,6 +21,7 @@ from anabranch.pipeline.lake.change import DataFile
 from anabranch.pipeline.lake.order import COLUMNS, Place, are_apart, comes_later
 from anabranch.pipeline.lake.storage import place
 from anabranch.pipeline.lake.upsert import read_parquet, read_rows
+from anabranch.pipeline.workers import settle
 
 if TYPE_CHECKING:
     from anabranch.pipeline.lake.files import FilePlan
@@ -48,6 +49,7 @@ class RewriteTask:
     """Do the records follow what the table has of their partitions?"""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         touched = pa.concat_tables([read_parquet(path) for path in self.key_files])
         bounds = pc.min_max(touched.column(self.key[0])).as_py()
         for batch in batches:
@@ -92,6 +94,7 @@ class DropTask:
     outdated_files: tuple[str, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         outdated = distinct_keys(self.outdated_files)
         for batch in batches:
             lines: list[report.Line] = []
