@@ -1,6 +1,7 @@
 """Rows sorted into partitions, small files put together, upserts reduced to the last of each key."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from anabranch.pipeline.lake.maintain import small_groups
 from anabranch.pipeline.lake.partitioning import check_partitions, field_names, folder_of, split
 from anabranch.pipeline.lake.rewrite import without
 from anabranch.pipeline.lake.settings import PartitionField
+from anabranch.pipeline.lake.upsert import Upserts
 
 
 def test_rows_are_split_by_every_combination_of_values() -> None:
@@ -101,3 +103,14 @@ def test_a_pipeline_follows_its_own_state_or_the_one_it_took_over() -> None:
 def test_a_state_that_cannot_be_read_is_an_error_and_not_a_start() -> None:
     with pytest.raises(TableError, match="cannot be read"):
         SourceState.from_json('{"owner": 1}')
+
+
+def test_records_that_all_lack_the_key_are_rejected_and_nothing_else_is_left_to_do() -> None:
+    rejected: list[tuple[int, str]] = []
+    rejects = SimpleNamespace(take=lambda records, reason: rejected.append((records.num_rows, reason)))
+    upserts = Upserts(("nosuch",), raw=False)
+    rows = pa.table({"a": [1, 2]})
+    upserts.take_rows(rows, rows, rejects)
+    latest = upserts.latest(rows.schema)
+    assert rejected == [(2, "an upsert needs nosuch, which is null or missing")]
+    assert (latest.rows.num_rows, latest.keys.num_rows, latest.applied) == (0, 0, 0)

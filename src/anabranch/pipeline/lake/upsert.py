@@ -89,6 +89,8 @@ class Upserts:
             if self._rows
             else columns.empty_table()
         )
+        if rows.num_rows == 0 and not self._deleted:
+            return Latest(rows, rows, 0)  # Of records that all lack the key there may be no such column.
         touched = [_touched(rows, self._key, True)]
         touched += [_touched(part, self._key, False) for part in self._deleted]
         everything = pa.concat_tables(touched)
