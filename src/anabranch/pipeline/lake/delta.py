@@ -24,6 +24,7 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import NO_TOPIC_ID, Change, DataFile, SourceState, known_id
+from anabranch.pipeline.lake.neighbours import check_alone
 from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
 from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
 from anabranch.pipeline.lake.storage import is_file, listed, read_text
@@ -37,10 +38,11 @@ def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTa
     from deltalake import DeltaTable as Lake
     from deltalake.exceptions import TableNotFoundError
 
-    address = table_address(settings)
+    address = settings.table_uri
     try:
         return DeltaTable(Lake(address), settings)
     except TableNotFoundError as error:
+        check_alone(address, "delta")
         if schema is None:
             raise TableMissingError(f"There is no table {settings.table} in {settings.warehouse}.") from error
     parts = settings.partitions()
@@ -51,10 +53,6 @@ def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTa
         Path(urlsplit(address).path).mkdir(parents=True, exist_ok=True)
     Lake.create(address, pa.schema(fields), mode="ignore", partition_by=names)
     return DeltaTable(Lake(address), settings)
-
-
-def table_address(settings: PipelineSettings) -> str:
-    return f"{settings.warehouse_uri}/{settings.table_name.replace('.', '/')}"
 
 
 def _part(name: str, schema: pa.Schema) -> PartitionField:
@@ -73,7 +71,7 @@ class DeltaTable:
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
         self._identifier = f"anabranch/{settings.topic}/"
-        self.data_folder = table_address(settings)
+        self.root = self.data_folder = settings.table_uri
         self.folders: tuple[str, ...] = (self.data_folder,)
         self._names: list[str] = table.metadata().partition_columns
         have = [_part(name, self._whole_schema()) for name in self._names]

@@ -172,6 +172,11 @@ class PipelineSettings:
         return f"{self.warehouse_uri}/_staging/{self.table}"
 
     @property
+    def table_uri(self) -> str:
+        """The folder that a warehouse without a catalog of somebody else's has for the table."""
+        return f"{self.warehouse_uri}/{self.table_name.replace('.', '/')}"
+
+    @property
     def table_name(self) -> str:
         """With the namespace that stands for none."""
         return self.table if "." in self.table else f"default.{self.table}"

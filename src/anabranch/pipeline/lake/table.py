@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Table(Protocol):
     """One table as it was when it was opened or last refreshed."""
 
+    root: str
+    """Address of the folder that all of the table is in."""
     data_folder: str
     """Address of the folder that data files go to."""
     folders: tuple[str, ...]
