@@ -250,6 +250,25 @@ def test_deltas_state_outlives_a_checkpoint_of_its_log(tmp_path: Path) -> None:
     assert open_table(given).state() == SourceState(7, 3, {0: 2, 2: 5})
 
 
+def test_deltas_own_folders_are_not_swept(tmp_path: Path) -> None:
+    """Other engines keep checkpoints in parts, sidecars and changes there, which no entry of ours names."""
+    given = settings(tmp_path, to="delta", partition_by=("hour(_timestamp)",))
+    root = Path(open_table(given, COLUMNS).data_folder.removeprefix("file://"))
+    kept = [
+        "_delta_log/00000000000000000010.checkpoint.0000000001.0000000002.parquet",
+        "_delta_log/00000000000000000012.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet",
+        "_delta_log/_sidecars/3a0d65cd-4056-49b8-937b-95f9e3ee90e5.parquet",
+        "_change_data/cdc-0.parquet",
+        "_timestamp_hour=2026-03-01-12/_change_data/cdc-1.parquet",
+    ]
+    for name in [*kept, "_timestamp_hour=2026-03-01-12/orphan.parquet"]:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    orphan = f"file://{root}/_timestamp_hour=2026-03-01-12/orphan.parquet"
+    assert sweep_orphans(given, older_than_seconds=0) == [orphan]
+    assert all((root / name).exists() for name in kept)
+
+
 def test_a_table_that_is_not_there_is_missed_by_name(given: PipelineSettings) -> None:
     with pytest.raises(TableError, match="There is no table"):
         open_table(given)

@@ -72,7 +72,6 @@ class DeltaTable:
         self._table = table
         self._identifier = f"anabranch/{settings.topic}/"
         self.root = self.data_folder = settings.table_uri
-        self.folders: tuple[str, ...] = (self.data_folder,)
         self._names: list[str] = table.metadata().partition_columns
         have = [_part(name, self._whole_schema()) for name in self._names]
         self.parts = agreed(settings.table, have, settings.partitions())
@@ -212,13 +211,17 @@ class DeltaTable:
         self._table.cleanup_metadata()
         return len(removed)
 
+    def may_sweep(self, path: str) -> bool:
+        """Data files alone. Names that begin so are Delta's own, such as its log and `_change_data`, but for folders of
+        a partition."""
+        steps = path.removeprefix(f"{self.root}/").split("/")
+        return not any(step.startswith(("_", ".")) and "=" not in step for step in steps)
+
     def referenced(self) -> set[str]:
         """Live files, and all that the log still speaks of: a reader of an older version may want them."""
         paths = {file.path for file in self.files()}
         for found in listed(f"{self.data_folder}/_delta_log"):
-            if found.path.endswith(".checkpoint.parquet"):
-                paths.add(found.path)
-            elif found.path.endswith(".json"):
+            if found.path.endswith(".json"):
                 paths |= {f"{self.data_folder}/{unquote(path)}" for path in _mentioned(read_text(found.path))}
         return paths
 

@@ -130,7 +130,6 @@ class IcebergTable:
         self._property = STATE_PROPERTY + settings.topic
         self.root: str = table.location()
         self.data_folder = f"{self.root}/data"
-        self.folders: tuple[str, ...] = (self.data_folder, f"{self.root}/metadata")
         self.parts = agreed(settings.table, _parts(table), settings.partitions())
         self.reserved = reserved_names(self.parts, [part.name for part in table.spec().fields])
 
@@ -195,6 +194,9 @@ class IcebergTable:
                 moment = datetime.fromtimestamp(before_ms / 1000, UTC)
                 self._table.maintenance.expire_snapshots().older_than(moment).commit()
         return count
+
+    def may_sweep(self, path: str) -> bool:
+        return path.startswith((f"{self.data_folder}/", f"{self.root}/metadata/"))
 
     def referenced(self) -> set[str]:
         paths: set[str] = {self._table.metadata_location}

@@ -70,10 +70,10 @@ def sweep_orphans(settings: PipelineSettings, older_than_seconds: float = ORPHAN
     """Remove them, and say which they were."""
     table = open_table(settings)
     limit_ms = _ago_ms(older_than_seconds)
-    # The list of files comes first: what is committed after it was made is younger than anything on it.
     check_alone(table.root, settings.to)
+    # The list of files comes first: what is committed after it was made is younger than anything on it.
     own = without_tables_below(table.root, listed(table.root))
-    old = [found.path for found in own if found.modified_ms <= limit_ms and _is_in(table.folders, found.path)]
+    old = [found.path for found in own if found.modified_ms <= limit_ms and table.may_sweep(found.path)]
     table.refresh()
     needed = table.referenced()
     orphans = [path for path in old if path.endswith(ENDINGS) and path not in needed]
@@ -81,10 +81,6 @@ def sweep_orphans(settings: PipelineSettings, older_than_seconds: float = ORPHAN
     orphans += [found.path for found in staged if found.modified_ms <= limit_ms]
     remove(orphans)
     return orphans
-
-
-def _is_in(folders: tuple[str, ...], path: str) -> bool:
-    return any(path.startswith(f"{folder}/") for folder in folders)
 
 
 def _ago_ms(seconds: float) -> int:

@@ -89,7 +89,6 @@ class ParquetTable:
         self._wanted = self.parts = settings.partitions()
         self.root = f"file://{folder}"
         self.data_folder = f"{self.root}/data"
-        self.folders: tuple[str, ...] = (self.data_folder,)
         self.reserved: frozenset[str] = frozenset()
         self._state = TableState(-1, pa.schema([]), ())
 
@@ -181,6 +180,9 @@ class ParquetTable:
             self._path(version).unlink()
             old += 1
         return old
+
+    def may_sweep(self, path: str) -> bool:
+        return path.startswith(f"{self.data_folder}/")
 
     def referenced(self) -> set[str]:
         states = [TableState.from_json(self._path(version).read_text()) for version in self._versions()]
