@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.types import LongType
 
 from anabranch.errors import TableError, TableMovedError
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
@@ -14,6 +16,7 @@ from anabranch.pipeline.lake.maintain import sweep_orphans
 from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.table import Table, open_table
+from anabranch.pipeline.lake.upsert import read_rows as read_todays_rows
 from support.lake_tables import NOON, read_rows, settings
 
 COLUMNS = pa.schema([*TRACE, ("n", pa.int64())])
@@ -192,6 +195,25 @@ def test_delta_says_that_it_widens_no_column(tmp_path: Path) -> None:
     table = open_table(settings(tmp_path, to="delta"), pa.schema([*TRACE, ("n", pa.int32())]))
     with pytest.raises(TableError, match="cannot take n"):
         table.evolve(COLUMNS)
+
+
+def test_a_column_that_another_engine_renamed_keeps_its_values_when_files_are_written_anew(
+    tmp_path: Path,
+) -> None:
+    given = settings(tmp_path)
+    old = _append(open_table(given, COLUMNS), 0, 1, 2)
+    catalog = load_catalog("anabranch", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+    with catalog.load_table("default.rows").update_schema() as update:
+        update.rename_column("n", "amount")
+    with catalog.load_table("default.rows").update_schema() as update:
+        update.add_column("n", LongType())
+    catalog.close()
+    before = read_rows(given)
+    assert before["amount"].to_pylist() == [1, 2]
+    table = open_table(given)
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), ())
+    table.commit(Change((write_rows(plan, (), read_todays_rows(old, plan)),), (old,)))
+    assert read_rows(given).to_pylist() == before.to_pylist()
 
 
 def test_any_catalog_of_pyiceberg_will_do(tmp_path: Path) -> None:
