@@ -244,8 +244,16 @@ def test_a_table_knows_what_it_is_partitioned_by(given: PipelineSettings) -> Non
     found = open_table(given)
     assert found.parts == parted.partitions()
     assert found.schema().names == made.schema().names
-    with pytest.raises(TableError, match="is partitioned by n, _timestamp_day: partition_by must say so"):
+    with pytest.raises(TableError, match=r"is partitioned by n, day\(_timestamp\): partition_by must say so"):
         open_table(replace(given, partition_by=("n",)))
+
+
+@pytest.mark.parametrize("to", ["iceberg", "parquet"])
+def test_a_part_of_a_time_is_no_column_of_its_name(tmp_path: Path, to: str) -> None:
+    given = settings(tmp_path, to=to, partition_by=("day(_timestamp)",))
+    open_table(given, COLUMNS)
+    with pytest.raises(TableError, match=r"is partitioned by day\(_timestamp\): partition_by must say so"):
+        open_table(replace(given, partition_by=("_timestamp_day",)))
 
 
 def test_a_sweep_takes_what_killed_batches_of_any_topic_staged(given: PipelineSettings) -> None:

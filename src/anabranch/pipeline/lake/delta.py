@@ -13,7 +13,7 @@ import json
 import math
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -73,9 +73,13 @@ class DeltaTable:
         self._identifier = f"anabranch/{settings.topic}/"
         self.root = self.data_folder = settings.table_uri
         self._names: list[str] = table.metadata().partition_columns
-        have = [_part(name, self._whole_schema()) for name in self._names]
-        self.parts = agreed(settings.table, have, settings.partitions())
+        self.parts = agreed(settings.table, self._have(settings.partitions()), settings.partitions())
         self.reserved = reserved_names(self.parts, self._names)
+
+    def _have(self, wanted: Sequence[PartitionField]) -> Sequence[PartitionField]:
+        """Delta keeps names alone, so what is wanted decides between a column and a part of a time of that name."""
+        have = [_part(name, self._whole_schema()) for name in self._names]
+        return wanted if [part.name for part in have] == [part.name for part in wanted] else have
 
     def refresh(self) -> None:
         self._table.update_incremental()

@@ -50,6 +50,11 @@ class PartitionField:
     def name(self) -> str:
         return self.column if self.unit is None else f"{self.column}_{self.unit}"
 
+    @property
+    def text(self) -> str:
+        """As `partition_by` says it."""
+        return self.column if self.unit is None else f"{self.unit}({self.column})"
+
 
 @dataclass(frozen=True)
 class PipelineSettings:
