@@ -10,11 +10,12 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.types import LongType
 
 from anabranch.errors import TableError, TableMovedError
+from anabranch.pipeline.lake.arrow_types import TIMESTAMP, plain_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.files import FilePlan, write_rows
 from anabranch.pipeline.lake.maintain import sweep_orphans
 from anabranch.pipeline.lake.parse import TRACE
-from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
 from anabranch.pipeline.lake.table import Table, open_table
 from anabranch.pipeline.lake.upsert import read_rows as read_todays_rows
 from support.lake_tables import NOON, read_rows, settings
@@ -248,12 +249,34 @@ def test_a_table_knows_what_it_is_partitioned_by(given: PipelineSettings) -> Non
         open_table(replace(given, partition_by=("n",)))
 
 
-@pytest.mark.parametrize("to", ["iceberg", "parquet"])
-def test_a_part_of_a_time_is_no_column_of_its_name(tmp_path: Path, to: str) -> None:
-    given = settings(tmp_path, to=to, partition_by=("day(_timestamp)",))
-    open_table(given, COLUMNS)
+def test_a_part_of_a_time_is_no_column_of_its_name(given: PipelineSettings) -> None:
+    open_table(replace(given, partition_by=("day(_timestamp)",)), COLUMNS)
     with pytest.raises(TableError, match=r"is partitioned by day\(_timestamp\): partition_by must say so"):
         open_table(replace(given, partition_by=("_timestamp_day",)))
+
+
+def test_a_column_is_no_part_of_a_time_by_its_name(given: PipelineSettings) -> None:
+    parted = replace(given, partition_by=("sold_day",))
+    columns = pa.schema([*TRACE, ("sold", TIMESTAMP), ("sold_day", pa.string())])
+    made = open_table(parted, columns)
+    made.evolve(pa.schema([*columns, ("n", pa.int64())]))
+    found = open_table(given)
+    assert found.parts == parted.partitions()
+    assert found.schema().names == [*columns.names, "n"]
+
+
+def test_a_delta_table_that_does_not_say_what_it_is_partitioned_by_can_be_told(tmp_path: Path) -> None:
+    """As other engines make them."""
+    from deltalake import DeltaTable
+
+    given = settings(tmp_path, to="delta")
+    columns = pa.schema([*plain_schema(TRACE), ("sold", TIMESTAMP), ("sold_day", pa.string())])
+    (tmp_path / "default" / "rows").mkdir(parents=True)
+    DeltaTable.create(given.table_uri, columns, partition_by=["sold_day"])
+    assert open_table(given).parts == (PartitionField("sold", "day"),)
+    told = open_table(replace(given, partition_by=("sold_day",)))
+    assert told.parts == (PartitionField("sold_day"),)
+    assert "sold_day" in told.schema().names
 
 
 def test_a_sweep_takes_what_killed_batches_of_any_topic_staged(given: PipelineSettings) -> None:

@@ -6,7 +6,8 @@ Every commit of a batch sets, in the same log entry as its files, `anabranch/<to
 another one set the same identifier in between. None can be taken away: what is not known any more is set to -1, and an
 identity to 0.
 
-Partition columns are not in the files: Delta takes them from the entry. `day(time)` becomes a column `time_day`.
+Partition columns are not in the files: Delta takes them from the entry. `day(time)` becomes a column `time_day`, and
+the table's property `anabranch.partitionBy` tells it from a plain column of that name.
 """
 
 import json
@@ -26,9 +27,10 @@ from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import NO_TOPIC_ID, Change, DataFile, SourceState, known_id
 from anabranch.pipeline.lake.neighbours import check_alone
 from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
-from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
+from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings, partition_field
 from anabranch.pipeline.lake.storage import is_file, listed, read_text
 
+PARTITION_BY = "anabranch.partitionBy"
 UNKNOWN = -1
 TOPIC_HALVES = ("topic/high", "topic/low")
 """A version has 64 bits, and a topic's identity 128."""
@@ -51,12 +53,28 @@ def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTa
     fields = [*plain_schema(schema), *(pa.field(name, pa.string()) for name in made)]
     if urlsplit(address).scheme == "file":
         Path(urlsplit(address).path).mkdir(parents=True, exist_ok=True)
-    Lake.create(address, pa.schema(fields), mode="ignore", partition_by=names)
+    Lake.create(
+        address,
+        pa.schema(fields),
+        mode="ignore",
+        partition_by=names,
+        configuration={PARTITION_BY: json.dumps([part.text for part in parts])} if parts else None,
+        raise_if_key_not_exists=False,  # The property is ours, and Delta has never heard of it.
+    )
     return DeltaTable(Lake(address), settings)
 
 
-def _part(name: str, schema: pa.Schema) -> PartitionField:
-    """Delta keeps the name alone: `at_day` is a day of `at` if that is a column of times."""
+def _noted(text: str | None, names: Sequence[str]) -> list[PartitionField] | None:
+    """What the table was made with; None if it does not say so, or is partitioned otherwise by now."""
+    parts = [] if text is None else [partition_field(one) for one in json.loads(text)]
+    are_these = [part.name for part in parts] == [
+        name.rstrip("_") if part.unit else name for part, name in zip(parts, names, strict=False)
+    ]
+    return parts if are_these and len(parts) == len(names) else None
+
+
+def _guessed(name: str, schema: pa.Schema) -> PartitionField:
+    """By the name alone: `at_day` is a day of `at` if that is a column of times."""
     column, _, unit = name.rstrip("_").rpartition("_")
     position = schema.get_field_index(column)
     is_made = unit in UNITS and position >= 0 and pa.types.is_timestamp(schema.field(position).type)
@@ -77,9 +95,12 @@ class DeltaTable:
         self.reserved = reserved_names(self.parts, self._names)
 
     def _have(self, wanted: Sequence[PartitionField]) -> Sequence[PartitionField]:
-        """Delta keeps names alone, so what is wanted decides between a column and a part of a time of that name."""
-        have = [_part(name, self._whole_schema()) for name in self._names]
-        return wanted if [part.name for part in have] == [part.name for part in wanted] else have
+        """What the table says, else a guess by names, in which the wanted may be right against it."""
+        noted = _noted(self._table.metadata().configuration.get(PARTITION_BY), self._names)
+        if noted is not None:
+            return noted
+        guess = [_guessed(name, self._whole_schema()) for name in self._names]
+        return wanted if [part.name for part in guess] == [part.name for part in wanted] else guess
 
     def refresh(self) -> None:
         self._table.update_incremental()
