@@ -255,6 +255,20 @@ def test_a_part_of_a_time_is_no_column_of_its_name(given: PipelineSettings) -> N
         open_table(replace(given, partition_by=("_timestamp_day",)))
 
 
+def test_a_parquet_table_can_have_a_column_of_the_name_of_its_folders(tmp_path: Path) -> None:
+    given = settings(tmp_path, to="parquet", partition_by=("day(_timestamp)",))
+    table = open_table(given, COLUMNS)
+    assert table.reserved == frozenset()
+    table.evolve(pa.schema([*COLUMNS, ("_timestamp_day", pa.string())]))
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), table.parts)
+    row = {"_partition": 0, "_offset": 1, "_timestamp": NOON, "_timestamp_day": "Sunday"}
+    file = write_rows(plan, ("2026-03-01",), pa.Table.from_pylist([row], table.schema()))
+    table.commit(Change((file,), (), SourceState(7, 0, {0: 2})))
+    assert "_timestamp_day=2026-03-01/" in file.path
+    assert read_todays_rows(file, plan)["_timestamp_day"].to_pylist() == ["Sunday"]
+    assert read_rows(given)["_timestamp_day"].to_pylist() == ["Sunday"]
+
+
 def test_a_column_is_no_part_of_a_time_by_its_name(given: PipelineSettings) -> None:
     parted = replace(given, partition_by=("sold_day",))
     columns = pa.schema([*TRACE, ("sold", TIMESTAMP), ("sold_day", pa.string())])
