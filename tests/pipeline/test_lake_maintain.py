@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from anabranch.pipeline.lake.maintain import maintain
 from anabranch.pipeline.lake.sink import LakeSink
 from anabranch.pipeline.lake.table import open_table
+from anabranch.pipeline.table_rows import read_table
 from support.lake_tables import frame, json_records, read_rows, settings
 
 if TYPE_CHECKING:
@@ -35,6 +37,23 @@ def test_small_files_are_merged_by_partition_and_no_row_changes(
     assert open_table(given).state() == state
     on_disk = {path for path in tmp_path.rglob("*.parquet") if "_delta_log" not in path.parts}
     assert len(on_disk) == 2
+
+
+def test_a_renamed_column_is_read_and_merged_with_its_values(spark: "SparkSession", tmp_path: Path) -> None:
+    """As another engine renames one of Iceberg: in the files it keeps its old name."""
+    given = settings(tmp_path)
+    sink = LakeSink(spark, given)
+    for batch in range(2):
+        sink.write(frame(spark, json_records([{"s": {"n": batch}}]), start=batch, slices=1), batch)
+    catalog = load_catalog("anabranch", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+    with catalog.load_table("default.rows").update_schema() as update:
+        update.rename_column("s", "sale")
+        update.rename_column("s.n", "amount")
+    catalog.close()
+    rows = read_table(spark, given, ["sale"]).collect()
+    assert sorted(row.sale.amount for row in rows) == [0, 1]
+    assert maintain(spark, given).files_merged == 2
+    assert read_rows(given)["sale"].to_pylist() == [{"amount": 0}, {"amount": 1}]
 
 
 @pytest.mark.parametrize("to", FORMATS)

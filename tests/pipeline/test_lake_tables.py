@@ -6,14 +6,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.types import LongType
 
 from anabranch.errors import TableError, TableMovedError
+from anabranch.pipeline.lake.arrow_types import TIMESTAMP, plain_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.files import FilePlan, write_rows
 from anabranch.pipeline.lake.maintain import sweep_orphans
 from anabranch.pipeline.lake.parse import TRACE
-from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
 from anabranch.pipeline.lake.table import Table, open_table
+from anabranch.pipeline.lake.upsert import read_rows as read_todays_rows
 from support.lake_tables import NOON, read_rows, settings
 
 COLUMNS = pa.schema([*TRACE, ("n", pa.int64())])
@@ -194,6 +198,25 @@ def test_delta_says_that_it_widens_no_column(tmp_path: Path) -> None:
         table.evolve(COLUMNS)
 
 
+def test_a_column_that_another_engine_renamed_keeps_its_values_when_files_are_written_anew(
+    tmp_path: Path,
+) -> None:
+    given = settings(tmp_path)
+    old = _append(open_table(given, COLUMNS), 0, 1, 2)
+    catalog = load_catalog("anabranch", type="sql", uri=f"sqlite:///{tmp_path}/catalog.db")
+    with catalog.load_table("default.rows").update_schema() as update:
+        update.rename_column("n", "amount")
+    with catalog.load_table("default.rows").update_schema() as update:
+        update.add_column("n", LongType())
+    catalog.close()
+    before = read_rows(given)
+    assert before["amount"].to_pylist() == [1, 2]
+    table = open_table(given)
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), ())
+    table.commit(Change((write_rows(plan, (), read_todays_rows(old, plan)),), (old,)))
+    assert read_rows(given).to_pylist() == before.to_pylist()
+
+
 def test_any_catalog_of_pyiceberg_will_do(tmp_path: Path) -> None:
     catalog = {
         "name": "own",
@@ -222,8 +245,52 @@ def test_a_table_knows_what_it_is_partitioned_by(given: PipelineSettings) -> Non
     found = open_table(given)
     assert found.parts == parted.partitions()
     assert found.schema().names == made.schema().names
-    with pytest.raises(TableError, match="is partitioned by n, _timestamp_day: partition_by must say so"):
+    with pytest.raises(TableError, match=r"is partitioned by n, day\(_timestamp\): partition_by must say so"):
         open_table(replace(given, partition_by=("n",)))
+
+
+def test_a_part_of_a_time_is_no_column_of_its_name(given: PipelineSettings) -> None:
+    open_table(replace(given, partition_by=("day(_timestamp)",)), COLUMNS)
+    with pytest.raises(TableError, match=r"is partitioned by day\(_timestamp\): partition_by must say so"):
+        open_table(replace(given, partition_by=("_timestamp_day",)))
+
+
+def test_a_parquet_table_can_have_a_column_of_the_name_of_its_folders(tmp_path: Path) -> None:
+    given = settings(tmp_path, to="parquet", partition_by=("day(_timestamp)",))
+    table = open_table(given, COLUMNS)
+    assert table.reserved == frozenset()
+    table.evolve(pa.schema([*COLUMNS, ("_timestamp_day", pa.string())]))
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), table.file_schema(), table.parts)
+    row = {"_partition": 0, "_offset": 1, "_timestamp": NOON, "_timestamp_day": "Sunday"}
+    file = write_rows(plan, ("2026-03-01",), pa.Table.from_pylist([row], table.schema()))
+    table.commit(Change((file,), (), SourceState(7, 0, {0: 2})))
+    assert "_timestamp_day=2026-03-01/" in file.path
+    assert read_todays_rows(file, plan)["_timestamp_day"].to_pylist() == ["Sunday"]
+    assert read_rows(given)["_timestamp_day"].to_pylist() == ["Sunday"]
+
+
+def test_a_column_is_no_part_of_a_time_by_its_name(given: PipelineSettings) -> None:
+    parted = replace(given, partition_by=("sold_day",))
+    columns = pa.schema([*TRACE, ("sold", TIMESTAMP), ("sold_day", pa.string())])
+    made = open_table(parted, columns)
+    made.evolve(pa.schema([*columns, ("n", pa.int64())]))
+    found = open_table(given)
+    assert found.parts == parted.partitions()
+    assert found.schema().names == [*columns.names, "n"]
+
+
+def test_a_delta_table_that_does_not_say_what_it_is_partitioned_by_can_be_told(tmp_path: Path) -> None:
+    """As other engines make them."""
+    from deltalake import DeltaTable
+
+    given = settings(tmp_path, to="delta")
+    columns = pa.schema([*plain_schema(TRACE), ("sold", TIMESTAMP), ("sold_day", pa.string())])
+    (tmp_path / "default" / "rows").mkdir(parents=True)
+    DeltaTable.create(given.table_uri, columns, partition_by=["sold_day"])
+    assert open_table(given).parts == (PartitionField("sold", "day"),)
+    told = open_table(replace(given, partition_by=("sold_day",)))
+    assert told.parts == (PartitionField("sold_day"),)
+    assert "sold_day" in told.schema().names
 
 
 def test_a_sweep_takes_what_killed_batches_of_any_topic_staged(given: PipelineSettings) -> None:
@@ -248,6 +315,25 @@ def test_deltas_state_outlives_a_checkpoint_of_its_log(tmp_path: Path) -> None:
     for entry in Path(table.data_folder.removeprefix("file://"), "_delta_log").glob("*0.json"):
         entry.unlink()
     assert open_table(given).state() == SourceState(7, 3, {0: 2, 2: 5})
+
+
+def test_deltas_own_folders_are_not_swept(tmp_path: Path) -> None:
+    """Other engines keep checkpoints in parts, sidecars and changes there, which no entry of ours names."""
+    given = settings(tmp_path, to="delta", partition_by=("hour(_timestamp)",))
+    root = Path(open_table(given, COLUMNS).data_folder.removeprefix("file://"))
+    kept = [
+        "_delta_log/00000000000000000010.checkpoint.0000000001.0000000002.parquet",
+        "_delta_log/00000000000000000012.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet",
+        "_delta_log/_sidecars/3a0d65cd-4056-49b8-937b-95f9e3ee90e5.parquet",
+        "_change_data/cdc-0.parquet",
+        "_timestamp_hour=2026-03-01-12/_change_data/cdc-1.parquet",
+    ]
+    for name in [*kept, "_timestamp_hour=2026-03-01-12/orphan.parquet"]:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("")
+    orphan = f"file://{root}/_timestamp_hour=2026-03-01-12/orphan.parquet"
+    assert sweep_orphans(given, older_than_seconds=0) == [orphan]
+    assert all((root / name).exists() for name in kept)
 
 
 def test_a_table_that_is_not_there_is_missed_by_name(given: PipelineSettings) -> None:

@@ -27,13 +27,15 @@ class ReadTask:
     names: tuple[str, ...]
 
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        from anabranch.pipeline.lake.arrow_types import conform
         from anabranch.pipeline.lake.change import DataFile
         from anabranch.pipeline.lake.upsert import read_rows
 
         settle()
         for batch in batches:
             for text in batch.column(0).to_pylist():
-                rows = read_rows(DataFile.from_json(text), self.plan).select(list(self.names))
+                rows = conform(read_rows(DataFile.from_json(text), self.plan), self.plan.schema)
+                rows = rows.select(list(self.names))
                 yield from rows.to_batches(ROWS_PER_BATCH_MAX)
 
 
@@ -50,7 +52,7 @@ def read_table(
     table = open_table(settings)
     schema = plain_schema(table.schema())
     names = tuple(columns or schema.names)
-    plan = FilePlan(table.data_folder, "", 0, schema, schema, table.parts)
+    plan = FilePlan(table.data_folder, "", 0, table.schema(), schema, table.parts)
     files = [(file.to_json(),) for file in table.files()]
     wanted = from_arrow_schema(_only(schema, names), prefer_timestamp_ntz=True)
     listed = spark.createDataFrame(files, "file string").repartition(max(1, len(files)))

@@ -74,6 +74,14 @@ def test_partitions_are_columns_or_parts_of_times() -> None:
     assert [part.name for part in parts] == ["carrier", "at_day", "_timestamp_hour"]
 
 
+def test_a_table_has_the_same_folders_with_and_without_the_namespace_that_stands_for_none() -> None:
+    short, long = _settings(table="rows"), _settings(table="default.rows")
+    assert short.staging_uri == long.staging_uri == "file:///lake/_staging/rows/t"
+    assert short.checkpoint_uri == long.checkpoint_uri == "file:///lake/_checkpoints/rows/t"
+    assert short.table_uri == long.table_uri == "file:///lake/default/rows"
+    assert _settings(table="default.a.b").staging_uri != _settings(table="a.b").staging_uri
+
+
 def test_local_folders_become_absolute_addresses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     given = _settings(warehouse="lake", table="air.flights")

@@ -6,14 +6,15 @@ Every commit of a batch sets, in the same log entry as its files, `anabranch/<to
 another one set the same identifier in between. None can be taken away: what is not known any more is set to -1, and an
 identity to 0.
 
-Partition columns are not in the files: Delta takes them from the entry. `day(time)` becomes a column `time_day`.
+Partition columns are not in the files: Delta takes them from the entry. `day(time)` becomes a column `time_day`, and
+the table's property `anabranch.partitionBy` tells it from a plain column of that name.
 """
 
 import json
 import math
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -24,10 +25,12 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import NO_TOPIC_ID, Change, DataFile, SourceState, known_id
+from anabranch.pipeline.lake.neighbours import check_alone
 from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
-from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
+from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings, partition_field
 from anabranch.pipeline.lake.storage import is_file, listed, read_text
 
+PARTITION_BY = "anabranch.partitionBy"
 UNKNOWN = -1
 TOPIC_HALVES = ("topic/high", "topic/low")
 """A version has 64 bits, and a topic's identity 128."""
@@ -37,10 +40,11 @@ def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTa
     from deltalake import DeltaTable as Lake
     from deltalake.exceptions import TableNotFoundError
 
-    address = table_address(settings)
+    address = settings.table_uri
     try:
         return DeltaTable(Lake(address), settings)
     except TableNotFoundError as error:
+        check_alone(address, "delta")
         if schema is None:
             raise TableMissingError(f"There is no table {settings.table} in {settings.warehouse}.") from error
     parts = settings.partitions()
@@ -49,16 +53,28 @@ def open_delta(settings: PipelineSettings, schema: pa.Schema | None) -> "DeltaTa
     fields = [*plain_schema(schema), *(pa.field(name, pa.string()) for name in made)]
     if urlsplit(address).scheme == "file":
         Path(urlsplit(address).path).mkdir(parents=True, exist_ok=True)
-    Lake.create(address, pa.schema(fields), mode="ignore", partition_by=names)
+    Lake.create(
+        address,
+        pa.schema(fields),
+        mode="ignore",
+        partition_by=names,
+        configuration={PARTITION_BY: json.dumps([part.text for part in parts])} if parts else None,
+        raise_if_key_not_exists=False,  # The property is ours, and Delta has never heard of it.
+    )
     return DeltaTable(Lake(address), settings)
 
 
-def table_address(settings: PipelineSettings) -> str:
-    return f"{settings.warehouse_uri}/{settings.table_name.replace('.', '/')}"
+def _noted(text: str | None, names: Sequence[str]) -> list[PartitionField] | None:
+    """What the table was made with; None if it does not say so, or is partitioned otherwise by now."""
+    parts = [] if text is None else [partition_field(one) for one in json.loads(text)]
+    are_these = [part.name for part in parts] == [
+        name.rstrip("_") if part.unit else name for part, name in zip(parts, names, strict=False)
+    ]
+    return parts if are_these and len(parts) == len(names) else None
 
 
-def _part(name: str, schema: pa.Schema) -> PartitionField:
-    """Delta keeps the name alone: `at_day` is a day of `at` if that is a column of times."""
+def _guessed(name: str, schema: pa.Schema) -> PartitionField:
+    """By the name alone: `at_day` is a day of `at` if that is a column of times."""
     column, _, unit = name.rstrip("_").rpartition("_")
     position = schema.get_field_index(column)
     is_made = unit in UNITS and position >= 0 and pa.types.is_timestamp(schema.field(position).type)
@@ -73,12 +89,18 @@ class DeltaTable:
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
         self._identifier = f"anabranch/{settings.topic}/"
-        self.data_folder = table_address(settings)
-        self.folders: tuple[str, ...] = (self.data_folder,)
+        self.root = self.data_folder = settings.table_uri
         self._names: list[str] = table.metadata().partition_columns
-        have = [_part(name, self._whole_schema()) for name in self._names]
-        self.parts = agreed(settings.table, have, settings.partitions())
+        self.parts = agreed(settings.table, self._have(settings.partitions()), settings.partitions())
         self.reserved = reserved_names(self.parts, self._names)
+
+    def _have(self, wanted: Sequence[PartitionField]) -> Sequence[PartitionField]:
+        """What the table says, else a guess by names, in which the wanted may be right against it."""
+        noted = _noted(self._table.metadata().configuration.get(PARTITION_BY), self._names)
+        if noted is not None:
+            return noted
+        guess = [_guessed(name, self._whole_schema()) for name in self._names]
+        return wanted if [part.name for part in guess] == [part.name for part in wanted] else guess
 
     def refresh(self) -> None:
         self._table.update_incremental()
@@ -214,13 +236,17 @@ class DeltaTable:
         self._table.cleanup_metadata()
         return len(removed)
 
+    def may_sweep(self, path: str) -> bool:
+        """Data files alone. Names that begin so are Delta's own, such as its log and `_change_data`, but for folders of
+        a partition."""
+        steps = path.removeprefix(f"{self.root}/").split("/")
+        return not any(step.startswith(("_", ".")) and "=" not in step for step in steps)
+
     def referenced(self) -> set[str]:
         """Live files, and all that the log still speaks of: a reader of an older version may want them."""
         paths = {file.path for file in self.files()}
         for found in listed(f"{self.data_folder}/_delta_log"):
-            if found.path.endswith(".checkpoint.parquet"):
-                paths.add(found.path)
-            elif found.path.endswith(".json"):
+            if found.path.endswith(".json"):
                 paths |= {f"{self.data_folder}/{unquote(path)}" for path in _mentioned(read_text(found.path))}
         return paths
 

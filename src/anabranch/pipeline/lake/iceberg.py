@@ -17,6 +17,7 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import small_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
+from anabranch.pipeline.lake.neighbours import check_alone
 from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
 from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
 
@@ -35,6 +36,8 @@ def open_iceberg(settings: PipelineSettings, schema: pa.Schema | None) -> "Icebe
     try:
         table = catalog.load_table(settings.table_name)
     except (NoSuchTableError, NoSuchNamespaceError) as error:
+        if not settings.catalog:
+            check_alone(settings.table_uri, "iceberg")
         if schema is None:
             raise TableMissingError(
                 f"There is no table {settings.table_name} in {settings.warehouse}."
@@ -54,6 +57,7 @@ def _catalog(settings: PipelineSettings, *, may_make: bool) -> Any:
         folder.mkdir(parents=True, exist_ok=True)
     elif not (folder / CATALOG_FILE).is_file():
         # pyiceberg would make one: whoever only looks leaves nothing behind where there was nothing.
+        check_alone(settings.table_uri, "iceberg")
         raise TableMissingError(
             f"There is no table {settings.table_name} in {settings.warehouse}: it has no {CATALOG_FILE}."
         )
@@ -78,14 +82,13 @@ def _create(catalog: Any, settings: PipelineSettings, schema: pa.Schema) -> Any:
 
     parts = settings.partitions()
     try:
-        with (
-            catalog.create_table_transaction(
-                settings.table_name, schema, properties={"format-version": "2", **CREATED_WITH}
-            ) as transaction,
-            transaction.update_spec() as spec,
-        ):
-            for part, name in zip(parts, field_names(parts, schema.names), strict=True):
-                spec.add_field(part.column, _transform(part), name if part.unit else None)
+        with catalog.create_table_transaction(
+            settings.table_name, schema, properties={"format-version": "2", **CREATED_WITH}
+        ) as transaction:
+            check_alone(transaction.table_metadata.location, "iceberg")
+            with transaction.update_spec() as spec:
+                for part, name in zip(parts, field_names(parts, schema.names), strict=True):
+                    spec.add_field(part.column, _transform(part), name if part.unit else None)
     except TableAlreadyExistsError:
         pass  # Somebody was quicker: theirs is as good.
     return catalog.load_table(settings.table_name)
@@ -125,8 +128,8 @@ class IcebergTable:
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
         self._property = STATE_PROPERTY + settings.topic
-        self.data_folder = f"{table.location()}/data"
-        self.folders: tuple[str, ...] = (self.data_folder, f"{table.location()}/metadata")
+        self.root: str = table.location()
+        self.data_folder = f"{self.root}/data"
         self.parts = agreed(settings.table, _parts(table), settings.partitions())
         self.reserved = reserved_names(self.parts, [part.name for part in table.spec().fields])
 
@@ -191,6 +194,9 @@ class IcebergTable:
                 moment = datetime.fromtimestamp(before_ms / 1000, UTC)
                 self._table.maintenance.expire_snapshots().older_than(moment).commit()
         return count
+
+    def may_sweep(self, path: str) -> bool:
+        return path.startswith((f"{self.data_folder}/", f"{self.root}/metadata/"))
 
     def referenced(self) -> set[str]:
         paths: set[str] = {self._table.metadata_location}

@@ -19,6 +19,7 @@ from anabranch.errors import LostRecordsError, TableMovedError
 from anabranch.pipeline.lake import report
 from anabranch.pipeline.lake.change import Change, DataFile
 from anabranch.pipeline.lake.files import FilePlan, write_rows
+from anabranch.pipeline.lake.neighbours import check_alone, without_tables_below
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.storage import listed, remove
 from anabranch.pipeline.lake.table import Table, open_table
@@ -58,6 +59,7 @@ def maintain(
 ) -> Maintained:
     """All of it, in the order in which each step leaves work for the next."""
     done = Maintained()
+    check_alone(open_table(settings).root, settings.to)
     done.files_merged, done.files_made = merge_small_files(spark, settings, file_bytes)
     done.states_expired = open_table(settings).expire(_ago_ms(expire_seconds))
     done.orphans_swept = len(sweep_orphans(settings, orphan_seconds))
@@ -68,10 +70,10 @@ def sweep_orphans(settings: PipelineSettings, older_than_seconds: float = ORPHAN
     """Remove them, and say which they were."""
     table = open_table(settings)
     limit_ms = _ago_ms(older_than_seconds)
+    check_alone(table.root, settings.to)
     # The list of files comes first: what is committed after it was made is younger than anything on it.
-    old = [
-        found.path for folder in table.folders for found in listed(folder) if found.modified_ms <= limit_ms
-    ]
+    own = without_tables_below(table.root, listed(table.root))
+    old = [found.path for found in own if found.modified_ms <= limit_ms and table.may_sweep(found.path)]
     table.refresh()
     needed = table.referenced()
     orphans = [path for path in old if path.endswith(ENDINGS) and path not in needed]

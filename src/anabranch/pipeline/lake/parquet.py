@@ -23,7 +23,7 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
-from anabranch.pipeline.lake.delta import table_address
+from anabranch.pipeline.lake.neighbours import check_alone
 from anabranch.pipeline.lake.partitioning import agreed
 from anabranch.pipeline.lake.settings import PipelineSettings, partition_field
 
@@ -67,9 +67,10 @@ class TableState:
 
 
 def open_parquet(settings: PipelineSettings, schema: pa.Schema | None) -> "ParquetTable":
-    folder = Path(urlsplit(table_address(settings)).path)
+    folder = Path(urlsplit(settings.table_uri).path)
     table = ParquetTable(folder, settings)
     if table.is_missing():
+        check_alone(table.root, "parquet")
         if schema is None:
             raise TableMissingError(f"There is no table {settings.table} in {settings.warehouse}.")
         table.create(schema)
@@ -86,8 +87,8 @@ class ParquetTable:
         self._log = folder / LOG_FOLDER
         self._topic, self._partition_by = settings.topic, settings.partition_by
         self._wanted = self.parts = settings.partitions()
-        self.data_folder = f"file://{folder}/data"
-        self.folders: tuple[str, ...] = (self.data_folder,)
+        self.root = f"file://{folder}"
+        self.data_folder = f"{self.root}/data"
         self.reserved: frozenset[str] = frozenset()
         self._state = TableState(-1, pa.schema([]), ())
 
@@ -179,6 +180,9 @@ class ParquetTable:
             self._path(version).unlink()
             old += 1
         return old
+
+    def may_sweep(self, path: str) -> bool:
+        return path.startswith(f"{self.data_folder}/")
 
     def referenced(self) -> set[str]:
         states = [TableState.from_json(self._path(version).read_text()) for version in self._versions()]

@@ -77,13 +77,10 @@ def agreed(
     table: str, have: Sequence[PartitionField], wanted: Sequence[PartitionField]
 ) -> tuple[PartitionField, ...]:
     """What a table that is there is partitioned by; TableError if something else is wanted of it."""
-    names = [part.name for part in have]
-    if wanted and names != [part.name for part in wanted]:
-        raise TableError(
-            f"The table {table} is partitioned by {', '.join(names) or 'nothing'}: partition_by must say so, or "
-            "nothing."
-        )
-    return tuple(wanted or have)
+    if wanted and list(wanted) != list(have):
+        said = ", ".join(part.text for part in have) or "nothing"
+        raise TableError(f"The table {table} is partitioned by {said}: partition_by must say so, or nothing.")
+    return tuple(have)
 
 
 def split(rows: pa.Table, parts: Sequence[PartitionField]) -> Iterator[tuple[Values, pa.Table]]:

@@ -16,6 +16,8 @@ FORMATS = ("iceberg", "delta", "parquet")
 MODES = ("append", "upsert")
 UNITS = ("hour", "day", "month")
 DLQ_SUFFIX = ".dlq"
+NO_NAMESPACE = "default"
+"""The namespace of a table whose name says none."""
 _BY_START = "where the pipeline begins is said by --from (starting_offsets), and it has no end"
 SAID_BY_THE_PIPELINE = {
     "bootstrap": "the broker is said by --bootstrap (bootstrap)",
@@ -49,6 +51,11 @@ class PartitionField:
     @property
     def name(self) -> str:
         return self.column if self.unit is None else f"{self.column}_{self.unit}"
+
+    @property
+    def text(self) -> str:
+        """As `partition_by` says it."""
+        return self.column if self.unit is None else f"{self.unit}({self.column})"
 
 
 @dataclass(frozen=True)
@@ -156,7 +163,7 @@ class PipelineSettings:
     @property
     def checkpoint_uri(self) -> str:
         if not self.checkpoint:
-            return f"{self.warehouse_uri}/_checkpoints/{self.table}/{self.topic}"
+            return f"{self.warehouse_uri}/_checkpoints/{self._short_name}/{self.topic}"
         if urlsplit(self.checkpoint).scheme:
             return self.checkpoint.rstrip("/")
         return f"file://{Path(self.checkpoint).absolute()}"
@@ -169,12 +176,23 @@ class PipelineSettings:
     @property
     def staging_root_uri(self) -> str:
         """Of all pipelines into this table."""
-        return f"{self.warehouse_uri}/_staging/{self.table}"
+        return f"{self.warehouse_uri}/_staging/{self._short_name}"
+
+    @property
+    def table_uri(self) -> str:
+        """The folder that a warehouse without a catalog of somebody else's has for the table."""
+        return f"{self.warehouse_uri}/{self.table_name.replace('.', '/')}"
+
+    @property
+    def _short_name(self) -> str:
+        """One for `rows` and `default.rows`, which are one table: folders go by it."""
+        short = self.table.removeprefix(f"{NO_NAMESPACE}.")
+        return self.table if "." in short else short
 
     @property
     def table_name(self) -> str:
         """With the namespace that stands for none."""
-        return self.table if "." in self.table else f"default.{self.table}"
+        return self.table if "." in self.table else f"{NO_NAMESPACE}.{self.table}"
 
 
 def partition_field(text: str) -> PartitionField:

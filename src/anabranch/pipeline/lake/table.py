@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class Table(Protocol):
     """One table as it was when it was opened or last refreshed."""
 
+    root: str
+    """Address of the folder that all of the table is in."""
     data_folder: str
     """Address of the folder that data files go to."""
-    folders: tuple[str, ...]
-    """Where files of the table can be, its orphans among them."""
     parts: tuple[PartitionField, ...]
     """What it is partitioned by: known to the table, whether or not the settings say it."""
     reserved: frozenset[str]
@@ -53,6 +53,9 @@ class Table(Protocol):
 
     def expire(self, before_ms: int) -> int:
         """Forget the table's states older than this, but never the current one; how many."""
+
+    def may_sweep(self, path: str) -> bool:
+        """Is this the address of a file, below `root`, that is an orphan unless something refers to it?"""
 
     def referenced(self) -> set[str]:
         """Addresses of all files that any state of the table still needs."""

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from anabranch.pipeline.lake import order
 from anabranch.pipeline.lake.arrow_types import conform
 from anabranch.pipeline.lake.change import DataFile
+from anabranch.pipeline.lake.field_numbers import named_as_today
 from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.storage import place
 
@@ -137,7 +138,7 @@ def parquet_parts(path: str) -> Iterator[pa.RecordBatch]:
 
 def read_rows(file: DataFile, plan: "FilePlan") -> pa.Table:
     """A data file's rows in today's columns, with those that only its place in the table tells."""
-    table = read_parquet(file.path)
+    table = named_as_today(read_parquet(file.path), plan.columns)
     for part, text in zip(plan.parts, file.partition, strict=True):
         if part.unit is None and part.column not in table.column_names and part.column in plan.columns.names:
             kind = plan.columns.field(part.column).type
