@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform, plain_schema
-from anabranch.pipeline.lake.infer import MisfitError, first_widened, merge_fields, parse_time
+from anabranch.pipeline.lake.infer import (
+    DEPTH_MAX,
+    TOO_DEEP,
+    MisfitError,
+    check_depth,
+    first_widened,
+    merge_fields,
+    parse_time,
+)
 from anabranch.pipeline.lake.quick_json import parse_quickly
 
 TRACE = pa.schema(
@@ -180,11 +188,15 @@ def decode(value: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise MisfitError(f"the value is not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
-        raise MisfitError("the value is nested too deeply") from error
+        raise MisfitError(TOO_DEEP) from error
     except ValueError as error:
         raise MisfitError(f"the value is not JSON: {error}") from error
     if not isinstance(decoded, dict):
         raise MisfitError(f"the value is JSON, but no object: {type(decoded).__name__}")
+    if (
+        value.count(b"{") + value.count(b"[") > DEPTH_MAX
+    ):  # Most values have fewer: these need no closer look.
+        check_depth(decoded)
     _check_unicode(value, decoded)
     return decoded
 
