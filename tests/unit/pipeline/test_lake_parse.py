@@ -187,6 +187,18 @@ def test_columns_deeper_than_that_are_no_way_around_it() -> None:
     assert "nested too deeply" in reason(known, deep(DEPTH_MAX + 2))
 
 
+@pytest.mark.parametrize(("value", "what"), [({"a": 1}, "an object"), ([1], "an array"), ([], "an array")])
+def test_what_is_nested_is_no_key_of_an_upsert(value: object, what: str) -> None:
+    text = json.dumps({"id": value}).encode()
+    words = f"id is {what}: an upsert goes by it, and needs a single value"
+    assert reason(TRACE, text, key=("id",)) == reason(columns(id=pa.int64()), text, key=("id",)) == words
+
+
+def test_a_key_column_that_is_nested_already_takes_nothing() -> None:
+    known = columns(id=pa.struct([("a", pa.int64())]))
+    assert "needs a single value" in reason(known, b'{"id": {"a": 1}}', key=("id",))
+
+
 def test_a_key_that_is_no_text_is_refused() -> None:
     parser = JsonParser(columns(a=pa.int64()))
     parsed = parser.parse(records([b'{"a": 1}'] * 3, [b"k", b"\xff", None]))

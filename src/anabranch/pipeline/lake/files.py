@@ -79,7 +79,7 @@ class WriteTask:
             return RawParser()
         plan = self.plan
         fixed = self.schema_kind != "records"
-        return JsonParser(plan.columns, fixed, self.required, plan.reserved, plan.widens)
+        return JsonParser(plan.columns, fixed, self.required, plan.reserved, plan.widens, self.upsert_key)
 
 
 class _Share:

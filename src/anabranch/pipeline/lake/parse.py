@@ -82,10 +82,11 @@ class JsonParser:
         required: Sequence[Sequence[str]] = (),
         reserved: frozenset[str] = frozenset(),
         widens: bool = True,
+        key: Sequence[str] = (),
     ) -> None:
         """`required`: paths of columns that must be there. `reserved`: names that no column can have. `widens`: can an
-        int column become a long one?"""
-        self._reserved, self._widens = reserved, widens
+        int column become a long one? `key`: columns that rows are told apart by."""
+        self._reserved, self._widens, self._key = reserved, widens, key
         self._fields = list(plain_schema(schema))
         self._base = pa.struct(self._fields)
         self._fixed, self._required = fixed, [tuple(path) for path in required]
@@ -120,6 +121,8 @@ class JsonParser:
             yield from self._parts(records.slice(first, step), start + first)
 
     def _quickly(self, records: pa.Table) -> Parsed | None:
+        if any(field.name in self._key and pa.types.is_nested(field.type) for field in self._fields):
+            return None
         values = records.column("value").combine_chunks()
         body = parse_quickly(values, self._columns(), self._fixed)
         trace, unfit_keys = _trace(records)
@@ -166,6 +169,7 @@ class JsonParser:
                 raise MisfitError(
                     f"{name} cannot become a column: the table is partitioned by a field of that name"
                 )
+        _check_key(self._key, values)
         for path in self._required:
             _check_required(values, path)
         if self._fixed:
@@ -213,6 +217,14 @@ def _check_unicode(value: bytes, decoded: dict[str, Any]) -> None:
         json.dumps(decoded, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         raise MisfitError("the value has half of a surrogate pair in it, which is no character") from error
+
+
+def _check_key(names: Sequence[str], fields: dict[str, Any]) -> None:
+    """Arrow can neither group nor join by what is nested."""
+    for name in names:
+        if isinstance(fields.get(name), (dict, list)):
+            what = "an object" if isinstance(fields[name], dict) else "an array"
+            raise MisfitError(f"{name} is {what}: an upsert goes by it, and needs a single value")
 
 
 def _check_required(fields: dict[str, Any], path: tuple[str, ...]) -> None:
