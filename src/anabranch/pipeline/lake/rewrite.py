@@ -130,7 +130,7 @@ def judge(rows: pa.Table, touched: pa.Table, key: tuple[str, ...], ordered: bool
     """
     numbered = _places(rows, key, _OLD).append_column(_ROW, _numbers(rows))
     met = numbered.join(_places(touched, key, _NEW, rows.schema), keys=list(key), join_type="inner")
-    met = _with_topics(met)
+    met = _with_topics(met, ordered)
     old, new = _fields(_OLD), _fields(_NEW)
     later = met.filter(comes_later(old, new) & are_apart(old, new) if ordered else comes_later(old, new))
     untouched = pc.invert(_among(_numbers(rows), met))
@@ -158,14 +158,14 @@ def _fields(prefix: str) -> Place:
     return Place(*(pc.field(prefix + name) for name in COLUMNS))
 
 
-def _with_topics(met: pa.Table) -> pa.Table:
+def _with_topics(met: pa.Table, ordered: bool) -> pa.Table:
     """Rows older than the column `_topic` have none. They are taken for rows of the record's own topic if that lets
     the record replace them, as it always did; otherwise the times decide."""
     topic = met.column(_OLD + COLUMNS.topic)
-    follows = pc.and_(
-        pc.equal(met.column(_OLD + COLUMNS.partition), met.column(_NEW + COLUMNS.partition)),
-        pc.less(met.column(_OLD + COLUMNS.offset), met.column(_NEW + COLUMNS.offset)),
-    )
+    follows = pc.equal(met.column(_OLD + COLUMNS.partition), met.column(_NEW + COLUMNS.partition))
+    if not ordered:
+        is_later = pc.less(met.column(_OLD + COLUMNS.offset), met.column(_NEW + COLUMNS.offset))
+        follows = pc.and_(follows, is_later)
     assumed = pc.if_else(follows, met.column(_NEW + COLUMNS.topic), UNKNOWN_TOPIC)
     position = met.schema.get_field_index(_OLD + COLUMNS.topic)
     return met.set_column(position, _OLD + COLUMNS.topic, pc.coalesce(topic, assumed))
