@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anabranch.pipeline.lake import report
+from anabranch.pipeline.lake.arrow_types import conform
 from anabranch.pipeline.lake.change import DataFile
 from anabranch.pipeline.lake.order import COLUMNS, Place, are_apart, comes_later
 from anabranch.pipeline.lake.storage import place
-from anabranch.pipeline.lake.upsert import read_parquet, read_rows
+from anabranch.pipeline.lake.upsert import read_parquet, read_rows, row_parts
 from anabranch.pipeline.workers import settle
 
 if TYPE_CHECKING:
@@ -74,15 +75,22 @@ class RewriteTask:
     def _rewrite(self, file: DataFile, touched: pa.Table) -> list[report.Line]:
         from anabranch.pipeline.lake.files import write_table
 
-        rows = read_rows(file, self.plan)
-        judged = judge(rows, touched, self.key, self.ordered)
+        known = self._keys_and_places(file)
+        judged = judge(known, touched, self.key, self.ordered)
         lines = []
-        if len(judged.stay) < rows.num_rows:
-            lines += _written_anew(self.plan, file, rows.take(judged.stay))
+        if len(judged.stay) < known.num_rows:
+            lines += _written_anew(self.plan, file, read_rows(file, self.plan).take(judged.stay))
         if judged.outdated.num_rows:
             keys = write_table(self.plan.new_staging_path("outdated"), judged.outdated)
             lines.append(report.file_line("outdated", keys))
         return lines
+
+    def _keys_and_places(self, file: DataFile) -> pa.Table:
+        """All that is compared: most files have no row to replace, and need not be read as a whole."""
+        names = list(dict.fromkeys([*self.key, *COLUMNS]))
+        columns = pa.schema([self.plan.columns.field(name) for name in names])
+        nothing = conform(columns.empty_table(), columns)
+        return pa.concat_tables([nothing, *row_parts(file, self.plan, names)])
 
 
 @dataclass(frozen=True)
