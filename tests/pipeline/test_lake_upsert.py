@@ -61,13 +61,15 @@ def test_rows_go_by_columns_if_some_are_named(
     )
     sink = LakeSink(spark, given)
     first = _records(
+        ("w", {"o": {"is": "no key"}, "p": 1, "n": 0}),
         ("x", {"o": "A", "p": 1, "n": 1}),
         ("y", {"o": "A", "p": 1, "n": 2}),
         ("z", {"o": "B", "p": 1, "n": 3}),
     )
-    sink.write(frame(spark, first, slices=3), 0)
+    counts = sink.write(frame(spark, first, slices=3), 0)
+    assert (counts.written, counts.dlq) == (3, 1)
     second = _records(("x", {"o": "B", "p": 1, "n": 4}), ("y", None), ("z", {"o": "B"}))
-    counts = sink.write(frame(spark, second, start=3), 1)
+    counts = sink.write(frame(spark, second, start=4), 1)
     assert (counts.written, counts.dlq) == (1, 2)
     rows = read_rows(given)
     assert sorted(zip(rows["o"].to_pylist(), rows["n"].to_pylist(), strict=True)) == [("A", 2), ("B", 4)]

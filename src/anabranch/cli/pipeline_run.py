@@ -45,7 +45,12 @@ def source_option(function: Function) -> Function:
     "--checkpoint", default="", metavar="DIR", help="Where its progress is kept. [in the warehouse]"
 )
 @click.option("--group", metavar="NAME", help="The consumer group that shows its progress.")
-@click.option("--max-per-batch", type=click.IntRange(min=1), metavar="N", help="Records per batch at most.")
+@click.option(
+    "--max-per-batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Records per batch at most. [upsert: 1000000]",
+)
 @click.option(
     "--every",
     type=click.FloatRange(min=0.1),

@@ -5,7 +5,7 @@ milliseconds since 1970, one of text for an ISO date and time in UTC. A row that
 is left out in silence. What a stopped job has written stays, so a second run writes it again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -72,12 +72,16 @@ def read_files(spark: "SparkSession", settings: LoadSettings) -> "DataFrame":
     return reader.load(list(settings.files))
 
 
-def records_of_rows(rows: "DataFrame", key: str | None, timestamp: str | None) -> "DataFrame":
-    """Each row as a record: key, value (JSON) and timestamp, the latter two only if a column is named."""
+def records_of_rows(
+    rows: "DataFrame", key: str | None, timestamp: str | None, left_out: Collection[str] = ()
+) -> "DataFrame":
+    """Each row as a record: value (JSON), key and timestamp, the latter two only if a column is named. Columns that
+    are left out of the value can still be named."""
     from pyspark.sql import functions
 
     _check_columns(rows, key, timestamp)
-    value = functions.to_json(functions.struct(*map(_quoted, rows.columns)), {"ignoreNullFields": "false"})
+    names = [name for name in rows.columns if name not in left_out]
+    value = functions.to_json(functions.struct(*map(_quoted, names)), {"ignoreNullFields": "false"})
     columns: list[Column] = [value.cast("binary").alias("value")]
     if key is not None:
         columns.append(_quoted(key).cast("string").cast("binary").alias("key"))

@@ -1,7 +1,7 @@
 """The replay job: a range of a topic, or a table, into a topic.
 
 A range keeps keys, values, headers and times, and partitions if asked to; a row of a table becomes a record as in the
-load job. Records are written at least once.
+load job, without the columns that say which record it came from. Records are written at least once.
 """
 
 from dataclasses import dataclass
@@ -48,4 +48,7 @@ class TableReplay:
     timestamp: str | None = None
 
     def run(self, spark: "SparkSession", to: TopicAddress) -> int:
-        return write_records(records_of_rows(read_table(spark, self.table), self.key, self.timestamp), to)
+        from anabranch.pipeline.lake.parse import TRACE
+
+        rows = read_table(spark, self.table)
+        return write_records(records_of_rows(rows, self.key, self.timestamp, left_out=TRACE.names), to)

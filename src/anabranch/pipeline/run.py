@@ -90,8 +90,8 @@ def _stream(spark: "SparkSession", settings: PipelineSettings, starting_offsets:
         .option("includeHeaders", "true")
         .option("startingOffsets", starting_offsets)
     )
-    if settings.max_offsets_per_trigger is not None:
-        reader = reader.option("maxOffsetsPerTrigger", str(settings.max_offsets_per_trigger))
+    if settings.batch_records_max is not None:
+        reader = reader.option("maxOffsetsPerTrigger", str(settings.batch_records_max))
     if settings.group is not None:
         reader = reader.option("group", settings.group)
     for name, value in settings.options.items():

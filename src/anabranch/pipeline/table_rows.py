@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from anabranch.pipeline.lake.files import FilePlan
 
-ROWS_PER_BATCH_MAX = 10_000
-
 
 @dataclass(frozen=True)
 class ReadTask:
@@ -29,14 +27,13 @@ class ReadTask:
     def __call__(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         from anabranch.pipeline.lake.arrow_types import conform
         from anabranch.pipeline.lake.change import DataFile
-        from anabranch.pipeline.lake.upsert import read_rows
+        from anabranch.pipeline.lake.upsert import row_parts
 
         settle()
         for batch in batches:
             for text in batch.column(0).to_pylist():
-                rows = conform(read_rows(DataFile.from_json(text), self.plan), self.plan.schema)
-                rows = rows.select(list(self.names))
-                yield from rows.to_batches(ROWS_PER_BATCH_MAX)
+                for part in row_parts(DataFile.from_json(text), self.plan, self.names):
+                    yield from conform(part, _only(self.plan.schema, self.names)).to_batches()
 
 
 def read_table(

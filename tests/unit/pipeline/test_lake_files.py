@@ -1,6 +1,7 @@
 """Rows sorted into partitions, small files put together, upserts reduced to the last of each key."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -9,12 +10,20 @@ import pytest
 from anabranch.errors import TableError
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform
 from anabranch.pipeline.lake.change import DataFile, SourceState
+from anabranch.pipeline.lake.files import FilePlan, RejectFile, write_rows
 from anabranch.pipeline.lake.identity import Identity
 from anabranch.pipeline.lake.maintain import small_groups
 from anabranch.pipeline.lake.partitioning import check_partitions, field_names, folder_of, split
 from anabranch.pipeline.lake.rewrite import without
 from anabranch.pipeline.lake.settings import PartitionField
-from anabranch.pipeline.lake.upsert import Upserts
+from anabranch.pipeline.lake.upsert import (
+    PART_BYTES_MAX,
+    PART_ROWS_MAX,
+    Upserts,
+    parquet_parts,
+    read_rows,
+    row_parts,
+)
 
 
 def test_rows_are_split_by_every_combination_of_values() -> None:
@@ -114,3 +123,32 @@ def test_records_that_all_lack_the_key_are_rejected_and_nothing_else_is_left_to_
     latest = upserts.latest(rows.schema)
     assert rejected == [(2, "an upsert needs nosuch, which is null or missing")]
     assert (latest.rows.num_rows, latest.keys.num_rows, latest.applied) == (0, 0, 0)
+
+
+def _plan(folder: Path, columns: pa.Schema, files: pa.Schema, *parts: PartitionField) -> FilePlan:
+    return FilePlan(f"file://{folder}", f"file://{folder}", 0, columns, files, parts)
+
+
+def test_large_records_that_were_rejected_are_read_few_at_a_time(tmp_path: Path) -> None:
+    letters = pa.table({"value": pa.array([b"x" * 2**20] * 100, pa.binary())})
+    rejects = RejectFile(_plan(tmp_path, letters.schema, letters.schema))
+    rejects.take(letters, "no object")
+    (file,) = rejects.finish()
+    parts = list(parquet_parts(file.path))
+    assert sum(part.num_rows for part in parts) == 100
+    assert max(part.nbytes for part in parts) <= PART_BYTES_MAX * 1.1
+
+
+def test_small_rows_are_read_many_at_a_time_and_of_the_wanted_columns_alone(tmp_path: Path) -> None:
+    columns = pa.schema([("c", pa.string()), ("n", pa.int64()), ("late", pa.string()), ("more", pa.string())])
+    plan = _plan(
+        tmp_path, columns, pa.schema([columns.field("n"), columns.field("more")]), PartitionField("c")
+    )
+    rows = pa.table({"n": range(2 * PART_ROWS_MAX + 1), "more": ["x"] * (2 * PART_ROWS_MAX + 1)})
+    file = write_rows(plan, ("C",), rows)
+    names = ("late", "c", "n")
+    parts = list(row_parts(file, plan, names))
+    assert [part.num_rows for part in parts] == [PART_ROWS_MAX, PART_ROWS_MAX, 1]
+    assert pa.concat_tables(parts) == read_rows(file, plan).select(names)
+    wanted = pa.schema([columns.field(name) for name in names])
+    assert [part.schema.names for part in parquet_parts(file.path, wanted)] == [["n"]] * 3

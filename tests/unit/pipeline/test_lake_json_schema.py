@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import OptionError
-from anabranch.pipeline.lake.arrow_types import TIMESTAMP
+from anabranch.pipeline.lake.arrow_types import TIMESTAMP, depth_of
+from anabranch.pipeline.lake.infer import DEPTH_MAX
 from anabranch.pipeline.lake.json_schema import GivenSchema, read_json_schema
 
 
@@ -44,6 +45,17 @@ def test_types_become_columns(tmp_path: Path) -> None:
         ]
     )
     assert sorted(found.required) == [("i",), ("o", "b")]
+
+
+def test_a_schema_is_nested_no_deeper_than_a_record(tmp_path: Path) -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(DEPTH_MAX // 2):
+        schema = _object(x={"type": "array", "items": schema})
+    assert depth_of(pa.struct(_read(tmp_path, schema).columns)) == DEPTH_MAX
+    with pytest.raises(OptionError, match=r"x\.x.* is nested too deeply"):
+        _read(tmp_path, _object(x=schema))
+    with pytest.raises(OptionError, match=r"cannot be read: .*recursion"):
+        _read(tmp_path, '{"items":' * 5000 + "1" + "}" * 5000)
 
 
 @pytest.mark.parametrize(

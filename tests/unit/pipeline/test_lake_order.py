@@ -114,6 +114,15 @@ def test_a_row_that_names_no_topic_gives_way_to_later_offsets_and_else_to_later_
     assert judged.outdated.num_rows == int(stays)
 
 
+def test_a_row_that_names_no_topic_gives_way_to_what_follows_all_of_its_partition() -> None:
+    """Its topic was made again, and the new one's events are older than the row."""
+    rows = table(("a", at(0, 5, topic=None)), ("b", at(1, 5, topic=None)))
+    touched = table(("a", at(0, 4, seconds=-60)), ("b", at(0, 4, seconds=-60)))
+    judged = judge(rows, touched, ("k",), ordered=True)
+    assert judged.stay.to_pylist() == [1]
+    assert judged.outdated["k"].to_pylist() == ["b"]
+
+
 def test_a_row_that_came_from_no_record_is_replaced() -> None:
     judged = judge(table(("a", Place(None, None, None, None))), table(("a", at(0, 0))), ("k",))
     assert judged.stay.to_pylist() == []

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP
+from anabranch.pipeline.lake.infer import DEPTH_MAX
 from anabranch.pipeline.lake.parse import TRACE, JsonParser, Parsed
 from anabranch.pipeline.lake.quick_json import parse_quickly
 
@@ -154,10 +155,48 @@ def test_rows_say_where_they_came_from() -> None:
         (b'{"": 1}', "cannot name a column"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"x":' * 5000 + b"1" + b"}" * 5000, "nested too deeply"),
+        (b'{"x":' * 400 + b"1" + b"}" * 400, "nested too deeply"),
+        (b'{"x":' + b"[" * 600 + b"]" * 600 + b"}", "nested too deeply"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(value: bytes, words: str) -> None:
     assert words in reason(columns(a=pa.int64(), s=pa.string()), value)
+
+
+def deep(levels: int, inside: bytes = b"1") -> bytes:
+    """Objects and arrays in turn."""
+    return b'{"x":[' * (levels // 2) + inside + b"]}" * (levels // 2)
+
+
+def test_a_value_is_nested_as_deeply_as_each_format_can_keep_and_no_more() -> None:
+    parser = JsonParser(TRACE)
+    parsed = parser.parse(records([deep(DEPTH_MAX), deep(DEPTH_MAX, b"{}"), deep(DEPTH_MAX, b"[]")]))
+    assert parsed.reasons.is_valid().to_pylist() == [False, True, True]
+    known = parser.schema
+    wide = b'{"x": [' + b",".join([deep(DEPTH_MAX - 2)] * 5) + b"]}"
+    parsed = parse(known, [deep(DEPTH_MAX), wide, deep(DEPTH_MAX + 2)])
+    assert parsed.origin.to_pylist() == [0, 1]
+
+
+def test_columns_deeper_than_that_are_no_way_around_it() -> None:
+    """Another engine may have made them: what becomes of a record does not depend on which way it goes."""
+    kind: pa.DataType = pa.int64()
+    for _ in range(DEPTH_MAX // 2 + 1):
+        kind = pa.struct([("x", pa.list_(pa.field("element", kind)))])
+    known = pa.schema([*TRACE, *kind.fields])
+    assert "nested too deeply" in reason(known, deep(DEPTH_MAX + 2))
+
+
+@pytest.mark.parametrize(("value", "what"), [({"a": 1}, "an object"), ([1], "an array"), ([], "an array")])
+def test_what_is_nested_is_no_key_of_an_upsert(value: object, what: str) -> None:
+    text = json.dumps({"id": value}).encode()
+    words = f"id is {what}: an upsert goes by it, and needs a single value"
+    assert reason(TRACE, text, key=("id",)) == reason(columns(id=pa.int64()), text, key=("id",)) == words
+
+
+def test_a_key_column_that_is_nested_already_takes_nothing() -> None:
+    known = columns(id=pa.struct([("a", pa.int64())]))
+    assert "needs a single value" in reason(known, b'{"id": {"a": 1}}', key=("id",))
 
 
 def test_a_key_that_is_no_text_is_refused() -> None:

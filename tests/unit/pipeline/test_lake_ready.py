@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from anabranch.errors import OptionError, TableError, TableMissingError
@@ -113,6 +114,19 @@ def test_key_must_be_a_column_of_the_schema(tmp_path: Path) -> None:
     check_ready(settings_in(tmp_path, schema=schema, mode="upsert", key=("id",)))
     with pytest.raises(OptionError, match="key names nosuch"):
         check_ready(settings_in(tmp_path, schema=schema, mode="upsert", key=("nosuch",)))
+
+
+@pytest.mark.parametrize("kind", [ORDER, {"type": "array", "items": {"type": "integer"}}])
+def test_nested_column_is_no_key(tmp_path: Path, kind: object) -> None:
+    schema = schema_file(tmp_path, {"type": "object", "properties": {"id": kind}})
+    with pytest.raises(OptionError, match="key names id, a column of objects or lists"):
+        check_ready(settings_in(tmp_path, schema=schema, mode="upsert", key=("id",)))
+
+
+def test_nested_column_of_the_table_is_no_key(tmp_path: Path) -> None:
+    open_table(settings_in(tmp_path), pa.schema([*TRACE, ("id", pa.struct([("a", pa.int64())]))]))
+    with pytest.raises(OptionError, match="key names id, a column of objects or lists"):
+        check_ready(settings_in(tmp_path, mode="upsert", key=("id",)))
 
 
 def test_partition_must_be_a_column_of_the_schema(tmp_path: Path) -> None:

@@ -94,3 +94,9 @@ def test_local_folders_become_absolute_addresses(monkeypatch: pytest.MonkeyPatch
 def test_a_table_without_a_namespace_is_in_the_default_one() -> None:
     assert _settings().table_name == "default.rows"
     assert _settings(table="air.flights").table_name == "air.flights"
+
+
+def test_an_upsert_always_has_a_limit_per_batch() -> None:
+    assert _settings().batch_records_max is None
+    assert _settings(mode="upsert").batch_records_max == 1_000_000
+    assert _settings(mode="upsert", max_offsets_per_trigger=2_000_000).batch_records_max == 2_000_000

@@ -22,14 +22,15 @@ def small_schema(schema: pa.Schema) -> pa.Schema:
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Without field numbers, everything nullable."""
-    return pa.schema([_plain(field) for field in schema])
+    return pa.schema([pa.field(field.name, _mapped(field.type, _bare)) for field in schema])
 
 
-def _plain(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _mapped(field.type, _plain))
+def _bare(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, field.type)
 
 
 def _mapped(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.DataType:
+    """`change` is told each field once, when what is inside of it has been changed."""
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
@@ -41,6 +42,13 @@ def _mapped(kind: pa.DataType, change: Callable[[pa.Field], pa.Field]) -> pa.Dat
         inner = change(inner.with_type(_mapped(inner.type, change)))
         return pa.list_(inner.with_name("element"))
     return kind
+
+
+def depth_of(kind: pa.DataType) -> int:
+    """Structs and lists inside one another, this one counted."""
+    if pa.types.is_struct(kind):
+        return 1 + max((depth_of(part.type) for part in kind.fields), default=0)
+    return 1 + depth_of(kind.value_type) if pa.types.is_list(kind) else 0
 
 
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -25,6 +25,14 @@ def named_as_today(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, names=[field.name for field in kept])
 
 
+def names_then(file: pa.Schema, schema: pa.Schema) -> list[str]:
+    """What the columns of the schema are called in a file, as far as it has them."""
+    positions = _positions(file)
+    if not positions or not _positions(schema):
+        return [name for name in schema.names if name in file.names]
+    return [file.field(positions[_number(field)]).name for field in schema if _number(field) in positions]
+
+
 def _number(field: pa.Field) -> bytes:
     return bytes((field.metadata or {}).get(NUMBER, b""))
 

@@ -79,7 +79,7 @@ class WriteTask:
             return RawParser()
         plan = self.plan
         fixed = self.schema_kind != "records"
-        return JsonParser(plan.columns, fixed, self.required, plan.reserved, plan.widens)
+        return JsonParser(plan.columns, fixed, self.required, plan.reserved, plan.widens, self.upsert_key)
 
 
 class _Share:
@@ -196,7 +196,9 @@ class RejectFile:
             reasons = pa.array([reasons] * records.num_rows, pa.string())
         table = records.append_column("reason", reasons)
         if self._file is None:
-            self._file = ParquetFile(self._plan.new_staging_path("rejected"), table.schema, ())
+            # Without dictionaries the footer tells how large the records are, by which they are read in parts.
+            path = self._plan.new_staging_path("rejected")
+            self._file = ParquetFile(path, table.schema, (), dictionaries=False)
         self._file.write(table)
 
     def finish(self) -> list[DataFile]:
@@ -206,12 +208,14 @@ class RejectFile:
 class ParquetFile:
     """One file being written; its row count comes from its own footer when it is closed."""
 
-    def __init__(self, path: str, schema: pa.Schema, values: Values) -> None:
+    def __init__(self, path: str, schema: pa.Schema, values: Values, dictionaries: bool = True) -> None:
         make_folder_of(path)
         self._path, self._values, self._schema = path, values, schema
         files, inner = place(path)
         self._stream = files.open_output_stream(inner)
-        self._writer = pq.ParquetWriter(self._stream, schema, compression=COMPRESSION)
+        self._writer = pq.ParquetWriter(
+            self._stream, schema, compression=COMPRESSION, use_dictionary=dictionaries
+        )
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows)

@@ -17,11 +17,25 @@ from anabranch.pipeline.lake.arrow_types import TIMESTAMP, type_name
 INT64 = range(-(2**63), 2**63)
 EXACT_FLOAT_MAX = 2.0**53
 NAME_BYTES_MAX = 255
+DEPTH_MAX = 32
+"""Objects and arrays inside one another, the record itself counted: Delta cannot keep fifty, Parquet and Iceberg little
+more, and a table that has such a column cannot be opened again."""
+TOO_DEEP = f"the value is nested too deeply: a table can have {DEPTH_MAX} levels of objects and arrays"
 _UNFIT_NAME = re.compile(r"[\x00-\x1f.,;{}()=\s]")
 
 
 class MisfitError(Exception):
     """Why a record cannot become a row; the message goes with it to the dead letter topic."""
+
+
+def check_depth(record: dict[str, Any]) -> None:
+    level: list[Any] = [record]
+    for _ in range(DEPTH_MAX):
+        parts = [part for outer in level for part in (outer.values() if isinstance(outer, dict) else outer)]
+        level = [part for part in parts if isinstance(part, (dict, list))]
+        if not level:
+            return
+    raise MisfitError(TOO_DEEP)
 
 
 def infer(value: Any, path: str) -> pa.DataType | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from anabranch.errors import OptionError
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP
-from anabranch.pipeline.lake.infer import MisfitError, check_name
+from anabranch.pipeline.lake.infer import DEPTH_MAX, MisfitError, check_name
 from anabranch.pipeline.lake.parse import TRACE
 
 DESCRIBING = {"$schema", "$id", "$comment", "title", "description", "examples", "default", "deprecated"}
@@ -29,10 +29,10 @@ class GivenSchema(NamedTuple):
 def read_json_schema(path: str) -> GivenSchema:
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OptionError(f"The JSON Schema {path} cannot be read: {error}.") from error
     required: list[tuple[str, ...]] = []
-    kind = _Reader(path, required).kind(value, ())
+    kind = _Reader(path, required).kind(value, (), 1)
     if not pa.types.is_struct(kind):
         raise OptionError(f'The JSON Schema {path} must be of type "object": a row has columns.')
     for name in TRACE.names:
@@ -49,19 +49,21 @@ class _Reader:
     def __init__(self, path: str, required: list[tuple[str, ...]]) -> None:
         self._path, self._required = path, required
 
-    def kind(self, schema: Any, place: tuple[str, ...], in_list: bool = False) -> pa.DataType:
+    def kind(self, schema: Any, place: tuple[str, ...], depth: int, in_list: bool = False) -> pa.DataType:
         if not isinstance(schema, dict):
             self._refuse(f"is {json.dumps(schema)}, not an object", place)
         for word in schema:
             if word not in UNDERSTOOD | DESCRIBING:
                 self._refuse(f"uses {word!r}, which is not understood", place)
         name = self._type_name(schema, place)
+        if name in ("object", "array") and depth > DEPTH_MAX:
+            self._refuse(f"is nested too deeply: a table can have {DEPTH_MAX} levels", place)
         if name == "object":
-            return self._struct(schema, place, in_list)
+            return self._struct(schema, place, depth, in_list)
         if name == "array":
             if "items" not in schema:
                 self._refuse('is an array without "items"', place)
-            return pa.list_(pa.field("element", self.kind(schema["items"], place, True)))
+            return pa.list_(pa.field("element", self.kind(schema["items"], place, depth + 1, True)))
         return self._scalar(schema, name, place)
 
     def _scalar(self, schema: dict[str, Any], name: str, place: tuple[str, ...]) -> pa.DataType:
@@ -72,7 +74,9 @@ class _Reader:
             self._refuse(f"has the format {given!r}; only date-time, of a string, is understood", place)
         return TIMESTAMP
 
-    def _struct(self, schema: dict[str, Any], place: tuple[str, ...], in_list: bool) -> pa.DataType:
+    def _struct(
+        self, schema: dict[str, Any], place: tuple[str, ...], depth: int, in_list: bool
+    ) -> pa.DataType:
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not properties:
             self._refuse('is an object without "properties"', place)
@@ -82,7 +86,7 @@ class _Reader:
                 check_name(name, name, fields)
             except MisfitError as error:
                 self._refuse(f"cannot be a table: {error}", place)
-            fields.append(pa.field(name, self.kind(inner, (*place, name), in_list)))
+            fields.append(pa.field(name, self.kind(inner, (*place, name), depth + 1, in_list)))
         self._note_required(schema.get("required", []), properties, place, in_list)
         return pa.struct(fields)
 

@@ -14,7 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform, plain_schema
-from anabranch.pipeline.lake.infer import MisfitError, first_widened, merge_fields, parse_time
+from anabranch.pipeline.lake.infer import (
+    DEPTH_MAX,
+    TOO_DEEP,
+    MisfitError,
+    check_depth,
+    first_widened,
+    merge_fields,
+    parse_time,
+)
 from anabranch.pipeline.lake.quick_json import parse_quickly
 
 TRACE = pa.schema(
@@ -74,10 +82,11 @@ class JsonParser:
         required: Sequence[Sequence[str]] = (),
         reserved: frozenset[str] = frozenset(),
         widens: bool = True,
+        key: Sequence[str] = (),
     ) -> None:
         """`required`: paths of columns that must be there. `reserved`: names that no column can have. `widens`: can an
-        int column become a long one?"""
-        self._reserved, self._widens = reserved, widens
+        int column become a long one? `key`: columns that rows are told apart by."""
+        self._reserved, self._widens, self._key = reserved, widens, key
         self._fields = list(plain_schema(schema))
         self._base = pa.struct(self._fields)
         self._fixed, self._required = fixed, [tuple(path) for path in required]
@@ -112,6 +121,8 @@ class JsonParser:
             yield from self._parts(records.slice(first, step), start + first)
 
     def _quickly(self, records: pa.Table) -> Parsed | None:
+        if any(field.name in self._key and pa.types.is_nested(field.type) for field in self._fields):
+            return None
         values = records.column("value").combine_chunks()
         body = parse_quickly(values, self._columns(), self._fixed)
         trace, unfit_keys = _trace(records)
@@ -158,6 +169,7 @@ class JsonParser:
                 raise MisfitError(
                     f"{name} cannot become a column: the table is partitioned by a field of that name"
                 )
+        _check_key(self._key, values)
         for path in self._required:
             _check_required(values, path)
         if self._fixed:
@@ -180,11 +192,15 @@ def decode(value: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise MisfitError(f"the value is not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
-        raise MisfitError("the value is nested too deeply") from error
+        raise MisfitError(TOO_DEEP) from error
     except ValueError as error:
         raise MisfitError(f"the value is not JSON: {error}") from error
     if not isinstance(decoded, dict):
         raise MisfitError(f"the value is JSON, but no object: {type(decoded).__name__}")
+    if (
+        value.count(b"{") + value.count(b"[") > DEPTH_MAX
+    ):  # Most values have fewer: these need no closer look.
+        check_depth(decoded)
     _check_unicode(value, decoded)
     return decoded
 
@@ -201,6 +217,14 @@ def _check_unicode(value: bytes, decoded: dict[str, Any]) -> None:
         json.dumps(decoded, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         raise MisfitError("the value has half of a surrogate pair in it, which is no character") from error
+
+
+def _check_key(names: Sequence[str], fields: dict[str, Any]) -> None:
+    """Arrow can neither group nor join by what is nested."""
+    for name in names:
+        if isinstance(fields.get(name), (dict, list)):
+            what = "an object" if isinstance(fields[name], dict) else "an array"
+            raise MisfitError(f"{name} is {what}: an upsert goes by it, and needs a single value")
 
 
 def _check_required(fields: dict[str, Any], path: tuple[str, ...]) -> None:

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from anabranch.pipeline.lake.arrow_types import conform, plain_schema
+from anabranch.pipeline.lake.arrow_types import conform, depth_of, plain_schema
+from anabranch.pipeline.lake.infer import DEPTH_MAX
 
-DEPTH_MAX = 200
+BRACKETS_MAX = 200
 """Brackets in one value beyond which Arrow's reader is not asked: it recurses without a limit."""
 
 
@@ -21,6 +22,8 @@ def parse_quickly(values: pa.Array, columns: pa.Schema, fixed: bool) -> pa.Table
     objects, and none half of one, since after a closing brace an unfinished object cannot go on with an opening one.
     """
     if len(values) == 0 or not len(columns) or values.null_count or not _looks_ordinary(values):
+        return None
+    if depth_of(pa.struct(columns)) > DEPTH_MAX:  # Else what fits the columns is no deeper than they are.
         return None
     joined = pa.py_buffer(b"\n".join(values.to_pylist()) + b"\n")
     try:
@@ -49,7 +52,7 @@ def _looks_ordinary(values: pa.Array) -> bool:
     if not pc.all(framed).as_py():
         return False
     brackets = pc.add(pc.count_substring(text, "{"), pc.count_substring(text, "["))
-    return bool(pc.max(brackets).as_py() <= DEPTH_MAX)
+    return bool(pc.max(brackets).as_py() <= BRACKETS_MAX)
 
 
 def _read_as(schema: pa.Schema) -> pa.Schema:

@@ -12,6 +12,8 @@ from anabranch.pipeline.lake.batch_files import given_columns
 from anabranch.pipeline.lake.settings import PipelineSettings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from anabranch.pipeline.lake.table import Table
 
 
@@ -23,9 +25,12 @@ def check_ready(settings: PipelineSettings) -> None:
     if settings.schema != "records":  # Else the records will show what columns there are.
         check_partitions(columns, settings.partitions())
         _check_key(settings, columns.names)
+    _check_key_types(settings, columns)
     table = _table(settings)
-    if table is not None and table.state() is not None:
-        _check_key(settings, [*columns.names, *table.schema().names])
+    if table is not None:
+        _check_key_types(settings, table.schema())
+        if table.state() is not None:
+            _check_key(settings, [*columns.names, *table.schema().names])
     _check_folder("warehouse", settings.warehouse_uri)
     _check_folder("checkpoint", settings.checkpoint_uri)
 
@@ -45,6 +50,17 @@ def _check_key(settings: PipelineSettings, names: Collection[str]) -> None:
         raise OptionError(
             f"key names {', '.join(absent)}, and the table has no such column, but {', '.join(names)}."
         )
+
+
+def _check_key_types(settings: PipelineSettings, columns: "pa.Schema") -> None:
+    """What is nested cannot be compared: no upsert can go by it."""
+    import pyarrow as pa
+
+    for field in columns:
+        if field.name in settings.key and pa.types.is_nested(field.type):
+            raise OptionError(
+                f"key names {field.name}, a column of objects or lists: name columns of single values."
+            )
 
 
 def _check_folder(option: str, address: str) -> None:

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anabranch.pipeline.lake import report
+from anabranch.pipeline.lake.arrow_types import conform
 from anabranch.pipeline.lake.change import DataFile
 from anabranch.pipeline.lake.order import COLUMNS, Place, are_apart, comes_later
 from anabranch.pipeline.lake.storage import place
-from anabranch.pipeline.lake.upsert import read_parquet, read_rows
+from anabranch.pipeline.lake.upsert import read_parquet, read_rows, row_parts
 from anabranch.pipeline.workers import settle
 
 if TYPE_CHECKING:
@@ -74,15 +75,22 @@ class RewriteTask:
     def _rewrite(self, file: DataFile, touched: pa.Table) -> list[report.Line]:
         from anabranch.pipeline.lake.files import write_table
 
-        rows = read_rows(file, self.plan)
-        judged = judge(rows, touched, self.key, self.ordered)
+        known = self._keys_and_places(file)
+        judged = judge(known, touched, self.key, self.ordered)
         lines = []
-        if len(judged.stay) < rows.num_rows:
-            lines += _written_anew(self.plan, file, rows.take(judged.stay))
+        if len(judged.stay) < known.num_rows:
+            lines += _written_anew(self.plan, file, read_rows(file, self.plan).take(judged.stay))
         if judged.outdated.num_rows:
             keys = write_table(self.plan.new_staging_path("outdated"), judged.outdated)
             lines.append(report.file_line("outdated", keys))
         return lines
+
+    def _keys_and_places(self, file: DataFile) -> pa.Table:
+        """All that is compared: most files have no row to replace, and need not be read as a whole."""
+        names = list(dict.fromkeys([*self.key, *COLUMNS]))
+        columns = pa.schema([self.plan.columns.field(name) for name in names])
+        nothing = conform(columns.empty_table(), columns)
+        return pa.concat_tables([nothing, *row_parts(file, self.plan, names)])
 
 
 @dataclass(frozen=True)
@@ -130,7 +138,7 @@ def judge(rows: pa.Table, touched: pa.Table, key: tuple[str, ...], ordered: bool
     """
     numbered = _places(rows, key, _OLD).append_column(_ROW, _numbers(rows))
     met = numbered.join(_places(touched, key, _NEW, rows.schema), keys=list(key), join_type="inner")
-    met = _with_topics(met)
+    met = _with_topics(met, ordered)
     old, new = _fields(_OLD), _fields(_NEW)
     later = met.filter(comes_later(old, new) & are_apart(old, new) if ordered else comes_later(old, new))
     untouched = pc.invert(_among(_numbers(rows), met))
@@ -158,14 +166,14 @@ def _fields(prefix: str) -> Place:
     return Place(*(pc.field(prefix + name) for name in COLUMNS))
 
 
-def _with_topics(met: pa.Table) -> pa.Table:
+def _with_topics(met: pa.Table, ordered: bool) -> pa.Table:
     """Rows older than the column `_topic` have none. They are taken for rows of the record's own topic if that lets
     the record replace them, as it always did; otherwise the times decide."""
     topic = met.column(_OLD + COLUMNS.topic)
-    follows = pc.and_(
-        pc.equal(met.column(_OLD + COLUMNS.partition), met.column(_NEW + COLUMNS.partition)),
-        pc.less(met.column(_OLD + COLUMNS.offset), met.column(_NEW + COLUMNS.offset)),
-    )
+    follows = pc.equal(met.column(_OLD + COLUMNS.partition), met.column(_NEW + COLUMNS.partition))
+    if not ordered:
+        is_later = pc.less(met.column(_OLD + COLUMNS.offset), met.column(_NEW + COLUMNS.offset))
+        follows = pc.and_(follows, is_later)
     assumed = pc.if_else(follows, met.column(_NEW + COLUMNS.topic), UNKNOWN_TOPIC)
     position = met.schema.get_field_index(_OLD + COLUMNS.topic)
     return met.set_column(position, _OLD + COLUMNS.topic, pc.coalesce(topic, assumed))

@@ -14,6 +14,8 @@ from anabranch.errors import OptionError
 
 FORMATS = ("iceberg", "delta", "parquet")
 MODES = ("append", "upsert")
+UPSERT_RECORDS_MAX = 1_000_000
+"""Per batch of an upsert, unless the pipeline is told another limit."""
 UNITS = ("hour", "day", "month")
 DLQ_SUFFIX = ".dlq"
 NO_NAMESPACE = "default"
@@ -143,6 +145,13 @@ class PipelineSettings:
 
     def partitions(self) -> tuple[PartitionField, ...]:
         return tuple(partition_field(text) for text in self.partition_by)
+
+    @property
+    def batch_records_max(self) -> int | None:
+        """An upsert holds its batch in memory until the last record of each key is known: it always has a limit."""
+        if self.max_offsets_per_trigger is None and self.mode == "upsert":
+            return UPSERT_RECORDS_MAX
+        return self.max_offsets_per_trigger
 
     @property
     def dlq_topic(self) -> str:

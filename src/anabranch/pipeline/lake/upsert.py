@@ -6,7 +6,7 @@ for these and the new rows. So a table has at most one row per key, readers need
 much as the files it touches.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from anabranch.pipeline.lake import order
 from anabranch.pipeline.lake.arrow_types import conform
 from anabranch.pipeline.lake.change import DataFile
-from anabranch.pipeline.lake.field_numbers import named_as_today
+from anabranch.pipeline.lake.field_numbers import named_as_today, names_then
 from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.storage import place
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 RECORD_KEY = "_key"
 RAW_KEY = "key"
+PART_ROWS_MAX = 10_000
+PART_BYTES_MAX = 32 * 2**20
 _ROW = "__row"
 
 
@@ -129,19 +131,43 @@ def read_parquet(path: str) -> pa.Table:
     return pq.read_table(inner, filesystem=files, partitioning=None)
 
 
-def parquet_parts(path: str) -> Iterator[pa.RecordBatch]:
-    """A file piece by piece, however large it is."""
+def parquet_parts(path: str, columns: pa.Schema | None = None) -> Iterator[pa.RecordBatch]:
+    """A file piece by piece, however large it and its rows are; all columns, or those of these that it has."""
     files, inner = place(path)
     with files.open_input_file(inner) as stream:
-        yield from pq.ParquetFile(stream).iter_batches()
+        file = pq.ParquetFile(stream)
+        names = file.schema_arrow.names
+        wanted = names if columns is None else names_then(file.schema_arrow, columns)
+        yield from file.iter_batches(_rows_per_part(file.metadata, wanted), columns=wanted)
+
+
+def _rows_per_part(footer: pq.FileMetaData, names: Collection[str]) -> int:
+    """By how large the rows of this file are on average."""
+    size = 0
+    for group in range(footer.num_row_groups):
+        columns = [footer.row_group(group).column(position) for position in range(footer.num_columns)]
+        wanted = [column for column in columns if column.path_in_schema.split(".")[0] in names]
+        size += sum(column.total_uncompressed_size for column in wanted)
+    return max(1, min(PART_ROWS_MAX, PART_BYTES_MAX * int(footer.num_rows) // max(1, size)))
 
 
 def read_rows(file: DataFile, plan: "FilePlan") -> pa.Table:
     """A data file's rows in today's columns, with those that only its place in the table tells."""
     table = named_as_today(read_parquet(file.path), plan.columns)
+    return _in_columns(table, file, plan, plan.columns)
+
+
+def row_parts(file: DataFile, plan: "FilePlan", names: Sequence[str]) -> Iterator[pa.Table]:
+    """The same piece by piece, and of these columns alone."""
+    columns = pa.schema([plan.columns.field(name) for name in names])
+    for part in parquet_parts(file.path, columns):
+        table = named_as_today(pa.Table.from_batches([part]), columns)
+        yield _in_columns(table, file, plan, columns)
+
+
+def _in_columns(table: pa.Table, file: DataFile, plan: "FilePlan", columns: pa.Schema) -> pa.Table:
     for part, text in zip(plan.parts, file.partition, strict=True):
-        if part.unit is None and part.column not in table.column_names and part.column in plan.columns.names:
-            kind = plan.columns.field(part.column).type
-            value = pa.scalar(text, pa.string()).cast(kind)
+        if part.unit is None and part.column not in table.column_names and part.column in columns.names:
+            value = pa.scalar(text, pa.string()).cast(columns.field(part.column).type)
             table = table.append_column(part.column, pa.repeat(value, table.num_rows))
-    return conform(table, plan.columns)
+    return conform(table, columns)
