@@ -10,6 +10,7 @@ import pytest
 from anabranch.errors import TableError, TableMovedError
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.files import FilePlan, write_rows
+from anabranch.pipeline.lake.iceberg import IcebergTable
 from anabranch.pipeline.lake.maintain import sweep_orphans
 from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
@@ -253,3 +254,71 @@ def test_deltas_state_outlives_a_checkpoint_of_its_log(tmp_path: Path) -> None:
 def test_a_table_that_is_not_there_is_missed_by_name(given: PipelineSettings) -> None:
     with pytest.raises(TableError, match="There is no table"):
         open_table(given)
+
+
+def _rolled_back(table: IcebergTable, snapshot: int) -> None:
+    table._table.manage_snapshots().rollback_to_snapshot(snapshot).commit()
+    table.refresh()
+
+
+@pytest.fixture
+def rolling(tmp_path: Path) -> IcebergTable:
+    table = open_table(settings(tmp_path), COLUMNS)
+    assert isinstance(table, IcebergTable)
+    return table
+
+
+def test_a_rollback_of_iceberg_takes_the_state_along(rolling: IcebergTable) -> None:
+    _append(rolling, 0, 1)
+    before = rolling.state()
+    merged = _append(rolling, 0, 1)
+    rolling.commit(Change((_file(rolling, 1),), (merged,)))  # As `maintain` does, without a state.
+    set_back_to = rolling.version()
+    _append(rolling, 1, 2)
+    assert set_back_to is not None
+    _rolled_back(rolling, set_back_to)
+    assert rolling.state() == before
+    _append(rolling, 1, 3)
+    assert rolling.state() == SourceState(7, 1, {0: 4, 2: 5})
+
+
+def test_a_rollback_of_iceberg_to_before_the_first_batch_leaves_no_state(rolling: IcebergTable) -> None:
+    rolling.commit(Change((_file(rolling, 1),)))
+    set_back_to = rolling.version()
+    _append(rolling, 0, 2)
+    assert set_back_to is not None
+    _rolled_back(rolling, set_back_to)
+    assert rolling.state() is None
+
+
+def test_icebergs_state_outlives_the_snapshots_that_had_it(rolling: IcebergTable) -> None:
+    _append(rolling, 0, 1)
+    rolling.commit(Change((_file(rolling, 2),)))
+    rolling.expire(2**42)
+    rolling.refresh()
+    assert len(rolling._table.snapshots()) == 1
+    assert rolling.state() == SourceState(7, 0, {0: 2, 2: 5})
+
+
+def test_icebergs_state_may_be_written_by_an_older_version_in_between(
+    rolling: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _append(rolling, 0, 1)
+    with monkeypatch.context() as older:
+        older.setattr(IcebergTable, "_summary", lambda table, state: {"anabranch.batch": str(state.batch)})
+        _append(rolling, 1, 2)
+    assert rolling.state() == SourceState(7, 1, {0: 3, 2: 5})
+
+
+def test_a_rollback_of_iceberg_to_a_snapshot_whose_state_nobody_knows_is_said(
+    rolling: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(IcebergTable, "_summary", lambda table, state: {"anabranch.batch": str(state.batch)})
+        _append(rolling, 0, 1)
+    set_back_to = rolling.version()
+    _append(rolling, 1, 2)
+    assert set_back_to is not None
+    _rolled_back(rolling, set_back_to)
+    with pytest.raises(TableError, match="does not say how far t had come"):
+        rolling.state()
