@@ -24,6 +24,11 @@ class Identity:
     has_written: bool = False
     """Has it committed anything yet?"""
 
+    @property
+    def knows_a_table(self) -> bool:
+        """Is there a table that has something of this pipeline, or had when it began?"""
+        return self.has_written or self.predecessor is not None
+
     def may_follow(self, state: SourceState | None) -> bool:
         """Is the table in a state that this pipeline may add to?"""
         if state is None or state.owner == self.owner:
@@ -41,9 +46,9 @@ def identify(checkpoint: str, state: SourceState | None) -> tuple[Identity, bool
         _write(address, identity)
         return identity, True
     identity = _read(text, address)
-    if state is None and identity.has_written:
+    if state is None and identity.knows_a_table:
         raise TableError(
-            f"The checkpoint {checkpoint} belongs to a table that is not there any more. "
+            f"The checkpoint {checkpoint} belongs to a table that is not there any more, or has lost all its batches. "
             "Remove the checkpoint to fill a new table from the start, or bring the table back."
         )
     return identity, False

@@ -144,15 +144,21 @@ class LakeSink:
     def _check_follows(self, batch: int) -> None:
         """A table that was brought back to an earlier state lacks what lies between it and the checkpoint."""
         state = self._state()
-        if (
-            self._ordered
-            and state is not None
-            and state.owner == self.identity.owner
-            and batch > state.batch + 1
-        ):
+        if not self._ordered:
+            return
+        if state is None:
+            self._check_first(batch)
+        elif batch > (state.batch + 1 if state.owner == self.identity.owner else 0):
             raise TableError(
                 f"Batch {batch} cannot follow batch {state.batch} of the table: what lies between is not in it. Was it "
                 f"restored? Remove the checkpoint {self._settings.checkpoint_uri}: the table says where to go on."
+            )
+
+    def _check_first(self, batch: int) -> None:
+        if self.identity.knows_a_table:
+            raise TableError(
+                f"Batch {batch} cannot follow the earlier ones: the table {self._settings.table} has none of them. Was "
+                f"it made again? Remove the checkpoint {self._settings.checkpoint_uri} to fill it from the start."
             )
 
     def _check_start(self, planned: BatchEnd | None, batch: int) -> None:
@@ -227,6 +233,7 @@ class LakeSink:
         for attempt in range(COMMITS_MAX):
             if self._has(batch):  # Also the first time: new columns may have shown us a newer table.
                 return False
+            self._check_follows(batch)
             if attempt:
                 self._files.rewrite_touched(report, batch)
             self._before_commit()
