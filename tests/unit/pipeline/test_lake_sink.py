@@ -108,3 +108,15 @@ def test_a_table_that_goes_before_what_took_it_over_has_written_is_missed(given:
         fresh.write(NO_FRAME, 0)
     with pytest.raises(TableError, match="belongs to a table that is not there any more"):
         _sink(given)
+
+
+def test_a_partition_never_goes_back(given: PipelineSettings) -> None:
+    """An old copy of a checkpoint may end a batch of gaps, without a record to tell, before the table does."""
+    sink = _sink(given)
+    _note(given, 0, {0: 5, 1: 2})
+    sink.write(NO_FRAME, 0)
+    _note(given, 1, {0: 3, 1: 4})
+    sink.write(NO_FRAME, 1)
+    state = sink.table.state()
+    assert state is not None
+    assert state.offsets == {0: 5, 1: 4}

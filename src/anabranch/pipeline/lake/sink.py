@@ -258,11 +258,13 @@ class LakeSink:
                 self._settings.table,
                 self._settings.topic,
             )
+        reached = self._reached(end.topic_id)
+        ends = {partition: max(at, reached.get(partition, 0)) for partition, at in end.offsets.items()}
         return replace(
             base,
             owner=self.identity.owner,
             batch=batch,
-            offsets={**self._reached(end.topic_id), **end.offsets},
+            offsets={**reached, **ends},
             rows=base.rows + counts.written,
             dlq=base.dlq + counts.dlq,
             read=base.records_read + counts.read,
