@@ -120,3 +120,17 @@ def test_a_partition_never_goes_back(given: PipelineSettings) -> None:
     state = sink.table.state()
     assert state is not None
     assert state.offsets == {0: 5, 1: 4}
+
+
+def test_a_batch_that_another_process_has_committed_meanwhile_is_done(given: PipelineSettings) -> None:
+    """Whoever is told to stop waits for the end of what was begun."""
+    steps: list[str] = []
+    quicker = _sink(given)
+
+    def on_step(step: str) -> None:
+        steps.append(step)
+        if step == "written":
+            quicker.write(NO_FRAME, 0)
+
+    assert _sink(given, on_step).write(NO_FRAME, 0).skipped == 1
+    assert steps == ["writing", "written", "done"]

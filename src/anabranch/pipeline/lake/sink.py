@@ -109,6 +109,7 @@ class LakeSink:
         if not self._commit(report, counts, end, batch):
             self._check_within(end, batch)
             remove([*report.leftovers(), *self._unused(report)])
+            self._on_step("done")
             return self._skipped(batch)
         self._on_step("committed")
         self._note_commit()
