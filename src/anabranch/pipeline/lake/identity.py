@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.errors import TableError
 from anabranch.pipeline.lake.change import SourceState
-from anabranch.pipeline.lake.storage import read_text, write_text
+from anabranch.pipeline.lake.storage import read_text, write_first_text, write_text
 
 FILE = "anabranch.json"
 
@@ -42,9 +42,8 @@ def identify(checkpoint: str, state: SourceState | None) -> tuple[Identity, bool
     address = f"{checkpoint}/{FILE}"
     text = read_text(address)
     if text is None:
-        identity = Identity(secrets.randbits(62), state)
-        _write(address, identity)
-        return identity, True
+        fresh = Identity(secrets.randbits(62), state)
+        return _read(write_first_text(address, _text(fresh)), address), True
     identity = _read(text, address)
     if state is None and identity.knows_a_table:
         raise TableError(
@@ -59,14 +58,13 @@ def with_a_commit(checkpoint: str, identity: Identity) -> Identity:
     if identity.has_written:
         return identity
     changed = replace(identity, has_written=True)
-    _write(f"{checkpoint}/{FILE}", changed)
+    write_text(f"{checkpoint}/{FILE}", _text(changed))
     return changed
 
 
-def _write(address: str, identity: Identity) -> None:
+def _text(identity: Identity) -> str:
     before = None if identity.predecessor is None else json.loads(identity.predecessor.to_json())
-    value = {"owner": identity.owner, "predecessor": before, "has_written": identity.has_written}
-    write_text(address, json.dumps(value))
+    return json.dumps({"owner": identity.owner, "predecessor": before, "has_written": identity.has_written})
 
 
 def _read(text: str, address: str) -> Identity:

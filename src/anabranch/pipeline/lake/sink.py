@@ -215,7 +215,8 @@ class LakeSink:
         if not self.identity.may_follow(self._state()):
             raise TableError(
                 f"Another pipeline has taken over {self._settings.table} from {self._settings.topic}: one with another "
-                f"checkpoint than {self._settings.checkpoint_uri}. Stop one of them."
+                f"checkpoint than {self._settings.checkpoint_uri}. Stop one of them; or, if there is no other, remove "
+                "the checkpoint: the table says where to go on."
             )
 
     def _checked(self, report: "Report", sent: int, batch: int) -> Counts:
