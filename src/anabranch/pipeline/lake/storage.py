@@ -58,7 +58,8 @@ def write_text(address: str, text: str) -> None:
 def write_first_text(address: str, text: str) -> str:
     """Write the file unless it is there, and return what it holds then: what the quickest of several has written.
 
-    Without hard links, as in an object store, there is no such thing: of two that come at the same moment the later one's text stays.
+    Without hard links, as in an object store, there is no such thing: of two that come at the same moment the later
+    one's text stays.
     """
     files, path = place(address)
     aside = _written_aside(address, text)
