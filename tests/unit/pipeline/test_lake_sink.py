@@ -134,3 +134,20 @@ def test_a_batch_that_another_process_has_committed_meanwhile_is_done(given: Pip
 
     assert _sink(given, on_step).write(NO_FRAME, 0).skipped == 1
     assert steps == ["writing", "written", "done"]
+
+
+def test_batches_before_the_table_is_made_are_in_its_counts(
+    given: PipelineSettings, files: type[_Files]
+) -> None:
+    files.has_table, files.rejected = False, 10
+    _sink(given).write(NO_FRAME, 0)
+    again = _sink(given)
+    assert again.write(NO_FRAME, 0).skipped == 1  # It was killed before Spark had noted the batch.
+    again.write(NO_FRAME, 1)
+    files.has_table, files.rejected, files.tombstones = True, 1, 5
+    last = _sink(given)
+    last.write(NO_FRAME, 2)
+    last.write(NO_FRAME, 3)
+    state = last.table.state()
+    assert state is not None
+    assert (state.read, state.rows, state.dlq, state.batch) == (32, 10, 22, 3)

@@ -23,6 +23,8 @@ class Identity:
     """The state of the table that this pipeline took over, if it did."""
     has_written: bool = False
     """Has it committed anything yet?"""
+    begun: SourceState | None = None
+    """What a table would say of the batches before its first row: as long as there is none, nothing is committed."""
 
     @property
     def knows_a_table(self) -> bool:
@@ -57,22 +59,47 @@ def with_a_commit(checkpoint: str, identity: Identity) -> Identity:
     """Remember that there is a table by now; a change only with the first commit."""
     if identity.has_written:
         return identity
-    changed = replace(identity, has_written=True)
-    write_text(f"{checkpoint}/{FILE}", _text(changed))
-    return changed
+    return _changed(checkpoint, replace(identity, has_written=True, begun=None))
+
+
+def with_a_beginning(checkpoint: str, identity: Identity, state: SourceState) -> Identity:
+    """Remember a batch that no table could take."""
+    return _changed(checkpoint, replace(identity, begun=state))
+
+
+def _changed(checkpoint: str, identity: Identity) -> Identity:
+    write_text(f"{checkpoint}/{FILE}", _text(identity))
+    return identity
 
 
 def _text(identity: Identity) -> str:
-    before = None if identity.predecessor is None else json.loads(identity.predecessor.to_json())
-    return json.dumps({"owner": identity.owner, "predecessor": before, "has_written": identity.has_written})
+    return json.dumps(
+        {
+            "owner": identity.owner,
+            "predecessor": _plain(identity.predecessor),
+            "has_written": identity.has_written,
+            "begun": _plain(identity.begun),
+        }
+    )
+
+
+def _plain(state: SourceState | None) -> object:
+    return None if state is None else json.loads(state.to_json())
+
+
+def _state(plain: object) -> SourceState | None:
+    return None if plain is None else SourceState.from_json(json.dumps(plain))
 
 
 def _read(text: str, address: str) -> Identity:
     try:
         value = json.loads(text)
-        before = value["predecessor"]
-        predecessor = None if before is None else SourceState.from_json(json.dumps(before))
-        return Identity(int(value["owner"]), predecessor, bool(value["has_written"]))
+        return Identity(
+            int(value["owner"]),
+            _state(value["predecessor"]),
+            bool(value["has_written"]),
+            _state(value.get("begun")),  # Older versions did not keep it.
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise TableError(
             f"{address} cannot be read: remove the checkpoint, the table knows how far it came."

@@ -97,6 +97,8 @@ class LakeSink:
         if self._has(batch):
             self._check_within(planned or self._read_end(frame), batch)
             return self._skipped(batch)
+        if self._has_begun(batch):
+            return self._skipped(batch)
         self._check_follows(batch)
         self._check_start(planned, batch)
         self._on_step("writing")
@@ -141,6 +143,11 @@ class LakeSink:
         self._check_owner()
         state = self._state()
         return state is not None and state.owner == self.identity.owner and batch <= state.batch
+
+    def _has_begun(self, batch: int) -> bool:
+        """Was this a batch without a row, before there was a table?"""
+        begun = self.identity.begun
+        return self._ordered and begun is not None and batch <= begun.batch
 
     def _check_follows(self, batch: int) -> None:
         """A table that was brought back to an earlier state lacks what lies between it and the checkpoint."""
@@ -207,7 +214,7 @@ class LakeSink:
         return {} if state is None or state.is_of_another(topic_id) else state.offsets
 
     def _skipped(self, batch: int) -> Counts:
-        logger.info("batch %d is in the table already: skipped", batch)
+        logger.info("batch %d is in the table already, or made no row: skipped", batch)
         self.counts.skipped += 1
         return Counts(skipped=1)
 
@@ -231,6 +238,7 @@ class LakeSink:
     def _commit(self, report: "Report", counts: Counts, end: BatchEnd, batch: int) -> bool:
         """Again if somebody else was quicker; False if that was this very batch, written by another process."""
         if self._files.table is None:
+            self._note_beginning(counts, end, batch)
             return True  # No record has made a row yet, so there is nothing to commit to.
         for attempt in range(COMMITS_MAX):
             if self._has(batch):  # Also the first time: new columns may have shown us a newer table.
@@ -239,7 +247,7 @@ class LakeSink:
             if attempt:
                 self._files.rewrite_touched(report, batch)
             self._before_commit()
-            state = self._next_state(self.table.state(), counts, end, batch)
+            state = self._next_state(self.table.state() or self._begun_before(batch), counts, end, batch)
             try:
                 self.table.commit(Change(report.to_add(), tuple(report.removed), state))
                 return True
@@ -260,7 +268,7 @@ class LakeSink:
                 self._settings.table,
                 self._settings.topic,
             )
-        reached = self._reached(end.topic_id)
+        reached = {} if base.is_of_another(end.topic_id) else base.offsets
         ends = {partition: max(at, reached.get(partition, 0)) for partition, at in end.offsets.items()}
         return replace(
             base,
@@ -272,6 +280,18 @@ class LakeSink:
             read=base.records_read + counts.read,
             topic_id=end.topic_id or base.topic_id,
         )
+
+    def _note_beginning(self, counts: Counts, end: BatchEnd, batch: int) -> None:
+        """For the first commit, which may be one of a later run: its counts are those of all batches."""
+        from anabranch.pipeline.lake.identity import with_a_beginning
+
+        state = self._next_state(self._begun_before(batch), counts, end, batch)
+        self.identity = with_a_beginning(self._settings.checkpoint_uri, self.identity, state)
+
+    def _begun_before(self, batch: int) -> "SourceState | None":
+        """A batch that is repeated is counted once."""
+        begun = self.identity.begun
+        return None if begun is None or batch <= begun.batch else begun
 
     def _note_commit(self) -> None:
         from anabranch.pipeline.lake.identity import with_a_commit
