@@ -34,8 +34,10 @@ class NamedPipeline(PipelineSettings):
 
 
 def named(settings: PipelineSettings, name: str, dead_letters: str) -> NamedPipeline:
+    """Its checkpoint is its own too: where one was given, below it."""
     told: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(PipelineSettings)}
-    return NamedPipeline(**{**told, "topic": name, "dead_letters": dead_letters})
+    checkpoint = f"{settings.checkpoint.rstrip('/')}/{name}" if settings.checkpoint else ""
+    return NamedPipeline(**{**told, "topic": name, "dead_letters": dead_letters, "checkpoint": checkpoint})
 
 
 def backfill_name(topic: str, starting: str, ending: str, topic_id: UUID | None = None) -> str:
