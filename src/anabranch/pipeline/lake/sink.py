@@ -144,6 +144,16 @@ class LakeSink:
         state = self._state()
         return state is not None and state.owner == self.identity.owner and batch <= state.batch
 
+    def check_checkpoint(self) -> None:
+        """TableError if the table lacks what Spark's checkpoint says is finished; with no new records, no batch comes
+        that would show it."""
+        from anabranch.pipeline.lake.offset_log import last_batch
+
+        self._check_owner()
+        finished = last_batch(self._settings.checkpoint_uri, "commits")
+        if finished >= 0:
+            self._check_follows(finished + 1)
+
     def _has_begun(self, batch: int) -> bool:
         """Was this a batch without a row, before there was a table?"""
         begun = self.identity.begun
