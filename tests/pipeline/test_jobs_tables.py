@@ -76,12 +76,15 @@ def test_backfill_of_the_same_range_of_a_topic_made_again_is_another_one(spark, 
     assert [number for (number,) in rows(spark, settings, "id")] == [-1] * 10 + [*range(5), *range(100, 105)]
 
 
-def test_backfill_of_before_the_topics_identity_was_kept_is_not_taken_twice(spark, settings, monkeypatch):
+def test_backfill_of_before_the_topics_identity_was_kept_is_not_taken_twice(
+    spark, settings, monkeypatch, caplog
+):
     wanted = offsets(settings, 0, 0), offsets(settings, 5, 5)
     with monkeypatch.context() as before:
         before.setattr("anabranch.pipeline.backfill.id_of", lambda topic: None)
         run_backfill(spark, settings, *wanted)
     assert run_backfill(spark, settings, *wanted).skipped == 1
+    assert "take the range in two parts" in caplog.text
     assert len(rows(spark, settings, "id")) == 10
 
 

@@ -12,7 +12,10 @@ import confluent_kafka.admin
 import pytest
 
 from anabranch.errors import DataLossError, PipelineError, TableError
+from anabranch.pipeline.lake.delta import DeltaTable
+from anabranch.pipeline.lake.iceberg import IcebergTable
 from anabranch.pipeline.lake.sink import Counts
+from anabranch.pipeline.lake.table import open_table
 from anabranch.pipeline.run import PipelineSettings, run_pipeline
 from anabranch.pipeline.status import pipeline_status
 from support.lake_tables import read_rows, settings
@@ -202,6 +205,34 @@ def test_a_checkpoint_without_its_table_is_not_taken_for_a_start(
     catalog.engine.dispose()
     with pytest.raises(TableError, match="belongs to a table that is not there any more"):
         run_pipeline(spark, given)
+
+
+def _roll_back(given: PipelineSettings) -> None:
+    """By one batch, as their own libraries do it."""
+    table = open_table(given)
+    if isinstance(table, IcebergTable):
+        before = table._table.current_snapshot().parent_snapshot_id
+        table._table.manage_snapshots().rollback_to_snapshot(before).commit()
+    else:
+        assert isinstance(table, DeltaTable)
+        table._table.restore(table._table.version() - 1)
+
+
+@pytest.mark.parametrize("to", ["iceberg", "delta"])
+def test_a_table_that_was_rolled_back_is_noticed_and_gets_its_rows_again(
+    spark: "SparkSession", given: PipelineSettings, to: str
+) -> None:
+    kept = replace(given, to=to, max_offsets_per_trigger=10)
+    send(kept.bootstrap, kept.topic, _records(0, 20), partition=0)
+    assert run_pipeline(spark, kept).batches == 2
+    _roll_back(kept)
+    with pytest.raises(TableError, match=r"Was it restored\? Remove the checkpoint"):
+        run_pipeline(spark, kept)
+    _lose_checkpoint(kept)
+    assert run_pipeline(spark, kept).read == 10
+    assert _numbers(kept) == list(range(20))
+    status = pipeline_status(kept)
+    assert (status.read, status.written, status.rows) == (20, 20, 20)
 
 
 def test_a_running_pipeline_stops_when_it_is_told_to(

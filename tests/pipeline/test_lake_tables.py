@@ -1,8 +1,11 @@
 """The door to each table format: commits that race, state that lasts, orphans told from files that count."""
 
+import time
 import uuid
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +15,9 @@ from pyiceberg.types import LongType
 from anabranch.errors import TableError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, plain_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
+from anabranch.pipeline.lake.delta import DeltaTable
 from anabranch.pipeline.lake.files import FilePlan, write_rows
+from anabranch.pipeline.lake.iceberg import IcebergTable
 from anabranch.pipeline.lake.maintain import sweep_orphans
 from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
@@ -339,3 +344,143 @@ def test_deltas_own_folders_are_not_swept(tmp_path: Path) -> None:
 def test_a_table_that_is_not_there_is_missed_by_name(given: PipelineSettings) -> None:
     with pytest.raises(TableError, match="There is no table"):
         open_table(given)
+
+
+def _rolled_back(table: IcebergTable, snapshot: int) -> None:
+    table._table.manage_snapshots().rollback_to_snapshot(snapshot).commit()
+    table.refresh()
+
+
+@pytest.fixture
+def rolling(tmp_path: Path) -> IcebergTable:
+    table = open_table(settings(tmp_path), COLUMNS)
+    assert isinstance(table, IcebergTable)
+    return table
+
+
+def test_a_rollback_of_iceberg_takes_the_state_along(rolling: IcebergTable) -> None:
+    _append(rolling, 0, 1)
+    before = rolling.state()
+    merged = _append(rolling, 0, 1)
+    rolling.commit(Change((_file(rolling, 1),), (merged,)))  # As `maintain` does, without a state.
+    set_back_to = rolling.version()
+    _append(rolling, 1, 2)
+    assert set_back_to is not None
+    _rolled_back(rolling, set_back_to)
+    assert rolling.state() == before
+    _append(rolling, 1, 3)
+    assert rolling.state() == SourceState(7, 1, {0: 4, 2: 5})
+
+
+def test_a_rollback_of_iceberg_to_before_the_first_batch_leaves_no_state(rolling: IcebergTable) -> None:
+    rolling.commit(Change((_file(rolling, 1),)))
+    set_back_to = rolling.version()
+    _append(rolling, 0, 2)
+    assert set_back_to is not None
+    _rolled_back(rolling, set_back_to)
+    assert rolling.state() is None
+
+
+def test_icebergs_state_outlives_the_snapshots_that_had_it(rolling: IcebergTable) -> None:
+    _append(rolling, 0, 1)
+    rolling.commit(Change((_file(rolling, 2),)))
+    rolling.expire(2**42)
+    rolling.refresh()
+    assert len(rolling._table.snapshots()) == 1
+    assert rolling.state() == SourceState(7, 0, {0: 2, 2: 5})
+
+
+def test_icebergs_state_may_be_written_by_an_older_version_in_between(
+    rolling: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _append(rolling, 0, 1)
+    with monkeypatch.context() as older:
+        older.setattr(IcebergTable, "_summary", lambda table, state: {"anabranch.batch": str(state.batch)})
+        _append(rolling, 1, 2)
+    assert rolling.state() == SourceState(7, 1, {0: 3, 2: 5})
+
+
+def test_a_rollback_of_iceberg_to_a_snapshot_whose_state_nobody_knows_is_said(
+    rolling: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(IcebergTable, "_summary", lambda table, state: {"anabranch.batch": str(state.batch)})
+        _append(rolling, 0, 1)
+    set_back_to = rolling.version()
+    _append(rolling, 1, 2)
+    assert set_back_to is not None
+    _rolled_back(rolling, set_back_to)
+    with pytest.raises(TableError, match="does not say how far t had come"):
+        rolling.state()
+
+
+@pytest.fixture
+def restorable(tmp_path: Path) -> DeltaTable:
+    table = open_table(settings(tmp_path, to="delta"), COLUMNS)
+    assert isinstance(table, DeltaTable)
+    return table
+
+
+def _restored(table: DeltaTable, to: int | datetime) -> None:
+    table._table.restore(to)
+    table.refresh()
+
+
+def test_a_restore_of_delta_takes_the_state_along(restorable: DeltaTable) -> None:
+    _append(restorable, 0, 1)
+    restorable.commit(Change((_file(restorable, 9),)))  # As `maintain` does, without a state.
+    before, set_back_to = restorable.state(), restorable.version()
+    _append(restorable, 1, 2)
+    newest, last = restorable.state(), restorable.version()
+    assert set_back_to is not None
+    assert last is not None
+    _restored(restorable, set_back_to)
+    assert restorable.state() == before
+    _restored(restorable, last)  # They thought better of it.
+    assert restorable.state() == newest
+    _restored(restorable, set_back_to)
+    _append(restorable, 1, 3)
+    assert restorable.state() == SourceState(7, 1, {0: 4, 2: 5})
+
+
+def test_a_restore_of_delta_to_before_the_first_batch_leaves_no_state(restorable: DeltaTable) -> None:
+    _append(restorable, 0, 1)
+    _restored(restorable, 0)
+    assert restorable.state() is None
+
+
+def test_a_restore_of_delta_to_a_moment_takes_the_state_along(restorable: DeltaTable) -> None:
+    _append(restorable, 0, 1)
+    before, moment = restorable.state(), restorable._table.history(1)[0]["timestamp"]
+    while time.time_ns() // 1_000_000 <= moment:
+        time.sleep(0.001)  # Delta tells moments apart by the millisecond.
+    _append(restorable, 1, 2)
+    _restored(restorable, datetime.fromtimestamp(moment / 1000, UTC))
+    assert restorable.state() == before
+
+
+def test_a_restore_of_delta_to_what_nobody_can_read_any_more_is_said(restorable: DeltaTable) -> None:
+    _append(restorable, 0, 1)
+    _append(restorable, 1, 2)
+    _restored(restorable, 1)
+    (Path(restorable.data_folder.removeprefix("file://")) / "_delta_log" / f"{1:020d}.json").unlink()
+    with pytest.raises(TableError, match="how far its pipeline had come by then cannot be read"):
+        restorable.state()
+
+
+def test_deltas_state_may_be_written_by_an_older_version_in_between(
+    restorable: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transactions = DeltaTable._transactions
+
+    def older(table: DeltaTable, state: SourceState | None) -> list[Any]:
+        news = ("/read", "/topic/high", "/topic/low", "/kept/owner", "/kept/batch", "/kept/version")
+        return [one for one in transactions(table, state) if not one.app_id.endswith(news)]
+
+    restorable.commit(Change((), (), SourceState(7, 0, {0: 5}, 4, 1, 5, uuid.UUID(int=1))))
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "_transactions", older)
+        restorable.commit(Change((), (), SourceState(7, 1, {0: 8}, 7, 1)))
+    state = restorable.state()
+    assert state == SourceState(7, 1, {0: 8}, 7, 1)
+    assert state.records_read == 8

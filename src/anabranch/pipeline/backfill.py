@@ -7,6 +7,7 @@ taken again by a backfill of the same offsets: the range says what is wanted.
 """
 
 import hashlib
+import logging
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from anabranch.pipeline.lake.sink import Counts
 
+logger = logging.getLogger("anabranch.pipeline")
+
 
 @dataclass(frozen=True)
 class NamedPipeline(PipelineSettings):
@@ -34,8 +37,10 @@ class NamedPipeline(PipelineSettings):
 
 
 def named(settings: PipelineSettings, name: str, dead_letters: str) -> NamedPipeline:
+    """Its checkpoint is its own too: where one was given, below it."""
     told: dict[str, Any] = {field.name: getattr(settings, field.name) for field in fields(PipelineSettings)}
-    return NamedPipeline(**{**told, "topic": name, "dead_letters": dead_letters})
+    checkpoint = f"{settings.checkpoint.rstrip('/')}/{name}" if settings.checkpoint else ""
+    return NamedPipeline(**{**told, "topic": name, "dead_letters": dead_letters, "checkpoint": checkpoint})
 
 
 def backfill_name(topic: str, starting: str, ending: str, topic_id: UUID | None = None) -> str:
@@ -56,12 +61,23 @@ def run_backfill(
 
     topic_id = id_of(named_topic(settings))
     if topic_id is not None and _is_in_table(_own(settings, starting, ending, None)):
-        return Counts(skipped=1)  # By whoever did not keep the topic's identity yet.
+        _say_unknown(settings)
+        return Counts(skipped=1)
     sink = LakeSink(spark, _own(settings, starting, ending, topic_id), on_step, topic_id=topic_id)
     if sink.identity.predecessor is not None:
         return Counts(skipped=1)  # Its checkpoint was lost, but the table knows.
     address = TopicAddress(settings.bootstrap, settings.topic, dict(settings.options))
     return sink.write(read_range(spark, address, starting, ending), 0)
+
+
+def _say_unknown(settings: PipelineSettings) -> None:
+    """By whoever did not keep the topic's identity yet: nobody can tell whether it is the same topic."""
+    logger.warning(
+        "%s has this range of %s already, by a version that did not keep which topic of that name it was. If the topic "
+        "was deleted and made again since, take the range in two parts: each is another one.",
+        settings.table,
+        settings.topic,
+    )
 
 
 def _own(settings: PipelineSettings, starting: str, ending: str, topic_id: UUID | None) -> NamedPipeline:

@@ -7,9 +7,9 @@ checkpoint and in the table. So one that fails is a warning.
 
 import logging
 
-from anabranch.errors import AnabranchError, TableError
+from anabranch.errors import AnabranchError, TableMissingError
 from anabranch.pipeline.client import Client
-from anabranch.pipeline.lake.change import known_id
+from anabranch.pipeline.lake.change import SourceState, known_id
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.options import reader_options
 from anabranch.values import TopicPartition
@@ -27,18 +27,20 @@ def commit_progress(settings: PipelineSettings) -> None:
     """What the table has is what the group has read, as long as it is of the topic that has the name now."""
     from anabranch.pipeline.lake.table import open_table
 
-    try:
-        state = open_table(settings).state()
-    except TableError:
-        return  # Nothing was read, so no table was made.
-    if state is None:
-        return
-    offsets = {TopicPartition(settings.topic, number): offset for number, offset in state.offsets.items()}
     group = group_of(settings)
     try:
-        with Client(settings.bootstrap) as client:
-            topic = client.cluster([settings.topic]).topics.get(settings.topic)
-            if topic is not None and not state.is_of_another(known_id(topic.id)):
-                client.commit_offsets(group, offsets)
+        state = open_table(settings).state()
+        if state is not None:
+            _commit(settings, group, state)
+    except TableMissingError:
+        return  # Nothing was read, so no table was made.
     except AnabranchError as error:
         logger.warning("the progress of %s is in the table, but not shown by its group: %s", group, error)
+
+
+def _commit(settings: PipelineSettings, group: str, state: SourceState) -> None:
+    offsets = {TopicPartition(settings.topic, number): offset for number, offset in state.offsets.items()}
+    with Client(settings.bootstrap) as client:
+        topic = client.cluster([settings.topic]).topics.get(settings.topic)
+        if topic is not None and not state.is_of_another(known_id(topic.id)):
+            client.commit_offsets(group, offsets)

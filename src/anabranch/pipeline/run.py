@@ -47,6 +47,7 @@ def run_pipeline(
     topic = named_topic(settings)
     check_same_topic(settings, topic)
     sink = LakeSink(spark, settings, on_step, ordered=True, topic_id=id_of(topic))
+    sink.check_checkpoint()
     batches = _Batches(sink, on_batch)
     query = (
         _stream(spark, settings, _starting_offsets(settings, sink, topic))

@@ -7,7 +7,7 @@ counts are part of the table's own commits, so they are right after any crash.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from anabranch.pipeline.client import LATEST, Client, Topic
+from anabranch.pipeline.client import EARLIEST, LATEST, Client, Topic
 from anabranch.pipeline.group_progress import group_of
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.same_topic import id_of
@@ -24,13 +24,16 @@ class PartitionStatus:
     table_offset: int | None
     group_offset: int | None
     end_offset: int | None
+    start_offset: int | None = None
+    """The first one that the log still has."""
 
     @property
     def lag(self) -> int | None:
         """Records the table has yet to take."""
         if self.end_offset is None:
             return None
-        return max(0, self.end_offset - (self.table_offset or 0))
+        first = self.start_offset or 0
+        return max(0, self.end_offset - (first if self.table_offset is None else self.table_offset))
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def _partitions(
     client: Client, there: Topic | None, topic: str, group: str, taken: Mapping[int, int]
 ) -> list[PartitionStatus]:
     places = [] if there is None else there.partitions
+    starts = client.offsets_at(dict.fromkeys(places, EARLIEST))
     ends = client.offsets_at(dict.fromkeys(places, LATEST))
     committed = client.committed_offsets(group, places) if places else {}
     numbers = sorted({place.partition for place in places} | set(taken))
@@ -106,6 +110,7 @@ def _partitions(
             taken.get(number),
             committed.get(TopicPartition(topic, number)),
             ends.get(TopicPartition(topic, number)),
+            starts.get(TopicPartition(topic, number)),
         )
         for number in numbers
     ]

@@ -4,7 +4,9 @@ Every commit of a batch sets, in the same log entry as its files, `anabranch/<to
 `/read`, `/partitions`, one `/offset/<partition>` each, and the topic's identity as two numbers, `/topic/high` and
 `/topic/low`. Delta keeps the last version of every identifier through checkpoints of its log, and refuses a commit if
 another one set the same identifier in between. None can be taken away: what is not known any more is set to -1, and an
-identity to 0.
+identity to 0. `/kept/owner` and `/kept/batch` repeat whose commit set all of them: an older version of this program
+sets the first four and the offsets alone. `/kept/version` is the table's version that the commit made: after it the log
+is searched for a RESTORE, which takes no identifier back.
 
 Partition columns are not in the files: Delta takes them from the entry. `day(time)` becomes a column `time_day`, and
 the table's property `anabranch.partitionBy` tells it from a plain column of that name.
@@ -25,6 +27,7 @@ import pyarrow as pa
 from anabranch.errors import TableError, TableMissingError, TableMovedError
 from anabranch.pipeline.lake.arrow_types import plain_schema, small_schema
 from anabranch.pipeline.lake.change import NO_TOPIC_ID, Change, DataFile, SourceState, known_id
+from anabranch.pipeline.lake.delta_restore import Restores
 from anabranch.pipeline.lake.neighbours import check_alone
 from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_names
 from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings, partition_field
@@ -87,7 +90,8 @@ class DeltaTable:
     widens = False  # Delta could, but deltalake knows nothing of its feature typeWidening.
 
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
-        self._table = table
+        self._table, self._settings = table, settings
+        self._restores = Restores(settings.table_uri)
         self._identifier = f"anabranch/{settings.topic}/"
         self.root = self.data_folder = settings.table_uri
         self._names: list[str] = table.metadata().partition_columns
@@ -137,11 +141,15 @@ class DeltaTable:
         owner = self._version("owner")
         if owner is None:
             return None
+        is_kept = self._is_kept()
+        restored = self._restored() if is_kept else None
+        if restored is not None:
+            return restored.state()
         offsets = {
             number: self._version(f"offset/{number}") for number in range(self._version("partitions") or 0)
         }
         known = {number: offset for number, offset in offsets.items() if offset not in (None, UNKNOWN)}
-        read = self._version("read")
+        read = self._version("read") if is_kept else None
         return SourceState(
             owner,
             self._version("batch") or 0,
@@ -149,8 +157,19 @@ class DeltaTable:
             self._version("rows") or 0,
             self._version("dlq") or 0,
             None if read == UNKNOWN else read,
-            self._topic_id(),
+            self._topic_id() if is_kept else None,
         )
+
+    def _is_kept(self) -> bool:
+        """Is all of the state of one commit? Yes, of those before `kept` came, as far as anybody knows."""
+        kept = self._version("kept/owner"), self._version("kept/batch")
+        return kept in ((None, None), (self._version("owner"), self._version("batch")))
+
+    def _restored(self) -> "DeltaTable | None":
+        """The table at the version that it was restored to since our last commit."""
+        ours = self._version("kept/version")
+        target = None if ours is None else self._restores.last(ours, self._table.version())
+        return None if target is None else DeltaTable(self._restores.restored(target), self._settings)
 
     def _topic_id(self) -> UUID | None:
         halves = [self._version(name) or 0 for name in TOPIC_HALVES]
@@ -221,6 +240,8 @@ class DeltaTable:
             return []
         versions = {"owner": state.owner, "batch": state.batch, "rows": state.rows, "dlq": state.dlq}
         versions["read"] = UNKNOWN if state.read is None else state.read
+        versions |= {"kept/owner": state.owner, "kept/batch": state.batch}
+        versions["kept/version"] = self._table.version() + 1
         versions["partitions"] = partitions = max(state.offsets, default=-1) + 1
         versions |= {f"offset/{number}": state.offsets.get(number, UNKNOWN) for number in range(partitions)}
         versions |= zip(

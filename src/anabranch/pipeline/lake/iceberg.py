@@ -1,6 +1,7 @@
 """A table in Iceberg, through pyiceberg: the catalog embedded in the warehouse (SQLite), or any other by setting.
 
-A pipeline's state is a property of the table, `anabranch.<topic>`, set in the transaction that adds the files.
+A pipeline's state is a property of the table, `anabranch.<topic>`, set in the transaction that adds the files, and
+part of the snapshot's summary, `anabranch.state.<topic>`: a table that is rolled back keeps its properties.
 pyiceberg tries a refused commit again by itself, which is right for rows that nobody else could have written, and
 wrong for a batch that another process of the same pipeline may just have committed: so its retries are switched off
 and the caller decides. Every commit makes a snapshot, one of a batch without rows too: a commit asserts the snapshot
@@ -22,6 +23,8 @@ from anabranch.pipeline.lake.partitioning import agreed, field_names, reserved_n
 from anabranch.pipeline.lake.settings import UNITS, PartitionField, PipelineSettings
 
 STATE_PROPERTY = "anabranch."
+STATE_SUMMARY = "anabranch.state."
+BATCH_SUMMARY = "anabranch.batch"
 CATALOG_FILE = "catalog.db"
 CREATED_WITH = {
     "write.metadata.delete-after-commit.enabled": "true",  # A new metadata file comes with every batch.
@@ -127,6 +130,7 @@ class IcebergTable:
 
     def __init__(self, table: Any, settings: PipelineSettings) -> None:
         self._table = table
+        self._topic = settings.topic
         self._property = STATE_PROPERTY + settings.topic
         self.root: str = table.location()
         self.data_folder = f"{self.root}/data"
@@ -152,7 +156,8 @@ class IcebergTable:
 
     def state(self) -> SourceState | None:
         text = self._table.properties.get(self._property)
-        return None if text is None else SourceState.from_json(text)
+        found = None if text is None else state_text(self._table.metadata, self._topic, text)
+        return None if found is None else SourceState.from_json(found)
 
     def version(self) -> int | None:
         snapshot = self._table.current_snapshot()
@@ -172,8 +177,7 @@ class IcebergTable:
     def _stage_files(self, transaction: Any, change: Change) -> None:
         from pyiceberg.io.pyarrow import parquet_file_to_data_file
 
-        batch = {} if change.state is None else {"anabranch.batch": str(change.state.batch)}
-        update = transaction.update_snapshot(snapshot_properties=batch)
+        update = transaction.update_snapshot(snapshot_properties=self._summary(change.state))
         live = self._live() if change.remove else {}
         with update.overwrite() if change.remove else update.merge_append() as files:
             for file in change.add:
@@ -184,6 +188,11 @@ class IcebergTable:
                 if file.path not in live:
                     raise TableMovedError(f"{file.path} is no longer in the table.")
                 files.delete_data_file(live[file.path])
+
+    def _summary(self, state: SourceState | None) -> dict[str, str]:
+        if state is None:
+            return {}
+        return {BATCH_SUMMARY: str(state.batch), STATE_SUMMARY + self._topic: state.to_json()}
 
     def expire(self, before_ms: int) -> int:
         old = [snapshot for snapshot in self._table.snapshots() if snapshot.timestamp_ms < before_ms]
@@ -229,6 +238,45 @@ class IcebergTable:
     def _without_retries(self) -> None:
         """In our copy of the metadata alone: a commit begins from the one that the catalog has."""
         self._table.metadata.properties["commit.retry.num-retries"] = "0"
+
+
+def state_text(metadata: Any, topic: str, newest: str) -> str | None:
+    """The topic's state in the current snapshot: `newest`, its last one, unless the table was rolled back since.
+
+    None if it was rolled back to before the topic's first commit; TableError if it cannot be known.
+    """
+    name = STATE_SUMMARY + topic
+    others = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}
+    lineage, at = [], metadata.current_snapshot_id
+    while at in others:
+        lineage.append(others.pop(at))
+        at = lineage[-1].parent_snapshot_id
+    unclear = at is not None
+    for snapshot in lineage:
+        found = _told(snapshot, name)
+        if found is not None:
+            return found
+        if _told(snapshot, BATCH_SUMMARY) is not None and not _has_state(snapshot):
+            unclear = True  # By whoever kept no state in the summary yet: of our topic or of another.
+            break
+    if not any(_told(snapshot, name) == newest for snapshot in others.values()):
+        return newest
+    if not unclear:
+        return None
+    raise TableError(
+        f"The table was rolled back to a snapshot that does not say how far {topic} had come by then. Set the table to "
+        "its newest snapshot again, or fill a new table."
+    )
+
+
+def _told(snapshot: Any, name: str) -> str | None:
+    """By the snapshot's summary, which other engines need not give it."""
+    told: str | None = None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
+    return told
+
+
+def _has_state(snapshot: Any) -> bool:
+    return any(name.startswith(STATE_SUMMARY) for name in snapshot.summary.additional_properties)
 
 
 def _values(record: Any) -> Iterator[Any]:

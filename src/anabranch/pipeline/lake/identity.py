@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.errors import TableError
 from anabranch.pipeline.lake.change import SourceState
-from anabranch.pipeline.lake.storage import read_text, write_text
+from anabranch.pipeline.lake.storage import read_text, write_first_text, write_text
 
 FILE = "anabranch.json"
 
@@ -23,6 +23,13 @@ class Identity:
     """The state of the table that this pipeline took over, if it did."""
     has_written: bool = False
     """Has it committed anything yet?"""
+    begun: SourceState | None = None
+    """What a table would say of the batches before its first row: as long as there is none, nothing is committed."""
+
+    @property
+    def knows_a_table(self) -> bool:
+        """Is there a table that has something of this pipeline, or had when it began?"""
+        return self.has_written or self.predecessor is not None
 
     def may_follow(self, state: SourceState | None) -> bool:
         """Is the table in a state that this pipeline may add to?"""
@@ -37,13 +44,12 @@ def identify(checkpoint: str, state: SourceState | None) -> tuple[Identity, bool
     address = f"{checkpoint}/{FILE}"
     text = read_text(address)
     if text is None:
-        identity = Identity(secrets.randbits(62), state)
-        _write(address, identity)
-        return identity, True
+        fresh = Identity(secrets.randbits(62), state)
+        return _read(write_first_text(address, _text(fresh)), address), True
     identity = _read(text, address)
-    if state is None and identity.has_written:
+    if state is None and identity.knows_a_table:
         raise TableError(
-            f"The checkpoint {checkpoint} belongs to a table that is not there any more. "
+            f"The checkpoint {checkpoint} belongs to a table that is not there any more, or has lost all its batches. "
             "Remove the checkpoint to fill a new table from the start, or bring the table back."
         )
     return identity, False
@@ -53,23 +59,47 @@ def with_a_commit(checkpoint: str, identity: Identity) -> Identity:
     """Remember that there is a table by now; a change only with the first commit."""
     if identity.has_written:
         return identity
-    changed = replace(identity, has_written=True)
-    _write(f"{checkpoint}/{FILE}", changed)
-    return changed
+    return _changed(checkpoint, replace(identity, has_written=True, begun=None))
 
 
-def _write(address: str, identity: Identity) -> None:
-    before = None if identity.predecessor is None else json.loads(identity.predecessor.to_json())
-    value = {"owner": identity.owner, "predecessor": before, "has_written": identity.has_written}
-    write_text(address, json.dumps(value))
+def with_a_beginning(checkpoint: str, identity: Identity, state: SourceState) -> Identity:
+    """Remember a batch that no table could take."""
+    return _changed(checkpoint, replace(identity, begun=state))
+
+
+def _changed(checkpoint: str, identity: Identity) -> Identity:
+    write_text(f"{checkpoint}/{FILE}", _text(identity))
+    return identity
+
+
+def _text(identity: Identity) -> str:
+    return json.dumps(
+        {
+            "owner": identity.owner,
+            "predecessor": _plain(identity.predecessor),
+            "has_written": identity.has_written,
+            "begun": _plain(identity.begun),
+        }
+    )
+
+
+def _plain(state: SourceState | None) -> object:
+    return None if state is None else json.loads(state.to_json())
+
+
+def _state(plain: object) -> SourceState | None:
+    return None if plain is None else SourceState.from_json(json.dumps(plain))
 
 
 def _read(text: str, address: str) -> Identity:
     try:
         value = json.loads(text)
-        before = value["predecessor"]
-        predecessor = None if before is None else SourceState.from_json(json.dumps(before))
-        return Identity(int(value["owner"]), predecessor, bool(value["has_written"]))
+        return Identity(
+            int(value["owner"]),
+            _state(value["predecessor"]),
+            bool(value["has_written"]),
+            _state(value.get("begun")),  # Older versions did not keep it.
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise TableError(
             f"{address} cannot be read: remove the checkpoint, the table knows how far it came."

@@ -97,6 +97,8 @@ class LakeSink:
         if self._has(batch):
             self._check_within(planned or self._read_end(frame), batch)
             return self._skipped(batch)
+        if self._has_begun(batch):
+            return self._skipped(batch)
         self._check_follows(batch)
         self._check_start(planned, batch)
         self._on_step("writing")
@@ -109,6 +111,7 @@ class LakeSink:
         if not self._commit(report, counts, end, batch):
             self._check_within(end, batch)
             remove([*report.leftovers(), *self._unused(report)])
+            self._on_step("done")
             return self._skipped(batch)
         self._on_step("committed")
         self._note_commit()
@@ -141,18 +144,39 @@ class LakeSink:
         state = self._state()
         return state is not None and state.owner == self.identity.owner and batch <= state.batch
 
+    def check_checkpoint(self) -> None:
+        """TableError if the table lacks what Spark's checkpoint says is finished; with no new records, no batch comes
+        that would show it."""
+        from anabranch.pipeline.lake.offset_log import last_batch
+
+        self._check_owner()
+        finished = last_batch(self._settings.checkpoint_uri, "commits")
+        if finished >= 0:
+            self._check_follows(finished + 1)
+
+    def _has_begun(self, batch: int) -> bool:
+        """Was this a batch without a row, before there was a table?"""
+        begun = self.identity.begun
+        return self._ordered and begun is not None and batch <= begun.batch
+
     def _check_follows(self, batch: int) -> None:
         """A table that was brought back to an earlier state lacks what lies between it and the checkpoint."""
         state = self._state()
-        if (
-            self._ordered
-            and state is not None
-            and state.owner == self.identity.owner
-            and batch > state.batch + 1
-        ):
+        if not self._ordered:
+            return
+        if state is None:
+            self._check_first(batch)
+        elif batch > (state.batch + 1 if state.owner == self.identity.owner else 0):
             raise TableError(
                 f"Batch {batch} cannot follow batch {state.batch} of the table: what lies between is not in it. Was it "
                 f"restored? Remove the checkpoint {self._settings.checkpoint_uri}: the table says where to go on."
+            )
+
+    def _check_first(self, batch: int) -> None:
+        if self.identity.knows_a_table:
+            raise TableError(
+                f"Batch {batch} cannot follow the earlier ones: the table {self._settings.table} has none of them. Was "
+                f"it made again? Remove the checkpoint {self._settings.checkpoint_uri} to fill it from the start."
             )
 
     def _check_start(self, planned: BatchEnd | None, batch: int) -> None:
@@ -200,7 +224,7 @@ class LakeSink:
         return {} if state is None or state.is_of_another(topic_id) else state.offsets
 
     def _skipped(self, batch: int) -> Counts:
-        logger.info("batch %d is in the table already: skipped", batch)
+        logger.info("batch %d is in the table already, or made no row: skipped", batch)
         self.counts.skipped += 1
         return Counts(skipped=1)
 
@@ -208,7 +232,8 @@ class LakeSink:
         if not self.identity.may_follow(self._state()):
             raise TableError(
                 f"Another pipeline has taken over {self._settings.table} from {self._settings.topic}: one with another "
-                f"checkpoint than {self._settings.checkpoint_uri}. Stop one of them."
+                f"checkpoint than {self._settings.checkpoint_uri}. Stop one of them; or, if there is no other, remove "
+                "the checkpoint: the table says where to go on."
             )
 
     def _checked(self, report: "Report", sent: int, batch: int) -> Counts:
@@ -223,14 +248,16 @@ class LakeSink:
     def _commit(self, report: "Report", counts: Counts, end: BatchEnd, batch: int) -> bool:
         """Again if somebody else was quicker; False if that was this very batch, written by another process."""
         if self._files.table is None:
+            self._note_beginning(counts, end, batch)
             return True  # No record has made a row yet, so there is nothing to commit to.
         for attempt in range(COMMITS_MAX):
             if self._has(batch):  # Also the first time: new columns may have shown us a newer table.
                 return False
+            self._check_follows(batch)
             if attempt:
                 self._files.rewrite_touched(report, batch)
             self._before_commit()
-            state = self._next_state(self.table.state(), counts, end, batch)
+            state = self._next_state(self.table.state() or self._begun_before(batch), counts, end, batch)
             try:
                 self.table.commit(Change(report.to_add(), tuple(report.removed), state))
                 return True
@@ -251,16 +278,30 @@ class LakeSink:
                 self._settings.table,
                 self._settings.topic,
             )
+        reached = {} if base.is_of_another(end.topic_id) else base.offsets
+        ends = {partition: max(at, reached.get(partition, 0)) for partition, at in end.offsets.items()}
         return replace(
             base,
             owner=self.identity.owner,
             batch=batch,
-            offsets={**self._reached(end.topic_id), **end.offsets},
+            offsets={**reached, **ends},
             rows=base.rows + counts.written,
             dlq=base.dlq + counts.dlq,
             read=base.records_read + counts.read,
             topic_id=end.topic_id or base.topic_id,
         )
+
+    def _note_beginning(self, counts: Counts, end: BatchEnd, batch: int) -> None:
+        """For the first commit, which may be one of a later run: its counts are those of all batches."""
+        from anabranch.pipeline.lake.identity import with_a_beginning
+
+        state = self._next_state(self._begun_before(batch), counts, end, batch)
+        self.identity = with_a_beginning(self._settings.checkpoint_uri, self.identity, state)
+
+    def _begun_before(self, batch: int) -> "SourceState | None":
+        """A batch that is repeated is counted once."""
+        begun = self.identity.begun
+        return None if begun is None or batch <= begun.batch else begun
 
     def _note_commit(self) -> None:
         from anabranch.pipeline.lake.identity import with_a_commit

@@ -1,6 +1,9 @@
 """Files by their address, `file://` or an object store's, through Arrow: the same from driver and executors."""
 
+import os
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -48,11 +51,40 @@ def read_text(address: str) -> str | None:
 
 def write_text(address: str, text: str) -> None:
     """Whole or not at all: written aside, then moved."""
+    files, path = place(address)
+    files.move(_written_aside(address, text), path)
+
+
+def write_first_text(address: str, text: str) -> str:
+    """Write the file unless it is there, and return what it holds then: what the quickest of several has written.
+
+    Without hard links, as in an object store, there is no such thing: of two that come at the same moment the later
+    one's text stays.
+    """
+    files, path = place(address)
+    aside = _written_aside(address, text)
+    if isinstance(files, pf.LocalFileSystem):
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            pass  # Somebody was quicker.
+        except OSError:
+            os.replace(aside, path)  # Not every file system has hard links.
+        Path(aside).unlink(missing_ok=True)
+    else:
+        files.move(aside, path)
+    there = read_text(address)
+    return text if there is None else there
+
+
+def _written_aside(address: str, text: str) -> str:
+    """Under a name of its own: others may write the same file at the same time."""
     make_folder_of(address)
     files, path = place(address)
-    with files.open_output_stream(f"{path}.new") as stream:
+    aside = f"{path}.new-{uuid.uuid4().hex}"
+    with files.open_output_stream(aside) as stream:
         stream.write(text.encode())
-    files.move(f"{path}.new", path)
+    return aside
 
 
 def remove(addresses: list[str]) -> None:
