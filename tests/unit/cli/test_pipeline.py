@@ -342,6 +342,17 @@ def test_log_of_spark_goes_away_when_the_command_is_ended(temporary_folder, numb
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.usefixtures("temporary_folder")
+def test_command_under_nohup_outlives_its_terminal():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with sparks_log():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_log_of_spark_goes_away_with_the_second_ctrl_c(temporary_folder, monkeypatch):
     left = []
     monkeypatch.setattr(os, "_exit", lambda code: left.append((code, list(temporary_folder.iterdir()))))
