@@ -133,6 +133,19 @@ def test_a_table_kept_by_columns_compares_with_its_rows(spark, settings):
     assert rows(spark, by_column, "id", "_key") == [(1, "c"), (2, "b")]
 
 
+def test_letters_of_a_dead_letter_topic_that_was_made_again_are_tried(spark, settings, caplog):
+    given = replace(settings, mode="append")
+    send_to(given, ("a", {"id": 1, "note": 1}))
+    run_pipeline(spark, given)
+    assert told(retry_dead_letters(spark, widened(given))) == {"read": 1, "written": 1}
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": given.bootstrap})
+    admin.delete_topics([given.dlq_topic])[given.dlq_topic].result(15)
+    send_to(given, ("b", {"id": 2, "other": 2}))
+    run_pipeline(spark, given)
+    assert told(retry_dead_letters(spark, widened(given))) == {"read": 1, "dlq": 1}
+    assert "was deleted and made again since its letters were last tried" in caplog.text
+
+
 def test_rows_of_another_topic_are_not_taken_for_a_letters_own(spark, settings):
     one = replace(settings, mode="append")
     other = replace(one, topic=f"{one.topic}_other")

@@ -6,6 +6,7 @@ import click
 
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, format_option, show_json
+from anabranch.cli.pipeline_run import source_option
 from anabranch.cli.pipeline_spark import SparkStart, one_job, spark_options
 from anabranch.cli.pipeline_table import require_table_place, settings_of, shape_options, table_options
 from anabranch.pipeline.retry import RetryCounts, retry_dead_letters
@@ -15,12 +16,13 @@ from anabranch.pipeline.retry import RetryCounts, retry_dead_letters
 @click.option("--topic", required=True, help="The topic of the pipeline, not that of its dead letters.")
 @table_options()
 @shape_options
+@source_option
 @spark_options
 @broker_options
 @format_option()
 def replay_dlq(
     topic: str, place: dict[str, Any], shape: dict[str, Any], partition_by: tuple[str, ...],
-    spark_start: SparkStart, broker: Broker, format: str,
+    source: dict[str, str], spark_start: SparkStart, broker: Broker, format: str,
 ) -> None:  # fmt: skip
     """Try again what did not fit its table.
 
@@ -29,7 +31,7 @@ def replay_dlq(
     a later record of its key has overtaken.
     """
     told = {**place, **shape, "partition_by": partition_by, "bootstrap": broker.bootstrap, "topic": topic}
-    settings = settings_of(**told)
+    settings = settings_of(**told, options=source)
     broker.partitions_of(broker.admin(), settings.dlq_topic)
     require_table_place(settings)
     consequence = "The table is whole: a batch is one commit, and the next run goes on behind it."

@@ -7,7 +7,8 @@ of their key has overtaken: see `outdated`. What does not fit this time either g
 
     read = written + dlq + repeated + outdated + undecided
 
-Progress is kept in a checkpoint of its own: the next run begins with the letters that came since.
+Progress is kept in a checkpoint of its own: the next run begins with the letters that came since. If the dead letter
+topic was deleted meanwhile, it begins at the beginning of the one that has its name now.
 """
 
 import logging
@@ -18,6 +19,7 @@ from anabranch.errors import TableMissingError, TableMovedError
 from anabranch.pipeline.backfill import named
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.outdated import CURRENT, OUTDATED, UNDECIDED, VERDICT, with_verdicts
+from anabranch.pipeline.same_topic import is_of_another, named_topic
 from anabranch.pipeline.table_rows import read_table
 from anabranch.pipeline.topics import FORMAT, TopicAddress, read_range
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 HEADER = "anabranch.dlq."
+LOSS_OPTION = "failOnDataLoss"
 JUDGED_MAX = 5
 """How often letters are judged anew because the table changed meanwhile."""
 
@@ -48,17 +51,18 @@ class RetryCounts:
 def retry_dead_letters(spark: "SparkSession", settings: PipelineSettings) -> RetryCounts:
     """Tries everything that is there now; `settings` are those of the pipeline that rejected it."""
     letters = settings.dlq_topic
+    place = named(settings, letters, letters)
     retries = Retries(spark, settings)
     query = (
         spark.readStream.format(FORMAT)
-        .options(**settings.options)
+        .options(**_options(place))
         .option("bootstrap", settings.bootstrap)
         .option("topic", letters)
         .option("includeHeaders", "true")
         .option("startingOffsets", "earliest")
         .load()
         .writeStream.foreachBatch(retries.take)
-        .option("checkpointLocation", named(settings, letters, letters).checkpoint_uri)
+        .option("checkpointLocation", place.checkpoint_uri)
         .trigger(availableNow=True)
         .start()
     )
@@ -67,6 +71,19 @@ def retry_dead_letters(spark: "SparkSession", settings: PipelineSettings) -> Ret
     finally:
         query.stop()
     return retries.counts
+
+
+def _options(place: PipelineSettings) -> dict[str, str]:
+    """Those of the source. Letters that were deleted with their topic are no loss that should stop later ones."""
+    if not is_of_another(place, named_topic(place)):
+        return dict(place.options)
+    logger.warning(
+        "The topic %s was deleted and made again since its letters were last tried: beginning at the beginning of the "
+        "new one.",
+        place.topic,
+    )
+    kept = {name: value for name, value in place.options.items() if name.lower() != LOSS_OPTION.lower()}
+    return {**kept, LOSS_OPTION: "false"}
 
 
 class Retries:
