@@ -13,6 +13,8 @@ topic was deleted meanwhile, it begins at the beginning of the one that has its 
 
 import logging
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import TableMissingError, TableMovedError
@@ -187,18 +189,21 @@ class Retries:
 
 
 def restored(letters: "DataFrame") -> "DataFrame":
-    """The records as they were before they were rejected."""
+    """The records as they were before they were rejected; a letter that does not tell is a record of its own."""
     from pyspark.sql import functions
 
     own = functions.filter("headers", lambda header: ~header["key"].startswith(HEADER))
-    return letters.withColumns(
-        {
-            "topic": functions.coalesce(_told("topic"), "topic"),
-            "partition": functions.coalesce(_told("partition").cast("int"), "partition"),
-            "offset": functions.coalesce(_told("offset").cast("long"), "offset"),
-            "headers": functions.when(functions.size(own) > 0, own),
-        }
-    )
+    place = {
+        "topic": _told("topic"),
+        "partition": _told("partition").try_cast("int"),
+        "offset": _told("offset").try_cast("long"),
+    }
+    # Half a place, of a letter that is not ours, could be that of another record.
+    is_told = reduce(and_, (column.isNotNull() for column in place.values()))
+    columns = {
+        name: functions.when(is_told, told).otherwise(functions.col(name)) for name, told in place.items()
+    }
+    return letters.withColumns({**columns, "headers": functions.when(functions.size(own) > 0, own)})
 
 
 def _told(name: str) -> "Column":
