@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 HEADER = "anabranch.dlq."
 LOSS_OPTION = "failOnDataLoss"
+NO_ROWS: tuple[object, ...] = (None, frozenset())
+"""The moment of a table that nobody has written to."""
 JUDGED_MAX = 5
 """How often letters are judged anew because the table changed meanwhile."""
 
@@ -97,7 +99,7 @@ class Retries:
         self._settings = settings
         self._place = named(settings, settings.dlq_topic, settings.dlq_topic)
         self._sink = LakeSink(spark, self._place, before_commit=self._check_still)
-        self._judged_at: tuple[object, ...] | None = None
+        self._judged_at: tuple[object, ...] = NO_ROWS
         self.counts = RetryCounts()
 
     def take(self, letters: "DataFrame", batch: int) -> None:
@@ -143,19 +145,21 @@ class Retries:
         )
         return read_range(spark, address, "earliest", "latest")
 
-    def _moment(self) -> tuple[object, ...] | None:
-        """Which rows the table has, and how far its pipeline is; None: it is not there yet."""
+    def _moment(self) -> tuple[object, ...]:
+        """How far the table's pipeline is, and which rows it has. One that is not there yet has none, and the sink
+        itself may make it."""
         from anabranch.pipeline.lake.table import open_table
 
         try:
             table = open_table(self._settings)
         except TableMissingError:
-            return None
+            return NO_ROWS
         return table.state(), frozenset(file.path for file in table.files())
 
     def _check_still(self) -> None:
-        """Only what an upsert deletes can go unnoticed: rows that came are compared when files are rewritten."""
-        if self._settings.mode == "append" or self._judged_at is None:
+        """Only what an upsert deletes can go unnoticed: rows that came are compared when files are rewritten. And by
+        columns of the value it deletes nothing."""
+        if self._settings.mode == "append" or self._settings.key:
             return
         if self._moment() != self._judged_at:
             raise TableMovedError(
