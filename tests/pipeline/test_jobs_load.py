@@ -1,11 +1,16 @@
 """Files into a topic: a record for each row, with key, time and nulls."""
 
 import json
+from contextlib import nullcontext
 
+import confluent_kafka.admin
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from anabranch.cli import pipeline_load
+from anabranch.cli.main import main
 from anabranch.errors import OptionError
 from anabranch.pipeline.failures import in_a_sentence
 from anabranch.pipeline.load import LoadSettings, input_of, load_files
@@ -74,6 +79,19 @@ def test_column_that_is_not_there_is_refused_with_those_that_are(spark, to, tmp_
     file.write_text(CSV)
     with pytest.raises(OptionError, match=f"--{option} nothing: there is no such column, but id, name"):
         load_files(spark, LoadSettings([str(file)], "csv", to, **{option: "nothing"}))
+
+
+def test_no_topic_is_made_for_a_column_that_is_not_there(spark, node, unique, tmp_path, monkeypatch):
+    file = tmp_path / "rows.csv"
+    file.write_text(CSV)
+    monkeypatch.setattr(pipeline_load, "one_job", lambda *_, **__: nullcontext(spark))
+    place = ["pipeline", "load", str(file), "--topic", unique, "--bootstrap", node.bootstrap]
+    result = CliRunner().invoke(main, [*place, "--key", "nothing"])
+    assert (result.exit_code, "--key nothing: there is no such column" in result.stderr) == (2, True)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": node.bootstrap})
+    assert unique not in admin.list_topics(timeout=15).topics
+    result = CliRunner().invoke(main, [*place, "--key", "name"])
+    assert result.stdout == f"Loaded 2 records into {unique}.\n"
 
 
 def test_row_that_cannot_be_read_stops_the_job(spark, to, tmp_path):

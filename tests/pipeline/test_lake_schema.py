@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import OptionError, TableError
-from anabranch.pipeline.lake.dlq import make_topic
+from anabranch.pipeline.lake.dlq import HEADER, make_topic
 from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.sink import LakeSink
 from anabranch.pipeline.lake.table import open_table
 from support.lake_tables import frame, json_records, read_rows, settings
-from support.node_process import NodeProcess
+from support.node_process import SETTINGS, NodeProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,6 +90,18 @@ def test_making_the_topic_of_the_dead_letters_says_nothing(
     only_for_readers = {"fetch.min.bytes": "1"}  # The library warns of it.
     make_topic({"bootstrap.servers": node.bootstrap, **only_for_readers}, unique)
     assert capfd.readouterr().err == ""
+
+
+def test_dead_letters_keep_their_times_whatever_the_broker_does_otherwise(
+    tmp_path: Path, unique: str
+) -> None:
+    with NodeProcess(tmp_path, {**SETTINGS, "log.message.timestamp.type": "LogAppendTime"}) as node:
+        make_topic({"bootstrap.servers": node.bootstrap}, unique)
+        producer = confluent_kafka.Producer({"bootstrap.servers": node.bootstrap})
+        producer.produce(unique, b"x", headers={HEADER + "offset": b"0"}, timestamp=1_700_000_000_000)
+        assert producer.flush(15) == 0
+        letter = _dead_letters(node.bootstrap, unique, 1)[0]
+    assert letter.timestamp() == (confluent_kafka.TIMESTAMP_CREATE_TIME, 1_700_000_000_000)
 
 
 def test_tasks_that_disagree_about_a_new_column_lose_nothing(

@@ -15,10 +15,10 @@ from anabranch.pipeline.lake.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.table import open_table
 from anabranch.pipeline.outdated import Evidence, LogRange, judged
-from anabranch.pipeline.retry import Retries, retry_dead_letters
+from anabranch.pipeline.retry import Retries, restored, retry_dead_letters
 from anabranch.pipeline.run import run_pipeline
 from anabranch.pipeline.table_rows import read_table
-from support.lake_tables import NOON, frame
+from support.lake_tables import NOON, SOURCE_ROWS, frame
 from support.lake_tables import settings as settings_of_frames
 from support.topics import make_topic, send
 
@@ -133,6 +133,19 @@ def test_a_table_kept_by_columns_compares_with_its_rows(spark, settings):
     assert rows(spark, by_column, "id", "_key") == [(1, "c"), (2, "b")]
 
 
+def test_letters_of_a_dead_letter_topic_that_was_made_again_are_tried(spark, settings, caplog):
+    given = replace(settings, mode="append")
+    send_to(given, ("a", {"id": 1, "note": 1}))
+    run_pipeline(spark, given)
+    assert told(retry_dead_letters(spark, widened(given))) == {"read": 1, "written": 1}
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": given.bootstrap})
+    admin.delete_topics([given.dlq_topic])[given.dlq_topic].result(15)
+    send_to(given, ("b", {"id": 2, "other": 2}))
+    run_pipeline(spark, given)
+    assert told(retry_dead_letters(spark, widened(given))) == {"read": 1, "dlq": 1}
+    assert "was deleted and made again since its letters were last tried" in caplog.text
+
+
 def test_rows_of_another_topic_are_not_taken_for_a_letters_own(spark, settings):
     one = replace(settings, mode="append")
     other = replace(one, topic=f"{one.topic}_other")
@@ -146,6 +159,25 @@ def test_rows_of_another_topic_are_not_taken_for_a_letters_own(spark, settings):
     assert rows(spark, one, "_topic", "_offset", "id") == [
         (one.topic, 0, 1), (one.topic, 1, 2), (other.topic, 0, 3), (other.topic, 1, 4),
     ]  # fmt: skip
+
+
+def test_a_letter_whose_headers_do_not_tell_its_place_is_a_record_of_its_own(spark):
+    def letter(**told):
+        headers = [(f"anabranch.dlq.{name}", value) for name, value in told.items()]
+        return (None, None, [("own", b"1"), *headers], "t.dlq", 0, 7, NOON, 0, 0, None)
+
+    letters = [
+        letter(),
+        letter(topic=b"t", partition=b"3", offset=b"5"),
+        letter(topic=b"t", partition=b"3", offset=b"five"),
+        letter(topic=b"t", partition=b"99999999999", offset=b"5"),
+        letter(partition=b"3", offset=b"5"),
+    ]
+    records = restored(spark.createDataFrame(letters, SOURCE_ROWS).coalesce(1)).collect()
+    assert [(record.topic, record.partition, record.offset) for record in records] == [
+        ("t.dlq", 0, 7), ("t", 3, 5), ("t.dlq", 0, 7), ("t.dlq", 0, 7), ("t.dlq", 0, 7),
+    ]  # fmt: skip
+    assert {tuple(header.key for header in record.headers) for record in records} == {("own",)}
 
 
 def test_rows_that_name_no_topic_are_known_by_their_time_too(spark, tmp_path):

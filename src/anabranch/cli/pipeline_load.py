@@ -8,9 +8,10 @@ import click
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, Failure, format_option, pairs_of, show_json
 from anabranch.cli.pipeline_spark import SparkStart, one_job, require_spark, spark_options
+from anabranch.cli.pipeline_table import options_named
 from anabranch.cli.pipeline_topics import config_option, require_topic
-from anabranch.pipeline.load import INPUTS, LoadSettings, input_of, load_files
-from anabranch.pipeline.topics import TopicAddress
+from anabranch.pipeline.load import INPUTS, LoadSettings, input_of, records_of_files
+from anabranch.pipeline.topics import TopicAddress, write_records
 
 KEPT_FOR_EVER = {"retention.ms": "-1"}
 """For a topic made for records with times of their own: retention by time would take old ones away at once."""
@@ -57,14 +58,17 @@ def load(
     chosen = kind or input_of(files)
     _require_files(files)
     broker.require_answer()
-    require_spark()  # Before a topic is made.
-    require_topic(broker, topic, partitions, topic_configs)
+    require_spark()
+    require_topic(broker, topic, partitions, topic_configs, only_check=True)
     settings = LoadSettings(
         files, chosen, TopicAddress(broker.bootstrap, topic), key, timestamp, reader_options
     )
     consequence = "What was written stays in the topic; a second run writes it again."
     with one_job(spark_start, "load", unit="parts", consequence=consequence) as session:
-        records = load_files(session, settings)
+        with options_named():
+            rows = records_of_files(session, settings)
+        require_topic(broker, topic, partitions, topic_configs)  # Not for files that cannot be loaded.
+        records = write_records(rows, settings.to)
     if format == "json":
         show_json({"topic": topic, "records": records})
     else:

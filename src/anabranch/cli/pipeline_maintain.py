@@ -18,7 +18,7 @@ NOWHERE = "localhost:9092"
 @table_options()
 @partition_option
 @click.option(
-    "--topic", default="any", help="The topic of the pipeline: what its killed batches left is swept too."
+    "--topic", default="any", help="Not needed: what killed batches left is swept, whatever their topic."
 )
 @click.option(
     "--file-mb",

@@ -184,7 +184,11 @@ def _remove_logs() -> None:
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """A SIGTERM, or a terminal that is closed, unwinds as Ctrl-C does: nothing is left behind."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in ENDING_SIGNALS}
+    from anabranch.pipeline.session import not_ignored
+
+    before = {
+        number: signal.signal(number, signal.default_int_handler) for number in not_ignored(ENDING_SIGNALS)
+    }
     try:
         yield
     finally:

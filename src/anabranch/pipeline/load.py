@@ -60,8 +60,12 @@ def _kind(file: str) -> str | None:
 
 def load_files(spark: "SparkSession", settings: LoadSettings) -> int:
     """Runs the job; how many records were written."""
-    rows = read_files(spark, settings)
-    return write_records(records_of_rows(rows, settings.key, settings.timestamp), settings.to)
+    return write_records(records_of_files(spark, settings), settings.to)
+
+
+def records_of_files(spark: "SparkSession", settings: LoadSettings) -> "DataFrame":
+    """What is to be written, once the columns are known; OptionError if the key or the time is none of them."""
+    return records_of_rows(read_files(spark, settings), settings.key, settings.timestamp)
 
 
 def read_files(spark: "SparkSession", settings: LoadSettings) -> "DataFrame":

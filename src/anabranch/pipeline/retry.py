@@ -7,17 +7,21 @@ of their key has overtaken: see `outdated`. What does not fit this time either g
 
     read = written + dlq + repeated + outdated + undecided
 
-Progress is kept in a checkpoint of its own: the next run begins with the letters that came since.
+Progress is kept in a checkpoint of its own: the next run begins with the letters that came since. If the dead letter
+topic was deleted meanwhile, it begins at the beginning of the one that has its name now.
 """
 
 import logging
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import TableMissingError, TableMovedError
 from anabranch.pipeline.backfill import named
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.outdated import CURRENT, OUTDATED, UNDECIDED, VERDICT, with_verdicts
+from anabranch.pipeline.same_topic import is_of_another, named_topic
 from anabranch.pipeline.table_rows import read_table
 from anabranch.pipeline.topics import FORMAT, TopicAddress, read_range
 
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 HEADER = "anabranch.dlq."
+LOSS_OPTION = "failOnDataLoss"
+NO_ROWS: tuple[object, ...] = (None, frozenset())
+"""The moment of a table that nobody has written to."""
 JUDGED_MAX = 5
 """How often letters are judged anew because the table changed meanwhile."""
 
@@ -48,17 +55,18 @@ class RetryCounts:
 def retry_dead_letters(spark: "SparkSession", settings: PipelineSettings) -> RetryCounts:
     """Tries everything that is there now; `settings` are those of the pipeline that rejected it."""
     letters = settings.dlq_topic
+    place = named(settings, letters, letters)
     retries = Retries(spark, settings)
     query = (
         spark.readStream.format(FORMAT)
-        .options(**settings.options)
+        .options(**_options(place))
         .option("bootstrap", settings.bootstrap)
         .option("topic", letters)
         .option("includeHeaders", "true")
         .option("startingOffsets", "earliest")
         .load()
         .writeStream.foreachBatch(retries.take)
-        .option("checkpointLocation", named(settings, letters, letters).checkpoint_uri)
+        .option("checkpointLocation", place.checkpoint_uri)
         .trigger(availableNow=True)
         .start()
     )
@@ -67,6 +75,19 @@ def retry_dead_letters(spark: "SparkSession", settings: PipelineSettings) -> Ret
     finally:
         query.stop()
     return retries.counts
+
+
+def _options(place: PipelineSettings) -> dict[str, str]:
+    """Those of the source. Letters that were deleted with their topic are no loss that should stop later ones."""
+    if not is_of_another(place, named_topic(place)):
+        return dict(place.options)
+    logger.warning(
+        "The topic %s was deleted and made again since its letters were last tried: beginning at the beginning of the "
+        "new one.",
+        place.topic,
+    )
+    kept = {name: value for name, value in place.options.items() if name.lower() != LOSS_OPTION.lower()}
+    return {**kept, LOSS_OPTION: "false"}
 
 
 class Retries:
@@ -78,7 +99,7 @@ class Retries:
         self._settings = settings
         self._place = named(settings, settings.dlq_topic, settings.dlq_topic)
         self._sink = LakeSink(spark, self._place, before_commit=self._check_still)
-        self._judged_at: tuple[object, ...] | None = None
+        self._judged_at: tuple[object, ...] = NO_ROWS
         self.counts = RetryCounts()
 
     def take(self, letters: "DataFrame", batch: int) -> None:
@@ -124,19 +145,21 @@ class Retries:
         )
         return read_range(spark, address, "earliest", "latest")
 
-    def _moment(self) -> tuple[object, ...] | None:
-        """Which rows the table has, and how far its pipeline is; None: it is not there yet."""
+    def _moment(self) -> tuple[object, ...]:
+        """How far the table's pipeline is, and which rows it has. One that is not there yet has none, and the sink
+        itself may make it."""
         from anabranch.pipeline.lake.table import open_table
 
         try:
             table = open_table(self._settings)
         except TableMissingError:
-            return None
+            return NO_ROWS
         return table.state(), frozenset(file.path for file in table.files())
 
     def _check_still(self) -> None:
-        """Only what an upsert deletes can go unnoticed: rows that came are compared when files are rewritten."""
-        if self._settings.mode == "append" or self._judged_at is None:
+        """Only what an upsert deletes can go unnoticed: rows that came are compared when files are rewritten. And by
+        columns of the value it deletes nothing."""
+        if self._settings.mode == "append" or self._settings.key:
             return
         if self._moment() != self._judged_at:
             raise TableMovedError(
@@ -170,18 +193,21 @@ class Retries:
 
 
 def restored(letters: "DataFrame") -> "DataFrame":
-    """The records as they were before they were rejected."""
+    """The records as they were before they were rejected; a letter that does not tell is a record of its own."""
     from pyspark.sql import functions
 
     own = functions.filter("headers", lambda header: ~header["key"].startswith(HEADER))
-    return letters.withColumns(
-        {
-            "topic": functions.coalesce(_told("topic"), "topic"),
-            "partition": functions.coalesce(_told("partition").cast("int"), "partition"),
-            "offset": functions.coalesce(_told("offset").cast("long"), "offset"),
-            "headers": functions.when(functions.size(own) > 0, own),
-        }
-    )
+    place = {
+        "topic": _told("topic"),
+        "partition": _told("partition").try_cast("int"),
+        "offset": _told("offset").try_cast("long"),
+    }
+    # Half a place, of a letter that is not ours, could be that of another record.
+    is_told = reduce(and_, (column.isNotNull() for column in place.values()))
+    columns = {
+        name: functions.when(is_told, told).otherwise(functions.col(name)) for name, told in place.items()
+    }
+    return letters.withColumns({**columns, "headers": functions.when(functions.size(own) > 0, own)})
 
 
 def _told(name: str) -> "Column":

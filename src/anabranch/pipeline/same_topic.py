@@ -23,12 +23,17 @@ def id_of(topic: Topic | None) -> UUID | None:
     return None if topic is None else known_id(topic.id)
 
 
-def check_same_topic(settings: PipelineSettings, topic: Topic | None) -> None:
-    """DataLossError if the checkpoint is one of an older topic of this name, unless the pipeline is not to mind."""
+def is_of_another(settings: PipelineSettings, topic: Topic | None) -> bool:
+    """Is the checkpoint one of an older topic of this name?"""
     from anabranch.pipeline.lake.offset_log import last_end
 
     last = last_end(settings.checkpoint_uri, settings.topic)
-    if last is None or not are_different(last.topic_id, id_of(topic)) or not _minds_loss(settings):
+    return last is not None and are_different(last.topic_id, id_of(topic))
+
+
+def check_same_topic(settings: PipelineSettings, topic: Topic | None) -> None:
+    """DataLossError if the checkpoint is one of an older topic of this name, unless the pipeline is not to mind."""
+    if not is_of_another(settings, topic) or not _minds_loss(settings):
         return
     raise DataLossError(
         f"The topic {settings.topic} was deleted and made again since the checkpoint {settings.checkpoint_uri} was "

@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +109,12 @@ def _launched(conf: Any, log: Path | None) -> Any:
             raise PipelineError(f"Spark did not start: {complaint(words)}\n{words}") from error
 
 
+def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
+    """`nohup` has SIGHUP ignored, so that a job outlives its terminal. A handler of ours would undo that, for the JVM
+    too: what it is started with ignored it leaves alone, and of handlers it inherits none."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+
+
 @contextmanager
 def interrupts_waiting() -> Iterator[None]:
     """A Ctrl-C within the block, or another signal that ends us, is heard at its end.
@@ -121,7 +127,8 @@ def interrupts_waiting() -> Iterator[None]:
         return
     heard: list[int] = []
     before = {
-        number: signal.signal(number, lambda number, frame: heard.append(number)) for number in ENDING_SIGNALS
+        number: signal.signal(number, lambda number, frame: heard.append(number))
+        for number in not_ignored(ENDING_SIGNALS)
     }
     try:
         yield

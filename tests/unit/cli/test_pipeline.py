@@ -218,7 +218,7 @@ def broker_answers(monkeypatch):
     monkeypatch.setattr(pipeline_backfill, "range_of", lambda broker, topic, start, until: ({0: 0}, {0: 1}))
     monkeypatch.setattr(pipeline_backfill, "one_job", refuse)
     monkeypatch.setattr(Broker, "admin", lambda broker: None)
-    monkeypatch.setattr(Broker, "partitions_of", lambda broker, admin, topic: [(topic, 0)])
+    monkeypatch.setattr(Broker, "partitions", lambda broker, admin: {"demo": [0], "demo.dlq": [0]})
     monkeypatch.setattr(pipeline_dlq, "one_job", refuse)
 
 
@@ -243,6 +243,18 @@ def test_table_that_cannot_be_had_is_said_before_spark_starts(
     assert (result.exit_code, result.exception.__class__) == (exit_code, SystemExit)
     assert said in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("broker_answers")
+def test_topic_without_dead_letters_has_nothing_to_try_again(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Broker, "partitions", lambda broker, admin: {"demo": [0]})
+    result = run("replay-dlq", *TABLE, "--format", "json")
+    assert (result.exit_code, json.loads(result.stdout)["read"]) == (0, 0)
+    assert result.stderr == "demo has no dead letters: there is no topic demo.dlq.\n"
+    monkeypatch.setattr(Broker, "partitions", lambda broker, admin: {})
+    result = run("replay-dlq", *TABLE)
+    assert (result.exit_code, result.stderr[:37]) == (1, "Error: There is no topic called demo:")
 
 
 @pytest.mark.parametrize("to", ["iceberg", "delta", "parquet"])
@@ -340,6 +352,17 @@ def test_log_of_spark_goes_away_when_the_command_is_ended(temporary_folder, numb
         signal.raise_signal(number)
     assert list(temporary_folder.iterdir()) == []
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.usefixtures("temporary_folder")
+def test_command_under_nohup_outlives_its_terminal():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with sparks_log():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_log_of_spark_goes_away_with_the_second_ctrl_c(temporary_folder, monkeypatch):

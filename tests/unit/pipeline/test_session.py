@@ -34,6 +34,15 @@ def test_sigterm_while_the_jvm_comes_up_is_heard_once_it_is_there_too():
     assert heard == [signal.SIGTERM]
 
 
+def test_what_nohup_has_ignored_stays_so_while_the_jvm_comes_up():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with session.interrupts_waiting():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_handler_of_ctrl_c_is_afterwards_what_it_was():
     before = signal.getsignal(signal.SIGINT)
     with session.interrupts_waiting():

@@ -20,6 +20,12 @@ HEADER = "anabranch.dlq."
 SEND_SECONDS_MAX = 120
 RECORD_BYTES_MAX = 1_000_000_000
 """As much as librdkafka allows: what came through one topic must not be too large for the next."""
+TOPIC_CONFIG = {
+    "retention.ms": "-1",
+    "max.message.bytes": str(RECORD_BYTES_MAX),
+    # A letter has the time of its record, whatever the broker does otherwise: rows are compared by it.
+    "message.timestamp.type": "CreateTime",
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,7 @@ def make_topic(client: Mapping[str, str], topic: str) -> None:
 
     # What goes wrong is raised; what the library says besides would stand in the output of a command.
     admin = AdminClient({"log_level": 0, **client})
-    new = NewTopic(topic, 1, 1, config={"retention.ms": "-1", "max.message.bytes": str(RECORD_BYTES_MAX)})
+    new = NewTopic(topic, 1, 1, config=TOPIC_CONFIG)
     try:
         admin.create_topics([new])[topic].result(SEND_SECONDS_MAX)
     except KafkaException as error:
