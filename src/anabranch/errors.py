@@ -154,6 +154,17 @@ class RequestTimedOutError(AnabranchError):
     pass
 
 
+# --- the metadata quorum ---------------------------------------------------------------------------------
+
+
+class NotControllerError(AnabranchError):
+    """Another broker leads the metadata quorum, or none does at the moment."""
+
+
+class QuorumBusyError(AnabranchError):
+    """The metadata quorum can do this only once something else is committed; try again."""
+
+
 # --- fetch sessions --------------------------------------------------------------------------------------
 
 
