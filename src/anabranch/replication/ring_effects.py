@@ -1,0 +1,65 @@
+"""What a replica of a ring keeps on its disk, and what it wants to be done, besides `Publish`.
+
+Effects are carried out in the order of their list, each before the next: what is remembered is on the disk before
+anybody is told.
+"""
+
+from dataclasses import dataclass, field
+
+from anabranch.replication.generations import Generations
+from anabranch.replication.mode import Publish
+from anabranch.replication.ring_messages import Message, Push, ReturnId
+from anabranch.values import BrokerId, Generation, Offset
+
+NOT_PROMISED = Generation(0)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What survives a crash."""
+
+    promised: Generation = NOT_PROMISED
+    table: Generations = field(default_factory=Generations)
+    return_id: ReturnId | None = None
+    """Not None: this replica came back and is not trusted yet."""
+
+    @property
+    def is_trusted(self) -> bool:
+        return self.return_id is None
+
+
+@dataclass(slots=True)
+class Remember:
+    kept: Kept
+
+
+@dataclass(slots=True)
+class Tell:
+    to: BrokerId
+    message: Message
+
+
+@dataclass(slots=True)
+class CutBack:
+    """Forget the records from here on."""
+
+    end: Offset
+
+
+@dataclass(slots=True)
+class Take:
+    """Append these records as they are."""
+
+    push: Push
+
+
+@dataclass(slots=True)
+class Sync:
+    """Put everything below `end` on the disk, and say `synced` with the same numbers. `cuts` counts how often the log
+    was cut: a sync that began before a cut says nothing of what was written after it."""
+
+    end: Offset
+    cuts: int
+
+
+Effect = Remember | Tell | CutBack | Take | Sync | Publish

@@ -1,0 +1,490 @@
+"""One replica of a ring partition: who leads, which logs are equal, what is safe. It decides, and does nothing itself.
+
+Three replicas in the order of the ring: B1, B2, B3. Odd generations are B1's, even ones B2's, B3 never leads: so a
+generation has one possible leader, and nobody holds elections.
+
+1. A replica writes down its promise of a generation before it answers, and follows nothing lower from then on.
+2. A candidate needs its own promise and one more. It makes its log equal to the best of those that promised (greatest
+   last generation, then end) before it leads: a record that only B3 has survives so.
+3. It opens its generation at the end of its log. A replica enters the row (generation, start) when its log is equal
+   below `start`, ends there and is synced; and takes records of a generation only once it has entered it. So a table
+   never says more than is true, wherever a crash leaves it.
+4. A record is safe when the leader and one follower that has entered the generation have synced it.
+5. A leader that hears no follower lets nobody write, and needs a new generation to go on.
+7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
+   whose candidate knew of its return: what was acknowledged before lies below that generation's start.
+
+Effects are carried out in the order of the list, each before the next: what is remembered is on the disk before
+anybody is told.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from anabranch.replication.generations import Generations
+from anabranch.replication.mode import Publish
+from anabranch.replication.ring_effects import CutBack, Effect, Kept, Remember, Sync, Take, Tell
+from anabranch.replication.ring_messages import (
+    NOTHING,
+    Beat,
+    Enter,
+    Equal,
+    Message,
+    Outdated,
+    Promise,
+    Propose,
+    Pull,
+    Push,
+    Returned,
+    ReturnId,
+)
+from anabranch.values import BrokerId, Generation, Offset
+
+PROPOSE_AGAIN_MS = 500
+BEAT_MS = 500
+SILENCE_MS = 1500
+REIGN_MS_MIN = 5000
+PUSH_OFFSETS_MAX = 10_000
+
+
+# --- what a replica is doing ----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Follower:
+    """How a leader sees one of the others."""
+
+    next: Offset | None = None
+    """What to push next; None: it has not said yet."""
+    equal_end: Offset = NOTHING
+    counts: bool = False
+    heard_ms: int = 0
+
+
+@dataclass(slots=True)
+class Candidate:
+    generation: Generation
+    returns: dict[BrokerId, ReturnId]
+    since_ms: int
+    promises: dict[BrokerId, Promise] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Copying:
+    """Making our log equal to another's, up to its end: a candidate of the best log, a follower of its leader's."""
+
+    source: BrokerId
+    table: Generations
+    end: Offset | None
+    """None: for as long as it leads."""
+
+
+@dataclass(slots=True)
+class Leader:
+    generation: Generation
+    start: Offset
+    since_ms: int
+    returns: dict[BrokerId, ReturnId]
+    followers: dict[BrokerId, Follower]
+    beaten_ms: int = 0
+
+
+class RingReplica:
+    def __init__(
+        self, me: BrokerId, replicas: tuple[BrokerId, ...], kept: Kept, end: Offset, now_ms: int = 0
+    ) -> None:
+        """`replicas` in the order of the ring; `end` of the log, all of it synced, as recovery found it."""
+        assert me in replicas
+        self.me, self.replicas, self.kept = me, replicas, kept
+        self.end = self.synced_end = end
+        self.safe = Offset(0)
+        self._cuts = 0
+        self.leader: Leader | None = None
+        self.candidate: Candidate | None = None
+        self.copying: Copying | None = None
+        self._following: tuple[BrokerId, Generation] | None = None
+        self._returns: dict[BrokerId, ReturnId] = {}
+        self._returned_ms: dict[BrokerId, int] = {}
+        self._heard_leader_ms = self._entered_ms = now_ms
+        self._knows_of_us: Generation | None = None
+        self._now_ms = now_ms
+        self._silent: frozenset[BrokerId] = frozenset()
+
+    @property
+    def others(self) -> tuple[BrokerId, ...]:
+        return tuple(broker for broker in self.replicas if broker != self.me)
+
+    @property
+    def may_write(self) -> bool:
+        """Is there a generation of ours that a follower has entered?"""
+        return self.leader is not None and (
+            not self.others or any(follower.counts for follower in self.leader.followers.values())
+        )
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int, silent: frozenset[BrokerId] = frozenset()) -> Iterator[Effect]:
+        """`silent`: brokers that neither we nor another replica has heard lately."""
+        self._now_ms, self._silent = now_ms, silent
+        if self.leader is not None:
+            yield from self._tick_leader(self.leader)
+        elif self._is_kept_waiting() or self._should_lead():
+            yield from self.propose()
+        if self.kept.return_id is not None:
+            yield from self._tell_all(Returned(self.me, self.kept.promised, self.kept.return_id))
+        yield from self._pull_again()
+
+    def _is_kept_waiting(self) -> bool:
+        candidate = self.candidate
+        return candidate is not None and self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
+
+    def _should_lead(self) -> bool:
+        if self.candidate is not None:
+            return False
+        place = self.replicas.index(self.me)
+        if place > 1 or not self.kept.is_trusted:
+            return False
+        led_lately = self._following is not None and self._now_ms - self._heard_leader_ms < SILENCE_MS
+        if place == 0:
+            return not led_lately or self._may_retake()
+        return not led_lately and (self.replicas[0] in self._silent or self._cannot_lead(self.replicas[0]))
+
+    def _cannot_lead(self, broker: BrokerId) -> bool:
+        """It has said lately that it is not to be trusted."""
+        said_ms = self._returned_ms.get(broker)
+        return said_ms is not None and self._now_ms - said_ms < SILENCE_MS
+
+    def _may_retake(self) -> bool:
+        """B1 takes over from B2 when it has everything, and not at once."""
+        return (
+            self._following is not None
+            and self.kept.table.last == self._following[1]
+            and self._now_ms - self._entered_ms >= REIGN_MS_MIN
+        )
+
+    def _tick_leader(self, leader: Leader) -> Iterator[Effect]:
+        heard = [one for one in leader.followers.values() if self._now_ms - one.heard_ms < SILENCE_MS]
+        if self.others and not heard and self._now_ms - leader.since_ms >= SILENCE_MS:
+            self.leader = None  # Rule 5. The next tick proposes a new one.
+            return
+        if self._now_ms - leader.beaten_ms >= BEAT_MS:
+            leader.beaten_ms = self._now_ms
+            for broker, follower in leader.followers.items():
+                yield Tell(broker, Beat(self.me, leader.generation, self.safe))
+                if follower.next is None:
+                    yield self._enter(broker, leader)
+                else:
+                    follower.next = max(follower.equal_end, Offset(0))
+                    yield from self._push(broker, leader)
+
+    def _pull_again(self) -> Iterator[Effect]:
+        if self.copying is not None and self.copying.end is not None and self.candidate is not None:
+            yield Tell(self.copying.source, Pull(self.me, self.candidate.generation, self.end))
+
+    # --- becoming leader --------------------------------------------------------------------------------------------
+
+    def propose(self) -> Iterator[Effect]:
+        """Ask for the next generation that is ours to lead."""
+        place = self.replicas.index(self.me)
+        assert place <= 1
+        assert self.kept.is_trusted
+        generation = Generation(self.kept.promised + 1)
+        if generation % 2 == place:
+            generation = Generation(generation + 1)
+        self._stop()
+        self.candidate = Candidate(generation, dict(self._returns), self._now_ms)
+        yield self._keep(promised=generation)
+        yield from self._tell_all(Propose(self.me, generation))
+        yield from self._decide()
+
+    def _stop(self) -> None:
+        self.leader = self.candidate = self.copying = self._following = None
+
+    def _keep(self, **changes: object) -> Remember:
+        self.kept = replace(self.kept, **changes)  # type: ignore[arg-type]
+        return Remember(self.kept)
+
+    def _on_propose(self, message: Propose) -> Iterator[Effect]:
+        if not self.kept.is_trusted:
+            return
+        generation, promised = message.generation, self.kept.promised
+        again = generation == promised and self.kept.table.last < generation and self._following is None
+        if generation > promised or (again and self.candidate is None):
+            self._stop()
+            if generation > promised:
+                yield self._keep(promised=generation)
+            promise = Promise(self.me, generation, True, generation, self.synced_end, self.kept.table)
+            yield Tell(message.sender, promise)
+        else:
+            yield Tell(message.sender, Promise(self.me, generation, False, promised))
+
+    def _on_promise(self, message: Promise) -> Iterator[Effect]:
+        candidate = self.candidate
+        if candidate is None or self.copying is not None or message.generation != candidate.generation:
+            return
+        if message.is_given:
+            candidate.promises[message.sender] = message
+            yield from self._decide()
+        elif message.promised > self.kept.promised:
+            yield self._keep(promised=message.promised)
+            yield from self.propose()
+
+    def _decide(self) -> Iterator[Effect]:
+        """With one promise more than our own, or as many as there can be."""
+        candidate = self.candidate
+        assert candidate is not None
+        if self.others and not candidate.promises:
+            return
+        best = max(candidate.promises.values(), key=lambda one: (one.table.last, one.end), default=None)
+        if best is not None and (best.table.last, best.end) > (self.kept.table.last, self.synced_end):
+            yield from self._copy(best.sender, best.table, best.end)
+        else:
+            yield from self._open_when_synced()
+
+    def _open_when_synced(self) -> Iterator[Effect]:
+        if self.synced_end < self.end:
+            yield Sync(self.end, self._cuts)
+            return
+        candidate = self.candidate
+        assert candidate is not None
+        self.candidate = self.copying = None
+        yield self._keep(table=self.kept.table.entered(candidate.generation, self.end))
+        followers = {broker: Follower() for broker in self.others}
+        leader = Leader(candidate.generation, self.end, self._now_ms, candidate.returns, followers)
+        self.leader = leader
+        for broker in self.others:
+            yield self._enter(broker, leader)
+        yield from self._advance()
+
+    def _enter(self, broker: BrokerId, leader: Leader) -> Tell:
+        return Tell(broker, Enter(self.me, leader.generation, self.kept.table, leader.returns))
+
+    # --- copying ----------------------------------------------------------------------------------------------------
+
+    def _copy(
+        self, source: BrokerId, table: Generations, end: Offset, *, for_good: bool = False
+    ) -> Iterator[Effect]:
+        """Cut what the other does not have, and take the rest from it."""
+        common = self.kept.table.common_end(self.end, table, end)
+        self.copying = Copying(source, table, None if for_good else end)
+        cut = self.kept.table.cut(common)
+        # Rows that began at the cut and are not the other's never were, either.
+        cut = Generations([row for row in cut.rows if row in table.rows])
+        if common < self.end:
+            self.end = common
+            self.synced_end = min(self.synced_end, common)
+            self._cuts += 1
+            yield CutBack(common)
+        if cut != self.kept.table:
+            yield self._keep(table=cut)
+        yield from self._go_on()
+
+    def _go_on(self) -> Iterator[Effect]:
+        """Enter what can be entered, and ask for what comes next."""
+        copying = self.copying
+        if copying is None:
+            return
+        if self.synced_end < self.end:
+            yield Sync(self.end, self._cuts)
+            return
+        yield from self._enter_rows(copying)
+        if copying.end is not None:
+            yield from self._adopt(copying, copying.end)
+        elif self._following is not None:
+            generation = self._following[1]
+            entered = self.kept.table.last == generation
+            yield Tell(
+                copying.source, Equal(self.me, generation, self.synced_end, entered, self.kept.is_trusted)
+            )
+
+    def _adopt(self, copying: Copying, end: Offset) -> Iterator[Effect]:
+        candidate = self.candidate
+        assert candidate is not None
+        if self.end >= end:
+            yield from self._open_when_synced()
+        else:
+            yield Tell(copying.source, Pull(self.me, candidate.generation, self.end))
+
+    def _enter_rows(self, copying: Copying) -> Iterator[Effect]:
+        table = self.kept.table
+        for row in copying.table.rows:
+            if row.generation > table.last and row.start == self.end:
+                table = table.entered(*row)
+        if table != self.kept.table:
+            self._entered_ms = self._now_ms
+            yield self._keep(table=table)
+
+    # --- following --------------------------------------------------------------------------------------------------
+
+    def _on_enter(self, message: Enter) -> Iterator[Effect]:
+        if message.generation < self.kept.promised:
+            yield Tell(message.sender, Outdated(self.me, self.kept.promised))
+            return
+        if self._following != (message.sender, message.generation):
+            self._stop()
+            self._following = (message.sender, message.generation)
+            if message.generation > self.kept.promised:
+                yield self._keep(promised=message.generation)
+            self._entered_ms = self._now_ms
+            # What we have of its own generation we have from it, and it has not less.
+            end = max(self.end, message.table.rows[-1].start)
+            yield from self._copy(message.sender, message.table, end, for_good=True)
+        else:
+            yield from self._go_on()
+        self._heard_leader_ms = self._now_ms
+        yield from self._trust(message)
+
+    def _trust(self, message: Enter) -> Iterator[Effect]:
+        known = message.returns.get(self.me)
+        if self.kept.return_id is not None and known == self.kept.return_id:
+            self._knows_of_us = message.generation
+            yield from self._trust_if_entered()
+
+    def _trust_if_entered(self) -> Iterator[Effect]:
+        if self.kept.return_id is not None and self.kept.table.last == self._knows_of_us:
+            yield self._keep(return_id=None)
+            yield from self._go_on()
+
+    def _on_push(self, message: Push) -> Iterator[Effect]:
+        copying = self.copying
+        if copying is None or message.sender != copying.source or not self._is_current(message):
+            if message.generation < self.kept.promised:
+                yield Tell(message.sender, Outdated(self.me, self.kept.promised))
+            return
+        self._heard_leader_ms = self._now_ms
+        if message.start != self.end or message.written_in != self.kept.table.last:
+            yield from self._go_on()
+            return
+        yield Take(message)
+        self.end = message.end
+        yield Sync(self.end, self._cuts)
+        yield from self._publish(min(message.safe, self.end))
+
+    def _is_current(self, message: Message) -> bool:
+        if self.candidate is not None:
+            return message.generation == self.candidate.generation
+        return self._following == (message.sender, message.generation)
+
+    def _on_beat(self, message: Beat) -> Iterator[Effect]:
+        if message.generation < self.kept.promised:
+            yield Tell(message.sender, Outdated(self.me, self.kept.promised))
+        elif self._following == (message.sender, message.generation):
+            self._heard_leader_ms = self._now_ms
+            if self.kept.table.last == message.generation:
+                yield from self._publish(min(message.safe, self.synced_end))
+            yield from self._go_on()
+        elif self.candidate is None:  # We were not there when it began.
+            yield Tell(message.sender, Pull(self.me, message.generation, self.end))
+
+    # --- leading ----------------------------------------------------------------------------------------------------
+
+    def appended(self, end: Offset) -> Iterator[Effect]:
+        """The leader's log has grown."""
+        assert self.leader is not None
+        self.end = end
+        for broker in self.others:
+            yield from self._push(broker, self.leader)
+        yield Sync(end, self._cuts)
+
+    def _push(self, broker: BrokerId, leader: Leader) -> Iterator[Effect]:
+        follower = leader.followers[broker]
+        while follower.next is not None and follower.next < self.end:
+            push = self._piece(follower.next, leader.generation, self.end)
+            follower.next = push.end
+            yield Tell(broker, push)
+
+    def _piece(self, start: Offset, generation: Generation, end: Offset) -> Push:
+        """Records of one generation, and not too many."""
+        written_in = self.kept.table.at(start)
+        _, piece_end = self.kept.table.end_of(written_in, end)
+        stop = Offset(min(piece_end, end, start + PUSH_OFFSETS_MAX))
+        return Push(self.me, generation, start, stop, written_in, self.safe)
+
+    def _on_pull(self, message: Pull) -> Iterator[Effect]:
+        """Of a candidate that we promised: our log is the best. Or of somebody who does not follow us yet."""
+        if self.leader is not None:
+            yield self._enter(message.sender, self.leader)
+        elif message.generation == self.kept.promised and message.start < self.synced_end:
+            yield Tell(message.sender, self._piece(message.start, message.generation, self.synced_end))
+
+    def _on_equal(self, message: Equal) -> Iterator[Effect]:
+        leader = self.leader
+        if leader is None or message.generation != leader.generation:
+            return
+        follower = leader.followers[message.sender]
+        follower.heard_ms = self._now_ms
+        follower.equal_end = max(follower.equal_end, message.end) if follower.counts else message.end
+        follower.counts = follower.counts or (message.has_entered and message.is_trusted)
+        if follower.next is None or follower.next < message.end or not message.has_entered:
+            follower.next = message.end
+        yield from self._push(message.sender, leader)
+        yield from self._advance()
+
+    def _advance(self) -> Iterator[Effect]:
+        leader = self.leader
+        if leader is None:
+            return
+        ends = [follower.equal_end for follower in leader.followers.values() if follower.counts]
+        if self.others and not ends:
+            return
+        safe = min(self.synced_end, max(ends, default=self.synced_end))
+        if safe >= leader.start:
+            yield from self._publish(safe)
+
+    def _publish(self, safe: Offset) -> Iterator[Effect]:
+        if safe > self.safe:
+            self.safe = safe
+            yield Publish(safe)
+
+    # --- events -----------------------------------------------------------------------------------------------------
+
+    def synced(self, end: Offset, cuts: int) -> Iterator[Effect]:
+        """What a `Sync` asked for is done."""
+        if cuts != self._cuts or end <= self.synced_end:
+            return
+        self.synced_end = end
+        if self.leader is not None:
+            yield from self._advance()
+        elif self.candidate is not None and self.copying is None:
+            yield from self._open_when_synced() if self.candidate.promises or not self.others else ()
+        else:
+            yield from self._go_on()
+            yield from self._trust_if_entered()
+
+    def heard(self, message: Message) -> Iterator[Effect]:
+        match message:
+            case Propose():
+                yield from self._on_propose(message)
+            case Promise():
+                yield from self._on_promise(message)
+            case Enter():
+                yield from self._on_enter(message)
+            case Pull():
+                yield from self._on_pull(message)
+            case Push():
+                yield from self._on_push(message)
+            case Equal():
+                yield from self._on_equal(message)
+            case Beat():
+                yield from self._on_beat(message)
+            case Outdated():
+                yield from self._on_outdated(message)
+            case Returned():
+                yield from self._on_returned(message)
+
+    def _on_outdated(self, message: Outdated) -> Iterator[Effect]:
+        if message.generation > self.kept.promised:
+            self._stop()
+            yield self._keep(promised=message.generation)
+
+    def _on_returned(self, message: Returned) -> Iterator[Effect]:
+        """A leader that does not know of it yet opens a generation that does."""
+        self._returns[message.sender] = message.return_id
+        self._returned_ms[message.sender] = self._now_ms
+        leader = self.leader
+        if leader is not None and leader.returns.get(message.sender) != message.return_id:
+            yield from self.propose()
+
+    def _tell_all(self, message: Message) -> Iterator[Effect]:
+        for broker in self.others:
+            yield Tell(broker, message)
