@@ -4,6 +4,7 @@
 the acknowledgement and reads it back.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -64,6 +65,14 @@ class WireNode(NodeProcess):
 
     def descriptor_count(self) -> int:
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
+
+    def open_sockets(self) -> set[str]:
+        """Each by a name that no other socket has while it is open."""
+        names = set()
+        for descriptor in Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # Closed while we looked.
+                names.add(str(descriptor.readlink()))
+        return {name for name in names if name.startswith("socket:")}
 
     # --- its log -----------------------------------------------------------------------------------------------
 
