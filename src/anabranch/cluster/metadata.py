@@ -81,8 +81,8 @@ class MetadataTable:
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.producer_id_next = 0
 
-    def apply(self, entry: Entry) -> None:
-        """Raises CorruptDataError for an entry that makes no sense here."""
+    def apply(self, entry: Entry, offset: int = 0) -> None:
+        """`offset` is the entry's place in the log. Raises CorruptDataError for an entry that makes no sense here."""
         try:
             self._apply(entry)
         except (KeyError, TypeError, ValueError) as error:
