@@ -87,6 +87,7 @@ class PartitionOpener:
         is_new: bool = False,
         always_sync: bool = False,
         precious: bool = False,
+        shares_syncs: bool = False,
         start_offset: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
     ) -> Partition:
         """Raises StorageError if the folder cannot be opened, CorruptDataError if it is `precious` and has lost
@@ -103,6 +104,7 @@ class PartitionOpener:
             start_offset=max(start_offset, self._state.start_offsets.get(key, Offset(0))),
             index_cache=self._index_cache,
             precious=precious,
+            shares_syncs=shares_syncs,
         )
         if always_sync and not clean:
             log.sync()
