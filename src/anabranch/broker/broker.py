@@ -97,7 +97,7 @@ class Broker:
     def _open_metadata(self, me: Member) -> None:
         store = QuorumStore(self.files, self.state.metadata_snapshot_path, self.state.quorum_state_path)
         partition_id = TopicPartition(METADATA_TOPIC, 0)
-        store.finish_replacing(f"{self.data_dir}/{partition_id.folder}")
+        start_offset = store.prepare(f"{self.data_dir}/{partition_id.folder}")
         partition = self.opener.open(
             partition_id,
             METADATA_ID,
@@ -105,7 +105,7 @@ class Broker:
             always_sync=True,
             precious=True,  # Without an entry its topic would be taken for nobody's and moved aside.
             shares_syncs=store.read_state() is not None,
-            start_offset=store.snapshot_offset(),
+            start_offset=start_offset,
         )
         self.metadata = MetadataLog(
             self.core, store, partition, me=me, is_founder=True, peers=None, chance=random.randrange

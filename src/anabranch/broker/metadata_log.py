@@ -74,6 +74,7 @@ class MetadataLog:
         self._is_turn_due = False
         self._ended_because: AnabranchError | None = None
         self._snapshot_refused_at = Offset(-1)
+        self._snapshot_task: asyncio.Task[None] | None = None
 
     # --- start and end -------------------------------------------------------------------------------------------
 
@@ -82,7 +83,7 @@ class MetadataLog:
         StorageError, CorruptDataError."""
         state = self._read_state()
         members = Members(frozenset() if state.has_joined else frozenset({self.me}))
-        snapshot, table = self._store.read_snapshot(members)
+        snapshot, table = self._store.take_snapshot(members)
         self._check_reach(snapshot.end)
         entries = read_entries(self.partition.log, Offset(snapshot.end))
         if table is not None:
@@ -155,6 +156,8 @@ class MetadataLog:
     async def idle(self) -> None:
         """Wait until nothing is being written."""
         await self._writer.idle()
+        if self._snapshot_task is not None:
+            await self._snapshot_task
 
     def _end(self, error: AnabranchError) -> None:
         if self._ended_because is None:
@@ -287,10 +290,10 @@ class MetadataLog:
                 self._waits.answer(future, end)
             self._writer.take(ready)
         self._apply_or_end()
-        if self.is_snapshot_due:
-            self._writer.wake()  # Whoever waits for these commits is told behind it.
-        else:
+        if not self._is_snapshot_due():
             self._waits.tell_committed()
+        elif self._snapshot_task is None:
+            self._snapshot_task = self._loop.create_task(self._take_snapshot())
         self._waits.check_reign(self._quorum.term if self._quorum.role is Role.LEADER else None)
 
     def send(self, messages: list[Message]) -> None:
@@ -357,8 +360,7 @@ class MetadataLog:
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
-    @property
-    def is_snapshot_due(self) -> bool:
+    def _is_snapshot_due(self) -> bool:
         end = self._quorum.applied_end
         return (
             end - self._quorum.log.start >= ENTRIES_PER_SNAPSHOT
@@ -366,22 +368,28 @@ class MetadataLog:
             and self._ended_because is None
         )
 
-    async def take_snapshot(self) -> None:
-        """Called by the writer, between two writes."""
+    async def _take_snapshot(self) -> None:
+        """Whoever waits for a commit that made it due is told behind it."""
         log = self._quorum.log
         end = self._quorum.applied_end
         term = log.term_before(end)
         assert term is not None
-        snapshot = Snapshot(end, term, log.members_at(end))
-        try:
-            data = await self._writer.write_snapshot(snapshot, self.table.snapshot())
+
+        def drop(data: bytes) -> None:
             if log.start < end:  # Another member's may have come meanwhile.
                 self._quorum.drop(end, data if self._peers is not None else None)
-            await self._writer.drop_entries(Offset(end))
+
+        snapshot = Snapshot(end, term, log.members_at(end))
+        try:
+            await self._writer.write_snapshot(snapshot, self.table.snapshot(), drop)
         except (StorageError, OSError) as error:
             # The entries count already; the next one tries again to shorten the log.
             logger.warning("the metadata snapshot cannot be written: %s", error)
             self._snapshot_refused_at = Offset(end)
+        except Exception:
+            logger.exception("the metadata snapshot cannot be written: this is a defect")
+            self._snapshot_refused_at = Offset(end)
+        self._snapshot_task = None
         self._waits.tell_committed()
 
 

@@ -8,7 +8,7 @@
 
 A node that has always been alone has no `quorum-state`, and its entries are all of term 0. A snapshot of another
 member replaces the log: while `replaces_log` stands in the file, whatever the log holds means nothing, and
-`finish_replacing` makes it so before the log is opened.
+`prepare` makes it so before the log is opened.
 """
 
 import json
@@ -48,6 +48,8 @@ class QuorumStore:
         self._files = files
         self._snapshot_path = snapshot_path
         self._state_path = state_path
+        self._found: Any = None
+        """What the snapshot file held at the start; until the table is made of it."""
 
     # --- term and vote
 
@@ -80,16 +82,27 @@ class QuorumStore:
 
     # --- the snapshot
 
-    def snapshot_offset(self) -> Offset:
-        """Where the log begins as far as anybody needs it; entries below, of which a refusing disk or a crash may have
-        left some, are in the snapshot."""
+    def prepare(self, folder: str) -> Offset:
+        """Before the log in `folder` is opened: where it begins, as far as anybody needs it. Entries below, of which a
+        refusing disk or a crash may have left some, are in the snapshot. Raises StorageError."""
         value, _ = read_checkpoint(self._files, self._snapshot_path)
+        if value is not None and value.pop("replaces_log", False):
+            self._finish_replacing(folder, value)
+        self._found = value
         return Offset(value["offset"]) if value is not None else Offset(0)
 
-    def read_snapshot(self, members: Members) -> tuple[Snapshot, Any]:
-        """The snapshot without its data, and the table as JSON has it (None: an empty one). `members`: if it does
-        not say them."""
-        value, _ = read_checkpoint(self._files, self._snapshot_path)
+    def _finish_replacing(self, folder: str, value: Any) -> None:
+        """End what a crash has interrupted."""
+        try:
+            clear_segments(self._files, folder, Offset(value["offset"]))
+        except OSError as error:
+            raise StorageError(f"{folder} cannot begin anew: {error.strerror or error}.") from error
+        self._write_snapshot(value)
+
+    def take_snapshot(self, members: Members) -> tuple[Snapshot, Any]:
+        """After `prepare`, once: the snapshot without its data, and the table as JSON has it (None: an empty one).
+        `members`: if it does not say them."""
+        value, self._found = self._found, None
         if value is None:
             return Snapshot(0, 0, members), None
         if "members" in value:
@@ -119,17 +132,6 @@ class QuorumStore:
         log.firm_offset = None
         log.restart_at(Offset(snapshot.end))
         self.write_snapshot(snapshot, table)
-
-    def finish_replacing(self, folder: str) -> None:
-        """Before the log in `folder` is opened: end what a crash has interrupted. Raises StorageError."""
-        value, _ = read_checkpoint(self._files, self._snapshot_path)
-        if value is None or not value.pop("replaces_log", False):
-            return
-        try:
-            clear_segments(self._files, folder, Offset(value["offset"]))
-        except OSError as error:
-            raise StorageError(f"{folder} cannot begin anew: {error.strerror or error}.") from error
-        self._write_snapshot(value)
 
 
 # --- entries as records --------------------------------------------------------------------------------------

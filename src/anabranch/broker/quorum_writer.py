@@ -38,11 +38,6 @@ class Owner(Protocol):
 
     me: Member
 
-    @property
-    def is_snapshot_due(self) -> bool: ...
-
-    async def take_snapshot(self) -> None: ...
-
     def send(self, messages: list[Message]) -> None: ...
 
     def persisted(self, token: tuple[int, int]) -> None: ...
@@ -64,6 +59,7 @@ class QuorumWriter:
         self._queue: deque[Ready] = deque()
         self._task: asyncio.Task[None] | None = None
         self._is_vote_pending = False
+        self._snapshot_lock = asyncio.Lock()
         partition.generation = Generation(state.term)
 
     def write_at_start(self, ready: Ready) -> None:
@@ -92,13 +88,10 @@ class QuorumWriter:
         has_work = ready.vote is not None or ready.snapshot is not None or ready.entries is not None
         if has_work or self._queue or self._task is not None:
             self._queue.append(ready)
-            self.wake()
+            if self._task is None:
+                self._task = asyncio.get_running_loop().create_task(self._work())
         else:
             self._owner.send(ready.after)
-
-    def wake(self) -> None:
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._work())
 
     def clear(self) -> None:
         """Nothing more is to be written."""
@@ -112,11 +105,8 @@ class QuorumWriter:
 
     async def _work(self) -> None:
         try:
-            while self._queue or self._owner.is_snapshot_due:
-                if self._queue:
-                    await self._carry_out(self._take_group())
-                if self._owner.is_snapshot_due:
-                    await self._owner.take_snapshot()
+            while self._queue:
+                await self._carry_out(self._take_group())
         except StorageError as error:
             self._refuse(error)
         except CorruptDataError as error:
@@ -209,25 +199,35 @@ class QuorumWriter:
             return table
 
         table = await in_heavy_worker(self._core.workers, parse)
-        await self._alter_log(lambda: self._store.replace_all(snapshot, table, log))
+        async with self._snapshot_lock:
+            await self._alter_log(lambda: self._store.replace_all(snapshot, table, log))
         self._owner.replaced(snapshot, table)
 
-    async def write_snapshot(self, snapshot: Snapshot, table: Any) -> bytes:
-        """The table on the disk; and as the bytes in which another member gets it."""
+    async def write_snapshot(
+        self, snapshot: Snapshot, table: Any, is_written: Callable[[bytes], None]
+    ) -> None:
+        """Write our own table aside and drop the entries below; other writes go on meanwhile. `is_written` gets the
+        table as the bytes in which another member would."""
 
         def write() -> bytes:
             self._store.write_snapshot(snapshot, table)
             return json.dumps(table).encode()
 
-        return await in_heavy_worker(self._core.workers, write)
+        async with self._snapshot_lock:
+            if snapshot.end < self._partition.log.start_offset:
+                return  # Another member's has taken its place.
+            is_written(await in_heavy_worker(self._core.workers, write))
+            await self._drop_entries(Offset(snapshot.end))
 
-    async def drop_entries(self, end: Offset) -> None:
-        """Everything below is in the snapshot."""
+    async def _drop_entries(self, end: Offset) -> None:
         log = self._partition.log
-        log.roll()
-        log.advance_start(end)
-        dropped = log.drop([segment for segment in log.segments[:-1] if segment.published_offset <= end])
-        await in_heavy_worker(self._core.workers, lambda: log.delete_files(dropped))
+        async with self._partition.upkeep:
+            if self._partition.is_gone:
+                return
+            log.roll()
+            log.advance_start(end)
+            dropped = log.drop([each for each in log.segments[:-1] if each.published_offset <= end])
+            await in_heavy_worker(self._core.workers, lambda: log.delete_files(dropped))
 
     async def _in_sync_worker(self, task: Callable[[], Result]) -> Result:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
