@@ -18,19 +18,18 @@ from anabranch.broker.groups.coordinator import GroupCoordinator
 from anabranch.broker.groups.driver import LoopDriver
 from anabranch.broker.groups.settings import GroupSettings
 from anabranch.broker.housekeeping import Housekeeping
-from anabranch.broker.metadata_log import MetadataLog
+from anabranch.broker.metadata_opener import open_metadata
 from anabranch.broker.offsets_topic import OffsetsTopic
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.producer_ids import ProducerIds
-from anabranch.broker.quorum_store import QuorumStore
 from anabranch.broker.stored_state import StoredState, partition_key
-from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
+from anabranch.broker.topic_folders import TopicFolders
 from anabranch.broker.topics import Topics
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.cluster.quorum_messages import Member
-from anabranch.config import NodeSettings, TopicSettings, host_and_port
+from anabranch.config import NodeSettings, host_and_port
 from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,
@@ -42,11 +41,9 @@ from anabranch.errors import (
     UnknownGenerationError,
 )
 from anabranch.log.files import Files
-from anabranch.values import Offset, TopicPartition
+from anabranch.values import Offset
 
 logger = logging.getLogger(__name__)
-
-METADATA_ID = uuid.UUID(int=1)
 
 
 class Broker:
@@ -81,7 +78,15 @@ class Broker:
         self.state.load()
         identity = self.state.identity(self.id, uuid.uuid4())
         self.cluster_id = identity.cluster_id
-        self._open_metadata(Member(self.id, identity.directory_id))
+        self.metadata = open_metadata(
+            self.core,
+            self.opener,
+            self.state,
+            Member(self.id, identity.directory_id),
+            is_founder=True,
+            peers=None,
+            chance=random.randrange,
+        )
         self.topics = Topics(
             self.core, self.settings, self.metadata, self.opener, TopicFolders(self.files, self.data_dir)
         )
@@ -93,24 +98,6 @@ class Broker:
         )
         self._driver = LoopDriver(self.groups, self.clock)
         self.housekeeping = Housekeeping(self)
-
-    def _open_metadata(self, me: Member) -> None:
-        store = QuorumStore(self.files, self.state.metadata_snapshot_path, self.state.quorum_state_path)
-        partition_id = TopicPartition(METADATA_TOPIC, 0)
-        start_offset = store.prepare(f"{self.data_dir}/{partition_id.folder}")
-        partition = self.opener.open(
-            partition_id,
-            METADATA_ID,
-            TopicSettings.from_overrides(self.settings, {"retention.ms": "-1"}),
-            always_sync=True,
-            precious=True,  # Without an entry its topic would be taken for nobody's and moved aside.
-            shares_syncs=store.read_state() is not None,
-            start_offset=start_offset,
-        )
-        self.metadata = MetadataLog(
-            self.core, store, partition, me=me, is_founder=True, peers=None, chance=random.randrange
-        )
-        self.metadata.load()
 
     def start(self) -> None:
         """Begin what runs in the background."""
