@@ -131,7 +131,7 @@ class MetadataLog:
         return state
 
     def _begin(self, state: QuorumState, log: QuorumLog) -> None:
-        self._quorum = Quorum(
+        self.quorum = Quorum(
             self.me,
             log,
             self._chance,
@@ -143,9 +143,9 @@ class MetadataLog:
         self._writer = QuorumWriter(self._core, self._store, self.partition, state, self)
         if self._peers is not None:
             self.partition.log.firm_offset = Offset(log.start)
-        if self._quorum.has_ready():  # The sole voter begins its term.
-            self._writer.write_at_start(self._quorum.ready())
-            self._quorum.persisted((log.end, log.last_term))
+        if self.quorum.has_ready():  # The sole voter begins its term.
+            self._writer.write_at_start(self.quorum.ready())
+            self.quorum.persisted((log.end, log.last_term))
         self._apply_committed()
 
     def leave(self) -> None:
@@ -165,29 +165,34 @@ class MetadataLog:
             self._writer.clear()
             self._waits.fail_all(error)
 
+    @property
+    def is_ended(self) -> bool:
+        """Takes no part any more, until a restart."""
+        return self._ended_because is not None
+
     # --- who leads -----------------------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
         """Leads, and has applied all that was committed before."""
-        return self._ended_because is None and self._quorum.is_in_charge
+        return self._ended_because is None and self.quorum.is_in_charge
 
     @property
     def leader_id(self) -> BrokerId | None:
-        leader = self._quorum.leader
+        leader = self.quorum.leader
         return BrokerId(leader.broker_id) if leader is not None and self._ended_because is None else None
 
     @property
     def term(self) -> int:
-        return self._quorum.term
+        return self.quorum.term
 
     @property
     def members(self) -> Members:
-        return self._quorum.members
+        return self.quorum.members
 
     @property
     def applied_end(self) -> Offset:
-        return Offset(self._quorum.applied_end)
+        return Offset(self.quorum.applied_end)
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -199,18 +204,18 @@ class MetadataLog:
         """
         assert self.lock.locked()
         self._check_leader()
-        return await self._committed(self._quorum.propose([encode_entry(entry)]))
+        return await self._committed(self.quorum.propose([encode_entry(entry)]))
 
     async def change_members(self, members: Members) -> Offset:
         """One voter more or less at a time. Raises as `commit` does, and QuorumBusyError if the change before it is
         not committed."""
         self._check_leader()
-        return await self._committed(self._quorum.change_members(members))
+        return await self._committed(self.quorum.change_members(members))
 
     def transfer(self, to: Member) -> bool:
         """Hand the leadership over. False: that member lacks something; try again."""
         self._check_leader()
-        is_asked = self._quorum.transfer(to)
+        is_asked = self.quorum.transfer(to)
         self._stir()
         return is_asked
 
@@ -221,7 +226,7 @@ class MetadataLog:
             raise NotControllerError("This broker does not lead the metadata quorum.")
 
     def _committed(self, offset: int) -> "asyncio.Future[Offset]":
-        future = self._waits.commit(offset, self._quorum.term)
+        future = self._waits.commit(offset, self.quorum.term)
         self._stir()
         return future
 
@@ -230,8 +235,8 @@ class MetadataLog:
     async def read_index(self) -> Offset:
         """Of the leader: everything committed before this call lies below. Raises NotControllerError."""
         self._check_leader()
-        future = self._waits.read(self._quorum.term)
-        self._quorum.read(future)
+        future = self._waits.read(self.quorum.term)
+        self.quorum.read(future)
         self._stir()
         return await future
 
@@ -240,7 +245,7 @@ class MetadataLog:
         or the leader cannot be reached."""
         try:
             async with asyncio.timeout(CAUGHT_UP_MS_MAX / 1000):
-                await self._waits.applied(await self._read_index_anywhere(), self._quorum.applied_end)
+                await self._waits.applied(await self._read_index_anywhere(), self.quorum.applied_end)
         except (TimeoutError, PeerError, NotControllerError) as error:
             raise QuorumBusyError(f"The leader of the metadata quorum does not answer: {error}") from error
 
@@ -265,13 +270,13 @@ class MetadataLog:
     def heard(self, message: Message) -> None:
         """A member of the quorum has said this. What is meant for an earlier disk of this broker is nobody's."""
         if self._ended_because is None and message.receiver == self.me:
-            self._quorum.step(message)
+            self.quorum.step(message)
             self._stir()
 
     def tick(self, now_ms: int) -> None:
         """By the monotonic clock, a few times per `BEAT_MS`; a sole voter needs none."""
         if self._ended_because is None:
-            self._quorum.tick(now_ms)
+            self.quorum.tick(now_ms)
             self._turn()
 
     def _stir(self) -> None:
@@ -284,8 +289,8 @@ class MetadataLog:
         self._is_turn_due = False
         if self._ended_because is not None:
             return
-        if self._quorum.has_ready():
-            ready = self._quorum.ready()
+        if self.quorum.has_ready():
+            ready = self.quorum.ready()
             for future, end in ready.answered:
                 self._waits.answer(future, end)
             self._writer.take(ready)
@@ -294,7 +299,7 @@ class MetadataLog:
             self._waits.tell_committed()
         elif self._snapshot_task is None:
             self._snapshot_task = self._loop.create_task(self._take_snapshot())
-        self._waits.check_reign(self._quorum.term if self._quorum.role is Role.LEADER else None)
+        self._waits.check_reign(self.quorum.term if self.quorum.role is Role.LEADER else None)
 
     def send(self, messages: list[Message]) -> None:
         if self._peers is not None and self._ended_because is None:
@@ -311,7 +316,7 @@ class MetadataLog:
             self._end(StorageError(f"The metadata cannot be followed any further: {error}"))
 
     def _apply_committed(self) -> None:
-        for offset, entry in self._quorum.take_committed():
+        for offset, entry in self.quorum.take_committed():
             if entry.kind is EntryKind.CHANGE:
                 self._apply(Offset(offset), entry)
             self._waits.applied_one(offset, entry.term)
@@ -330,14 +335,14 @@ class MetadataLog:
                 logger.exception("a change of the metadata could not be followed: this is a defect")
 
     def _note_firm(self) -> None:
-        log, end = self.partition.log, self._quorum.applied_end
+        log, end = self.partition.log, self.quorum.applied_end
         if log.firm_offset is not None and log.start_offset <= end <= log.end_offset:
             log.firm_offset = Offset(end)
 
     # --- what the writer says ------------------------------------------------------------------------------------
 
     def persisted(self, token: tuple[int, int]) -> None:
-        self._quorum.persisted(token)
+        self.quorum.persisted(token)
         self._turn()
 
     def replaced(self, snapshot: Snapshot, table: object) -> None:
@@ -352,7 +357,7 @@ class MetadataLog:
         """The disk took nothing of what was to be written."""
         if self._peers is None and not self.partition.log.fenced:
             # Nobody else knows of these entries, so they have never been; the next one may find room.
-            self._quorum.log.take_back(self._quorum.log.stable_end)
+            self.quorum.log.take_back(self.quorum.log.stable_end)
             self._waits.fail_all(error)
             return
         logger.error("this broker takes no part in the metadata quorum until a restart: %s", error)
@@ -361,23 +366,23 @@ class MetadataLog:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     def _is_snapshot_due(self) -> bool:
-        end = self._quorum.applied_end
+        end = self.quorum.applied_end
         return (
-            end - self._quorum.log.start >= ENTRIES_PER_SNAPSHOT
+            end - self.quorum.log.start >= ENTRIES_PER_SNAPSHOT
             and end > self._snapshot_refused_at
             and self._ended_because is None
         )
 
     async def _take_snapshot(self) -> None:
         """Whoever waits for a commit that made it due is told behind it."""
-        log = self._quorum.log
-        end = self._quorum.applied_end
+        log = self.quorum.log
+        end = self.quorum.applied_end
         term = log.term_before(end)
         assert term is not None
 
         def drop(data: bytes) -> None:
             if log.start < end:  # Another member's may have come meanwhile.
-                self._quorum.drop(end, data if self._peers is not None else None)
+                self.quorum.drop(end, data if self._peers is not None else None)
 
         snapshot = Snapshot(end, term, log.members_at(end))
         try:
