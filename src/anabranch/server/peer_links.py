@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from random import Random
 
 from anabranch.broker.peer_messages import Answer, PeerMessage, Question
-from anabranch.broker.peers import Address, Hello, PeerHandler
+from anabranch.broker.peers import Address, Hello, PeerHandler, Peers
 from anabranch.clock import Clock
 from anabranch.errors import PeerRefusedError, PeerUnreachableError
 from anabranch.server.peer_dialler import HANDSHAKE_SECONDS_MAX, Dialler, RareLog
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 CROSSING_MS_MAX = int(HANDSHAKE_SECONDS_MAX * 1000)
 
 
-class PeerLinks:
+class PeerLinks(Peers):
     """`broker.peers.Peers` over sockets."""
 
     def __init__(self, me: Identity, security: PeerSecurity, clock: Clock, rng: Random) -> None:
