@@ -4,6 +4,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
+from anabranch.config import NodeSettings
 from anabranch.errors import InvalidConfigError
 
 SECRET_BYTES_MIN = 16
@@ -15,6 +16,14 @@ class PeerSecurity:
     secret: bytes = b""
     server_context: ssl.SSLContext | None = None
     client_context: ssl.SSLContext | None = None
+
+
+def load_security(settings: NodeSettings) -> PeerSecurity:
+    """What the settings name, read from its files. Raises InvalidConfigError."""
+    secret = read_secret(settings.cluster_secret_file) if settings.cluster_secret_file else b""
+    cert, key, ca = settings.peer_tls_cert, settings.peer_tls_key, settings.peer_tls_ca
+    contexts = mutual_tls(cert, key, ca) if cert and key and ca else (None, None)
+    return PeerSecurity(secret, *contexts)
 
 
 def read_secret(path: str) -> bytes:
