@@ -8,6 +8,7 @@ records of a Push, like the bytes of a forwarded request, are the end of their f
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct, pack, unpack
 from struct import error as StructError
 from typing import Any, NamedTuple
@@ -264,8 +265,14 @@ _equal_body = Struct(">16sIIIQBB")
 _beat_body = Struct(">16sIIIQ")
 
 
+@lru_cache(maxsize=1024)
+def _topic_id(topic_id: bytes) -> UUID:
+    """To make one costs as much as the rest of a message."""
+    return UUID(bytes=topic_id)
+
+
 def _letter_of(topic_id: bytes, partition: int, view: int, message: ring.Message) -> RingLetter:
-    return RingLetter(UUID(bytes=topic_id), checked(partition, INT_MAX), checked(view, INT_MAX), message)
+    return RingLetter(_topic_id(topic_id), checked(partition, INT_MAX), checked(view, INT_MAX), message)
 
 
 def _decode_push(body: memoryview, sender: BrokerId) -> RingLetter:

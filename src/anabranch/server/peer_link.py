@@ -7,7 +7,6 @@ frame is looked at; received records are lent, not copied, so a buffer from whic
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -29,13 +28,14 @@ from anabranch.broker.peer_messages import Answer, Buffer, PeerMessage, Question
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError, PeerProtocolError, PeerRefusedError, PeerUnreachableError
 from anabranch.server.peer_handshake import (
-    HELLO_BYTES_MAX,
     Handshake,
     HandshakeError,
     Identity,
     next_frame,
     refusal,
 )
+from anabranch.server.peer_receiving import Receiving
+from anabranch.server.peer_sending import Sending
 from anabranch.values import BrokerId
 
 logger = logging.getLogger(__name__)
@@ -44,10 +44,6 @@ QUEUE_BYTES_MAX = 32 * 2**20
 """Told and not yet taken by the system, per link."""
 QUESTIONS_MAX = 256
 """Of one peer, at once."""
-RECEIVE_BYTES = 256 * 1024
-RECEIVE_BYTES_MIN = 64 * 1024
-"""With less room left, a new buffer is taken."""
-BUFFERS_PER_CALL_MAX = 256
 REASON_CHARACTERS_MAX = 2000
 
 
@@ -85,10 +81,7 @@ class PeerLink(asyncio.BufferedProtocol):
         self._asks: dict[int, asyncio.Future[Answer]] = {}
         self._correlation = 0
         self._answering: set[asyncio.Task[None]] = set()
-        self._buffer = memoryview(bytearray(HELLO_BYTES_MAX + LENGTH_BYTES))
-        self._begin = 0
-        self._end = 0
-        self._is_lent = False
+        self._received = Receiving()
 
     @property
     def is_up(self) -> bool:
@@ -110,10 +103,10 @@ class PeerLink(asyncio.BufferedProtocol):
         self._sending.put([next(self._handshake)])
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer[self._end :]
+        return self._received.view[self._received.end :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
+        self._received.end += nbytes
         try:
             if self._handshake is not None:
                 self._go_on_meeting()
@@ -153,9 +146,10 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def _go_on_meeting(self) -> None:
         assert self._handshake is not None
-        while found := next_frame(self._buffer[self._begin : self._end]):
+        received = self._received
+        while found := next_frame(received.view[received.begin : received.end]):
             frame, length = found
-            self._begin += length
+            received.begin += length
             try:
                 self._sending.put([self._handshake.send(frame)])
             except StopIteration as done:
@@ -164,11 +158,11 @@ class PeerLink(asyncio.BufferedProtocol):
                 self._sending.put([last_words])
                 self._be_linked()
                 return
-        self._make_room(HELLO_BYTES_MAX + LENGTH_BYTES)
+        received.make_room_for_hello()
 
     def _be_linked(self) -> None:
         self.since_ms = self.heard_ms = self._owner.clock.monotonic_ms()
-        self._make_room(RECEIVE_BYTES)
+        self._received.make_room(BODY_START)
         self._owner.linked(self)
         if not self.met.done():
             self.met.set_result(self.them)
@@ -203,44 +197,34 @@ class PeerLink(asyncio.BufferedProtocol):
     # --- receiving ---------------------------------------------------------------------------------------------
 
     def _take_frames(self) -> None:
-        buffer, end = self._buffer, self._end
-        while end - self._begin >= BODY_START:
-            begin = self._begin
-            length, kind, correlation = HEADER.unpack_from(buffer, begin)
+        received = self._received
+        view, end = received.view, received.end
+        while end - received.begin >= BODY_START:
+            begin = received.begin
+            length, kind, correlation = HEADER.unpack_from(view, begin)
             if not BODY_START - LENGTH_BYTES <= length <= PEER_FRAME_BYTES_MAX:
                 raise PeerProtocolError(f"a frame of {length} bytes; at most {PEER_FRAME_BYTES_MAX} are read")
             frame_end = begin + LENGTH_BYTES + length
             if frame_end > end:
-                self._make_room(LENGTH_BYTES + length)
+                received.make_room(LENGTH_BYTES + length)
                 return
-            self._begin = frame_end
-            self._take(kind, correlation, buffer[begin + BODY_START : frame_end])
+            received.begin = frame_end
+            self._take(kind, correlation, view[begin + BODY_START : frame_end])
             if not self.is_up:
                 return
-        self._make_room(BODY_START)
-
-    def _make_room(self, frame_bytes: int) -> None:
-        """Have room for the rest of a frame, and for more."""
-        begin, end = self._begin, self._end
-        if begin == end and not self._is_lent and len(self._buffer) >= RECEIVE_BYTES:
-            self._begin = self._end = 0
-        elif len(self._buffer) - begin < frame_bytes or len(self._buffer) - end < RECEIVE_BYTES_MIN:
-            fresh = memoryview(bytearray(max(frame_bytes, RECEIVE_BYTES if self._handshake is None else 0)))
-            fresh[: end - begin] = self._buffer[begin:end]
-            self._buffer, self._begin, self._end = fresh, 0, end - begin
-            self._is_lent = False
+        received.make_room(BODY_START)
 
     def _take(self, kind: int, correlation: int, body: memoryview) -> None:
         said = decode(kind, body, self.broker_id)
         if kind in QUESTIONS:
-            self._is_lent = True
+            self._received.is_lent = True
             self._answer(cast(Question, said), correlation)
         elif kind in ANSWERS:
-            self._is_lent = True
+            self._received.is_lent = True
             self._take_answer(cast(Answer | Refused, said), correlation)
         else:
             if kind == PUSH:
-                self._is_lent = True
+                self._received.is_lent = True
             self._owner.heard(self, cast(PeerMessage, said))
 
     def _answer(self, question: Question, correlation: int) -> None:
@@ -315,39 +299,3 @@ class PeerLink(asyncio.BufferedProtocol):
     def _put(self, said: Said, correlation: int) -> None:
         if self.is_up:
             self._sending.put(encode(said, correlation))
-
-
-class Sending:
-    """What waits to be sent on one connection."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.bytes_waiting = 0
-        self.is_blocked = True
-        self._loop = loop
-        self._queue: deque[Buffer] = deque()
-        self._is_flush_due = False
-        self._transport: asyncio.Transport | None = None
-
-    def open(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        transport.set_write_buffer_limits(high=0)
-        self.is_blocked = False
-
-    def close(self) -> None:
-        self._queue.clear()
-        self._transport = None
-        self.bytes_waiting = 0
-
-    def put(self, frame: list[Buffer]) -> None:
-        self._queue.extend(frame)
-        self.bytes_waiting += size_of(frame)
-        if not self._is_flush_due:
-            self._is_flush_due = True
-            self._loop.call_soon(self.flush)
-
-    def flush(self) -> None:
-        self._is_flush_due = False
-        while self._queue and not self.is_blocked and self._transport is not None:
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), BUFFERS_PER_CALL_MAX))]
-            self.bytes_waiting -= size_of(batch)
-            self._transport.write(b"".join(batch))
