@@ -53,6 +53,7 @@ class RingWorld:
         self.cut: set[tuple[int, int]] = set()
         self.paused: set[int] = set()
         self.loss = self.chance.choice([0, 0.04, 0.15])
+        self.piece_max = self.chance.choice([1, 3, 1000])
         self.chosen: dict[int, Stored] = {}
         self.leaders: dict[int, int] = {}
         self.pending: dict[tuple[int, int, int], Stored] = {}
@@ -89,8 +90,13 @@ class RingWorld:
         machine.synced = len(machine.log)
         machine.heard = dict.fromkeys(self.brokers, self.now_ms)
         machine.gossip = {}
-        machine.replica = RingReplica(broker, self.brokers, machine.kept, len(machine.log), int(self.now_ms))
+        machine.replica = RingReplica(
+            broker, self.brokers, machine.kept, len(machine.log), int(self.now_ms), fits=self.fits
+        )
         self.later(self.chance.random() * TICK_MS, "tick", broker, machine.life)
+
+    def fits(self, start: int, end: int) -> int:
+        return min(end, start + self.piece_max)
 
     def crash(self, broker: int) -> None:
         machine = self.machines[broker]
@@ -182,6 +188,10 @@ class RingWorld:
                 self.later(wait, "remembered", broker, machine.life)
                 return
             machine.effects.pop(0)
+            if isinstance(effect, Take) and self.chance.random() < self.loss / 4:
+                assert machine.replica is not None
+                machine.effects = list(machine.replica.not_taken(len(machine.log)))  # Spoiled on its way.
+                continue
             self.carry_out_one(broker, machine, effect)
         machine.is_busy = False
         self.check_leader(broker, machine)
@@ -199,9 +209,7 @@ class RingWorld:
     def carry_out_one(self, broker: int, machine: Machine, effect: Effect) -> None:
         match effect:
             case Tell(to, message):
-                if isinstance(message, Push):
-                    message.records = machine.log[message.start : message.end]
-                self.send(broker, to, "message", message)
+                self.tell(broker, machine, to, message)
             case CutBack(end):
                 assert end >= self.published_by(broker), f"{broker} withdraws what it published"
                 del machine.log[end:]
@@ -217,6 +225,15 @@ class RingWorld:
                 self.later(wait, "synced", broker, machine.life, machine.cuts, end, cuts)
             case Publish(end):
                 self.publish(broker, machine, end)
+
+    def tell(self, broker: int, machine: Machine, to: int, message: Message) -> None:
+        if isinstance(message, Push):
+            if self.chance.random() < self.loss / 4:
+                assert machine.replica is not None
+                machine.replica.not_sent(to, message.start)  # The link has no room.
+                return
+            message.records = machine.log[message.start : message.end]
+        self.send(broker, to, "message", message)
 
     def check_copies(self, end: int) -> None:
         """What was acknowledged stays on two machines, as long as no disk was lost."""
@@ -295,7 +312,11 @@ class RingWorld:
             self.cut = {pair for pair in pairs if self.chance.random() < 0.3}
 
     def heal(self) -> None:
-        self.cut = set()
+        """Links are made anew, of which both sides hear."""
+        healed, self.cut = self.cut, set()
+        for one, other in sorted(healed):
+            if self.machines[one].replica is not None and one not in self.paused:
+                self.do(one, "peer_up", other)
 
     def crash_one(self) -> None:
         self.crash(self.chance.choice(self.brokers))

@@ -80,11 +80,13 @@ class Equal:
 
 @dataclass(slots=True)
 class Beat:
-    """I lead, and publish what lies below `safe`."""
+    """I lead, and publish what lies below `safe`; my log begins at `log_start`."""
 
     sender: BrokerId
     generation: Generation
     safe: Offset
+    log_start: Offset = NOTHING
+    """Filled in when it is sent."""
 
 
 @dataclass(slots=True)

@@ -18,7 +18,8 @@ Effects are carried out in the order of the list, each before the next: what is 
 anybody is told.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from anabranch.replication.generations import Generations
@@ -44,7 +45,15 @@ PROPOSE_AGAIN_MS = 500
 BEAT_MS = 500
 SILENCE_MS = 1500
 REIGN_MS_MIN = 5000
-PUSH_OFFSETS_MAX = 10_000
+PUSHES_UNDER_WAY_MAX = 8
+"""To one follower; what comes after waits, and leaves together."""
+SEND_AGAIN_MS = 2 * BEAT_MS
+"""What a follower has not answered by then is taken for lost."""
+AT_ONCE_MS = -1
+
+Fits = Callable[[Offset, Offset], Offset]
+"""Where a piece of a log ends that begins at the first offset and reaches the second at most: it has whole batches, at
+least one of them, and not too many bytes."""
 
 
 # --- what a replica is doing ----------------------------------------------------------------------------------------
@@ -56,9 +65,25 @@ class Follower:
 
     next: Offset | None = None
     """What to push next; None: it has not said yet."""
+    under_way: deque[Offset] = field(default_factory=deque)
+    """Where pushes end that it has not answered, oldest first."""
+    moved_ms: int = 0
+    """When it last answered one, or began to have any."""
     equal_end: Offset = NOTHING
     counts: bool = False
     heard_ms: int = 0
+
+    def begin_again(self, start: Offset | None) -> None:
+        """Nothing is under way any more."""
+        self.next = start
+        self.under_way.clear()
+
+    def answered(self, end: Offset, now_ms: int) -> None:
+        while self.under_way and self.under_way[0] <= end:
+            self.under_way.popleft()
+            self.moved_ms = now_ms
+        if self.next is None or self.next < end:
+            self.next = end
 
 
 @dataclass(slots=True)
@@ -91,10 +116,18 @@ class Leader:
 
 class RingReplica:
     def __init__(
-        self, me: BrokerId, replicas: tuple[BrokerId, ...], kept: Kept, end: Offset, now_ms: int = 0
+        self,
+        me: BrokerId,
+        replicas: tuple[BrokerId, ...],
+        kept: Kept,
+        end: Offset,
+        now_ms: int = 0,
+        *,
+        fits: Fits,
     ) -> None:
         """`replicas` in the order of the ring; `end` of the log, all of it synced, as recovery found it."""
         assert me in replicas
+        self._fits = fits
         self.me, self.replicas, self.kept = me, replicas, kept
         self.end = self.synced_end = end
         self.safe = Offset(0)
@@ -109,6 +142,10 @@ class RingReplica:
         self._knows_of_us: Generation | None = None
         self._now_ms = now_ms
         self._silent: frozenset[BrokerId] = frozenset()
+        self._asked: tuple[Offset, int] | None = None
+        self._told_return_ms: int | None = None
+        self.due_ms = AT_ONCE_MS
+        """A tick before this has nothing to do."""
 
     @property
     def others(self) -> tuple[BrokerId, ...]:
@@ -130,9 +167,22 @@ class RingReplica:
             yield from self._tick_leader(self.leader)
         elif self._is_kept_waiting() or self._should_lead():
             yield from self.propose()
-        if self.kept.return_id is not None:
-            yield from self._tell_all(Returned(self.me, self.kept.promised, self.kept.return_id))
         yield from self._pull_again()
+        if self.kept.return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
+            self._told_return_ms = now_ms
+            yield from self._tell_all(Returned(self.me, self.kept.promised, self.kept.return_id))
+        self.due_ms = self._next_due_ms()
+
+    def _is_time(self, last_ms: int | None, every_ms: int) -> bool:
+        return last_ms is None or self._now_ms - last_ms >= every_ms
+
+    def _next_due_ms(self) -> int:
+        if self.leader is not None:
+            return self.leader.beaten_ms + BEAT_MS
+        if self._following is None or not self.kept.is_trusted:
+            return AT_ONCE_MS
+        silent_ms = self._heard_leader_ms + SILENCE_MS
+        return min(silent_ms, self._entered_ms + REIGN_MS_MIN) if self.me == self.replicas[0] else silent_ms
 
     def _is_kept_waiting(self) -> bool:
         candidate = self.candidate
@@ -168,18 +218,39 @@ class RingReplica:
             self.leader = None  # Rule 5. The next tick proposes a new one.
             return
         if self._now_ms - leader.beaten_ms >= BEAT_MS:
-            leader.beaten_ms = self._now_ms
+            # The beats of all partitions of a broker fall together: a link carries them in one go.
+            leader.beaten_ms = self._now_ms - self._now_ms % BEAT_MS
             for broker, follower in leader.followers.items():
                 yield Tell(broker, Beat(self.me, leader.generation, self.safe))
                 if follower.next is None:
                     yield self._enter(broker, leader)
-                else:
-                    follower.next = max(follower.equal_end, Offset(0))
-                    yield from self._push(broker, leader)
+                elif follower.under_way and self._is_time(follower.moved_ms, SEND_AGAIN_MS):
+                    follower.begin_again(follower.equal_end)
+                yield from self._push(broker, leader)
+
+    def peer_up(self, broker: BrokerId) -> Iterator[Effect]:
+        """There is a new link to this broker: what went over the old one may be lost."""
+        if self.leader is not None and broker in self.leader.followers:
+            self.leader.followers[broker].begin_again(None)
+            yield self._enter(broker, self.leader)
+        elif self.candidate is not None and broker in self.others and broker not in self.candidate.promises:
+            yield Tell(broker, Propose(self.me, self.candidate.generation))
 
     def _pull_again(self) -> Iterator[Effect]:
-        if self.copying is not None and self.copying.end is not None and self.candidate is not None:
-            yield Tell(self.copying.source, Pull(self.me, self.candidate.generation, self.end))
+        if self.copying is not None and self.copying.end is not None:
+            yield from self._ask()
+
+    def _ask(self) -> Iterator[Effect]:
+        """For what follows our end, unless we did a moment ago."""
+        generation = self.candidate.generation if self.candidate is not None else self.kept.promised
+        if self.copying is None or (
+            self._asked is not None
+            and self._asked[0] == self.end
+            and not self._is_time(self._asked[1], BEAT_MS)
+        ):
+            return
+        self._asked = (self.end, self._now_ms)
+        yield Tell(self.copying.source, Pull(self.me, generation, self.end))
 
     # --- becoming leader --------------------------------------------------------------------------------------------
 
@@ -198,7 +269,8 @@ class RingReplica:
         yield from self._decide()
 
     def _stop(self) -> None:
-        self.leader = self.candidate = self.copying = self._following = None
+        self.leader = self.candidate = self.copying = self._following = self._asked = None
+        self.due_ms = AT_ONCE_MS
 
     def _keep(self, **changes: object) -> Remember:
         self.kept = replace(self.kept, **changes)  # type: ignore[arg-type]
@@ -251,7 +323,7 @@ class RingReplica:
         yield self._keep(table=self.kept.table.entered(candidate.generation, self.end))
         followers = {broker: Follower() for broker in self.others}
         leader = Leader(candidate.generation, self.end, self._now_ms, candidate.returns, followers)
-        self.leader = leader
+        self.leader, self.due_ms = leader, AT_ONCE_MS
         for broker in self.others:
             yield self._enter(broker, leader)
         yield from self._advance()
@@ -286,24 +358,25 @@ class RingReplica:
             return
         if self.synced_end < self.end:
             yield Sync(self.end, self._cuts)
-            return
-        yield from self._enter_rows(copying)
-        if copying.end is not None:
+        else:
+            yield from self._enter_rows(copying)
+        if copying.end is None:
+            yield from self._tell_equal(copying.source)
+        elif self.synced_end == self.end:
             yield from self._adopt(copying, copying.end)
-        elif self._following is not None:
-            generation = self._following[1]
-            entered = self.kept.table.last == generation
-            yield Tell(
-                copying.source, Equal(self.me, generation, self.synced_end, entered, self.kept.is_trusted)
-            )
+
+    def _tell_equal(self, leader: BrokerId) -> Iterator[Effect]:
+        """Also while more is being synced: a leader that never pauses must hear of what is safe."""
+        assert self._following is not None
+        generation = self._following[1]
+        entered = self.kept.table.last == generation
+        yield Tell(leader, Equal(self.me, generation, self.synced_end, entered, self.kept.is_trusted))
 
     def _adopt(self, copying: Copying, end: Offset) -> Iterator[Effect]:
-        candidate = self.candidate
-        assert candidate is not None
         if self.end >= end:
             yield from self._open_when_synced()
         else:
-            yield Tell(copying.source, Pull(self.me, candidate.generation, self.end))
+            yield from self._ask()
 
     def _enter_rows(self, copying: Copying) -> Iterator[Effect]:
         table = self.kept.table
@@ -352,13 +425,22 @@ class RingReplica:
                 yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return
         self._heard_leader_ms = self._now_ms
-        if message.start != self.end or message.written_in != self.kept.table.last:
+        if message.start > self.end or message.start < self.end < message.end:
+            yield from self._ask()  # One before it was lost.
+            return
+        if message.start < self.end or message.written_in != self.kept.table.last:
             yield from self._go_on()
             return
         yield Take(message)
         self.end = message.end
         yield Sync(self.end, self._cuts)
         yield from self._publish(min(message.safe, self.end))
+
+    def not_taken(self, end: Offset) -> Iterator[Effect]:
+        """The records of the last `Take` were not what they should be, or the disk refused them: our log still ends at
+        `end`. What was to be done after it is left undone."""
+        self.end = end
+        yield from self._ask()
 
     def _is_current(self, message: Message) -> bool:
         if self.candidate is not None:
@@ -388,21 +470,49 @@ class RingReplica:
 
     def _push(self, broker: BrokerId, leader: Leader) -> Iterator[Effect]:
         follower = leader.followers[broker]
-        while follower.next is not None and follower.next < self.end:
+        while follower.next is not None and self._may_push(follower, follower.next):
             push = self._piece(follower.next, leader.generation, self.end)
+            if not follower.under_way:
+                follower.moved_ms = self._now_ms
             follower.next = push.end
+            follower.under_way.append(push.end)
             yield Tell(broker, push)
+
+    def _may_push(self, follower: Follower, start: Offset) -> bool:
+        if start >= self.end or len(follower.under_way) >= PUSHES_UNDER_WAY_MAX:
+            return False
+        # Of a later generation it takes nothing before it has entered that, with all that lies below on its disk.
+        return follower.equal_end >= start or not self.kept.table.has_row_at(start)
+
+    def not_sent(self, broker: BrokerId, start: Offset) -> None:
+        """A push that begins here, and all that came after, did not leave: there was no room. The next tick tries
+        again."""
+        follower = self.leader.followers.get(broker) if self.leader is not None else None
+        if follower is None or follower.next is None or follower.next <= start:
+            return
+        follower.next = start
+        while follower.under_way and follower.under_way[-1] > start:
+            follower.under_way.pop()
+
+    def push_on(self) -> Iterator[Effect]:
+        """There may be room again."""
+        if self.leader is not None:
+            for broker in self.others:
+                yield from self._push(broker, self.leader)
 
     def _piece(self, start: Offset, generation: Generation, end: Offset) -> Push:
         """Records of one generation, and not too many."""
         written_in = self.kept.table.at(start)
-        _, piece_end = self.kept.table.end_of(written_in, end)
-        stop = Offset(min(piece_end, end, start + PUSH_OFFSETS_MAX))
+        _, written_end = self.kept.table.end_of(written_in, end)
+        stop = self._fits(start, min(written_end, end))
+        assert start < stop <= min(written_end, end), f"{start} to {stop} of {written_end}"
         return Push(self.me, generation, start, stop, written_in, self.safe)
 
     def _on_pull(self, message: Pull) -> Iterator[Effect]:
-        """Of a candidate that we promised: our log is the best. Or of somebody who does not follow us yet."""
+        """Of a candidate that we promised: our log is the best. Or of somebody who does not follow us yet, or has
+        missed something: it begins again, and says where."""
         if self.leader is not None:
+            self.leader.followers[message.sender].begin_again(None)
             yield self._enter(message.sender, self.leader)
         elif message.generation == self.kept.promised and message.start < self.synced_end:
             yield Tell(message.sender, self._piece(message.start, message.generation, self.synced_end))
@@ -415,8 +525,7 @@ class RingReplica:
         follower.heard_ms = self._now_ms
         follower.equal_end = max(follower.equal_end, message.end) if follower.counts else message.end
         follower.counts = follower.counts or (message.has_entered and message.is_trusted)
-        if follower.next is None or follower.next < message.end or not message.has_entered:
-            follower.next = message.end
+        follower.answered(message.end, self._now_ms)
         yield from self._push(message.sender, leader)
         yield from self._advance()
 
