@@ -146,8 +146,7 @@ class Topics:
 
     def _is_here(self, placement: Placement) -> bool:
         """Kept here, or to be; where nobody has registered, this node is the only one."""
-        replicas = placement.replicas
-        return not replicas or self._me in replicas or self._me in (placement.target or ())
+        return not placement.replicas or placement.is_kept_by(self._me)
 
     # --- looking up ------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ Entry = Mapping[str, Any]
 INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's own; another name that begins with two underscores is a topic like any other."""
 UNKNOWN_DIRECTORY = ""
+NO_MOVE = -1
 START = Offset(0)
 NO_GENERATION_YET = Generation(0)
 
@@ -60,10 +61,23 @@ class Placement:
     """The last one of the views before; those of this view exceed it."""
     target: tuple[BrokerId, ...] | None = None
     """Who shall keep it: a move is under way."""
+    target_directories: tuple[str, ...] = ()
+    move: int = NO_MOVE
+    """The offset of the entry that decided on the move, or called it off: tells it from all others."""
 
     def directory_of(self, broker: BrokerId) -> str:
-        place = self.replicas.index(broker)
-        return self.directories[place] if place < len(self.directories) else UNKNOWN_DIRECTORY
+        """The disk that this replica, one to be included, was given to."""
+        if broker in self.replicas:
+            return _at(self.directories, self.replicas.index(broker))
+        return _at(self.target_directories, (self.target or ()).index(broker))
+
+    def is_kept_by(self, broker: BrokerId) -> bool:
+        """It keeps a replica, or shall."""
+        return broker in self.replicas or broker in (self.target or ())
+
+
+def _at(directories: tuple[str, ...], place: int) -> str:
+    return directories[place] if place < len(directories) else UNKNOWN_DIRECTORY
 
 
 NOWHERE = Placement(())
@@ -161,7 +175,8 @@ def move_entry(topic_id: uuid.UUID, partition: int, target: Sequence[BrokerId] |
 
 
 def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) -> Entry:
-    """A new view begins. Of several for the same view the first counts."""
+    """A new view begins. Of several for the same view the first counts, and one with other replicas than before only
+    if its move is still the one that was decided on last: replicas of an earlier one may have thrown theirs away."""
     return {
         "type": "boundary",
         "id": topic_id.hex,
@@ -170,7 +185,7 @@ def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) ->
         "start": placement.start,
         "generation": placement.generation,
         "replicas": list(placement.replicas),
-        "directories": list(placement.directories),
+        "move": placement.move,
     }
 
 
@@ -217,7 +232,7 @@ class MetadataTable:
         """The partitions of which this broker keeps a replica, or shall."""
         for topic in self.topics.values():
             for partition, placement in enumerate(self.placements(topic)):
-                if broker in placement.replicas or broker in (placement.target or ()):
+                if placement.is_kept_by(broker):
                     yield topic, partition, placement
 
     def _directory(self, broker: BrokerId) -> str:
@@ -251,7 +266,7 @@ class MetadataTable:
             case "broker" | "broker-fenced" | "broker-unfenced" | "broker-removed":
                 self._apply_to_broker(entry, offset)
             case "move":
-                self._move(entry)
+                self._move(entry, offset)
             case "boundary":
                 self._begin_view(entry)
             case unknown:
@@ -290,13 +305,16 @@ class MetadataTable:
             for replicas in entry.get("replicas", ())
         )
 
-    def _move(self, entry: Entry) -> None:
+    def _move(self, entry: Entry, offset: int) -> None:
         """Of a topic that is gone, or a partition, by now: nothing."""
         topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
         if topic is not None:
             target = None if entry["target"] is None else tuple(entry["target"])
+            directories = tuple(self._directory(broker) for broker in target or ())
             partition = entry["partition"]
-            self._place(topic, partition, replace(self.placement(topic, partition), target=target))
+            current = self.placement(topic, partition)
+            placement = replace(current, target=target, target_directories=directories, move=offset)
+            self._place(topic, partition, placement)
 
     def _begin_view(self, entry: Entry) -> None:
         topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
@@ -306,15 +324,15 @@ class MetadataTable:
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:
             return  # Somebody else's was first.
-        target = current.target if current.target != tuple(entry["replicas"]) else None
-        placement = Placement(
-            tuple(entry["replicas"]),
-            tuple(entry["directories"]),
-            entry["view"],
-            entry["start"],
-            entry["generation"],
-            target,
-        )
+        view, start, generation = entry["view"], entry["start"], entry["generation"]
+        replicas = tuple(entry["replicas"])
+        if replicas == current.replicas:
+            placement = replace(current, view=view, start=start, generation=generation)
+        elif replicas == current.target and entry["move"] == current.move:
+            directories = current.target_directories
+            placement = Placement(replicas, directories, view, start, generation, move=current.move)
+        else:
+            return
         self._place(topic, partition, placement)
 
     def _place(self, topic: Topic, partition: int, placement: Placement) -> None:
@@ -385,6 +403,8 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
                 placement.start,
                 placement.generation,
                 placement.target,
+                placement.target_directories,
+                placement.move,
             ]
             for placement in topic.placements
         ]
@@ -392,7 +412,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
 
 
 def _placement_of(row: Sequence[Any]) -> Placement:
-    replicas, directories, view, start, generation, target = row
+    replicas, directories, view, start, generation, target, target_directories, move = row
     return Placement(
         tuple(replicas),
         tuple(directories),
@@ -400,4 +420,6 @@ def _placement_of(row: Sequence[Any]) -> Placement:
         start,
         generation,
         None if target is None else tuple(target),
+        tuple(target_directories),
+        move,
     )

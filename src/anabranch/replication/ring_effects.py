@@ -22,6 +22,10 @@ class Kept:
     table: Generations = field(default_factory=Generations)
     return_id: ReturnId | None = None
     """Not None: this replica came back and is not trusted yet."""
+    view: int = 0
+    """Among which replicas all this was promised."""
+    sealed: Generation | None = None
+    """The last generation of this view: nobody gets a promise of a later one."""
 
     @property
     def is_trusted(self) -> bool:
@@ -62,4 +66,23 @@ class Sync:
     cuts: int
 
 
-Effect = Remember | Tell | CutBack | Take | Sync | Publish
+@dataclass(slots=True)
+class EndView:
+    """The records below `end` are on a majority of these `replicas`, and no generation after this one begins in this
+    view: the next view, theirs, may begin there, unless another move has been agreed on. Said again until it does."""
+
+    end: Offset
+    generation: Generation
+    replicas: tuple[BrokerId, ...]
+    move: int
+
+
+@dataclass(slots=True)
+class Unseal:
+    """This view was sealed, and whoever wanted to end it is not heard any more: let a new view of the same replicas
+    begin, unless another has begun already. Said again until one does."""
+
+    generation: Generation
+
+
+Effect = Remember | Tell | CutBack | Take | Sync | Publish | EndView | Unseal
