@@ -5,7 +5,6 @@
 it mostly hands out its parts.
 """
 
-import asyncio
 import logging
 import random
 import uuid
@@ -25,7 +24,7 @@ from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import TopicFolders
-from anabranch.broker.topics import Topics
+from anabranch.broker.topics import Topics, TopicState
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.cluster.quorum_messages import Member
@@ -41,7 +40,7 @@ from anabranch.errors import (
     UnknownGenerationError,
 )
 from anabranch.log.files import Files
-from anabranch.values import Offset
+from anabranch.values import BrokerId, Offset
 
 logger = logging.getLogger(__name__)
 
@@ -66,9 +65,8 @@ class Broker:
         self.state = StoredState(files, data_dir, boot)
         self.opener = PartitionOpener(self.core, settings, files, data_dir, self.state)
         self._advertised = host_and_port(settings.advertise) if settings.advertise else None
-        self._loading: asyncio.Task[None] | None = None
-        self.groups_failed = False
-        """The log of groups could not be read: no group is served until the next start."""
+        self.is_alone = True
+        """It has no peers and never will have any: it leads every partition and coordinates every group."""
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -93,39 +91,29 @@ class Broker:
         self.topics.sweep()
         self.topics.open_all()
         self.producer_ids = ProducerIds(self.metadata)
-        self._offsets_topic = OffsetsTopic(self.core, self.topics)
+        self.offsets_topic = OffsetsTopic(self.core, self.topics, self.check_writable, is_alone=self.is_alone)
         self.groups = GroupCoordinator(
-            self._offsets_topic.append, self.clock, _group_settings(self.settings), lambda: str(uuid.uuid4())
+            self.offsets_topic.append,
+            self.clock,
+            _group_settings(self.settings),
+            lambda: str(uuid.uuid4()),
+            self.offsets_topic.shard_of,
         )
         self.topics.on_removed = self._forget_topic
+        self.offsets_topic.attach(self.groups)
         self._driver = LoopDriver(self.groups, self.clock)
         self.housekeeping = Housekeeping(self)
 
     def start(self) -> None:
         """Begin what runs in the background."""
-        self._loading = asyncio.get_running_loop().create_task(self._load_groups())
-        self.housekeeping.start()
-
-    async def _load_groups(self) -> None:
-        try:
-            await self._offsets_topic.replay(self.groups)
-        except AnabranchError:
-            # Groups stay unavailable rather than starting from half of their offsets.
-            logger.exception("the groups cannot be read back: run `anabranch log verify` on the stopped node")
-            self.groups_failed = True
-            return
-        except Exception:
-            logger.exception("the groups cannot be read back: this is a defect")
-            self.groups_failed = True
-            return
+        self.offsets_topic.start()
         self._driver.start()
+        self.housekeeping.start()
 
     async def drain(self) -> None:
         """The node stops: let nobody wait for what will not come."""
         await self.topics.stop()
-        if self._loading is not None:
-            self._loading.cancel()  # A long log need not be read to its end for nobody.
-            await asyncio.gather(self._loading, return_exceptions=True)
+        await self.offsets_topic.stop()
         self._driver.stop()
         self.groups.close()
         self.core.fetch_waits.end_all()
@@ -174,6 +162,19 @@ class Broker:
     def partitions(self) -> list[Partition]:
         """Those of every topic, and the metadata log."""
         return [*self.topics.partitions(), self.metadata.partition]
+
+    @property
+    def groups_failed(self) -> bool:
+        """Some log of groups could not be read: its groups are not served."""
+        return bool(self.offsets_topic.failed)
+
+    def leader_of(self, topic: TopicState, index: int) -> BrokerId | None:
+        """Who leads a partition, as far as this broker knows."""
+        return BrokerId(self.id)
+
+    def address_of(self, broker_id: BrokerId, client: Client) -> tuple[str, int] | None:
+        """Where this client reaches a broker of the cluster; None: nobody knows that broker."""
+        return self.address_for(client) if broker_id == self.id else None
 
     def address_for(self, client: Client) -> tuple[str, int]:
         """The address this client should use: the advertised one, or the one it has found us at."""
