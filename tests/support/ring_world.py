@@ -39,6 +39,7 @@ class Machine:
     effects: list[Effect] = field(default_factory=list)
     waiting: list[tuple[object, ...]] = field(default_factory=list)
     is_busy: bool = False
+    published: int = 0
     heard: dict[int, float] = field(default_factory=dict)
     gossip: dict[int, dict[int, float]] = field(default_factory=dict)
 
@@ -87,6 +88,7 @@ class RingWorld:
         machine = self.machines[broker]
         machine.life += 1
         machine.effects, machine.waiting, machine.is_busy = [], [], False
+        machine.published = 0
         machine.synced = len(machine.log)
         machine.heard = dict.fromkeys(self.brokers, self.now_ms)
         machine.gossip = {}
@@ -190,7 +192,11 @@ class RingWorld:
             machine.effects.pop(0)
             if isinstance(effect, Take) and self.chance.random() < self.loss / 4:
                 assert machine.replica is not None
-                machine.effects = list(machine.replica.not_taken(len(machine.log)))  # Spoiled on its way.
+                # Spoiled on its way, or the disk is full.
+                refused = self.chance.random() < 0.3
+                machine.effects = list(
+                    machine.replica.not_taken(len(machine.log), machine.published, refused)
+                )
                 continue
             self.carry_out_one(broker, machine, effect)
         machine.is_busy = False
@@ -258,6 +264,7 @@ class RingWorld:
 
     def publish(self, broker: int, machine: Machine, end: int) -> None:
         assert end <= len(machine.log), f"{broker} publishes what it does not have"
+        machine.published = end
         for offset in range(end):
             record = machine.log[offset]
             known = self.chosen.setdefault(offset, record)
@@ -296,6 +303,9 @@ class RingWorld:
             if replica is None or not replica.may_write or machine.is_busy or broker in self.paused:
                 continue
             assert replica.leader is not None
+            if self.chance.random() < self.loss / 20:
+                replica.refused()  # Its disk is full.
+                continue
             for _ in range(self.chance.randint(1, 3)):
                 self._value += 1
                 record = Stored(replica.leader.generation, self._value)

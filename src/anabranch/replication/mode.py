@@ -5,9 +5,13 @@ order. It never acts itself. A mode that needs more events or effects adds them 
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from anabranch.replication.ring_messages import Message
 from anabranch.values import BrokerId, Offset
+
+if TYPE_CHECKING:
+    from anabranch.replication.ring_effects import Effect as RingEffect
 
 
 @dataclass(slots=True)
@@ -24,7 +28,51 @@ class FlushFinished:
     end: Offset
 
 
-Event = Appended | FlushFinished
+@dataclass(slots=True)
+class Heard:
+    """Another replica says something."""
+
+    message: Message
+
+
+@dataclass(slots=True)
+class Tick:
+    """Time passes; `silent` are the brokers that neither we nor another replica has heard lately."""
+
+    silent: frozenset[BrokerId]
+
+
+@dataclass(slots=True)
+class PeerUp:
+    """There is a new link to this broker: what went over the old one may be lost."""
+
+    broker: BrokerId
+
+
+@dataclass(slots=True)
+class NotTaken:
+    """The records of the last `Take` were spoiled, or the disk refused them (`is_refused`): the log still ends at
+    `end`, and the effects behind that one are left undone. `published` is what readers see."""
+
+    end: Offset
+    published: Offset
+    is_refused: bool
+
+
+@dataclass(slots=True)
+class NotSent:
+    """A push that begins at `start`, and all that came after it, did not leave: there was no room."""
+
+    to: BrokerId
+    start: Offset
+
+
+@dataclass(slots=True)
+class Refused:
+    """The disk took none of what producers sent."""
+
+
+Event = Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused
 
 
 @dataclass(slots=True)
@@ -41,7 +89,7 @@ class Publish:
     end: Offset
 
 
-Effect = Flush | Publish
+Effect: TypeAlias = "Flush | Publish | RingEffect"
 
 
 class Mode(Protocol):

@@ -47,6 +47,8 @@ SILENCE_MS = 1500
 REIGN_MS_MIN = 5000
 PUSHES_UNDER_WAY_MAX = 8
 """To one follower; what comes after waits, and leaves together."""
+REFUSED_MS = 10_000
+"""How long a replica whose disk took nothing leaves it to others to lead."""
 SEND_AGAIN_MS = 2 * BEAT_MS
 """What a follower has not answered by then is taken for lost."""
 AT_ONCE_MS = -1
@@ -131,7 +133,7 @@ class RingReplica:
         self.me, self.replicas, self.kept = me, replicas, kept
         self.end = self.synced_end = end
         self.safe = Offset(0)
-        self._cuts = 0
+        self.cuts = 0
         self.leader: Leader | None = None
         self.candidate: Candidate | None = None
         self.copying: Copying | None = None
@@ -144,12 +146,37 @@ class RingReplica:
         self._silent: frozenset[BrokerId] = frozenset()
         self._asked: tuple[Offset, int] | None = None
         self._told_return_ms: int | None = None
+        self._refused_ms: int | None = None
         self.due_ms = AT_ONCE_MS
         """A tick before this has nothing to do."""
 
     @property
     def others(self) -> tuple[BrokerId, ...]:
         return tuple(broker for broker in self.replicas if broker != self.me)
+
+    @property
+    def leader_id(self) -> BrokerId | None:
+        """Who leads, as far as is known here."""
+        if self.leader is not None:
+            return self.me
+        return self._following[0] if self._following is not None else None
+
+    @property
+    def generation(self) -> Generation:
+        """Of whoever leads; the last one promised if nobody does."""
+        return self.leader.generation if self.leader is not None else self.kept.promised
+
+    @property
+    def in_sync(self) -> tuple[BrokerId, ...]:
+        """Those who have everything that is safe, if we lead."""
+        if self.leader is None:
+            return ()
+        followers = self.leader.followers
+        return tuple(
+            one
+            for one in self.replicas
+            if one == self.me or (followers[one].counts and followers[one].equal_end >= self.safe)
+        )
 
     @property
     def may_write(self) -> bool:
@@ -168,10 +195,16 @@ class RingReplica:
         elif self._is_kept_waiting() or self._should_lead():
             yield from self.propose()
         yield from self._pull_again()
-        if self.kept.return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
+        return_id = "" if self.is_refused else self.kept.return_id
+        if return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
             self._told_return_ms = now_ms
-            yield from self._tell_all(Returned(self.me, self.kept.promised, self.kept.return_id))
+            yield from self._tell_all(Returned(self.me, self.kept.promised, return_id))
         self.due_ms = self._next_due_ms()
+
+    @property
+    def is_refused(self) -> bool:
+        """The disk has lately taken nothing."""
+        return self._refused_ms is not None and self._now_ms - self._refused_ms < REFUSED_MS
 
     def _is_time(self, last_ms: int | None, every_ms: int) -> bool:
         return last_ms is None or self._now_ms - last_ms >= every_ms
@@ -179,7 +212,7 @@ class RingReplica:
     def _next_due_ms(self) -> int:
         if self.leader is not None:
             return self.leader.beaten_ms + BEAT_MS
-        if self._following is None or not self.kept.is_trusted:
+        if self._following is None or not self.kept.is_trusted or self.is_refused:
             return AT_ONCE_MS
         silent_ms = self._heard_leader_ms + SILENCE_MS
         return min(silent_ms, self._entered_ms + REIGN_MS_MIN) if self.me == self.replicas[0] else silent_ms
@@ -192,7 +225,7 @@ class RingReplica:
         if self.candidate is not None:
             return False
         place = self.replicas.index(self.me)
-        if place > 1 or not self.kept.is_trusted:
+        if place > 1 or not self.kept.is_trusted or self.is_refused:
             return False
         led_lately = self._following is not None and self._now_ms - self._heard_leader_ms < SILENCE_MS
         if place == 0:
@@ -315,7 +348,7 @@ class RingReplica:
 
     def _open_when_synced(self) -> Iterator[Effect]:
         if self.synced_end < self.end:
-            yield Sync(self.end, self._cuts)
+            yield Sync(self.end, self.cuts)
             return
         candidate = self.candidate
         assert candidate is not None
@@ -345,7 +378,7 @@ class RingReplica:
         if common < self.end:
             self.end = common
             self.synced_end = min(self.synced_end, common)
-            self._cuts += 1
+            self.cuts += 1
             yield CutBack(common)
         if cut != self.kept.table:
             yield self._keep(table=cut)
@@ -357,7 +390,7 @@ class RingReplica:
         if copying is None:
             return
         if self.synced_end < self.end:
-            yield Sync(self.end, self._cuts)
+            yield Sync(self.end, self.cuts)
         else:
             yield from self._enter_rows(copying)
         if copying.end is None:
@@ -433,14 +466,23 @@ class RingReplica:
             return
         yield Take(message)
         self.end = message.end
-        yield Sync(self.end, self._cuts)
+        yield Sync(self.end, self.cuts)
         yield from self._publish(min(message.safe, self.end))
 
-    def not_taken(self, end: Offset) -> Iterator[Effect]:
-        """The records of the last `Take` were not what they should be, or the disk refused them: our log still ends at
-        `end`. What was to be done after it is left undone."""
+    def not_taken(self, end: Offset, published: Offset, is_refused: bool) -> Iterator[Effect]:
+        """The records of the last `Take` were spoiled, or the disk refused them: our log still ends at `end`, and what
+        was to be done after it is left undone."""
         self.end = end
-        yield from self._ask()
+        self.safe = published
+        if is_refused:
+            self._refused_ms, self.due_ms = self._now_ms, AT_ONCE_MS
+        else:
+            yield from self._ask()
+
+    def refused(self) -> None:
+        """The disk takes nothing: whoever leads has to let somebody else."""
+        self._refused_ms = self._now_ms
+        self._stop()
 
     def _is_current(self, message: Message) -> bool:
         if self.candidate is not None:
@@ -466,7 +508,7 @@ class RingReplica:
         self.end = end
         for broker in self.others:
             yield from self._push(broker, self.leader)
-        yield Sync(end, self._cuts)
+        yield Sync(end, self.cuts)
 
     def _push(self, broker: BrokerId, leader: Leader) -> Iterator[Effect]:
         follower = leader.followers[broker]
@@ -549,7 +591,7 @@ class RingReplica:
 
     def synced(self, end: Offset, cuts: int) -> Iterator[Effect]:
         """What a `Sync` asked for is done."""
-        if cuts != self._cuts or end <= self.synced_end:
+        if cuts != self.cuts or end <= self.synced_end:
             return
         self.synced_end = end
         if self.leader is not None:
@@ -559,6 +601,10 @@ class RingReplica:
         else:
             yield from self._go_on()
             yield from self._trust_if_entered()
+
+    def at(self, now_ms: int) -> None:
+        """What comes next happens now."""
+        self._now_ms = now_ms
 
     def heard(self, message: Message) -> Iterator[Effect]:
         match message:
@@ -588,8 +634,10 @@ class RingReplica:
 
     def _on_returned(self, message: Returned) -> Iterator[Effect]:
         """A leader that does not know of it yet opens a generation that does."""
-        self._returns[message.sender] = message.return_id
         self._returned_ms[message.sender] = self._now_ms
+        if not message.return_id:
+            return  # It has everything it had, and is no leader now.
+        self._returns[message.sender] = message.return_id
         leader = self.leader
         if leader is not None and leader.returns.get(message.sender) != message.return_id:
             yield from self.propose()

@@ -1,0 +1,145 @@
+"""`ring`: up to three brokers keep a partition; a record is safe when the leader and one follower have it synced.
+
+What it survives: any one of three. What it gives up: writes without a majority. `RingReplica` has the rules; this is
+the mode around it. Where records count as synced when they are written (`sync_first` is false), `Sync` is answered at
+once by whoever carries the effects out.
+"""
+
+from collections.abc import Iterable
+
+from anabranch.replication.generations import Generations
+from anabranch.replication.mode import (
+    Appended,
+    Event,
+    FlushFinished,
+    Heard,
+    NotSent,
+    NotTaken,
+    PeerUp,
+    Refused,
+    Tick,
+)
+from anabranch.replication.ring_effects import Effect, Kept
+from anabranch.replication.ring_replica import Fits, RingReplica
+from anabranch.values import BrokerId, Generation, Offset
+
+COPIES = 2
+"""On how many disks a record is when it is acknowledged."""
+
+
+class RingMode:
+    def __init__(
+        self,
+        me: BrokerId,
+        replicas: tuple[BrokerId, ...],
+        kept: Kept,
+        end: Offset,
+        now_ms: int,
+        *,
+        fits: Fits,
+        sync_first: bool,
+    ) -> None:
+        self.replica = RingReplica(me, replicas, kept, end, now_ms, fits=fits)
+        self.sync_first = sync_first
+        self.is_remembering = False
+        """What was decided is not on the disk yet: nobody may act on it. Set by whoever carries effects out."""
+        self.is_fenced = False
+        self._is_short = False
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        if self.is_fenced:
+            return []
+        self.replica.at(now_ms)
+        return list(self._step(event, now_ms))
+
+    def _step(self, event: Event, now_ms: int) -> Iterable[Effect]:
+        replica = self.replica
+        match event:
+            case Heard(message):
+                return replica.heard(message)
+            case Appended(end):
+                return replica.appended(end)
+            case FlushFinished(end):
+                return replica.synced(end, replica.cuts)
+            case Tick(silent):
+                return self._tick(now_ms, silent)
+            case PeerUp(broker):
+                return replica.peer_up(broker)
+            case NotTaken(end, published, is_refused):
+                return replica.not_taken(end, published, is_refused)
+            case NotSent(to, start):
+                self._is_short = True
+                replica.not_sent(to, start)
+            case Refused():
+                replica.refused()
+        return ()
+
+    def _tick(self, now_ms: int, silent: frozenset[BrokerId]) -> Iterable[Effect]:
+        yield from self.replica.tick(now_ms, silent)
+        if self._is_short:
+            self._is_short = False
+            yield from self.replica.push_on()
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a tick has anything to do."""
+        return self._is_short or now_ms >= self.replica.due_ms
+
+    def fence(self) -> None:
+        """The disk cannot be believed any more: promise, follow and lead nothing until a restart has read it again."""
+        self.is_fenced = True
+        self.replica.leader = self.replica.candidate = None
+
+    @property
+    def leads(self) -> bool:
+        return self.replica.leader is not None and not self.is_remembering
+
+    @property
+    def may_write(self) -> bool:
+        return not self.is_remembering and self.replica.may_write
+
+    @property
+    def is_settled(self) -> bool:
+        """Rule 3: what readers see has reached the start of the present leadership."""
+        leader = self.replica.leader
+        return leader is not None and self.replica.safe >= leader.start
+
+    @property
+    def generation(self) -> Generation:
+        return self.replica.generation
+
+    @property
+    def generations(self) -> Generations:
+        return self.replica.kept.table
+
+    def leader(self) -> BrokerId | None:
+        """Who leads, as far as is known here."""
+        return None if self.is_fenced else self.replica.leader_id
+
+    def writer(self) -> BrokerId | None:
+        leader = self.leader()
+        if leader == self.replica.me:
+            return leader if self.may_write else None
+        return leader
+
+    def reader(self, start: Offset) -> BrokerId:
+        leader = self.leader()
+        return leader if leader is not None else self.replica.replicas[0]
+
+    def safe_offset(self) -> Offset:
+        return self.replica.safe
+
+    def describe(self) -> dict[str, object]:
+        replica = self.replica
+        followers = replica.leader.followers if replica.leader is not None else {}
+        return {
+            "mode": "ring",
+            "replicas": replica.replicas,
+            "leader": self.leader(),
+            "generation": replica.generation,
+            "safe_offset": replica.safe,
+            "end_offset": replica.end,
+            "is_trusted": replica.kept.is_trusted,
+            "sync_first": self.sync_first,
+            "has_failover": len(replica.replicas) > 2,
+            "lag": {broker: replica.end - one.equal_end for broker, one in followers.items()},
+        }
