@@ -4,6 +4,7 @@ A mode is stepped with events, in the order they happened, and answers with effe
 order. It never acts itself. A mode that needs more events or effects adds them here, next to these.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -95,7 +96,7 @@ Effect: TypeAlias = "Flush | Publish | RingEffect"
 class Mode(Protocol):
     """Five methods and no I/O. If a mode seems to need a sixth, write a decision first."""
 
-    def step(self, event: Event, now_ms: int) -> list[Effect]: ...
+    def step(self, event: Event, now_ms: int) -> Sequence[Effect]: ...
 
     def writer(self) -> BrokerId | None:
         """Who appends now; None: nobody may."""

@@ -38,8 +38,11 @@ class RingMode:
         *,
         fits: Fits,
         sync_first: bool,
+        safe: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
     ) -> None:
+        """`safe`: readers have seen everything below."""
         self.replica = RingReplica(me, replicas, kept, end, now_ms, fits=fits)
+        self.replica.safe = safe
         self.sync_first = sync_first
         self.is_remembering = False
         """What was decided is not on the disk yet: nobody may act on it. Set by whoever carries effects out."""

@@ -73,6 +73,8 @@ class Follower:
     """When it last answered one, or began to have any."""
     equal_end: Offset = NOTHING
     counts: bool = False
+    is_close: bool = False
+    """It has all that was safe at the last beat."""
     heard_ms: int = 0
 
     def begin_again(self, start: Offset | None) -> None:
@@ -114,6 +116,7 @@ class Leader:
     returns: dict[BrokerId, ReturnId]
     followers: dict[BrokerId, Follower]
     beaten_ms: int = 0
+    safe_at_beat: Offset = NOTHING
 
 
 class RingReplica:
@@ -168,15 +171,11 @@ class RingReplica:
 
     @property
     def in_sync(self) -> tuple[BrokerId, ...]:
-        """Those who have everything that is safe, if we lead."""
+        """Those who have everything that is safe or were close to it at the last beat, if we lead."""
         if self.leader is None:
             return ()
         followers = self.leader.followers
-        return tuple(
-            one
-            for one in self.replicas
-            if one == self.me or (followers[one].counts and followers[one].equal_end >= self.safe)
-        )
+        return tuple(one for one in self.replicas if one == self.me or followers[one].is_close)
 
     @property
     def may_write(self) -> bool:
@@ -253,7 +252,10 @@ class RingReplica:
         if self._now_ms - leader.beaten_ms >= BEAT_MS:
             # The beats of all partitions of a broker fall together: a link carries them in one go.
             leader.beaten_ms = self._now_ms - self._now_ms % BEAT_MS
+            before, leader.safe_at_beat = leader.safe_at_beat, self.safe
             for broker, follower in leader.followers.items():
+                is_heard = self._now_ms - follower.heard_ms < SILENCE_MS
+                follower.is_close = is_heard and follower.counts and follower.equal_end >= before
                 yield Tell(broker, Beat(self.me, leader.generation, self.safe))
                 if follower.next is None:
                     yield self._enter(broker, leader)
@@ -566,7 +568,8 @@ class RingReplica:
         follower = leader.followers[message.sender]
         follower.heard_ms = self._now_ms
         follower.equal_end = max(follower.equal_end, message.end) if follower.counts else message.end
-        follower.counts = follower.counts or (message.has_entered and message.is_trusted)
+        if not follower.counts and message.has_entered and message.is_trusted:
+            follower.counts = follower.is_close = True
         follower.answered(message.end, self._now_ms)
         yield from self._push(message.sender, leader)
         yield from self._advance()
