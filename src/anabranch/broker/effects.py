@@ -286,12 +286,17 @@ class Effects:
             elif isinstance(error, OSError):
                 # Nobody is told, nobody may write, and others take over: until the disk takes it.
                 logger.error("%s cannot be written, and is tried again: %s", path, error)
+                self._tell_unfit()
                 asyncio.get_running_loop().call_later(REMEMBER_AGAIN_SECONDS, self._remember_again, kept)
             else:
                 raise error
 
         self._note_role()
         self._workers.sync(task, done)
+
+    def _tell_unfit(self) -> None:
+        for broker in self.mode.replica.others:
+            self._tell(broker, self.mode.unfit)
 
     def _remember_again(self, kept: Kept) -> None:
         if not self._partition.is_gone:

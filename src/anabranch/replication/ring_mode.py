@@ -19,8 +19,9 @@ from anabranch.replication.mode import (
     Refused,
     Tick,
 )
-from anabranch.replication.ring_effects import Effect, Kept
-from anabranch.replication.ring_replica import Fits, RingReplica
+from anabranch.replication.ring_effects import NOT_PROMISED, Effect, Kept, Tell
+from anabranch.replication.ring_messages import Returned
+from anabranch.replication.ring_replica import AT_ONCE_MS, BEAT_MS, Fits, RingReplica
 from anabranch.values import BrokerId, Generation, Offset
 
 COPIES = 2
@@ -51,7 +52,7 @@ class RingMode:
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         if self.is_fenced:
-            return []
+            return [] if not isinstance(event, Tick) else self._tell_unfit(now_ms)
         self.replica.at(now_ms)
         return list(self._step(event, now_ms))
 
@@ -83,6 +84,16 @@ class RingMode:
             self._is_short = False
             yield from self.replica.push_on()
 
+    def _tell_unfit(self, now_ms: int) -> list[Effect]:
+        """Let others lead: that we are still heard must not keep them from it."""
+        self.replica.due_ms = now_ms + BEAT_MS
+        return [Tell(broker, self.unfit) for broker in self.replica.others]
+
+    @property
+    def unfit(self) -> Returned:
+        """What a replica says whose disk takes nothing."""
+        return Returned(self.replica.me, NOT_PROMISED, "")
+
     def is_due(self, now_ms: int) -> bool:
         """Whether a tick has anything to do."""
         return self._is_short or now_ms >= self.replica.due_ms
@@ -91,6 +102,7 @@ class RingMode:
         """The disk cannot be believed any more: promise, follow and lead nothing until a restart has read it again."""
         self.is_fenced = True
         self.replica.leader = self.replica.candidate = None
+        self.replica.due_ms = AT_ONCE_MS
 
     @property
     def leads(self) -> bool:

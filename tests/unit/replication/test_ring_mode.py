@@ -68,10 +68,11 @@ def test_what_is_synced_here_and_there_is_published() -> None:
     assert one.safe_offset() == 3
 
 
-def test_a_fenced_replica_is_silent() -> None:
+def test_a_fenced_replica_says_nothing_but_that_others_must_lead() -> None:
     one = writing()
     one.fence()
-    assert one.step(Tick(NOBODY), 9000) == []
+    assert one.step(Tick(NOBODY), 9000) == [Tell(B2, Returned(B1, 0, "")), Tell(B3, Returned(B1, 0, ""))]
+    assert not one.is_due(9100)
     assert one.step(Heard(Beat(B1, 1, 0)), 9000) == []
     assert (one.writer(), one.leads) == (None, False)
 
