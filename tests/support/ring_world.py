@@ -38,6 +38,7 @@ class Machine:
     effects: list[Effect] = field(default_factory=list)
     waiting: list[tuple[object, ...]] = field(default_factory=list)
     is_busy: bool = False
+    published: int = 0
 
 
 class RingWorld:
@@ -84,6 +85,7 @@ class RingWorld:
         machine = self.machines[broker]
         machine.life += 1
         machine.effects, machine.waiting, machine.is_busy = [], [], False
+        machine.published = 0
         machine.synced = len(machine.log)
         machine.replica = RingReplica(
             broker, self.brokers, machine.kept, len(machine.log), int(self.now_ms), fits=self.fits
@@ -164,7 +166,11 @@ class RingWorld:
             machine.effects.pop(0)
             if isinstance(effect, Take) and self.chance.random() < self.loss / 4:
                 assert machine.replica is not None
-                machine.effects = list(machine.replica.not_taken(len(machine.log)))  # Spoiled on its way.
+                # Spoiled on its way, or the disk is full.
+                refused = self.chance.random() < 0.3
+                machine.effects = list(
+                    machine.replica.not_taken(len(machine.log), machine.published, refused)
+                )
                 continue
             self.carry_out_one(broker, machine, effect)
         machine.is_busy = False
@@ -232,6 +238,7 @@ class RingWorld:
 
     def publish(self, broker: int, machine: Machine, end: int) -> None:
         assert end <= len(machine.log), f"{broker} publishes what it does not have"
+        machine.published = end
         for offset in range(end):
             record = machine.log[offset]
             known = self.chosen.setdefault(offset, record)
@@ -270,6 +277,9 @@ class RingWorld:
             if replica is None or not replica.may_write or machine.is_busy or broker in self.paused:
                 continue
             assert replica.leader is not None
+            if self.chance.random() < self.loss / 20:
+                replica.refused()  # Its disk is full.
+                continue
             for _ in range(self.chance.randint(1, 3)):
                 self._value += 1
                 record = Stored(replica.leader.generation, self._value)

@@ -45,7 +45,7 @@ class NodeIdentity(NamedTuple):
 class StoredState:
     def __init__(self, files: Files, data_dir: str, boot: str) -> None:
         self._files = files
-        self._boot = boot
+        self.boot = boot
         self._node_path = f"{data_dir}/node"
         self._clean_path = f"{data_dir}/clean-shutdown"
         self._recovery_path = f"{data_dir}/recovery-points"
@@ -62,7 +62,7 @@ class StoredState:
     def load(self) -> None:
         """Read everything, and take the mark of a clean shutdown away: from here on a crash is a crash."""
         self.was_clean = read_checkpoint(self._files, self._clean_path).value is not None
-        self.recovery_points, _ = read_recovery_points(self._files, self._recovery_path, self._boot)
+        self.recovery_points, _ = read_recovery_points(self._files, self._recovery_path, self.boot)
         self.start_offsets, reason = read_offsets(self._files, self._starts_path)
         if reason is not None and self._files.exists(self._node_path):
             logger.error("%s is lost (%s): deleted records may be back", self._starts_path, reason)
@@ -95,7 +95,7 @@ class StoredState:
     def write_recovery_points(
         self, marks: Mapping[str, RecoveryMark], producers: Mapping[str, ProducersMark] | None = None
     ) -> None:
-        write_recovery_points(self._files, self._recovery_path, self._boot, marks, producers)
+        write_recovery_points(self._files, self._recovery_path, self.boot, marks, producers)
 
     def write_start_offsets(self, offsets: Mapping[str, Offset]) -> None:
         write_offsets(self._files, self._starts_path, offsets)

@@ -97,6 +97,13 @@ class NodeSettings:
     min_insync_replicas: int = whole(
         1, "Copies without which acks=all is refused; one node keeps one.", low=1
     )
+    ring_acks1: str = choice(
+        "safe",
+        "What acks=1 waits for where several brokers keep a partition: a second copy as with acks=all, or the leader's "
+        "own alone, which is lost with it.",
+        "safe",
+        "leader",
+    )
 
     # --- topics ---
     num_partitions: int = whole(

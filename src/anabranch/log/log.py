@@ -420,6 +420,33 @@ class Log(LogReader):
             except OSError as error:
                 self._fence(f"a truncation failed half way: {error.strerror or error}", error)
 
+    def cut_back(self, offset: Offset) -> None:
+        """End right at `offset`, durably, even if all there is begins behind it."""
+        if offset < self._start_offset:
+            self._refuse_if_fenced()
+            self._start_offset = max(offset, Offset(min(self._bases[0], self._start_offset)))
+        self.truncate_to(max(offset, self._start_offset))
+        if self.end_offset != offset:
+            self._begin_at(offset)
+            self._start_offset = min(self._start_offset, offset)
+            self.synced_offset = min(self.synced_offset, offset)
+
+    def advance_end(self, offset: Offset) -> None:
+        """Go on at `offset`: what lies between is no more, at whoever this log is copied from."""
+        self._refuse_if_fenced()
+        assert offset > self.end_offset, "offsets are given in order"
+        self._begin_at(offset)
+
+    def _begin_at(self, offset: Offset) -> None:
+        is_blank = len(self._segments) == 1 and not self._active.published_bytes
+        try:
+            file = self._files.create(self._log_path(offset))
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot begin a segment: {error.strerror or error}.") from error
+        self._roll_onto(file, offset)
+        if is_blank:
+            self._start_offset = max(self._start_offset, offset)
+
     def _truncate(self, offset: Offset) -> None:
         while len(self._segments) > 1 and self._active.base_offset >= offset:
             last = self._active

@@ -4,9 +4,11 @@ Effects are carried out in the order of their list, each before the next: what i
 anybody is told.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from anabranch.replication.generations import Generations
+from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Publish
 from anabranch.replication.ring_messages import Message, Push, ReturnId
 from anabranch.values import BrokerId, Generation, Offset
@@ -30,6 +32,23 @@ class Kept:
     @property
     def is_trusted(self) -> bool:
         return self.return_id is None
+
+    def as_state(self) -> dict[str, Any]:
+        """For a state file."""
+        rows = [list(row) for row in self.table.rows]
+        return {
+            "promised": self.promised,
+            "generations": rows,
+            "return_id": self.return_id,
+            "view": self.view,
+            "sealed": self.sealed,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Kept":
+        rows = [Row(Generation(generation), Offset(start)) for generation, start in state["generations"]]
+        promised, sealed = Generation(state["promised"]), state["sealed"]
+        return cls(promised, Generations(rows), state["return_id"], state["view"], sealed)
 
 
 @dataclass(slots=True)

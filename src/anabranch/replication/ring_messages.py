@@ -102,7 +102,8 @@ class Outdated:
 
 @dataclass(slots=True)
 class Returned:
-    """I am back, and what I have cannot be trusted until a generation that knows of it has copied me everything."""
+    """I am back, and what I have cannot be trusted until a generation that knows of it has copied me everything. With
+    an empty `return_id`: I have all I had, but my disk takes nothing now, so let somebody else lead."""
 
     sender: BrokerId
     generation: Generation

@@ -71,6 +71,8 @@ CLOSING_MS_MAX = 2000
 SETTLE_MS = 6000
 PUSHES_UNDER_WAY_MAX = 8
 """To one follower; what comes after waits, and leaves together."""
+REFUSED_MS = 10_000
+"""How long a replica whose disk took nothing leaves it to others to lead."""
 SEND_AGAIN_MS = 2 * BEAT_MS
 """What a follower has not answered by then is taken for lost."""
 AT_ONCE_MS = -1
@@ -99,7 +101,7 @@ class RingReplica:
         self.move = NO_MOVE
         self.end = self.synced_end = end
         self.safe = Offset(0)
-        self._cuts = 0
+        self.cuts = 0
         self.leader: Leader | None = None
         self.candidate: Candidate | None = None
         self.copying: Copying | None = None
@@ -114,12 +116,33 @@ class RingReplica:
         self._now_ms = now_ms
         self._asked: tuple[Offset, int] | None = None
         self._told_return_ms: int | None = None
+        self._refused_ms: int | None = None
         self.due_ms = AT_ONCE_MS
         """A tick before this has nothing to do."""
 
     @property
     def others(self) -> tuple[BrokerId, ...]:
         return tuple(broker for broker in self.replicas if broker != self.me)
+
+    @property
+    def leader_id(self) -> BrokerId | None:
+        """Who leads, as far as is known here."""
+        if self.leader is not None:
+            return self.me
+        return self._following[0] if self._following is not None else None
+
+    @property
+    def generation(self) -> Generation:
+        """Of whoever leads; the last one promised if nobody does."""
+        return self.leader.generation if self.leader is not None else self.kept.promised
+
+    @property
+    def in_sync(self) -> tuple[BrokerId, ...]:
+        """Those who have everything that is safe or were close to it at the last beat, if we lead."""
+        if self.leader is None:
+            return ()
+        followers = self.leader.followers
+        return tuple(one for one in self.replicas if one == self.me or followers[one].is_close)
 
     @property
     def may_write(self) -> bool:
@@ -135,6 +158,11 @@ class RingReplica:
     def _place(self) -> int | None:
         """On the ring; None: we only copy."""
         return self.replicas.index(self.me) if self.me in self.replicas else None
+
+    @property
+    def peers(self) -> tuple[BrokerId, ...]:
+        """Everybody else who keeps the partition or shall."""
+        return self._copiers
 
     @property
     def _copiers(self) -> tuple[BrokerId, ...]:
@@ -153,11 +181,17 @@ class RingReplica:
         elif self.candidate is None and not self._was_led_lately:
             yield from self._say_missing()
         yield from self._pull_again()
-        if self.kept.return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
+        return_id = "" if self.is_refused else self.kept.return_id
+        if return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
             self._told_return_ms = now_ms
-            yield from self._tell_all(Returned(self.me, self.kept.promised, self.kept.return_id))
+            yield from self._tell_all(Returned(self.me, self.kept.promised, return_id))
         yield from self._settle()
         self.due_ms = self._next_due_ms()
+
+    @property
+    def is_refused(self) -> bool:
+        """The disk has lately taken nothing."""
+        return self._refused_ms is not None and self._now_ms - self._refused_ms < REFUSED_MS
 
     def _is_time(self, last_ms: int | None, every_ms: int) -> bool:
         return last_ms is None or self._now_ms - last_ms >= every_ms
@@ -165,7 +199,7 @@ class RingReplica:
     def _next_due_ms(self) -> int:
         if self.leader is not None:
             return self.leader.beaten_ms + BEAT_MS
-        if self._following is None or not self.kept.is_trusted:
+        if self._following is None or not self.kept.is_trusted or self.is_refused:
             return AT_ONCE_MS
         silent_ms = self._heard_leader_ms + SILENCE_MS
         return min(silent_ms, self._entered_ms + REIGN_MS_MIN) if self.me == self.replicas[0] else silent_ms
@@ -185,11 +219,13 @@ class RingReplica:
 
     def _should_lead(self) -> bool:
         place, kept = self._place, self.kept
-        if self.candidate is not None or place is None or not kept.is_trusted or kept.sealed is not None:
+        if self.candidate is not None or place is None or place > 1 or self.is_refused:
+            return False
+        if not kept.is_trusted or kept.sealed is not None:
             return False
         if place == 0:
             return self._following is None or not self._was_led_lately or self._may_retake()
-        if place > 1 or self._was_led_lately:
+        if self._was_led_lately:
             return False
         return self._is_missed_by_others() or self._cannot_lead(self.replicas[0])
 
@@ -225,7 +261,10 @@ class RingReplica:
             # The beats of all partitions of a broker fall together: a link carries them in one go.
             leader.beaten_ms = self._now_ms - self._now_ms % BEAT_MS
             yield from self._tick_move(leader)
+            before, leader.safe_at_beat = leader.safe_at_beat, self.safe
             for broker, follower in leader.followers.items():
+                is_heard = self._now_ms - follower.heard_ms < SILENCE_MS
+                follower.is_close = is_heard and follower.counts and follower.equal_end >= before
                 yield Tell(broker, Beat(self.me, leader.generation, self.safe))
                 if follower.next is None:
                     yield self._enter(broker, leader)
@@ -321,7 +360,7 @@ class RingReplica:
 
     def _open_when_synced(self) -> Iterator[Effect]:
         if self.synced_end < self.end:
-            yield Sync(self.end, self._cuts)
+            yield Sync(self.end, self.cuts)
             return
         candidate = self.candidate
         assert candidate is not None
@@ -454,7 +493,7 @@ class RingReplica:
         if common < self.end:
             self.end = common
             self.synced_end = min(self.synced_end, common)
-            self._cuts += 1
+            self.cuts += 1
             yield CutBack(common)
         if cut != self.kept.table:
             yield self._keep(table=cut)
@@ -466,7 +505,7 @@ class RingReplica:
         if copying is None:
             return
         if self.synced_end < self.end:
-            yield Sync(self.end, self._cuts)
+            yield Sync(self.end, self.cuts)
         else:
             yield from self._enter_rows(copying)
         if copying.end is None:
@@ -543,14 +582,23 @@ class RingReplica:
             return
         yield Take(message)
         self.end = message.end
-        yield Sync(self.end, self._cuts)
+        yield Sync(self.end, self.cuts)
         yield from self._publish(min(message.safe, self.end))
 
-    def not_taken(self, end: Offset) -> Iterator[Effect]:
-        """The records of the last `Take` were not what they should be, or the disk refused them: our log still ends at
-        `end`. What was to be done after it is left undone."""
+    def not_taken(self, end: Offset, published: Offset, is_refused: bool) -> Iterator[Effect]:
+        """The records of the last `Take` were spoiled, or the disk refused them: our log still ends at `end`, and what
+        was to be done after it is left undone."""
         self.end = end
-        yield from self._ask()
+        self.safe = published
+        if is_refused:
+            self._refused_ms, self.due_ms = self._now_ms, AT_ONCE_MS
+        else:
+            yield from self._ask()
+
+    def refused(self) -> None:
+        """The disk takes nothing: whoever leads has to let somebody else."""
+        self._refused_ms = self._now_ms
+        self._stop()
 
     def _is_current(self, message: Message) -> bool:
         if self.candidate is not None:
@@ -576,7 +624,7 @@ class RingReplica:
         self.end = end
         for broker in self.leader.followers:
             yield from self._push(broker, self.leader)
-        yield Sync(end, self._cuts)
+        yield Sync(end, self.cuts)
 
     def _push(self, broker: BrokerId, leader: Leader) -> Iterator[Effect]:
         follower = leader.followers[broker]
@@ -638,9 +686,9 @@ class RingReplica:
         follower.heard_ms = self._now_ms
         follower.has_entered = message.has_entered
         follower.equal_end = max(follower.equal_end, message.end) if follower.counts else message.end
-        follower.counts = follower.counts or (
-            message.has_entered and message.is_trusted and message.sender in self.replicas
-        )
+        can_count = message.has_entered and message.is_trusted and message.sender in self.replicas
+        if can_count and not follower.counts:
+            follower.counts = follower.is_close = True
         follower.answered(message.end, self._now_ms)
         yield from self._push(message.sender, leader)
         yield from self._advance()
@@ -665,7 +713,7 @@ class RingReplica:
 
     def synced(self, end: Offset, cuts: int) -> Iterator[Effect]:
         """What a `Sync` asked for is done."""
-        if cuts != self._cuts or end <= self.synced_end:
+        if cuts != self.cuts or end <= self.synced_end:
             return
         self.synced_end = end
         if self.leader is not None:
@@ -675,6 +723,10 @@ class RingReplica:
         else:
             yield from self._go_on()
             yield from self._trust_if_entered()
+
+    def at(self, now_ms: int) -> None:
+        """What comes next happens now."""
+        self._now_ms = now_ms
 
     def heard(self, message: Message) -> Iterator[Effect]:
         yield from getattr(self, _HEARD[type(message)])(message)
@@ -690,8 +742,10 @@ class RingReplica:
 
     def _on_returned(self, message: Returned) -> Iterator[Effect]:
         """A leader that does not know of it yet opens a generation that does."""
-        self._returns[message.sender] = message.return_id
         self._returned_ms[message.sender] = self._now_ms
+        if not message.return_id:
+            return  # It has everything it had, and is no leader now.
+        self._returns[message.sender] = message.return_id
         leader = self.leader
         if (
             leader is not None

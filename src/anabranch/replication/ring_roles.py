@@ -21,6 +21,8 @@ class Follower:
     equal_end: Offset = NOTHING
     has_entered: bool = False
     counts: bool = False
+    is_close: bool = False
+    """It has all that was safe at the last beat."""
     heard_ms: int = 0
 
     def begin_again(self, start: Offset | None) -> None:
@@ -62,6 +64,7 @@ class Leader:
     returns: dict[BrokerId, ReturnId]
     followers: dict[BrokerId, Follower]
     beaten_ms: int = 0
+    safe_at_beat: Offset = NOTHING
     closing_ms: int | None = None
     """Since when nobody may write, because the view is to end."""
     opened_ms: int = 0

@@ -260,7 +260,7 @@ def test_a_push_that_was_not_taken_is_asked_for() -> None:
     one = follower(5)
     effects = one.heard(Push(B1, 3, 5, 7, 3, 0, "spoiled"))
     assert isinstance(next(iter(effects)), Take)
-    assert told(one.not_taken(5)) == [Pull(B3, 3, 5)]
+    assert told(one.not_taken(5, 0, is_refused=False)) == [Pull(B3, 3, 5)]
     assert one.end == 5
 
 
