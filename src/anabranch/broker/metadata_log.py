@@ -54,15 +54,15 @@ class MetadataLog:
         for record in read_records(log, self._snapshot_offset):
             if record.value is None:
                 raise CorruptDataError(f"Metadata entry {record.offset} is empty.")
-            self.table.apply(decode_entry(record.value))
+            self.table.apply(decode_entry(record.value), record.offset)
 
     async def commit(self, entry: Entry) -> None:
         """Make one change. The caller holds `lock`. Raises StorageError, and then nothing has changed."""
         assert self.lock.locked()
         builder = BatchBuilder()
         builder.add(None, encode_entry(entry), timestamp_ms=self._core.clock.wall_ms())
-        await self._core.append(self.partition, builder.build())
-        self.table.apply(entry)
+        offset = await self._core.append(self.partition, builder.build())
+        self.table.apply(entry, offset)
         if self.partition.log.end_offset - self._snapshot_offset >= ENTRIES_PER_SNAPSHOT:
             try:
                 await self._snapshot()
