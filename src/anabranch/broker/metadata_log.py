@@ -8,7 +8,7 @@ the log below it is dropped.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
@@ -38,6 +38,11 @@ class MetadataLog:
         self._files = files
         self._snapshot_path = snapshot_path
         self._snapshot_offset = Offset(0)
+        self._subscribers: list[Callable[[Offset, Entry | None], None]] = []
+
+    def subscribe(self, follow: Callable[[Offset, Entry | None], None]) -> None:
+        """Be told of every entry after it has changed the table; None: the whole table was replaced."""
+        self._subscribers.append(follow)
 
     def load(self) -> None:
         """Read the table back: the snapshot, then every entry behind it."""
@@ -63,6 +68,8 @@ class MetadataLog:
         builder.add(None, encode_entry(entry), timestamp_ms=self._core.clock.wall_ms())
         offset = await self._core.append(self.partition, builder.build())
         self.table.apply(entry, offset)
+        for follow in self._subscribers:
+            follow(offset, entry)
         if self.partition.log.end_offset - self._snapshot_offset >= ENTRIES_PER_SNAPSHOT:
             try:
                 await self._snapshot()
