@@ -165,6 +165,29 @@ class QuorumBusyError(AnabranchError):
     """The metadata quorum can do this only once something else is committed; try again."""
 
 
+# --- links between brokers -------------------------------------------------------------------------------
+
+
+class PeerError(AnabranchError):
+    """The root of what can go wrong between two brokers."""
+
+
+class PeerProtocolError(PeerError):
+    """Bytes on a peer link that are not what a broker of this version sends: the link is closed."""
+
+
+class PeerUnreachableError(PeerError):
+    """There is no link, it broke, or no answer came in time: whether it was done on the other side is unknown."""
+
+
+class PeerRefusedError(PeerError):
+    """The other broker answered, with a reason why not; `kind` is the name of the error it met."""
+
+    def __init__(self, reason: str, kind: str = "") -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
 # --- fetch sessions --------------------------------------------------------------------------------------
 
 

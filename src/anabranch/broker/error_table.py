@@ -40,6 +40,8 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.RequestTimedOutError: ErrorCode.REQUEST_TIMED_OUT,
     errors.NotControllerError: ErrorCode.NOT_CONTROLLER,
     errors.QuorumBusyError: ErrorCode.REQUEST_TIMED_OUT,
+    errors.PeerError: ErrorCode.UNKNOWN_SERVER_ERROR,
+    errors.PeerUnreachableError: ErrorCode.REQUEST_TIMED_OUT,
     errors.UnknownFetchSessionError: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     errors.InvalidFetchSessionEpochError: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     errors.FetchSessionTopicIdError: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
