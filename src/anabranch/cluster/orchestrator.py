@@ -88,7 +88,6 @@ class Cluster:
     """Of the leader: what a broker must have to have caught up."""
     me: Member
     default_factor: int = 0
-    draining: frozenset[BrokerId] = frozenset()
 
 
 @dataclass(slots=True)
@@ -99,7 +98,7 @@ class Orchestrator:
     sessions: dict[BrokerId, Session] = field(default_factory=dict)
     _settled_since_ms: int = 0
     _keepers: frozenset[BrokerId] = frozenset()
-    _looked_at: tuple[int, frozenset[BrokerId], frozenset[BrokerId]] | None = None
+    _looked_at: tuple[int, frozenset[BrokerId]] | None = None
 
     # --- hearing
 
@@ -206,7 +205,7 @@ class Orchestrator:
         return (
             said is not None
             and not row.is_fenced
-            and row.broker_id not in cluster.draining
+            and not row.is_draining
             and said.caught_up_ms is not None
             and now_ms - said.caught_up_ms < SESSION_MS
         )
@@ -237,7 +236,7 @@ class Orchestrator:
             row = known[member]
             return (
                 not row.is_fenced and self.is_alive(row, now_ms),
-                row.broker_id not in cluster.draining,
+                not row.is_draining,
                 -row.broker_id,
             )
 
@@ -280,14 +279,14 @@ class Orchestrator:
         rows = [
             replace(row, is_fenced=row.is_fenced or self._has_said(row, now_ms) is None)
             for row in cluster.table.brokers.values()
-            if row.broker_id not in cluster.draining
+            if not row.is_draining
         ]
         keepers = frozenset(row.broker_id for row in rows if not row.is_fenced)
         if keepers != self._keepers:
             self._keepers, self._settled_since_ms = keepers, now_ms
         if now_ms - self._settled_since_ms < SETTLED_MS:
             return []
-        looked_at = (cluster.applied_end, keepers, cluster.draining)
+        looked_at = (cluster.applied_end, keepers)
         if looked_at == self._looked_at:
             return []
         under_way = sum(

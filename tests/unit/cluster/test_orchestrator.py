@@ -11,6 +11,7 @@ from anabranch.cluster.metadata import (
     Placement,
     Topic,
     boundary_entry,
+    broker_draining_entry,
     broker_entry,
     broker_fenced_entry,
     broker_removed_entry,
@@ -44,7 +45,6 @@ class World:
         self.now_ms = 0
         self.me = Member(1, "disk1")
         self.members = Members(frozenset({self.me}))
-        self.draining: frozenset[BrokerId] = frozenset()
         self.default_factor = 0
         self.silent: set[int] = set()
         self.stopping: set[int] = set()
@@ -66,6 +66,9 @@ class World:
         )
         self.commit(broker_entry(row))
 
+    def drain(self, broker: int) -> None:
+        self.commit(broker_draining_entry(BrokerId(broker), is_draining=True))
+
     def topic(self, name: str, *replicas: Iterable[int], is_pinned: bool = False) -> Topic:
         placements = tuple(Placement(tuple(BrokerId(each) for each in one)) for one in replicas)
         self.commit(topic_entry(Topic(name, uuid.uuid4(), len(placements), {}, placements, is_pinned)))
@@ -73,9 +76,7 @@ class World:
 
     @property
     def cluster(self) -> Cluster:
-        return Cluster(
-            self.table, self.members, self.end, self.me, self.default_factor, draining=self.draining
-        )
+        return Cluster(self.table, self.members, self.end, self.me, self.default_factor)
 
     def step(self) -> list[Action]:
         for row in self.table.brokers.values():
@@ -354,7 +355,7 @@ def test_a_pinned_topic_does_not_grow_but_leaves_a_draining_broker() -> None:
     world.topic("t", (2,), is_pinned=True)
     world.run()
     assert world.replicas("t") == [(2,)]
-    world.draining = frozenset({BrokerId(2)})
+    world.drain(2)
     world.run()
     world.finish_moves()
     assert world.replicas("t") in ([(1,)], [(3,)])
@@ -384,14 +385,14 @@ def test_a_fenced_broker_keeps_its_partitions_and_gets_no_new_ones() -> None:
 def test_a_drained_brokers_only_copy_is_not_dropped_when_nobody_can_take_it() -> None:
     world = World(1)
     world.topic("t", (1,))
-    world.draining = frozenset({BrokerId(1)})
+    world.drain(1)
     assert not any(isinstance(action, BeginMove) for action in world.run())
 
 
 def test_a_replica_is_not_dropped_only_because_its_broker_drains() -> None:
     world = World(1, 2, 3)
     world.topic("t", (1, 2, 3))
-    world.draining = frozenset({BrokerId(3)})
+    world.drain(3)
     assert not any(isinstance(action, BeginMove) for action in world.run())
     world.register(4)
     world.run()
