@@ -88,6 +88,6 @@ def test_a_folder_that_says_whose_it_is_is_found_again() -> None:
 
 
 def test_folders_from_before_are_told_whose_they_are() -> None:
-    disk, folders = folders_with("data/t-0/0.log")
+    _, folders = folders_with("data/t-0/0.log")
     folders.say_owners([(TopicPartition("t", 0), UUID(int=9)), (TopicPartition("t", 1), UUID(int=9))])
     assert folders.make([TopicPartition("t", 0)], UUID(int=9)) == {TopicPartition("t", 0)}
