@@ -60,6 +60,23 @@ class NodeSettings:
     )
     data_dir: str = text("anabranch-data", "The folder of everything this node keeps.")
 
+    # --- the cluster it belongs to ---
+    peer_listen: str | None = text(
+        None,
+        "Where the other brokers of the cluster connect; unset: this node is alone.",
+        check=check_address,
+    )
+    peer_advertise: str | None = text(
+        None, "The address told to the other brokers; unset: peer.listen.", check=check_address
+    )
+    peer_join: tuple[str, ...] = names(
+        (), "Peer addresses of brokers whose cluster this one joins; empty: it begins one."
+    )
+    cluster_secret_file: str | None = text(
+        None, "The file whose content all brokers of the cluster share and prove to each other."
+    )
+    broker_rack: str | None = text(None, "Where this broker stands; copies are spread over racks.")
+
     # --- how safe a record is ---
     flush: str = choice(
         "always",
