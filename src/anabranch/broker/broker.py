@@ -24,7 +24,7 @@ from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
-from anabranch.broker.topics import Topics
+from anabranch.broker.topics import Topics, TopicState
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.config import NodeSettings, TopicSettings, host_and_port
@@ -39,7 +39,7 @@ from anabranch.errors import (
     UnknownGenerationError,
 )
 from anabranch.log.files import Files
-from anabranch.values import Offset, TopicPartition
+from anabranch.values import BrokerId, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,8 @@ class Broker:
         self.state = StoredState(files, data_dir, boot)
         self.opener = PartitionOpener(self.core, settings, files, data_dir, self.state)
         self._advertised = host_and_port(settings.advertise) if settings.advertise else None
+        self.is_alone = True
+        """It has no peers and never will have any: it leads every partition and coordinates every group."""
         self._loading: asyncio.Task[None] | None = None
         self.groups_failed = False
         """The log of groups could not be read: no group is served until the next start."""
@@ -172,6 +174,14 @@ class Broker:
     def partitions(self) -> list[Partition]:
         """Those of every topic, and the metadata log."""
         return [*self.topics.partitions(), self.metadata.partition]
+
+    def leader_of(self, topic: TopicState, index: int) -> BrokerId | None:
+        """Who leads a partition, as far as this broker knows."""
+        return BrokerId(self.id)
+
+    def address_of(self, broker_id: BrokerId, client: Client) -> tuple[str, int] | None:
+        """Where this client reaches a broker of the cluster; None: nobody knows that broker."""
+        return self.address_for(client) if broker_id == self.id else None
 
     def address_for(self, client: Client) -> tuple[str, int]:
         """The address this client should use: the advertised one, or the one it has found us at."""
