@@ -102,7 +102,9 @@ class Forwarding:
                 response = await self._once(asked, api, request, end_ms - clock.monotonic_ms())
                 if not _is_refused_as_a_whole(response):
                     return response
-                error: AnabranchError = NotControllerError("The leader of the metadata quorum has just changed.")
+                error: AnabranchError = NotControllerError(
+                    "The leader of the metadata quorum has just changed."
+                )
             except NotControllerError as refusal:
                 error = refusal
             if clock.monotonic_ms() + PAUSE_SECONDS * 1000 >= end_ms:
@@ -117,7 +119,9 @@ class Forwarding:
             return await self._here(asked, api, request)
         leader = metadata.leader_id
         if leader is None or leader == self._broker.id or not peers.is_up(leader):
-            raise NotControllerError("No leader of the metadata quorum can be reached: try again in a moment.")
+            raise NotControllerError(
+                "No leader of the metadata quorum can be reached: try again in a moment."
+            )
         try:
             answer = await self._ask(leader, asked, left_ms)
         except PeerUnreachableError as error:
@@ -153,9 +157,7 @@ class Forwarding:
             logger.info("a forwarded change is not known here yet: %s", error)
         await self._broker.topics.settled()
 
-    async def make_topic(
-        self, name: str, partition_count: int, overrides: Mapping[str, str | None]
-    ) -> None:
+    async def make_topic(self, name: str, partition_count: int, overrides: Mapping[str, str | None]) -> None:
         """A topic on its first use, made by whoever leads. Raises what CreateTopics would answer."""
         if self._broker.peers is None:
             topics = self._broker.topics
@@ -226,7 +228,7 @@ def _patience_ms(request: Body) -> int:
 def _is_refused_as_a_whole(response: Body) -> bool:
     """Nothing of it was done, because the broker that was to do it does not lead."""
     rows = set(_codes([value for name, value in response.items() if name != "error_code"]))
-    return (rows or {response.get("error_code")}) == {ErrorCode.NOT_CONTROLLER}
+    return (rows or {response.get("error_code", ErrorCode.NONE)}) == {ErrorCode.NOT_CONTROLLER}
 
 
 def _codes(value: Any) -> Iterator[int]:

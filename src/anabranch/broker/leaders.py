@@ -6,7 +6,7 @@ replica leads, because that is who a partition begins with. A leader that is gon
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from anabranch.broker.metadata_log import MetadataLog
@@ -30,6 +30,18 @@ class Leader(NamedTuple):
 
 Own = Callable[[UUID, int, Placement], tuple[BrokerId | None, Generation, Replicas] | None]
 """Who leads a partition that is kept here; None: it is not."""
+
+
+class RingReplicas(Protocol):
+    """The ring partitions of this broker, as far as others need to know."""
+
+    def leader_of(
+        self, topic_id: UUID, index: int
+    ) -> tuple[BrokerId | None, Generation, Replicas] | None: ...
+
+    def prefer(self, topic_id: UUID, index: int) -> None:
+        """This broker is the first replica: let it take the leadership now, if it may."""
+        ...
 
 
 class Leaders:

@@ -15,7 +15,14 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anabranch.broker.peer_messages import BeatAnswer, BrokerBeat, RegisterBroker, Registered
+from anabranch.broker.peer_messages import (
+    BeatAnswer,
+    BrokerBeat,
+    ProducerIdBlock,
+    ProducerIds,
+    RegisterBroker,
+    Registered,
+)
 from anabranch.cluster.metadata import (
     BrokerRow,
     Entry,
@@ -135,7 +142,9 @@ class Orchestrator:
             host,
             port,
             peer_host,
-            peer_port if peer_port or not address else self._broker.own_peer_port,
+            self._broker.peers_bound[1]
+            if address and not peer_port and self._broker.peers_bound
+            else peer_port,
             settings.broker_rack,
         )
 
@@ -148,6 +157,16 @@ class Orchestrator:
             known = self._metadata.table.brokers.get(self._me)
             if known is None or replace(known, epoch=0, is_draining=False) != own:
                 await self._metadata.commit(broker_entry(own))
+
+    def begin_founding(self) -> None:
+        self._begin("found", self._found_or_say())
+
+    async def _found_or_say(self) -> None:
+        try:
+            await self.found()
+        except StorageError as error:
+            # Without peers nobody reads it; the next start tries again.
+            logger.warning("this node is not in its own table yet: %s", error)
 
     def connect(self) -> None:
         """Keep links to whom the table names."""
@@ -163,6 +182,18 @@ class Orchestrator:
     def _follow(self, offset: Offset, entry: Entry | None) -> None:
         if entry is None or entry["type"] in ("broker", "broker-removed"):
             self.connect()
+
+    async def asked(
+        self, question: RegisterBroker | BrokerBeat | ProducerIdBlock
+    ) -> Registered | BeatAnswer | ProducerIds:
+        """What other brokers ask of the leader of the metadata quorum."""
+        match question:
+            case RegisterBroker():
+                return await self.registered(question)
+            case BrokerBeat():
+                return self.beaten(question)
+            case ProducerIdBlock():
+                return await self._broker.producer_ids.reserve()
 
     # --- the pulse -----------------------------------------------------------------------------------------------
 
@@ -272,6 +303,8 @@ class Orchestrator:
     async def leave(self, wait_ms_max: int = LEAVE_MS_MAX) -> None:
         """Before this broker stops: hand the quorum's leadership over, and be fenced, so that nobody counts on it."""
         self.is_stopping = True
+        if self._broker.peers is None:
+            return
         clock = self._broker.clock
         end_ms = clock.monotonic_ms() + wait_ms_max
         while not self._may_stop and clock.monotonic_ms() < end_ms:
@@ -305,7 +338,8 @@ class Orchestrator:
                 question.peer_host,
                 question.peer_port,
                 question.rack,
-                is_fenced=question.broker_id != self._me,  # Until it is heard to know of its own registration.
+                is_fenced=question.broker_id
+                != self._me,  # Until it is heard to know of its own registration.
             )
             epoch = await self._metadata.commit(broker_entry(row))
         return Registered(epoch)
@@ -339,9 +373,7 @@ class Orchestrator:
         if row is None or row.epoch != beat.epoch:
             raise UnknownBrokerError(f"Broker {beat.broker_id} is not registered with epoch {beat.epoch}.")
         memory, now_ms = self._remembered(), self._broker.clock.monotonic_ms()
-        memory.heard(
-            row, beat.applied_end, self._metadata.applied_end, now_ms, is_stopping=beat.is_stopping
-        )
+        memory.heard(row, beat.applied_end, self._metadata.applied_end, now_ms, is_stopping=beat.is_stopping)
         return BeatAnswer(row.is_fenced, beat.is_stopping and row.is_fenced)
 
     # --- the leader: deciding ------------------------------------------------------------------------------------
