@@ -7,6 +7,7 @@ it mostly hands out its parts.
 
 import asyncio
 import logging
+import random
 import uuid
 from functools import partial
 
@@ -19,7 +20,7 @@ from anabranch.broker.groups.driver import LoopDriver
 from anabranch.broker.groups.settings import GroupSettings
 from anabranch.broker.housekeeping import Housekeeping
 from anabranch.broker.leaders import Leaders, RingReplicas
-from anabranch.broker.metadata_log import MetadataLog, snapshot_offset
+from anabranch.broker.metadata_opener import open_metadata
 from anabranch.broker.offsets_topic import OffsetsTopic
 from anabranch.broker.orchestrator import Orchestrator
 from anabranch.broker.partition import Partition
@@ -27,12 +28,13 @@ from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.peers import Peers
 from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.stored_state import StoredState, partition_key
-from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
+from anabranch.broker.topic_folders import TopicFolders
 from anabranch.broker.topics import Topics, TopicState
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.cluster.metadata import BrokerRow, Placement
-from anabranch.config import NodeSettings, TopicSettings, host_and_port
+from anabranch.cluster.quorum_messages import Member
+from anabranch.config import NodeSettings, host_and_port
 from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,
@@ -44,11 +46,9 @@ from anabranch.errors import (
     UnknownGenerationError,
 )
 from anabranch.log.files import Files
-from anabranch.values import BrokerId, Generation, Offset, TopicPartition
+from anabranch.values import BrokerId, Generation, Offset
 
 logger = logging.getLogger(__name__)
-
-METADATA_ID = uuid.UUID(int=1)
 
 
 class Broker:
@@ -90,17 +90,17 @@ class Broker:
         """Read and recover everything; when this returns, requests may come. Raises StorageError."""
         self.files.make_folder(self.data_dir)
         self.state.load()
-        self.cluster_id = self.state.identity(self.id, uuid.uuid4()).cluster_id
-        partition = self.opener.open(
-            TopicPartition(METADATA_TOPIC, 0),
-            METADATA_ID,
-            TopicSettings.from_overrides(self.settings, {"retention.ms": "-1"}),
-            always_sync=True,
-            precious=True,  # Without an entry its topic would be taken for nobody's and moved aside.
-            start_offset=snapshot_offset(self.files, self.state.metadata_snapshot_path),
+        identity = self.state.identity(self.id, uuid.uuid4())
+        self.cluster_id = identity.cluster_id
+        self.metadata = open_metadata(
+            self.core,
+            self.opener,
+            self.state,
+            Member(self.id, identity.directory_id),
+            is_founder=not self.settings.peer_join,
+            peers=self.peers,
+            chance=random.randrange,
         )
-        self.metadata = MetadataLog(self.core, self.files, self.state.metadata_snapshot_path, partition)
-        self.metadata.load()
         self.topics = Topics(
             self.core, self.settings, self.metadata, self.opener, TopicFolders(self.files, self.data_dir)
         )
@@ -158,7 +158,9 @@ class Broker:
         Waits for a change under way: a topic made while its logs are not among those closed here would be taken
         for cleanly closed at the next start, although nothing of it was ever synced.
         """
+        self.metadata.leave()
         async with self.metadata.lock, self.housekeeping.starts_lock:
+            await self.metadata.idle()
             await self.topics.settled()
             await self._close_all()
 

@@ -8,6 +8,7 @@ is handed over.
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -64,7 +65,7 @@ class PartitionOpener:
     ) -> None:
         self._core = core
         self._settings = settings
-        self._files = files
+        self.files = files
         self._data_dir = data_dir
         self._state = state
         self._index_cache = IndexCache()
@@ -78,6 +79,13 @@ class PartitionOpener:
         """The last process did not stop cleanly: every log is looked at and synced before it opens."""
         return not self._state.was_clean
 
+    def folder_of(self, partition_id: TopicPartition) -> str:
+        return f"{self._data_dir}/{partition_id.folder}"
+
+    def default_settings(self, overrides: Mapping[str, str]) -> TopicSettings:
+        """The node's defaults, but for these."""
+        return TopicSettings.from_overrides(self._settings, overrides)
+
     def open(
         self,
         partition_id: TopicPartition,
@@ -87,6 +95,7 @@ class PartitionOpener:
         is_new: bool = False,
         always_sync: bool = False,
         precious: bool = False,
+        shares_syncs: bool = False,
         start_offset: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
     ) -> Partition:
         """Raises StorageError if the folder cannot be opened, CorruptDataError if it is `precious` and has lost
@@ -95,14 +104,15 @@ class PartitionOpener:
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
         log = Log.open(
-            self._files,
-            f"{self._data_dir}/{partition_id.folder}",
+            self.files,
+            self.folder_of(partition_id),
             log_config(settings, self._settings),
             clean=clean,
             recovery_point=point,
             start_offset=max(start_offset, self._state.start_offsets.get(key, Offset(0))),
             index_cache=self._index_cache,
             precious=precious,
+            shares_syncs=shares_syncs,
         )
         if always_sync and not clean:
             log.sync()
@@ -129,12 +139,12 @@ class PartitionOpener:
     def _restore_producers(self, partition: Partition, point: RecoveryPoint | None) -> None:
         log = partition.log
         path = f"{log.folder}/{PRODUCERS_FILE}"
-        snapshot, _ = read_checkpoint(self._files, path)
+        snapshot, _ = read_checkpoint(self.files, path)
         made = NO_SNAPSHOT if snapshot is None else Offset(snapshot["offset"])
         mark = point.producers if point is not None else NO_PRODUCERS_MARK
         # The mark speaks of one snapshot: of another, lost or newer, it knows nothing.
         upto = max(made, min(mark.upto, log.end_offset)) if mark.snapshot == made else made
-        is_outdated = snapshot is None and self._files.exists(path)
+        is_outdated = snapshot is None and self.files.exists(path)
         if snapshot is not None and made <= log.end_offset and log.start_offset <= upto:
             partition.producers.restore(snapshot)
         elif snapshot is not None:
@@ -151,8 +161,8 @@ class PartitionOpener:
         """Remove a snapshot of records that were lost: once the log has grown past its offset again, it would be
         taken for the history of other records."""
         try:
-            self._files.unlink(f"{folder}/{PRODUCERS_FILE}")
-            self._files.sync_folder(folder)
+            self.files.unlink(f"{folder}/{PRODUCERS_FILE}")
+            self.files.sync_folder(folder)
         except OSError as error:
             raise StorageError(f"{folder} cannot be opened: {error.strerror or error}.") from error
 
@@ -182,7 +192,7 @@ class PartitionOpener:
     def write_producers(self, folder: str, snapshot: dict[str, Any]) -> None:
         """Any thread. Raises StorageError."""
         try:
-            write_checkpoint(self._files, f"{folder}/{PRODUCERS_FILE}", snapshot)
+            write_checkpoint(self.files, f"{folder}/{PRODUCERS_FILE}", snapshot)
         except OSError as error:
             raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
 
