@@ -109,6 +109,8 @@ STRATEGIES = {
     peer.Records: st.builds(peer.Records, blobs),
     peer.ReadIndex: st.builds(peer.ReadIndex),
     peer.ReadIndexAnswer: st.builds(peer.ReadIndexAnswer, numbers),
+    peer.ProducerIdBlock: st.builds(peer.ProducerIdBlock),
+    peer.ProducerIds: st.builds(peer.ProducerIds, numbers, small),
     Refused: st.builds(Refused, texts, texts),
 }
 anything = st.one_of(*STRATEGIES.values())

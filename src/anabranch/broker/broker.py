@@ -13,20 +13,25 @@ from functools import partial
 from anabranch.broker.call import Client
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.fetch_sessions import FetchSessions
+from anabranch.broker.forwarding import Forwarding
 from anabranch.broker.groups.coordinator import GroupCoordinator
 from anabranch.broker.groups.driver import LoopDriver
 from anabranch.broker.groups.settings import GroupSettings
 from anabranch.broker.housekeeping import Housekeeping
+from anabranch.broker.leaders import Leaders, RingReplicas
 from anabranch.broker.metadata_opener import open_metadata
 from anabranch.broker.offsets_topic import OffsetsTopic
+from anabranch.broker.orchestrator import Orchestrator
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.broker.peers import Peers
 from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import TopicFolders
 from anabranch.broker.topics import Topics, TopicState
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
+from anabranch.cluster.metadata import BrokerRow, Placement
 from anabranch.cluster.quorum_messages import Member
 from anabranch.config import NodeSettings, host_and_port
 from anabranch.errors import (
@@ -40,7 +45,7 @@ from anabranch.errors import (
     UnknownGenerationError,
 )
 from anabranch.log.files import Files
-from anabranch.values import BrokerId, Offset
+from anabranch.values import BrokerId, Generation, Offset
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +70,13 @@ class Broker:
         self.state = StoredState(files, data_dir, boot)
         self.opener = PartitionOpener(self.core, settings, files, data_dir, self.state)
         self._advertised = host_and_port(settings.advertise) if settings.advertise else None
+        self.peers: Peers | None = None
+        """How the other brokers of the cluster are reached; None: there are none."""
+        self.bound: tuple[str, int] | None = None
+        self.peers_bound: tuple[str, int] | None = None
+        """Where the listeners really are, if they were told to find a port."""
+        self.replicas: RingReplicas | None = None
+        """The ring partitions that are kept here; None: everything is kept by one broker."""
         self.is_alone = True
         """It has no peers and never will have any: it leads every partition and coordinates every group."""
 
@@ -81,8 +93,8 @@ class Broker:
             self.opener,
             self.state,
             Member(self.id, identity.directory_id),
-            is_founder=True,
-            peers=None,
+            is_founder=not self.settings.peer_join,
+            peers=self.peers,
             chance=random.randrange,
         )
         self.topics = Topics(
@@ -90,7 +102,11 @@ class Broker:
         )
         self.topics.sweep()
         self.topics.open_all()
-        self.producer_ids = ProducerIds(self.metadata)
+        self.orchestrator = Orchestrator(self)
+        self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
+        self.forwarding = Forwarding(self)
+        self.topics.make = self.forwarding.make_topic
+        self.producer_ids = ProducerIds(self.metadata, self.peers)
         self.offsets_topic = OffsetsTopic(self.core, self.topics, self.check_writable, is_alone=self.is_alone)
         self.groups = GroupCoordinator(
             self.offsets_topic.append,
@@ -107,11 +123,14 @@ class Broker:
     def start(self) -> None:
         """Begin what runs in the background."""
         self.offsets_topic.start()
+        if self.peers is None:
+            self.orchestrator.begin_founding()
         self._driver.start()
         self.housekeeping.start()
 
     async def drain(self) -> None:
         """The node stops: let nobody wait for what will not come."""
+        await self.orchestrator.stop()
         await self.topics.stop()
         await self.offsets_topic.stop()
         self._driver.stop()
@@ -170,15 +189,39 @@ class Broker:
 
     def leader_of(self, topic: TopicState, index: int) -> BrokerId | None:
         """Who leads a partition, as far as this broker knows."""
-        return BrokerId(self.id)
+        return self.leaders.of(topic.topic.topic_id, index).broker_id
+
+    def _own_leader(
+        self, topic_id: uuid.UUID, index: int, placement: Placement
+    ) -> tuple[BrokerId | None, Generation, tuple[BrokerId, ...]] | None:
+        """Who leads a partition that is kept here."""
+        if self.replicas is not None and (found := self.replicas.leader_of(topic_id, index)) is not None:
+            return found
+        me = BrokerId(self.id)
+        if placement.replicas not in ((), (me,)):
+            return None
+        partition = self.topics.find_partition(topic_id, index)
+        return (me, partition.generation, (me,)) if partition is not None else None
 
     def address_of(self, broker_id: BrokerId, client: Client) -> tuple[str, int] | None:
         """Where this client reaches a broker of the cluster; None: nobody knows that broker."""
-        return self.address_for(client) if broker_id == self.id else None
+        row = self.orchestrator.rows().get(broker_id)
+        return self.address_in(row, client) if row is not None else None
+
+    def address_in(self, row: BrokerRow, client: Client) -> tuple[str, int]:
+        """Where this client reaches the broker of that row."""
+        return self.address_for(client) if row.broker_id == self.id else (row.host, row.port)
 
     def address_for(self, client: Client) -> tuple[str, int]:
         """The address this client should use: the advertised one, or the one it has found us at."""
         return self._advertised or client.local_address
+
+    @property
+    def own_address(self) -> tuple[str, int]:
+        """What the table says of this broker to the clients of others. A node without others says what it was told:
+        which port it has found is nobody's business."""
+        listens = self.bound if self.peers is not None and self.bound else host_and_port(self.settings.listen)
+        return self._advertised or listens
 
     def check_writable(self, partition: Partition) -> None:
         if partition.mode.writer() != self.id:

@@ -136,11 +136,13 @@ OTHER_FORMS = {
         },
     ),
     68: Form(peer.ReadIndex, {}),
+    69: Form(peer.ProducerIdBlock, {}),
     128: Form(peer.ForwardAnswer, {}, tail="body"),
     129: Form(peer.Registered, {"epoch": LONG}),
     130: Form(peer.BeatAnswer, {"is_fenced": FLAG, "may_stop": FLAG}),
     131: Form(peer.Records, {}, tail="data"),
     132: Form(peer.ReadIndexAnswer, {"end": LONG}),
+    133: Form(peer.ProducerIds, {"first": LONG, "count": INT}),
     191: Form(Refused, {"reason": TEXT, "kind": TEXT}),
 }
 

@@ -45,6 +45,8 @@ class BrokerRow:
     rack: str | None = None
     is_fenced: bool = False
     """It has not been heard for a while: nothing new is placed there."""
+    is_draining: bool = False
+    """Somebody wants it to leave: nothing new is placed there, and what is there moves away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ def producer_ids_entry(next_id: int) -> Entry:
 
 def broker_entry(row: BrokerRow) -> Entry:
     """Registers a broker, or again after it came back; its epoch is where this entry lands."""
-    return {
+    entry: dict[str, Any] = {
         "type": "broker",
         "broker": row.broker_id,
         "directory": row.directory_id,
@@ -153,6 +155,9 @@ def broker_entry(row: BrokerRow) -> Entry:
         "rack": row.rack,
         "fenced": row.is_fenced,
     }
+    if row.is_draining:
+        entry["draining"] = True
+    return entry
 
 
 def broker_fenced_entry(broker: BrokerId, epoch: int, *, is_fenced: bool) -> Entry:
@@ -160,18 +165,28 @@ def broker_fenced_entry(broker: BrokerId, epoch: int, *, is_fenced: bool) -> Ent
     return {"type": "broker-fenced" if is_fenced else "broker-unfenced", "broker": broker, "epoch": epoch}
 
 
+def broker_draining_entry(broker: BrokerId, *, is_draining: bool) -> Entry:
+    """It is to leave the cluster, or stays after all."""
+    return {"type": "broker-draining", "broker": broker, "draining": is_draining}
+
+
 def broker_removed_entry(broker: BrokerId) -> Entry:
     return {"type": "broker-removed", "broker": broker}
 
 
-def move_entry(topic_id: uuid.UUID, partition: int, target: Sequence[BrokerId] | None) -> Entry:
-    """Begins a move of a partition; None: calls it off."""
-    return {
+def move_entry(
+    topic_id: uuid.UUID, partition: int, target: Sequence[BrokerId] | None, *, is_pinned: bool = False
+) -> Entry:
+    """Begins a move of a partition; None: calls it off. `is_pinned`: somebody has chosen the target."""
+    entry: dict[str, Any] = {
         "type": "move",
         "id": topic_id.hex,
         "partition": partition,
         "target": None if target is None else list(target),
     }
+    if is_pinned:
+        entry["pinned"] = True
+    return entry
 
 
 def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) -> Entry:
@@ -263,7 +278,7 @@ class MetadataTable:
                 self._put(replace(self.topics[entry["name"]], overrides=dict(entry["overrides"])))
             case "producer-ids":
                 self.producer_id_next = max(self.producer_id_next, entry["next"])
-            case "broker" | "broker-fenced" | "broker-unfenced" | "broker-removed":
+            case "broker" | "broker-fenced" | "broker-unfenced" | "broker-draining" | "broker-removed":
                 self._apply_to_broker(entry, offset)
             case "move":
                 self._move(entry, offset)
@@ -280,12 +295,19 @@ class MetadataTable:
                 self._register(_broker_of(entry, offset))
             case "broker-removed":
                 self.brokers.pop(BrokerId(entry["broker"]), None)
+            case "broker-draining":
+                row = self.brokers.get(BrokerId(entry["broker"]))
+                if row is not None:
+                    self.brokers[row.broker_id] = replace(row, is_draining=entry["draining"])
             case fencing:
                 self._fence(entry["broker"], entry["epoch"], is_fenced=fencing == "broker-fenced")
 
     def _register(self, row: BrokerRow) -> None:
         if self.founder is None:
             self.founder = row.broker_id
+        known = self.brokers.get(row.broker_id)
+        if known is not None and known.is_draining:
+            row = replace(row, is_draining=True)  # A restart does not change what somebody wants.
         self.brokers[row.broker_id] = row
 
     def _fence(self, broker: BrokerId, epoch: int, *, is_fenced: bool) -> None:
@@ -312,9 +334,10 @@ class MetadataTable:
             target = None if entry["target"] is None else tuple(entry["target"])
             directories = tuple(self._directory(broker) for broker in target or ())
             partition = entry["partition"]
+            pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
             current = self.placement(topic, partition)
             placement = replace(current, target=target, target_directories=directories, move=offset)
-            self._place(topic, partition, placement)
+            self._place(pinned, partition, placement)
 
     def _begin_view(self, entry: Entry) -> None:
         topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
@@ -388,6 +411,7 @@ def _broker_of(entry: Entry, epoch: int) -> BrokerRow:
         entry["peer_port"],
         entry["rack"],
         entry["fenced"],
+        entry.get("draining", False),
     )
 
 

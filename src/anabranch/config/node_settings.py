@@ -110,7 +110,10 @@ class NodeSettings:
         1, "Partitions of a topic that does not say how many.", low=1, high=PARTITIONS_MAX
     )
     default_replication_factor: int = whole(
-        1, "Copies of a topic that does not say how many; one node can hold one.", low=1, high=1
+        0,
+        "Copies of a topic that does not say how many; 0: three, or as many as there are brokers.",
+        low=0,
+        high=3,
     )
     auto_create_topics_enable: bool = flag(True, "Create a topic when a client first asks for it.")
     delete_topic_enable: bool = flag(True, "Let clients delete topics.")

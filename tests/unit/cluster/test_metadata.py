@@ -13,6 +13,7 @@ from anabranch.cluster.metadata import (
     Placement,
     Topic,
     boundary_entry,
+    broker_draining_entry,
     broker_entry,
     broker_fenced_entry,
     decode_entry,
@@ -227,3 +228,28 @@ def test_a_snapshot_keeps_brokers_and_places() -> None:
     other = MetadataTable()
     other.restore(json.loads(json.dumps(table.snapshot())))
     assert (other.brokers, other.founder, other.topics) == (table.brokers, BrokerId(3), table.topics)
+
+
+def test_a_broker_that_drains_does_so_over_restarts_and_snapshots_until_it_stays_after_all() -> None:
+    table = MetadataTable()
+    table.apply(broker_entry(broker(4)), 1)
+    table.apply(broker_draining_entry(BrokerId(4), is_draining=True), 2)
+    table.apply(broker_entry(broker(4)), 3)
+    other = MetadataTable()
+    other.restore(json.loads(json.dumps(table.snapshot())))
+    assert other.brokers[BrokerId(4)].is_draining
+    other.apply(broker_draining_entry(BrokerId(4), is_draining=False), 4)
+    assert not other.brokers[BrokerId(4)].is_draining
+    other.apply(broker_draining_entry(BrokerId(9), is_draining=True), 5)
+    assert set(other.brokers) == {4}
+
+
+def test_a_move_that_somebody_chose_pins_the_topic() -> None:
+    table = MetadataTable()
+    table.apply(broker_entry(broker(1)), 1)
+    topic = Topic("t", uuid.uuid4(), 1)
+    table.apply(topic_entry(topic), 2)
+    table.apply(move_entry(topic.topic_id, 0, (BrokerId(2),)), 3)
+    assert not table.topics["t"].is_pinned
+    table.apply(move_entry(topic.topic_id, 0, None, is_pinned=True), 4)
+    assert table.topics["t"].is_pinned

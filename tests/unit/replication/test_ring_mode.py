@@ -94,9 +94,7 @@ def test_what_had_no_room_is_pushed_with_the_next_tick() -> None:
     one.step(Appended(3), 2501)
     one.step(NotSent(B2, 0), 2501)
     assert one.is_due(2502)
-    assert [effect.message.start for effect in one.step(Tick(), 2502) if isinstance(effect, Tell)] == [
-        0
-    ]
+    assert [effect.message.start for effect in one.step(Tick(), 2502) if isinstance(effect, Tell)] == [0]
     assert not one.is_due(2503)
 
 
