@@ -146,6 +146,10 @@ class Effects:
 
     def _decide(self, event: Event) -> None:
         self._full.clear()
+        if isinstance(event, FlushFinished):
+            # Since that was said the log may have been cut, and have grown again; what it has now it knows best.
+            log = self._partition.log
+            event = FlushFinished(log.synced_offset if self.mode.sync_first else log.end_offset)
         self._effects.extend(self.mode.step(event, self._clock.monotonic_ms()))
         self._note_remembering()
         if isinstance(event, Heard) and isinstance(event.message, Beat):

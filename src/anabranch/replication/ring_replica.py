@@ -563,7 +563,7 @@ class RingReplica:
 
     def _on_equal(self, message: Equal) -> Iterator[Effect]:
         leader = self.leader
-        if leader is None or message.generation != leader.generation:
+        if leader is None or message.generation != leader.generation or message.end > self.end:
             return
         follower = leader.followers[message.sender]
         follower.heard_ms = self._now_ms
@@ -596,6 +596,7 @@ class RingReplica:
         """What a `Sync` asked for is done."""
         if cuts != self.cuts or end <= self.synced_end:
             return
+        assert end <= self.end, f"{end} is synced of {self.end}"
         self.synced_end = end
         if self.leader is not None:
             yield from self._advance()
