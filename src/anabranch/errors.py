@@ -165,6 +165,26 @@ class QuorumBusyError(AnabranchError):
     """The metadata quorum can do this only once something else is committed; try again."""
 
 
+class DuplicateBrokerError(AnabranchError):
+    """A broker id that a living broker with another disk has."""
+
+
+class UnknownBrokerError(AnabranchError):
+    """A broker that is not registered, or was registered anew since."""
+
+
+class NoReassignmentError(AnabranchError):
+    """There is no move of the partition that could be called off."""
+
+
+class ElectionNotNeededError(AnabranchError):
+    """The preferred replica leads already."""
+
+
+class PreferredLeaderNotAvailableError(AnabranchError):
+    """The preferred replica cannot lead now."""
+
+
 # --- links between brokers -------------------------------------------------------------------------------
 
 

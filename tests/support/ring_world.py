@@ -15,7 +15,6 @@ from anabranch.replication.ring_effects import CutBack, Effect, Kept, Remember, 
 from anabranch.replication.ring_messages import Message, Push
 from anabranch.replication.ring_replica import RingReplica
 
-SILENCE_MS = 1500
 TICK_MS = 100
 CALM_MS = 40_000
 STEP_MS = 30
@@ -40,8 +39,6 @@ class Machine:
     waiting: list[tuple[object, ...]] = field(default_factory=list)
     is_busy: bool = False
     published: int = 0
-    heard: dict[int, float] = field(default_factory=dict)
-    gossip: dict[int, dict[int, float]] = field(default_factory=dict)
 
 
 class RingWorld:
@@ -90,8 +87,6 @@ class RingWorld:
         machine.effects, machine.waiting, machine.is_busy = [], [], False
         machine.published = 0
         machine.synced = len(machine.log)
-        machine.heard = dict.fromkeys(self.brokers, self.now_ms)
-        machine.gossip = {}
         machine.replica = RingReplica(
             broker, self.brokers, machine.kept, len(machine.log), int(self.now_ms), fits=self.fits
         )
@@ -130,32 +125,11 @@ class RingWorld:
         machine = self.machines[broker]
         if machine.life != life or machine.replica is None:
             return
-        ages = {other: self.now_ms - at for other, at in machine.heard.items()}
-        for other in self.brokers:
-            if other != broker:
-                self.send(broker, other, "ping", ages)
-        self.do(broker, "tick", int(self.now_ms), self.silent_at(broker))
+        self.do(broker, "tick", int(self.now_ms))
         self.later(TICK_MS, "tick", broker, life)
-
-    def silent_at(self, broker: int) -> frozenset[int]:
-        machine = self.machines[broker]
-        mine = {other for other, at in machine.heard.items() if self.now_ms - at >= SILENCE_MS}
-        theirs = [
-            {other for other, age in ages.items() if age >= SILENCE_MS}
-            for source, ages in machine.gossip.items()
-            if self.now_ms - machine.heard[source] < SILENCE_MS
-        ]
-        return frozenset(other for other in mine if any(other in found for found in theirs))
-
-    def on_ping(self, broker: int, sender: int, ages: dict[int, float]) -> None:
-        machine = self.machines[broker]
-        if machine.replica is not None:
-            machine.heard[sender] = self.now_ms
-            machine.gossip[sender] = ages
 
     def on_message(self, broker: int, sender: int, message: Message) -> None:
         if self.machines[broker].replica is not None:
-            self.machines[broker].heard[sender] = self.now_ms
             self.do(broker, "heard", message)
 
     def send(self, sender: int, to: int, kind: str, what: object) -> None:

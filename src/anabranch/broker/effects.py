@@ -32,7 +32,17 @@ from anabranch.errors import (
 from anabranch.log.checkpoint import write_checkpoint
 from anabranch.log.files import Files
 from anabranch.replication.mode import Event, FlushFinished, Heard, NotSent, NotTaken, Publish, Refused
-from anabranch.replication.ring_effects import CutBack, Effect, Kept, Remember, Sync, Take, Tell
+from anabranch.replication.ring_effects import (
+    CutBack,
+    Effect,
+    EndView,
+    Kept,
+    Remember,
+    Sync,
+    Take,
+    Tell,
+    Unseal,
+)
 from anabranch.replication.ring_messages import Beat, Message, Push
 from anabranch.replication.ring_mode import RingMode
 from anabranch.values import BrokerId, Generation, Offset
@@ -64,6 +74,10 @@ class Carrier(Protocol):
 
     def spoiled(self, partition: "Partition", error: AnabranchError) -> None:
         """A push came that was not what it should be."""
+        ...
+
+    def settle(self, partition: "Partition", effect: EndView | Unseal) -> None:
+        """Somebody must agree that a view ends, or that it goes on."""
         ...
 
     def unreadable(self, partition: "Partition", error: AnabranchError) -> None:
@@ -218,6 +232,9 @@ class Effects:
                 self._remember(kept)
             case CutBack(end):
                 self._cut_back(end)
+            case EndView() | Unseal():
+                if self.carrier is not None:
+                    self.carrier.settle(self._partition, effect)
 
     def _tell(self, to: BrokerId, message: Message) -> None:
         carrier, partition = self.carrier, self._partition

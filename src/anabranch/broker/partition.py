@@ -68,7 +68,6 @@ class Partition:
         "snapshot_offset",
         "topic_id",
         "upkeep",
-        "view",
         "waiting_fetches",
     )
 
@@ -91,7 +90,6 @@ class Partition:
         self.mode = mode
         self.generation = Generation(0)
         self.ring: Effects | None = None
-        self.view = 0
         """Which set of replicas keeps it, counted from 0."""
         self.high_watermark = mode.safe_offset()
         self.producers = ProducerTable()

@@ -11,6 +11,8 @@ boot of the machine it last ran (`join_ring`).
 """
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
@@ -49,6 +51,12 @@ SNAPSHOT_OUTDATED = Offset(-1)
 """Whatever the file says is not what the table holds."""
 
 
+def is_ring(placement: Placement) -> bool:
+    """Whether others keep the partition too, shall, or have."""
+    replicas, target = placement.replicas, placement.target
+    return len(replicas) > 1 or target is not None or placement.view > 0
+
+
 def log_config(settings: TopicSettings, node: NodeSettings) -> LogConfig:
     """A topic's configs as its logs understand them."""
     return LogConfig(
@@ -74,7 +82,7 @@ class PartitionOpener:
     ) -> None:
         self._core = core
         self._settings = settings
-        self._files = files
+        self.files = files
         self._data_dir = data_dir
         self._state = state
         self._index_cache = IndexCache()
@@ -88,6 +96,13 @@ class PartitionOpener:
         """The last process did not stop cleanly: every log is looked at and synced before it opens."""
         return not self._state.was_clean
 
+    def folder_of(self, partition_id: TopicPartition) -> str:
+        return f"{self._data_dir}/{partition_id.folder}"
+
+    def default_settings(self, overrides: Mapping[str, str]) -> TopicSettings:
+        """The node's defaults, but for these."""
+        return TopicSettings.from_overrides(self._settings, overrides)
+
     def open(
         self,
         partition_id: TopicPartition,
@@ -97,6 +112,7 @@ class PartitionOpener:
         is_new: bool = False,
         always_sync: bool = False,
         precious: bool = False,
+        shares_syncs: bool = False,
         start_offset: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
         placement: Placement | None = None,
         is_stranger: bool = False,
@@ -108,14 +124,15 @@ class PartitionOpener:
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
         log = Log.open(
-            self._files,
-            f"{self._data_dir}/{partition_id.folder}",
+            self.files,
+            self.folder_of(partition_id),
             log_config(settings, self._settings),
             clean=clean,
             recovery_point=point,
             start_offset=max(start_offset, self._state.start_offsets.get(key, Offset(0))),
             index_cache=self._index_cache,
             precious=precious,
+            shares_syncs=shares_syncs,
         )
         if always_sync and not clean:
             log.sync()
@@ -135,7 +152,7 @@ class PartitionOpener:
             finished=self._core.finished,
         )
         self._restore_producers(partition, point)
-        if placement is not None and len(placement.replicas) > 1:
+        if placement is not None and is_ring(placement):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
             self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
         if not clean and not log.is_synced:
@@ -164,13 +181,13 @@ class PartitionOpener:
             sync_first=sync_first,
             safe=partition.high_watermark,
         )
-        partition.mode, partition.view = mode, placement.view
+        partition.mode = mode
         partition.ring = Effects(
             partition,
             mode,
             clock,
             self._core.workers,
-            self._files,
+            self.files,
             self._state.boot,
             sync_now=self._core.syncer.request,
             drop_snapshot=self._drop_snapshot,
@@ -182,15 +199,16 @@ class PartitionOpener:
         """What its replica has promised; rule 7 says whether it may be trusted with it."""
         log, boot = partition.log, self._state.boot
         path = f"{log.folder}/{RING_FILE}"
-        state, reason = read_checkpoint(self._files, path)
+        state, reason = read_checkpoint(self.files, path)
         if state is not None:
             before = Kept.from_state(state)
             is_same_boot = bool(boot) and state["boot"] == boot
             may_lack = not clean and not is_same_boot and self._settings.flush != "always"
         else:
-            before = Kept(table=_of_one_leader(log.end_offset))
-            is_same_boot, may_lack = True, is_stranger or log.end_offset < placement.start
-            if self._files.exists(path):
+            before = Kept(table=_of_one_leader(log.end_offset), view=placement.view)
+            is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
+            is_same_boot, may_lack = True, is_stranger or (is_keeper and log.end_offset < placement.start)
+            if self.files.exists(path):
                 logger.error("%s says what was promised, but %s", path, reason)
                 may_lack = True
         promised = Generation(max(before.promised, placement.generation))
@@ -200,14 +218,16 @@ class PartitionOpener:
             logger.warning(
                 "%s may lack records that were safe, and counts when others gave it all", log.folder
             )
-        kept = Kept(promised, before.table.cut(log.end_offset), return_id)
+        kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
+        if before.view < placement.view:
+            kept = replace(kept, view=placement.view, sealed=None)
         if kept != before or not is_same_boot:
             self._write_kept(path, kept)
         return kept
 
     def _write_kept(self, path: str, kept: Kept) -> None:
         try:
-            write_checkpoint(self._files, path, {**kept.as_state(), "boot": self._state.boot})
+            write_checkpoint(self.files, path, {**kept.as_state(), "boot": self._state.boot})
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
 
@@ -218,12 +238,12 @@ class PartitionOpener:
     def _restore_producers(self, partition: Partition, point: RecoveryPoint | None) -> None:
         log = partition.log
         path = f"{log.folder}/{PRODUCERS_FILE}"
-        snapshot, _ = read_checkpoint(self._files, path)
+        snapshot, _ = read_checkpoint(self.files, path)
         made = NO_SNAPSHOT if snapshot is None else Offset(snapshot["offset"])
         mark = point.producers if point is not None else NO_PRODUCERS_MARK
         # The mark speaks of one snapshot: of another, lost or newer, it knows nothing.
         upto = max(made, min(mark.upto, log.end_offset)) if mark.snapshot == made else made
-        is_outdated = snapshot is None and self._files.exists(path)
+        is_outdated = snapshot is None and self.files.exists(path)
         if snapshot is not None and made <= log.end_offset and log.start_offset <= upto:
             partition.producers.restore(snapshot)
         elif snapshot is not None:
@@ -240,8 +260,8 @@ class PartitionOpener:
         """Remove a snapshot of records that were lost: once the log has grown past its offset again, it would be
         taken for the history of other records."""
         try:
-            self._files.unlink(f"{folder}/{PRODUCERS_FILE}")
-            self._files.sync_folder(folder)
+            self.files.unlink(f"{folder}/{PRODUCERS_FILE}")
+            self.files.sync_folder(folder)
         except OSError as error:
             raise StorageError(f"{folder} cannot be opened: {error.strerror or error}.") from error
 
@@ -271,7 +291,7 @@ class PartitionOpener:
     def write_producers(self, folder: str, snapshot: dict[str, Any]) -> None:
         """Any thread. Raises StorageError."""
         try:
-            write_checkpoint(self._files, f"{folder}/{PRODUCERS_FILE}", snapshot)
+            write_checkpoint(self.files, f"{folder}/{PRODUCERS_FILE}", snapshot)
         except OSError as error:
             raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
 

@@ -136,5 +136,16 @@ class ReadIndexAnswer:
     end: int
 
 
-Question = ForwardRequest | RegisterBroker | BrokerBeat | ReadRecords | ReadIndex
-Answer = ForwardAnswer | Registered | BeatAnswer | Records | ReadIndexAnswer
+@dataclass(slots=True)
+class ProducerIdBlock:
+    """To the leader of the metadata quorum: reserve ids for producers that come to me."""
+
+
+@dataclass(slots=True)
+class ProducerIds:
+    first: int
+    count: int
+
+
+Question = ForwardRequest | RegisterBroker | BrokerBeat | ReadRecords | ReadIndex | ProducerIdBlock
+Answer = ForwardAnswer | Registered | BeatAnswer | Records | ReadIndexAnswer | ProducerIds

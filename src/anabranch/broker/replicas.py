@@ -13,8 +13,10 @@ from uuid import UUID
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow, RingLetter
 from anabranch.broker.peers import Peers
+from anabranch.cluster.metadata import Placement
 from anabranch.errors import AnabranchError, CorruptDataError
-from anabranch.replication.mode import Heard, PeerUp, Tick
+from anabranch.replication.mode import Heard, PeerUp, Placed, Tick
+from anabranch.replication.ring_effects import EndView, Unseal
 from anabranch.replication.ring_messages import Message
 from anabranch.values import BrokerId, Generation
 
@@ -32,8 +34,18 @@ class Replicas:
         self.on_leads: Callable[[Partition, LeaderRow | None], None] = _nobody_asks
         """Called when this broker begins to lead a partition, its followers change, or it leads it no longer (None)."""
         self.on_unreadable: Callable[[Partition, AnabranchError], None] = _nobody_repairs
+        self.on_settle: Callable[[Partition, EndView | Unseal], None] = _nobody_settles
+        """A view may end, or should not have been sealed."""
         self.letters_ignored_total = 0
         self.pushes_spoiled_total = 0
+
+    def place(self, partition: Partition, placement: Placement) -> None:
+        """The agreed table says who keeps it, or shall."""
+        assert partition.ring is not None, f"nobody else keeps {partition.id}"
+        if (partition.topic_id, partition.id.partition) not in self._partitions:
+            self.add(partition)
+        replicas, target = placement.replicas, placement.target
+        partition.ring.do(Placed(placement.view, replicas, placement.generation, target, placement.move))
 
     def add(self, partition: Partition) -> None:
         """Its letters come and go from now on."""
@@ -60,17 +72,17 @@ class Replicas:
         if (
             partition is None
             or ring is None
-            or letter.view != partition.view
+            or letter.view != ring.mode.view
             or letter.message.sender != sender
-            or sender not in ring.mode.replica.others
+            or sender not in ring.mode.replica.peers
         ):
             self.letters_ignored_total += 1
             return
         ring.do(Heard(letter.message))
 
-    def tick(self, now_ms: int, silent: frozenset[BrokerId]) -> None:
+    def tick(self, now_ms: int) -> None:
         """To be called every 100 ms."""
-        event = Tick(silent)
+        event = Tick()
         for partition in list(self._partitions.values()):
             ring = partition.ring
             if ring is not None and ring.mode.is_due(now_ms) and not ring.is_busy:
@@ -78,7 +90,7 @@ class Replicas:
 
     def peer_up(self, broker: BrokerId) -> None:
         for partition in list(self._partitions.values()):
-            if partition.ring is not None and broker in partition.ring.mode.replica.others:
+            if partition.ring is not None and broker in partition.ring.mode.replica.peers:
                 partition.ring.do(PeerUp(broker))
 
     def peer_down(self, broker: BrokerId) -> None:
@@ -106,7 +118,12 @@ class Replicas:
         return self._peers.room(to)
 
     def tell(self, partition: Partition, to: BrokerId, message: Message) -> None:
-        self._peers.tell(to, RingLetter(partition.topic_id, partition.id.partition, partition.view, message))
+        assert partition.ring is not None
+        view = partition.ring.mode.view
+        self._peers.tell(to, RingLetter(partition.topic_id, partition.id.partition, view, message))
+
+    def settle(self, partition: Partition, effect: EndView | Unseal) -> None:
+        self.on_settle(partition, effect)
 
     def changed(self, partition: Partition) -> None:
         self.on_leads(partition, _row(partition))
@@ -128,12 +145,16 @@ def _row(partition: Partition) -> LeaderRow | None:
         return None
     mode = ring.mode
     return LeaderRow(
-        partition.topic_id, partition.id.partition, partition.view, mode.generation, mode.replica.in_sync
+        partition.topic_id, partition.id.partition, mode.view, mode.generation, mode.replica.in_sync
     )
 
 
 def _nobody_asks(partition: Partition, row: LeaderRow | None) -> None:
     """Until somebody does."""
+
+
+def _nobody_settles(partition: Partition, effect: EndView | Unseal) -> None:
+    """It is said again."""
 
 
 def _nobody_repairs(partition: Partition, error: AnabranchError) -> None:

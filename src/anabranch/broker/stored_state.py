@@ -53,6 +53,7 @@ class StoredState:
         self._cleaner_path = f"{data_dir}/cleaner-offsets"
         self._data_dir = data_dir
         self.metadata_snapshot_path = f"{data_dir}/metadata-snapshot"
+        self.quorum_state_path = f"{data_dir}/quorum-state"
         self.was_clean = False
         self.recovery_points: dict[str, RecoveryPoint] = {}
         self.start_offsets: dict[str, Offset] = {}

@@ -96,6 +96,8 @@ class Topics:
         self.on_closed: Callable[[Partition], None] = _nothing
         self.on_removed: Callable[[str], Awaitable[None]] = _nothing_later
         """A topic is gone: forget what was remembered of it."""
+        self.make: Callable[[str, int, Mapping[str, str | None]], Awaitable[None]] = self._make
+        """How a topic is made on its first use: by whoever leads the quorum."""
         metadata.subscribe(self._follow)
 
     def open_all(self) -> None:
@@ -146,8 +148,7 @@ class Topics:
 
     def _is_here(self, placement: Placement) -> bool:
         """Kept here, or to be; where nobody has registered, this node is the only one."""
-        replicas = placement.replicas
-        return not replicas or self._me in replicas or self._me in (placement.target or ())
+        return not placement.replicas or placement.is_kept_by(self._me)
 
     # --- looking up ------------------------------------------------------------------------------------------
 
@@ -265,8 +266,11 @@ class Topics:
             count = self._settings.offsets_topic_num_partitions
             overrides = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
         with contextlib.suppress(TopicExistsError):  # Somebody asked a moment earlier; theirs is as good.
-            await self.create(self.plan(name, count, overrides))
+            await self.make(name, count, overrides)
         return self.known(name)
+
+    async def _make(self, name: str, count: int, overrides: Mapping[str, str | None]) -> None:
+        await self.create(self.plan(name, count, overrides))
 
     async def create(self, topic: Topic) -> None:
         async with self._metadata.lock:

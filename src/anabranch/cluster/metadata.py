@@ -23,6 +23,7 @@ Entry = Mapping[str, Any]
 INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's own; another name that begins with two underscores is a topic like any other."""
 UNKNOWN_DIRECTORY = ""
+NO_MOVE = -1
 START = Offset(0)
 NO_GENERATION_YET = Generation(0)
 
@@ -44,6 +45,8 @@ class BrokerRow:
     rack: str | None = None
     is_fenced: bool = False
     """It has not been heard for a while: nothing new is placed there."""
+    is_draining: bool = False
+    """Somebody wants it to leave: nothing new is placed there, and what is there moves away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,23 @@ class Placement:
     """The last one of the views before; those of this view exceed it."""
     target: tuple[BrokerId, ...] | None = None
     """Who shall keep it: a move is under way."""
+    target_directories: tuple[str, ...] = ()
+    move: int = NO_MOVE
+    """The offset of the entry that decided on the move, or called it off: tells it from all others."""
 
     def directory_of(self, broker: BrokerId) -> str:
-        place = self.replicas.index(broker)
-        return self.directories[place] if place < len(self.directories) else UNKNOWN_DIRECTORY
+        """The disk that this replica, one to be included, was given to."""
+        if broker in self.replicas:
+            return _at(self.directories, self.replicas.index(broker))
+        return _at(self.target_directories, (self.target or ()).index(broker))
+
+    def is_kept_by(self, broker: BrokerId) -> bool:
+        """It keeps a replica, or shall."""
+        return broker in self.replicas or broker in (self.target or ())
+
+
+def _at(directories: tuple[str, ...], place: int) -> str:
+    return directories[place] if place < len(directories) else UNKNOWN_DIRECTORY
 
 
 NOWHERE = Placement(())
@@ -128,7 +144,7 @@ def producer_ids_entry(next_id: int) -> Entry:
 
 def broker_entry(row: BrokerRow) -> Entry:
     """Registers a broker, or again after it came back; its epoch is where this entry lands."""
-    return {
+    entry: dict[str, Any] = {
         "type": "broker",
         "broker": row.broker_id,
         "directory": row.directory_id,
@@ -139,6 +155,9 @@ def broker_entry(row: BrokerRow) -> Entry:
         "rack": row.rack,
         "fenced": row.is_fenced,
     }
+    if row.is_draining:
+        entry["draining"] = True
+    return entry
 
 
 def broker_fenced_entry(broker: BrokerId, epoch: int, *, is_fenced: bool) -> Entry:
@@ -146,22 +165,33 @@ def broker_fenced_entry(broker: BrokerId, epoch: int, *, is_fenced: bool) -> Ent
     return {"type": "broker-fenced" if is_fenced else "broker-unfenced", "broker": broker, "epoch": epoch}
 
 
+def broker_draining_entry(broker: BrokerId, *, is_draining: bool) -> Entry:
+    """It is to leave the cluster, or stays after all."""
+    return {"type": "broker-draining", "broker": broker, "draining": is_draining}
+
+
 def broker_removed_entry(broker: BrokerId) -> Entry:
     return {"type": "broker-removed", "broker": broker}
 
 
-def move_entry(topic_id: uuid.UUID, partition: int, target: Sequence[BrokerId] | None) -> Entry:
-    """Begins a move of a partition; None: calls it off."""
-    return {
+def move_entry(
+    topic_id: uuid.UUID, partition: int, target: Sequence[BrokerId] | None, *, is_pinned: bool = False
+) -> Entry:
+    """Begins a move of a partition; None: calls it off. `is_pinned`: somebody has chosen the target."""
+    entry: dict[str, Any] = {
         "type": "move",
         "id": topic_id.hex,
         "partition": partition,
         "target": None if target is None else list(target),
     }
+    if is_pinned:
+        entry["pinned"] = True
+    return entry
 
 
 def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) -> Entry:
-    """A new view begins. Of several for the same view the first counts."""
+    """A new view begins. Of several for the same view the first counts, and one with other replicas than before only
+    if its move is still the one that was decided on last: replicas of an earlier one may have thrown theirs away."""
     return {
         "type": "boundary",
         "id": topic_id.hex,
@@ -170,7 +200,7 @@ def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) ->
         "start": placement.start,
         "generation": placement.generation,
         "replicas": list(placement.replicas),
-        "directories": list(placement.directories),
+        "move": placement.move,
     }
 
 
@@ -217,7 +247,7 @@ class MetadataTable:
         """The partitions of which this broker keeps a replica, or shall."""
         for topic in self.topics.values():
             for partition, placement in enumerate(self.placements(topic)):
-                if broker in placement.replicas or broker in (placement.target or ()):
+                if placement.is_kept_by(broker):
                     yield topic, partition, placement
 
     def _directory(self, broker: BrokerId) -> str:
@@ -248,10 +278,10 @@ class MetadataTable:
                 self._put(replace(self.topics[entry["name"]], overrides=dict(entry["overrides"])))
             case "producer-ids":
                 self.producer_id_next = max(self.producer_id_next, entry["next"])
-            case "broker" | "broker-fenced" | "broker-unfenced" | "broker-removed":
+            case "broker" | "broker-fenced" | "broker-unfenced" | "broker-draining" | "broker-removed":
                 self._apply_to_broker(entry, offset)
             case "move":
-                self._move(entry)
+                self._move(entry, offset)
             case "boundary":
                 self._begin_view(entry)
             case unknown:
@@ -265,12 +295,19 @@ class MetadataTable:
                 self._register(_broker_of(entry, offset))
             case "broker-removed":
                 self.brokers.pop(BrokerId(entry["broker"]), None)
+            case "broker-draining":
+                row = self.brokers.get(BrokerId(entry["broker"]))
+                if row is not None:
+                    self.brokers[row.broker_id] = replace(row, is_draining=entry["draining"])
             case fencing:
                 self._fence(entry["broker"], entry["epoch"], is_fenced=fencing == "broker-fenced")
 
     def _register(self, row: BrokerRow) -> None:
         if self.founder is None:
             self.founder = row.broker_id
+        known = self.brokers.get(row.broker_id)
+        if known is not None and known.is_draining:
+            row = replace(row, is_draining=True)  # A restart does not change what somebody wants.
         self.brokers[row.broker_id] = row
 
     def _fence(self, broker: BrokerId, epoch: int, *, is_fenced: bool) -> None:
@@ -290,13 +327,17 @@ class MetadataTable:
             for replicas in entry.get("replicas", ())
         )
 
-    def _move(self, entry: Entry) -> None:
+    def _move(self, entry: Entry, offset: int) -> None:
         """Of a topic that is gone, or a partition, by now: nothing."""
         topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
         if topic is not None:
             target = None if entry["target"] is None else tuple(entry["target"])
+            directories = tuple(self._directory(broker) for broker in target or ())
             partition = entry["partition"]
-            self._place(topic, partition, replace(self.placement(topic, partition), target=target))
+            pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
+            current = self.placement(topic, partition)
+            placement = replace(current, target=target, target_directories=directories, move=offset)
+            self._place(pinned, partition, placement)
 
     def _begin_view(self, entry: Entry) -> None:
         topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
@@ -306,15 +347,15 @@ class MetadataTable:
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:
             return  # Somebody else's was first.
-        target = current.target if current.target != tuple(entry["replicas"]) else None
-        placement = Placement(
-            tuple(entry["replicas"]),
-            tuple(entry["directories"]),
-            entry["view"],
-            entry["start"],
-            entry["generation"],
-            target,
-        )
+        view, start, generation = entry["view"], entry["start"], entry["generation"]
+        replicas = tuple(entry["replicas"])
+        if replicas == current.replicas:
+            placement = replace(current, view=view, start=start, generation=generation)
+        elif replicas == current.target and entry["move"] == current.move:
+            directories = current.target_directories
+            placement = Placement(replicas, directories, view, start, generation, move=current.move)
+        else:
+            return
         self._place(topic, partition, placement)
 
     def _place(self, topic: Topic, partition: int, placement: Placement) -> None:
@@ -370,6 +411,7 @@ def _broker_of(entry: Entry, epoch: int) -> BrokerRow:
         entry["peer_port"],
         entry["rack"],
         entry["fenced"],
+        entry.get("draining", False),
     )
 
 
@@ -385,6 +427,8 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
                 placement.start,
                 placement.generation,
                 placement.target,
+                placement.target_directories,
+                placement.move,
             ]
             for placement in topic.placements
         ]
@@ -392,7 +436,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
 
 
 def _placement_of(row: Sequence[Any]) -> Placement:
-    replicas, directories, view, start, generation, target = row
+    replicas, directories, view, start, generation, target, target_directories, move = row
     return Placement(
         tuple(replicas),
         tuple(directories),
@@ -400,4 +444,6 @@ def _placement_of(row: Sequence[Any]) -> Placement:
         start,
         generation,
         None if target is None else tuple(target),
+        tuple(target_directories),
+        move,
     )

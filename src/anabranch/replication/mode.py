@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from anabranch.replication.ring_messages import Message
-from anabranch.values import BrokerId, Offset
+from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
     from anabranch.replication.ring_effects import Effect as RingEffect
@@ -38,9 +38,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Tick:
-    """Time passes; `silent` are the brokers that neither we nor another replica has heard lately."""
-
-    silent: frozenset[BrokerId]
+    """Time passes."""
 
 
 @dataclass(slots=True)
@@ -73,7 +71,18 @@ class Refused:
     """The disk took none of what producers sent."""
 
 
-Event = Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused
+@dataclass(slots=True)
+class Placed:
+    """It was agreed on who keeps the partition: in this view, after this generation, and who shall keep it next."""
+
+    view: int
+    replicas: tuple[BrokerId, ...]
+    generation: Generation
+    target: tuple[BrokerId, ...] | None
+    move: int
+
+
+Event = Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from anabranch.replication.mode import (
     NotSent,
     NotTaken,
     PeerUp,
+    Placed,
     Refused,
     Tick,
 )
@@ -65,8 +66,8 @@ class RingMode:
                 return replica.appended(end)
             case FlushFinished(end):
                 return replica.synced(end, replica.cuts)
-            case Tick(silent):
-                return self._tick(now_ms, silent)
+            case Tick():
+                return self._tick(now_ms)
             case PeerUp(broker):
                 return replica.peer_up(broker)
             case NotTaken(end, published, is_refused):
@@ -76,10 +77,18 @@ class RingMode:
                 replica.not_sent(to, start)
             case Refused():
                 replica.refused()
+            case Placed():
+                return self._place(event, now_ms)
         return ()
 
-    def _tick(self, now_ms: int, silent: frozenset[BrokerId]) -> Iterable[Effect]:
-        yield from self.replica.tick(now_ms, silent)
+    def _place(self, placed: Placed, now_ms: int) -> Iterable[Effect]:
+        replica = self.replica
+        yield from replica.enter_view(placed.view, placed.replicas, placed.generation, now_ms)
+        if replica.kept.view == placed.view:  # Else we know more than the table here does yet.
+            yield from replica.aim(placed.target, placed.move)
+
+    def _tick(self, now_ms: int) -> Iterable[Effect]:
+        yield from self.replica.tick(now_ms)
         if self._is_short:
             self._is_short = False
             yield from self.replica.push_on()
@@ -117,6 +126,10 @@ class RingMode:
         """Rule 3: what readers see has reached the start of the present leadership."""
         leader = self.replica.leader
         return leader is not None and self.replica.safe >= leader.start
+
+    @property
+    def view(self) -> int:
+        return self.replica.kept.view
 
     @property
     def generation(self) -> Generation:

@@ -13,6 +13,7 @@ from anabranch.cluster.metadata import (
     Placement,
     Topic,
     boundary_entry,
+    broker_draining_entry,
     broker_entry,
     broker_fenced_entry,
     decode_entry,
@@ -116,14 +117,8 @@ def placed(*replicas: tuple[int, ...]) -> Topic:
     return replace(TOPIC, placements=tuple(Placement(tuple(map(BrokerId, each))) for each in replicas))
 
 
-def begins(view: int, replicas: tuple[int, ...], start: int = 7) -> Entry:
-    placement = Placement(
-        tuple(map(BrokerId, replicas)),
-        tuple(f"disk-{each}" for each in replicas),
-        view,
-        Offset(start),
-        Generation(4),
-    )
+def begins(view: int, replicas: tuple[int, ...], start: int = 7, move: int = -1) -> Entry:
+    placement = Placement(tuple(map(BrokerId, replicas)), (), view, Offset(start), Generation(4), move=move)
     return boundary_entry(TOPIC.topic_id, 0, placement)
 
 
@@ -170,22 +165,43 @@ def test_partitions_added_to_a_topic_of_the_founder_leave_the_others_there() -> 
     assert [each.replicas for each in table.placements(table.topics["t"])] == [(1,), (1,), (2, 1)]
 
 
+def moving(*targets: tuple[int, ...]) -> MetadataTable:
+    """A topic on broker 1, told to move to each of these in turn; the first such entry is at offset 3."""
+    moves = [move_entry(TOPIC.topic_id, 0, [BrokerId(each) for each in target]) for target in targets]
+    return table_of(broker_entry(broker(1)), broker_entry(broker(2)), topic_entry(placed((1,), (1,))), *moves)
+
+
 def test_a_move_is_a_target_until_its_view_begins() -> None:
-    table = table_of(
-        broker_entry(broker(1)),
-        topic_entry(placed((1,), (1,))),
-        move_entry(TOPIC.topic_id, 0, [BrokerId(1), BrokerId(2)]),
-    )
+    table = moving((1, 2))
     assert table.placement(table.topics["t"], 0).target == (1, 2)
     assert [(index, each.replicas) for _, index, each in table.kept_by(BrokerId(2))] == [(0, (1,))]
-    table.apply(begins(1, (1, 2)), 3)
+    table.apply(begins(1, (1, 2), move=3), 4)
     assert table.placement(table.topics["t"], 0) == Placement(
-        (BrokerId(1), BrokerId(2)), ("disk-1", "disk-2"), 1, Offset(7), Generation(4)
+        (BrokerId(1), BrokerId(2)), ("disk-1", "disk-2"), 1, Offset(7), Generation(4), move=3
     )
+
+
+def test_a_target_is_given_to_the_disks_of_its_move() -> None:
+    table = moving((1, 2))
+    table.apply(broker_entry(broker(2, "new")), 4)
+    assert table.placement(table.topics["t"], 0).directory_of(BrokerId(2)) == "disk-2"
+    table.apply(begins(1, (1, 2), move=3), 5)
+    assert table.placement(table.topics["t"], 0).directory_of(BrokerId(2)) == "disk-2"
 
 
 def test_of_two_boundaries_of_one_view_the_first_counts() -> None:
-    table = table_of(topic_entry(placed((1,), (1,))), begins(1, (1, 2), 7), begins(1, (1, 3), 9))
+    table = moving((1, 2))
+    table.apply(begins(1, (1,)), 4)
+    table.apply(begins(1, (1, 2), move=3), 5)
+    placement = table.placement(table.topics["t"], 0)
+    assert (placement.view, placement.replicas, placement.target) == (1, (1,), (1, 2))
+
+
+def test_a_boundary_of_an_earlier_move_counts_no_more() -> None:
+    table = moving((1, 2), (2, 1), (1, 2))
+    table.apply(begins(1, (1, 2), move=3), 6)
+    assert table.placement(table.topics["t"], 0).view == 0
+    table.apply(begins(1, (1, 2), move=5), 7)
     assert table.placement(table.topics["t"], 0).replicas == (1, 2)
 
 
@@ -205,9 +221,35 @@ def test_a_snapshot_keeps_brokers_and_places() -> None:
         broker_entry(broker(1)),
         broker_fenced_entry(BrokerId(1), 1, is_fenced=True),
         topic_entry(replace(placed((1, 3), (3, 1)), is_pinned=True)),
-        begins(1, (1, 2, 3)),
+        begins(1, (1, 3)),
         move_entry(TOPIC.topic_id, 1, [BrokerId(1)]),
     )
+    assert table.topics["t"].placements[0].view == 1
     other = MetadataTable()
     other.restore(json.loads(json.dumps(table.snapshot())))
     assert (other.brokers, other.founder, other.topics) == (table.brokers, BrokerId(3), table.topics)
+
+
+def test_a_broker_that_drains_does_so_over_restarts_and_snapshots_until_it_stays_after_all() -> None:
+    table = MetadataTable()
+    table.apply(broker_entry(broker(4)), 1)
+    table.apply(broker_draining_entry(BrokerId(4), is_draining=True), 2)
+    table.apply(broker_entry(broker(4)), 3)
+    other = MetadataTable()
+    other.restore(json.loads(json.dumps(table.snapshot())))
+    assert other.brokers[BrokerId(4)].is_draining
+    other.apply(broker_draining_entry(BrokerId(4), is_draining=False), 4)
+    assert not other.brokers[BrokerId(4)].is_draining
+    other.apply(broker_draining_entry(BrokerId(9), is_draining=True), 5)
+    assert set(other.brokers) == {4}
+
+
+def test_a_move_that_somebody_chose_pins_the_topic() -> None:
+    table = MetadataTable()
+    table.apply(broker_entry(broker(1)), 1)
+    topic = Topic("t", uuid.uuid4(), 1)
+    table.apply(topic_entry(topic), 2)
+    table.apply(move_entry(topic.topic_id, 0, (BrokerId(2),)), 3)
+    assert not table.topics["t"].is_pinned
+    table.apply(move_entry(topic.topic_id, 0, None, is_pinned=True), 4)
+    assert table.topics["t"].is_pinned

@@ -17,7 +17,6 @@ from anabranch.replication.ring_messages import Beat, Enter, Equal, Promise, Pus
 from anabranch.replication.ring_mode import RingMode
 
 B1, B2, B3 = 1, 2, 3
-NOBODY: frozenset[int] = frozenset()
 
 
 def mode(me: int, *, fits: int = 100) -> RingMode:
@@ -28,7 +27,7 @@ def mode(me: int, *, fits: int = 100) -> RingMode:
 
 def leading() -> RingMode:
     one = mode(B1)
-    one.step(Tick(NOBODY), 2000)
+    one.step(Tick(), 2000)
     one.step(Heard(Promise(B2, 1, True, 1, 0)), 2001)
     return one
 
@@ -71,7 +70,7 @@ def test_what_is_synced_here_and_there_is_published() -> None:
 def test_a_fenced_replica_says_nothing_but_that_others_must_lead() -> None:
     one = writing()
     one.fence()
-    assert one.step(Tick(NOBODY), 9000) == [Tell(B2, Returned(B1, 0, "")), Tell(B3, Returned(B1, 0, ""))]
+    assert one.step(Tick(), 9000) == [Tell(B2, Returned(B1, 0, "")), Tell(B3, Returned(B1, 0, ""))]
     assert not one.is_due(9100)
     assert one.step(Heard(Beat(B1, 1, 0)), 9000) == []
     assert (one.writer(), one.leads) == (None, False)
@@ -81,23 +80,21 @@ def test_a_leader_whose_disk_refuses_stops_and_says_so() -> None:
     one = writing()
     one.step(Refused(), 2100)
     assert not one.leads
-    said = [effect.message for effect in one.step(Tick(NOBODY), 2200) if isinstance(effect, Tell)]
+    said = [effect.message for effect in one.step(Tick(), 2200) if isinstance(effect, Tell)]
     assert said == [Returned(B1, 1, "")] * 2
     two = mode(B2)
-    two.step(Tick(NOBODY), 2200)
+    two.step(Tick(), 2200)
     two.step(Heard(Returned(B1, 1, "")), 2250)
-    assert any(isinstance(effect, Tell) for effect in two.step(Tick(NOBODY), 2300)), "it proposes itself"
+    assert any(isinstance(effect, Tell) for effect in two.step(Tick(), 2300)), "it proposes itself"
 
 
 def test_what_had_no_room_is_pushed_with_the_next_tick() -> None:
     one = writing()
-    one.step(Tick(NOBODY), 2500)
+    one.step(Tick(), 2500)
     one.step(Appended(3), 2501)
     one.step(NotSent(B2, 0), 2501)
     assert one.is_due(2502)
-    assert [effect.message.start for effect in one.step(Tick(NOBODY), 2502) if isinstance(effect, Tell)] == [
-        0
-    ]
+    assert [effect.message.start for effect in one.step(Tick(), 2502) if isinstance(effect, Tell)] == [0]
     assert not one.is_due(2503)
 
 

@@ -9,6 +9,7 @@ from anabranch.replication.ring_messages import (
     Beat,
     Enter,
     Equal,
+    Missing,
     Outdated,
     Promise,
     Propose,
@@ -75,9 +76,15 @@ def test_odd_generations_are_the_first_ones_and_even_the_second_ones() -> None:
 
 def test_the_third_never_leads_and_the_second_only_when_the_first_is_silent() -> None:
     late_ms = 10 * SILENCE_MS
-    assert told(replica(B3).tick(late_ms, frozenset({B1, B2}))) == []
-    assert told(replica(B2).tick(late_ms)) == []
-    assert told(replica(B2).tick(late_ms, frozenset({B1})), B3) == [Propose(B2, 2)]
+    third = replica(B3)
+    list(third.heard(Missing(B2, 0)))
+    assert told(third.tick(late_ms)) == [Missing(B3, 0), Missing(B3, 0)]
+    second = replica(B2)
+    assert told(second.tick(late_ms), B3) == [Missing(B2, 0)]
+    list(second.heard(Missing(B1, 0)))
+    assert told(second.tick(late_ms + BEAT_MS), B3) == [Missing(B2, 0)], "only the third can bear witness"
+    list(second.heard(Missing(B3, 0)))
+    assert told(second.tick(late_ms + 2 * BEAT_MS), B3) == [Propose(B2, 2)]
 
 
 def test_the_second_leads_while_the_first_is_not_to_be_trusted() -> None:

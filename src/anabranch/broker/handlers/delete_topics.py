@@ -55,3 +55,12 @@ def _find(broker: "Broker", name: str | None, topic_id: UUID) -> Topic:
     if (name is None) == (topic_id == NO_ID):
         raise InvalidRequestError("A topic to delete is named either by its name or by its id.")
     return broker.topics.known(topic_id if name is None else name).topic
+
+
+def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:
+    asked = [{"name": name, "topic_id": NO_ID} for name in request["topic_names"]] or request["topics"]
+    return {
+        "responses": [
+            {**refused(error), "name": each["name"], "topic_id": each["topic_id"]} for each in asked
+        ]
+    }
