@@ -90,12 +90,14 @@ class Broker:
         self.topics = Topics(
             self.core, self.settings, self.metadata, self.opener, TopicFolders(self.files, self.data_dir)
         )
+        self.topics.sweep()
         self.topics.open_all()
         self.producer_ids = ProducerIds(self.metadata)
         self._offsets_topic = OffsetsTopic(self.core, self.topics)
         self.groups = GroupCoordinator(
             self._offsets_topic.append, self.clock, _group_settings(self.settings), lambda: str(uuid.uuid4())
         )
+        self.topics.on_removed = self._forget_topic
         self._driver = LoopDriver(self.groups, self.clock)
         self.housekeeping = Housekeeping(self)
 
@@ -120,6 +122,7 @@ class Broker:
 
     async def drain(self) -> None:
         """The node stops: let nobody wait for what will not come."""
+        await self.topics.stop()
         if self._loading is not None:
             self._loading.cancel()  # A long log need not be read to its end for nobody.
             await asyncio.gather(self._loading, return_exceptions=True)
@@ -137,6 +140,7 @@ class Broker:
         self.metadata.leave()
         async with self.metadata.lock, self.housekeeping.starts_lock:
             await self.metadata.idle()
+            await self.topics.settled()
             await self._close_all()
 
     async def _close_all(self) -> None:
@@ -204,9 +208,7 @@ class Broker:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
 
-    async def delete_topic(self, name: str) -> None:
-        """Remove a topic, and what groups remember of it."""
-        await self.topics.delete(name)
+    async def _forget_topic(self, name: str) -> None:
         try:
             await self.groups.forget_topics([name])
         except AnabranchError as error:

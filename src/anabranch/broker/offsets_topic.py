@@ -33,7 +33,8 @@ class OffsetsTopic:
             now_ms = self._core.clock.wall_ms()
             for key, value in records:
                 builder.add(key, value, timestamp_ms=now_ms)
-            partition = state.partitions[abs(java_hash(group_id)) % len(state.partitions)]
+            index = abs(java_hash(group_id)) % state.topic.partition_count
+            partition = self._topics.partition(OFFSETS_TOPIC, index)
             await self._core.append(partition, builder.build())
         except AnabranchError as error:
             raise CoordinatorNotAvailableError(f"Offsets cannot be written: {error}") from error
@@ -43,6 +44,8 @@ class OffsetsTopic:
         state = self._topics.find(OFFSETS_TOPIC)
         count = 0
         for partition in state.partitions if state is not None else ():
+            if partition is None:
+                continue
             for record in read_records(partition.log, partition.log.start_offset):
                 if record.key is not None:
                     coordinator.replay(record.key, record.value)

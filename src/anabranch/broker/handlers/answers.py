@@ -53,6 +53,6 @@ def topic_row(state: "TopicState", broker_id: int, *, operations: bool) -> dict[
         "name": state.topic.name,
         "topic_id": state.topic.topic_id,
         "is_internal": state.topic.is_internal,
-        "partitions": [partition_row(partition, broker_id) for partition in state.partitions],
+        "partitions": [partition_row(each, broker_id) for each in state.partitions if each is not None],
         "topic_authorized_operations": TOPIC_OPERATIONS if operations else OPERATIONS_NOT_ASKED,
     }
