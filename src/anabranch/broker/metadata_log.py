@@ -16,11 +16,10 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
-from anabranch.broker.peer_messages import ReadIndex, ReadIndexAnswer
-from anabranch.broker.peers import Peers
 from anabranch.broker.quorum_store import QuorumState, QuorumStore, read_entries, read_records
 from anabranch.broker.quorum_waits import QuorumWaits
 from anabranch.broker.quorum_writer import QuorumWriter
@@ -39,6 +38,9 @@ from anabranch.errors import (
 )
 from anabranch.values import BrokerId, Offset
 
+if TYPE_CHECKING:
+    from anabranch.broker.peers import Peers
+
 ENTRIES_PER_SNAPSHOT = 1000
 CAUGHT_UP_MS_MAX = 5000
 
@@ -56,7 +58,7 @@ class MetadataLog:
         *,
         me: Member,
         is_founder: bool,
-        peers: Peers | None,
+        peers: "Peers | None",
         chance: Callable[[int], int],
     ) -> None:
         self.table = MetadataTable()
@@ -255,6 +257,8 @@ class MetadataLog:
             raise NotControllerError("There is no leader at the moment.")
         if leader == self.me.broker_id:
             return await self.read_index()
+        from anabranch.broker.peer_messages import ReadIndex, ReadIndexAnswer  # Not for a node alone.
+
         assert self._peers is not None
         answer = await self._peers.ask(leader, ReadIndex(), CAUGHT_UP_MS_MAX)
         assert isinstance(answer, ReadIndexAnswer)

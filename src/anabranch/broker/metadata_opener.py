@@ -3,16 +3,19 @@ interrupted the taking over of a leader's snapshot, and the table read back."""
 
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.peers import Peers
 from anabranch.broker.quorum_store import QuorumStore
 from anabranch.broker.stored_state import StoredState
 from anabranch.broker.topic_folders import METADATA_TOPIC
 from anabranch.cluster.quorum_messages import Member
 from anabranch.values import TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.peers import Peers
 
 METADATA_ID = uuid.UUID(int=1)
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
@@ -25,7 +28,7 @@ def open_metadata(
     me: Member,
     *,
     is_founder: bool,
-    peers: Peers | None,
+    peers: "Peers | None",
     chance: Callable[[int], int],
 ) -> MetadataLog:
     """Without `peers` the node is the sole voter. With them, a blank folder either founds a cluster or waits to be
