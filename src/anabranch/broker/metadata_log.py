@@ -8,13 +8,13 @@ their changes one at a time under `lock`, so that what was checked still holds w
 `ENTRIES_PER_SNAPSHOT` entries the whole table is written aside as a checkpoint and the log below it is dropped.
 
 A member whose disk fails takes no part any more until a restart: it says nothing, so it promises nothing that it
-cannot keep. Until a member of several has heard from a leader, its table is that of its last snapshot.
+cannot keep. Until a member of several has heard from a leader, its table lacks what it does not know to be committed.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -80,9 +80,9 @@ class MetadataLog:
 
     # --- start and end -------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Read the table back: the snapshot, then every entry behind it that is known to be committed. Raises
-        StorageError, CorruptDataError."""
+    def load(self, commit_end: Offset = Offset(0)) -> None:  # noqa: B008 - a number with a name
+        """Read the table back: the snapshot, then every entry behind it that is known to be committed: those below
+        `commit_end`, or all of them if nobody else has a say. Raises StorageError, CorruptDataError."""
         state = self._read_state()
         members = Members(frozenset() if state.has_joined else frozenset({self.me}))
         snapshot, table = self._store.take_snapshot(members)
@@ -98,7 +98,7 @@ class MetadataLog:
                 f"{state.term}: restore both from the same backup."
             )
         state = self._alone(state, log.members) if self._peers is None else replace(state, is_alone=False)
-        self._begin(state, log)
+        self._begin(state, log, commit_end)
 
     def _read_state(self) -> QuorumState:
         state = self._store.read_state()
@@ -132,7 +132,7 @@ class MetadataLog:
             self._store.write_state(state)
         return state
 
-    def _begin(self, state: QuorumState, log: QuorumLog) -> None:
+    def _begin(self, state: QuorumState, log: QuorumLog, commit_end: Offset) -> None:
         self.quorum = Quorum(
             self.me,
             log,
@@ -140,6 +140,7 @@ class MetadataLog:
             term=state.term,
             vote=state.vote,
             now_ms=self._core.clock.monotonic_ms(),
+            commit_end=commit_end,
             is_alone=self._peers is None,
         )
         self._writer = QuorumWriter(self._core, self._store, self.partition, state, self)
@@ -191,6 +192,15 @@ class MetadataLog:
     @property
     def members(self) -> Members:
         return self.quorum.members
+
+    @property
+    def commit_end(self) -> Offset:
+        return Offset(self.quorum.commit_end)
+
+    @property
+    def ends(self) -> Mapping[Member, int]:
+        """At the leader: how far each member is known to have the log on its disk; elsewhere empty."""
+        return self.quorum.ends()
 
     @property
     def applied_end(self) -> Offset:

@@ -9,10 +9,10 @@ from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.quorum_store import QuorumStore
-from anabranch.broker.stored_state import StoredState
+from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import METADATA_TOPIC
 from anabranch.cluster.quorum_messages import Member
-from anabranch.values import TopicPartition
+from anabranch.values import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.peers import Peers
@@ -45,5 +45,6 @@ def open_metadata(
         start_offset=start_offset,
     )
     metadata = MetadataLog(core, store, partition, me=me, is_founder=is_founder, peers=peers, chance=chance)
-    metadata.load()
+    point = state.recovery_points.get(partition_key(METADATA_ID, 0))
+    metadata.load(point.offset if point is not None else Offset(0))  # It never lies beyond what is committed.
     return metadata
