@@ -75,6 +75,7 @@ class MetadataLog:
         self._waits = QuorumWaits()
         self._is_turn_due = False
         self._ended_because: AnabranchError | None = None
+        self._applied_end = Offset(0)
         self._snapshot_refused_at = Offset(-1)
         self._snapshot_task: asyncio.Task[None] | None = None
 
@@ -144,8 +145,9 @@ class MetadataLog:
             is_alone=self._peers is None,
         )
         self._writer = QuorumWriter(self._core, self._store, self.partition, state, self)
+        self._applied_end = Offset(log.start)
         if self._peers is not None:
-            self.partition.log.firm_offset = Offset(log.start)
+            self.partition.log.firm_offset = self._applied_end
         if self.quorum.has_ready():  # The sole voter begins its term.
             self._writer.write_at_start(self.quorum.ready())
             self.quorum.persisted((log.end, log.last_term))
@@ -204,7 +206,8 @@ class MetadataLog:
 
     @property
     def applied_end(self) -> Offset:
-        return Offset(self.quorum.applied_end)
+        """What the table holds. The core counts a leader's snapshot at once, the table has it once the disk does."""
+        return self._applied_end
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -257,7 +260,8 @@ class MetadataLog:
         or the leader cannot be reached."""
         try:
             async with asyncio.timeout(CAUGHT_UP_MS_MAX / 1000):
-                await self._waits.applied(await self._read_index_anywhere(), self.quorum.applied_end)
+                end = await self._read_index_anywhere()
+                await self._waits.applied(end, self._applied_end)
         except (TimeoutError, PeerError, NotControllerError) as error:
             raise QuorumBusyError(f"The leader of the metadata quorum does not answer: {error}") from error
 
@@ -333,6 +337,7 @@ class MetadataLog:
         for offset, entry in self.quorum.take_committed():
             if entry.kind is EntryKind.CHANGE:
                 self._apply(Offset(offset), entry)
+            self._applied_end = Offset(offset + 1)
             self._waits.applied_one(offset, entry.term)
         self._note_firm()
 
@@ -349,9 +354,9 @@ class MetadataLog:
                 logger.exception("a change of the metadata could not be followed: this is a defect")
 
     def _note_firm(self) -> None:
-        log, end = self.partition.log, self.quorum.applied_end
-        if log.firm_offset is not None and log.start_offset <= end <= log.end_offset:
-            log.firm_offset = Offset(end)
+        log = self.partition.log
+        if log.firm_offset is not None:
+            log.firm_offset = self._applied_end
 
     # --- what the writer says ------------------------------------------------------------------------------------
 
@@ -363,7 +368,8 @@ class MetadataLog:
         """A leader's snapshot is on the disk, instead of everything that was there."""
         assert isinstance(table, dict)
         self.table.restore(table)
-        self.partition.log.firm_offset = Offset(snapshot.end)
+        self._applied_end = Offset(snapshot.end)
+        self._note_firm()
         self._tell(Offset(snapshot.end), None)
         self._waits.applied_upto(snapshot.end)
 

@@ -475,3 +475,24 @@ def test_voter_and_leader_that_are_removed_are_gone() -> None:
         await world.commit(new)
 
     in_world(21, test)
+
+
+def test_read_waits_until_the_table_has_the_snapshot_that_the_core_knows(few_per_snapshot: None) -> None:
+    async def test(world: World) -> None:
+        await world.grow(3)
+        leader = await world.leader()
+        lost = next(node for node in world.nodes.values() if node is not leader)
+        world.split(set(world.nodes) - {lost.id}, {lost.id})
+        for _ in range(20):
+            await world.commit(leader)
+        world.cut = set()
+        assert lost.metadata is not None
+        for _ in range(10_000):
+            if lost.metadata.quorum.applied_end > lost.metadata.applied_end:
+                break
+            await asyncio.sleep(0.001)
+        assert lost.names == []
+        await lost.metadata.caught_up()
+        assert lost.names == leader.names
+
+    in_world(22, test)
