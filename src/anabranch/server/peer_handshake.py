@@ -138,8 +138,14 @@ def next_frame(received: bytes | bytearray | memoryview) -> tuple[Frame, int] | 
     return (Frame(Kind(kind), bytes(received[_head.size : end])), end) if len(received) >= end else None
 
 
-def refusal(text: str) -> bytes:
-    return _frame(Kind.REFUSAL, text.encode()[: HELLO_BYTES_MAX - 1])
+def refusal(error: HandshakeError) -> bytes:
+    is_duplicate = error.cause is Cause.DUPLICATE
+    return _frame(Kind.REFUSAL, bytes([is_duplicate]) + str(error).encode()[: HELLO_BYTES_MAX - 2])
+
+
+def _read_refusal(body: bytes) -> HandshakeError:
+    cause = Cause.DUPLICATE if body[:1] == b"\1" else Cause.REFUSED
+    return HandshakeError(cause, _printable(body[1:]), is_told=False)
 
 
 def _frame(kind: Kind, body: bytes) -> bytes:
@@ -185,7 +191,7 @@ def _read_hello(body: bytes) -> Identity:
 
 def _expect(kind: Kind, frame: Frame) -> bytes:
     if frame.kind is Kind.REFUSAL:
-        raise HandshakeError(Cause.REFUSED, _printable(frame.body), is_told=False)
+        raise _read_refusal(frame.body)
     if frame.kind is not kind:
         raise HandshakeError(
             Cause.GARBAGE,
