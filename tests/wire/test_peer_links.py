@@ -69,6 +69,16 @@ async def test_everybody_hears_everybody_in_order(net: Loopback, count: int) -> 
 
 
 @on_loopback
+async def test_what_is_told_can_be_sent_before_the_loop_turns(net: Loopback) -> None:
+    one, other = await net.linked(1, 2)
+    one.links.tell(2, ping(1))
+    one.links.flush()
+    assert link_of(one, other)._sending.bytes_waiting == 0
+    one.links.tell(2, ping(2))
+    await until(lambda: numbers(other, one) == [1, 2])
+
+
+@on_loopback
 async def test_large_and_small_messages_arrive_whole_and_in_order(net: Loopback) -> None:
     one, other = await net.linked(1, 2)
     sizes = [0, 1, 20 * MIB, 300_000, 5, 262_144, 70_000, 9 * MIB]

@@ -101,7 +101,7 @@ def dial(
     """`meet` hears who answered, and may object by a HandshakeError."""
     mine = _write_hello(me, nonce)
     theirs = _expect(Kind.HELLO, (yield _frame(Kind.HELLO, mine)))
-    them = _read_hello(theirs)
+    them = read_hello(theirs)
     _check_broker(me, them, expected)
     _check_cluster(me, them)
     meet(them)
@@ -113,7 +113,7 @@ def dial(
 def accept(me: Identity, secret: bytes, nonce: bytes, admit: Callable[[Identity], None]) -> Handshake:
     """`admit` hears who wants in once that is proven, and may object by a HandshakeError."""
     theirs = _expect(Kind.HELLO, (yield b""))
-    them = _read_hello(theirs)
+    them = read_hello(theirs)
     _check_broker(me, them, None)
     _check_cluster(them, me)
     mine = _write_hello(me, nonce)
@@ -168,7 +168,7 @@ def _write_hello(me: Identity, nonce: bytes) -> bytes:
     return head + b"".join(len(name).to_bytes(2, "big") + name for name in names)
 
 
-def _read_hello(body: bytes) -> Identity:
+def read_hello(body: bytes) -> Identity:
     if not body.startswith(MAGIC):
         raise HandshakeError(Cause.GARBAGE, "what came is no hello of an anabranch broker.", is_told=False)
     version = int.from_bytes(body[len(MAGIC) : len(MAGIC) + 2], "big")

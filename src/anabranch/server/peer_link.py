@@ -272,6 +272,9 @@ class PeerLink(asyncio.BufferedProtocol):
         """Whether it found room."""
         return self._put_if_room(encode(message))
 
+    def flush(self) -> None:
+        self._sending.flush()
+
     async def ask(self, question: Question, timeout_ms: int) -> Answer:
         self._correlation = correlation = self._correlation % 0xFFFF_FFFF + 1
         if not self._put_if_room(encode(question, correlation)):

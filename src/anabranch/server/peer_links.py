@@ -66,6 +66,10 @@ class PeerLinks(Peers):
         if link is None or not link.tell(message):
             self.dropped_total += 1
 
+    def flush(self) -> None:
+        for link in list(self._links.values()):
+            link.flush()
+
     async def ask(self, to: BrokerId, question: Question, timeout_ms: int) -> Answer:
         link = self._links.get(to)
         if link is None:
