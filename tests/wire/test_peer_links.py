@@ -337,6 +337,17 @@ async def test_joining_says_why_it_cannot_be(net: Loopback) -> None:
     assert seed.ups == []
 
 
+@on_loopback
+async def test_joining_ones_own_address_is_no_trouble(
+    net: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = net.broker(1)
+    with pytest.raises(PeerRefusedError, match="broker 1 answered itself") as caught:
+        await broker.links.join(broker.address)
+    assert caught.value.kind == "ITSELF"
+    assert warnings_of(caplog) == []
+
+
 # --- TLS ---------------------------------------------------------------------------------------------------------
 
 

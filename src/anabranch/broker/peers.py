@@ -46,8 +46,8 @@ class Peers(Protocol):
         ...
 
     async def join(self, address: Address) -> Hello:
-        """Learn who answers there, and keep that link until `connect` says otherwise. Raises PeerUnreachableError,
-        PeerRefusedError."""
+        """Learn who answers there, and keep that link until `connect` has named that broker once. Raises
+        PeerUnreachableError, or PeerRefusedError, whose kind is ITSELF if the address is this broker's own."""
         ...
 
 

@@ -157,6 +157,7 @@ class PeerLinks(Peers):
         if link is not None:
             self._check_replaces(link, them)
         if ours is not None:
+            self.not_met(ours)
             ours.close(
                 "the other side's dial is kept", HandshakeError(Cause.DUPLICATE, _duplicate(self.me, them))
             )
