@@ -90,7 +90,7 @@ class Dialler:
         except HandshakeError as error:
             where = f"no link to broker {self._broker} at {self.address[0]}:{self.address[1]}"
             self._links.rare_log.warn(self._broker, error, where)
-            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.DUPLICATE):
+            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.DUPLICATE, Cause.NOT_YET):
                 return min(2 * pause, PAUSE_SECONDS_MAX)
             return PAUSE_SECONDS_REFUSED
         return PAUSE_SECONDS_MIN

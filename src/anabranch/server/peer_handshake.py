@@ -51,6 +51,8 @@ class Cause(Enum):
 
     SECRET = "the secret"
     CLUSTER = "the cluster"
+    NOT_YET = "no cluster yet"
+    """The other one is about to join one itself: it may be asked again."""
     VERSION = "the version"
     SAME_ID = "the broker id"
     OTHER_ID = "the address"
@@ -66,7 +68,7 @@ class Cause(Enum):
     """Not wrong either: one list of addresses may serve all brokers."""
 
 
-_TOLD_CAUSES = (Cause.REFUSED, Cause.DUPLICATE, Cause.ITSELF)
+_TOLD_CAUSES = (Cause.REFUSED, Cause.DUPLICATE, Cause.ITSELF, Cause.NOT_YET)
 """What a refusal says besides its text: the other side has to tell what is wrong from what is not."""
 
 
@@ -236,7 +238,7 @@ def _check_broker(me: Identity, them: Identity, expected: BrokerId | None) -> No
 def _check_cluster(dialler: Identity, acceptor: Identity) -> None:
     if not acceptor.cluster_id:
         raise HandshakeError(
-            Cause.CLUSTER,
+            Cause.NOT_YET,
             f"broker {acceptor.broker_id} is in no cluster yet: join the address of a broker that is.",
         )
     if dialler.cluster_id and dialler.cluster_id != acceptor.cluster_id:

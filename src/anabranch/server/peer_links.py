@@ -103,7 +103,7 @@ class PeerLinks(Peers):
         try:
             them = await self._find(Dialler(self, None, address))
         except HandshakeError as error:
-            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE):
+            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.NOT_YET):
                 raise PeerUnreachableError(str(error)) from None
             raise PeerRefusedError(str(error), error.cause.name) from None
         if not self.me.cluster_id:
