@@ -136,7 +136,8 @@ class OffsetsTopic:
             shard = self._coordinator.shard(THE_ONLY_SHARD)
             assert shard is not None
             state = self._topics.find(OFFSETS_TOPIC)
-            self._begin_load(self._coordinator, shard, state.partitions if state is not None else ())
+            partitions = [each for each in state.partitions if each is not None] if state is not None else []
+            self._begin_load(self._coordinator, shard, partitions)
 
     async def stop(self) -> None:
         """A long log need not be read to its end for nobody."""

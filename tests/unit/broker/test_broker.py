@@ -141,7 +141,7 @@ async def test_deleting_a_topic_goes_on_when_groups_cannot_forget_it() -> None:
         raise StorageError("no")
 
     bench.broker.groups.forget_topics = refuse
-    await bench.broker.delete_topic("t")
+    await bench.broker.topics.delete("t")
     assert bench.topics.find("t") is None
 
 
