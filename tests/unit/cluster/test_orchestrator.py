@@ -124,7 +124,7 @@ class World:
         for topic in list(self.table.topics.values()):
             for partition, placement in enumerate(self.table.placements(topic)):
                 if placement.target is not None:
-                    after = Placement(placement.target, (), placement.view + 1)
+                    after = Placement(placement.target, (), placement.view + 1, move=placement.move)
                     self.commit(boundary_entry(topic.topic_id, partition, after))
 
     def replicas(self, name: str) -> list[tuple[BrokerId, ...]]:
