@@ -15,6 +15,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 flags = st.booleans()
 blobs = st.binary(max_size=200)
 ids = st.uuids()
+moves = st.integers(-1, 2**60)
 members = st.builds(quorum.Member, small, texts)
 
 
@@ -91,8 +92,11 @@ STRATEGIES = {
         st.builds(ring.Enter, sender, small, tables(), st.dictionaries(small, texts, max_size=3))
     ),
     ring.Pull: letters(st.builds(ring.Pull, sender, small, numbers)),
-    ring.Equal: letters(st.builds(ring.Equal, sender, small, numbers, flags, flags)),
-    ring.Beat: letters(st.builds(ring.Beat, sender, small, numbers)),
+    ring.Equal: letters(st.builds(ring.Equal, sender, small, numbers, flags, flags, moves)),
+    ring.Beat: letters(st.builds(ring.Beat, sender, small, numbers, numbers)),
+    ring.Missing: letters(st.builds(ring.Missing, sender, small)),
+    ring.Seal: letters(st.builds(ring.Seal, sender, small)),
+    ring.Sealed: letters(st.builds(ring.Sealed, sender, small)),
     ring.Outdated: letters(st.builds(ring.Outdated, sender, small)),
     ring.Returned: letters(st.builds(ring.Returned, sender, small, texts)),
     peer.Ping: st.builds(peer.Ping, st.dictionaries(small, small, max_size=5)),
@@ -111,6 +115,10 @@ STRATEGIES = {
     peer.ReadIndexAnswer: st.builds(peer.ReadIndexAnswer, numbers),
     peer.ProducerIdBlock: st.builds(peer.ProducerIdBlock),
     peer.ProducerIds: st.builds(peer.ProducerIds, numbers, small),
+    peer.BeginView: st.builds(
+        peer.BeginView, ids, small, small, numbers, small, st.lists(small, max_size=3).map(tuple), moves
+    ),
+    peer.ViewBegun: st.builds(peer.ViewBegun, small),
     Refused: st.builds(Refused, texts, texts),
 }
 anything = st.one_of(*STRATEGIES.values())

@@ -18,14 +18,16 @@ from anabranch.broker.groups.coordinator import GroupCoordinator
 from anabranch.broker.groups.driver import LoopDriver
 from anabranch.broker.groups.settings import GroupSettings
 from anabranch.broker.housekeeping import Housekeeping
-from anabranch.broker.leaders import Leaders, RingReplicas
+from anabranch.broker.leaders import Leaders
 from anabranch.broker.metadata_opener import open_metadata
 from anabranch.broker.offsets_topic import OffsetsTopic
 from anabranch.broker.orchestrator import Orchestrator
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.broker.peering import Peering
 from anabranch.broker.peers import Peers
 from anabranch.broker.producer_ids import ProducerIds
+from anabranch.broker.replicas import Replicas
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import TopicFolders
 from anabranch.broker.topics import Topics, TopicState
@@ -52,7 +54,14 @@ logger = logging.getLogger(__name__)
 
 class Broker:
     def __init__(
-        self, settings: NodeSettings, clock: Clock, files: Files, workers: Workers, data_dir: str, boot: str
+        self,
+        settings: NodeSettings,
+        clock: Clock,
+        files: Files,
+        workers: Workers,
+        data_dir: str,
+        boot: str,
+        peers: Peers | None = None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -70,15 +79,14 @@ class Broker:
         self.state = StoredState(files, data_dir, boot)
         self.opener = PartitionOpener(self.core, settings, files, data_dir, self.state)
         self._advertised = host_and_port(settings.advertise) if settings.advertise else None
-        self.peers: Peers | None = None
+        self.peers = peers
         """How the other brokers of the cluster are reached; None: there are none."""
+        self.peering: Peering | None = None
         self.bound: tuple[str, int] | None = None
         self.peers_bound: tuple[str, int] | None = None
         """Where the listeners really are, if they were told to find a port."""
-        self.replicas: RingReplicas | None = None
-        """The ring partitions that are kept here; None: everything is kept by one broker."""
-        self.is_alone = True
-        """It has no peers and never will have any: it leads every partition and coordinates every group."""
+        self.is_alone = peers is None
+        """It has no peers: it leads every partition and coordinates every group."""
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -97,14 +105,17 @@ class Broker:
             peers=self.peers,
             chance=random.randrange,
         )
-        self.topics = Topics(
-            self.core, self.settings, self.metadata, self.opener, TopicFolders(self.files, self.data_dir)
-        )
-        self.topics.sweep()
-        self.topics.open_all()
         self.orchestrator = Orchestrator(self)
         self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
         self.forwarding = Forwarding(self)
+        self.topics = Topics(
+            self.core,
+            self.settings,
+            self.metadata,
+            self.opener,
+            TopicFolders(self.files, self.data_dir, says_owners=not self.is_alone),
+            directory_id=None if self.is_alone else identity.directory_id,
+        )
         self.topics.make = self.forwarding.make_topic
         self.producer_ids = ProducerIds(self.metadata, self.peers)
         self.offsets_topic = OffsetsTopic(self.core, self.topics, self.check_writable, is_alone=self.is_alone)
@@ -119,17 +130,28 @@ class Broker:
         self.offsets_topic.attach(self.groups)
         self._driver = LoopDriver(self.groups, self.clock)
         self.housekeeping = Housekeeping(self)
+        if self.peers is not None:
+            self.peering = Peering(self, self.peers)
+            self.topics.on_opened, self.topics.on_closed = self.peering.placed, self.peering.closed
+        else:
+            self.topics.sweep()
+        self.topics.open_all()
 
     def start(self) -> None:
         """Begin what runs in the background."""
         self.offsets_topic.start()
-        if self.peers is None:
+        if self.peering is not None:
+            self.orchestrator.connect()
+            self.peering.start()
+        else:
             self.orchestrator.begin_founding()
         self._driver.start()
         self.housekeeping.start()
 
     async def drain(self) -> None:
         """The node stops: let nobody wait for what will not come."""
+        if self.peering is not None:
+            await self.peering.stop()
         await self.orchestrator.stop()
         await self.topics.stop()
         await self.offsets_topic.stop()
@@ -175,6 +197,11 @@ class Broker:
             logger.error("%s was not closed cleanly: %s", partition.id, error)
             return False
         return True
+
+    @property
+    def replicas(self) -> Replicas | None:
+        """The ring partitions that are kept here; None: everything is kept by one broker."""
+        return self.peering.replicas if self.peering is not None else None
 
     # --- what handlers ask ---------------------------------------------------------------------------------------
 

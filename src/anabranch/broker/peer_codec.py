@@ -16,6 +16,7 @@ from uuid import UUID
 
 from anabranch.broker import peer_messages as peer
 from anabranch.broker.peer_fields import (
+    BROKERS,
     ENTRIES,
     FLAG,
     GENERATIONS,
@@ -24,6 +25,7 @@ from anabranch.broker.peer_fields import (
     LONG,
     LONG_MAX,
     MEMBER,
+    MOVE,
     OPTIONAL_TEXT,
     RETURNS,
     ROWS,
@@ -84,6 +86,9 @@ RING_FORMS = {
     8: Form(ring.Pull, {"generation": INT, "start": LONG}),
     9: Form(ring.Outdated, {"generation": INT}),
     10: Form(ring.Returned, {"generation": INT, "return_id": TEXT}),
+    12: Form(ring.Missing, {"generation": INT}),
+    13: Form(ring.Seal, {"generation": INT}),
+    14: Form(ring.Sealed, {"generation": INT}),
 }
 """Behind the head of a letter, and without the sender, whom the link knows."""
 
@@ -137,12 +142,25 @@ OTHER_FORMS = {
     ),
     68: Form(peer.ReadIndex, {}),
     69: Form(peer.ProducerIdBlock, {}),
+    70: Form(
+        peer.BeginView,
+        {
+            "topic_id": TOPIC_ID,
+            "partition": INT,
+            "view": INT,
+            "start": LONG,
+            "generation": INT,
+            "replicas": BROKERS,
+            "move": MOVE,
+        },
+    ),
     128: Form(peer.ForwardAnswer, {}, tail="body"),
     129: Form(peer.Registered, {"epoch": LONG}),
     130: Form(peer.BeatAnswer, {"is_fenced": FLAG, "may_stop": FLAG}),
     131: Form(peer.Records, {}, tail="data"),
     132: Form(peer.ReadIndexAnswer, {"end": LONG}),
     133: Form(peer.ProducerIds, {"first": LONG, "count": INT}),
+    134: Form(peer.ViewBegun, {"view": INT}),
     191: Form(Refused, {"reason": TEXT, "kind": TEXT}),
 }
 
@@ -189,8 +207,8 @@ def _buffers(data: Any) -> tuple[Sequence[Buffer], int]:
 
 
 _push = Struct(">IBI16sIIIQQIQ")
-_equal = Struct(">IBI16sIIIQBB")
-_beat = Struct(">IBI16sIIIQ")
+_equal = Struct(">IBI16sIIIQBBQ")
+_beat = Struct(">IBI16sIIIQQ")
 _letter = Struct(">16sII")
 
 
@@ -215,13 +233,14 @@ def _encode_push(letter: RingLetter, push: ring.Push) -> list[Buffer]:
 def _encode_equal(letter: RingLetter, equal: ring.Equal) -> list[Buffer]:
     where = letter.topic_id.bytes, letter.partition, letter.view
     length = _equal.size - LENGTH_BYTES
-    said = equal.generation, equal.end, equal.has_entered, equal.is_trusted
+    said = equal.generation, equal.end, equal.has_entered, equal.is_trusted, equal.move + 1
     return [_equal.pack(length, EQUAL, 0, *where, *said)]
 
 
 def _encode_beat(letter: RingLetter, beat: ring.Beat) -> list[Buffer]:
     where = letter.topic_id.bytes, letter.partition, letter.view
-    return [_beat.pack(_beat.size - LENGTH_BYTES, BEAT, 0, *where, beat.generation, beat.safe)]
+    said = beat.generation, beat.safe, beat.log_start
+    return [_beat.pack(_beat.size - LENGTH_BYTES, BEAT, 0, *where, *said)]
 
 
 _HOT_LETTERS: dict[type[Any], Callable[[RingLetter, Any], list[Buffer]]] = {
@@ -263,8 +282,8 @@ def decode(kind: int, body: memoryview, sender: BrokerId) -> Said:
 
 
 _push_body = Struct(">16sIIIQQIQ")
-_equal_body = Struct(">16sIIIQBB")
-_beat_body = Struct(">16sIIIQ")
+_equal_body = Struct(">16sIIIQBBQ")
+_beat_body = Struct(">16sIIIQQ")
 
 
 @lru_cache(maxsize=1024)
@@ -294,20 +313,26 @@ def _decode_push(body: memoryview, sender: BrokerId) -> RingLetter:
 
 
 def _decode_equal(body: memoryview, sender: BrokerId) -> RingLetter:
-    topic_id, partition, view, generation, end, has_entered, is_trusted = _equal_body.unpack(body)
+    topic_id, partition, view, generation, end, has_entered, is_trusted, move = _equal_body.unpack(body)
     equal = ring.Equal(
         sender,
         Generation(checked(generation, INT_MAX)),
         Offset(checked(end, LONG_MAX)),
         bool(checked(has_entered, 1)),
         bool(checked(is_trusted, 1)),
+        checked(move, LONG_MAX) - 1,
     )
     return _letter_of(topic_id, partition, view, equal)
 
 
 def _decode_beat(body: memoryview, sender: BrokerId) -> RingLetter:
-    topic_id, partition, view, generation, safe = _beat_body.unpack(body)
-    beat = ring.Beat(sender, Generation(checked(generation, INT_MAX)), Offset(checked(safe, LONG_MAX)))
+    topic_id, partition, view, generation, safe, log_start = _beat_body.unpack(body)
+    beat = ring.Beat(
+        sender,
+        Generation(checked(generation, INT_MAX)),
+        Offset(checked(safe, LONG_MAX)),
+        Offset(checked(log_start, LONG_MAX)),
+    )
     return _letter_of(topic_id, partition, view, beat)
 
 

@@ -265,6 +265,23 @@ def _read_row(reader: Reader) -> LeaderRow:
     return LeaderRow(topic_id, partition, view, generation, in_sync)
 
 
+def _write_brokers(out: bytearray, brokers: Sequence[BrokerId]) -> None:
+    for number in (len(brokers), *brokers):
+        _write_int(out, number)
+
+
+def _read_brokers(reader: Reader) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(reader.whole()) for _ in range(reader.count(4)))
+
+
+def _write_move(out: bytearray, move: int) -> None:
+    _write_long(out, move + 1)  # There may be none.
+
+
+def _read_move(reader: Reader) -> int:
+    return reader.long() - 1
+
+
 LONG = Field(_write_long, Reader.long)
 INT = Field(_write_int, Reader.whole)
 FLAG = Field(_write_flag, Reader.flag)
@@ -276,4 +293,6 @@ ENTRIES = Field(_write_entries, _read_entries)
 SNAPSHOT = Field(_write_snapshot, _read_snapshot)
 GENERATIONS = Field(_write_generations, _read_generations)
 RETURNS = Field(_write_returns, _read_returns)
+MOVE = Field(_write_move, _read_move)
 ROWS = Field(_write_rows, _read_rows)
+BROKERS = Field(_write_brokers, _read_brokers)

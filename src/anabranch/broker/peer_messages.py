@@ -147,5 +147,28 @@ class ProducerIds:
     count: int
 
 
-Question = ForwardRequest | RegisterBroker | BrokerBeat | ReadRecords | ReadIndex | ProducerIdBlock
-Answer = ForwardAnswer | Registered | BeatAnswer | Records | ReadIndexAnswer | ProducerIds
+@dataclass(slots=True)
+class BeginView:
+    """To the leader of the metadata quorum: this view of a partition may end. The next one begins at `start`, with
+    generations above this one, among `replicas`: those of the move, or the same as before because a seal is undone."""
+
+    topic_id: UUID
+    partition: int
+    view: int
+    start: Offset
+    generation: Generation
+    replicas: tuple[BrokerId, ...]
+    move: int
+
+
+@dataclass(slots=True)
+class ViewBegun:
+    """Which view the partition is in now."""
+
+    view: int
+
+
+Question = (
+    ForwardRequest | RegisterBroker | BrokerBeat | ReadRecords | ReadIndex | ProducerIdBlock | BeginView
+)
+Answer = ForwardAnswer | Registered | BeatAnswer | Records | ReadIndexAnswer | ProducerIds | ViewBegun

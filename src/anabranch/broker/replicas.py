@@ -15,7 +15,7 @@ from anabranch.broker.peer_messages import LeaderRow, RingLetter
 from anabranch.broker.peers import Peers
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import AnabranchError, CorruptDataError
-from anabranch.replication.mode import Heard, PeerUp, Placed, Tick
+from anabranch.replication.mode import Heard, PeerUp, Placed, Retake, Tick
 from anabranch.replication.ring_effects import EndView, Unseal
 from anabranch.replication.ring_messages import Message
 from anabranch.values import BrokerId, Generation
@@ -79,6 +79,12 @@ class Replicas:
             self.letters_ignored_total += 1
             return
         ring.do(Heard(letter.message))
+
+    def prefer(self, topic_id: UUID, index: int) -> None:
+        """This broker is the first replica: let it take the leadership now, if it may."""
+        partition = self._partitions.get((topic_id, index))
+        if partition is not None and partition.ring is not None:
+            partition.ring.do(Retake())
 
     def tick(self, now_ms: int) -> None:
         """To be called every 100 ms."""

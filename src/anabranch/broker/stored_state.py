@@ -36,6 +36,11 @@ def partition_key(topic_id: uuid.UUID, partition: int) -> str:
     return f"{topic_id.hex}-{partition}"
 
 
+def directory_of(new_id: uuid.UUID) -> str:
+    """The directory id of a folder that was begun with this id."""
+    return uuid.uuid5(new_id, "directory").hex
+
+
 class NodeIdentity(NamedTuple):
     cluster_id: str
     directory_id: str
@@ -71,8 +76,13 @@ class StoredState:
             self._files.unlink(self._clean_path)
             self._files.sync_folder(self._data_dir)
 
-    def identity(self, broker_id: int, new_id: uuid.UUID) -> NodeIdentity:
-        """Who this folder belongs to; decided at its first start."""
+    @property
+    def is_blank(self) -> bool:
+        """Nobody has started on this folder yet."""
+        return not self._files.exists(self._node_path)
+
+    def identity(self, broker_id: int, new_id: uuid.UUID, cluster_id: str | None = None) -> NodeIdentity:
+        """Who this folder belongs to; decided at its first start. `cluster_id`: of the cluster it joins then."""
         known, reason = read_checkpoint(self._files, self._node_path)
         if known is None and self._files.exists(self._node_path):
             raise StorageError(
@@ -82,7 +92,8 @@ class StoredState:
         if known is None:
             if not self._files.exists(self._starts_path):
                 self.write_start_offsets({})  # From now on its absence means a loss.
-            identity = NodeIdentity(new_id.hex[:22], uuid.uuid5(new_id, "directory").hex, broker_id)
+            cluster_id = cluster_id or new_id.hex[:22]
+            identity = NodeIdentity(cluster_id, directory_of(new_id), broker_id)
             write_checkpoint(self._files, self._node_path, identity._asdict())
             return identity
         if known["broker_id"] != broker_id:

@@ -23,6 +23,7 @@ from anabranch.broker.partition_opener import PartitionOpener, log_config
 from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import (
+    UNKNOWN_DIRECTORY,
     Entry,
     Placement,
     Topic,
@@ -75,8 +76,12 @@ class Topics:
         metadata: MetadataLog,
         opener: PartitionOpener,
         folders: TopicFolders,
+        *,
+        directory_id: str | None = None,
     ) -> None:
+        """`directory_id`: of a broker with peers, who may keep the same partitions."""
         self._core = core
+        self._directory_id = directory_id
         self._settings = settings
         self._me = BrokerId(settings.broker_id)
         self._metadata = metadata
@@ -104,8 +109,14 @@ class Topics:
         """Open what the metadata log says is kept here. Raises StorageError."""
         topics = list(self._metadata.table.topics.values())
         all_settings = [TopicSettings.from_overrides(self._settings, topic.overrides) for topic in topics]
+        if self._directory_id is not None:
+            self._folders.say_owners(
+                (TopicPartition(topic.name, index), topic.topic_id)
+                for topic in topics
+                for index in self._kept_here(topic)
+            )
         openings = [
-            partial(self._opener.open, TopicPartition(topic.name, index), topic.topic_id, settings)
+            partial(self._open, TopicPartition(topic.name, index), topic, settings)
             for topic, settings in zip(topics, all_settings, strict=True)
             for index in self._kept_here(topic)
         ]
@@ -117,6 +128,25 @@ class Topics:
                 self._put(state, index, next(opened))
         if self._settings.flush == "always":
             self._sync_recovered()
+
+    def _open(
+        self, partition_id: TopicPartition, topic: Topic, settings: TopicSettings, *, is_new: bool = False
+    ) -> Partition:
+        if self._directory_id is None:
+            return self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new)
+        placement = self._metadata.table.placement(topic, partition_id.partition)
+        is_stranger = placement.is_kept_by(self._me) and placement.directory_of(self._me) not in (
+            UNKNOWN_DIRECTORY,
+            self._directory_id,
+        )
+        return self._opener.open(
+            partition_id,
+            topic.topic_id,
+            settings,
+            is_new=is_new,
+            placement=placement,
+            is_stranger=is_stranger,
+        )
 
     def sweep(self) -> None:
         """Move aside what no topic names: only once everything that was agreed is known here."""
@@ -289,7 +319,8 @@ class Topics:
                 self._metadata.table.placement(replace(topic, placements=()), 0)
             ] * (count - current)
             here = [index for index, place in enumerate(added, current) if self._is_here(place)]
-            await self._prepare(topic, here)
+            placements = (*self._metadata.table.placements(topic), *added)
+            await self._prepare(replace(topic, placements=placements), here)
             await self._commit(partitions_entry(name, count, replicas), topic)
 
     async def _prepare(self, topic: Topic, indexes: list[int]) -> None:
@@ -318,7 +349,7 @@ class Topics:
                 raise StorageError(f"There is no room for the folders of {topic.name}: {error}.") from error
             for partition_id in partition_ids:
                 is_new = partition_id not in found
-                opened.append(self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new))
+                opened.append(self._open(partition_id, topic, settings, is_new=is_new))
 
         try:
             await in_heavy_worker(self._core.workers, task)

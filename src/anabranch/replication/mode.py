@@ -82,7 +82,12 @@ class Placed:
     move: int
 
 
-Event = Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed
+@dataclass(slots=True)
+class Retake:
+    """Somebody wants the first replica to lead, without waiting any longer."""
+
+
+Event = Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from anabranch.replication.mode import (
     PeerUp,
     Placed,
     Refused,
+    Retake,
     Tick,
 )
 from anabranch.replication.ring_effects import NOT_PROMISED, Effect, Kept, Tell
@@ -79,6 +80,8 @@ class RingMode:
                 replica.refused()
             case Placed():
                 return self._place(event, now_ms)
+            case Retake():
+                return replica.retake()
         return ()
 
     def _place(self, placed: Placed, now_ms: int) -> Iterable[Effect]:

@@ -244,11 +244,16 @@ class RingReplica:
 
     def _may_retake(self) -> bool:
         """B1 takes over from B2 when it has everything, and not at once."""
-        return (
-            self._following is not None
-            and self.kept.table.last == self._following[1]
-            and self._now_ms - self._entered_ms >= REIGN_MS_MIN
-        )
+        return self._follows_closely() and self._now_ms - self._entered_ms >= REIGN_MS_MIN
+
+    def _follows_closely(self) -> bool:
+        return self._following is not None and self.kept.table.last == self._following[1]
+
+    def retake(self) -> Iterator[Effect]:
+        """B1 takes over at once, if it has everything: somebody asked for it."""
+        is_fit = self.kept.is_trusted and self.kept.sealed is None and not self.is_refused
+        if self._place == 0 and self.candidate is None and is_fit and self._follows_closely():
+            yield from self.propose()
 
     def _tick_leader(self, leader: Leader) -> Iterator[Effect]:
         heard = [
