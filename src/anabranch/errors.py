@@ -150,6 +150,10 @@ class BackPressureError(AnabranchError):
     """A queue is at its named limit; try again later."""
 
 
+class LocalClusterError(AnabranchError):
+    """Broker processes on this machine that cannot be started as asked: a folder, a port, a program that ended."""
+
+
 class RequestTimedOutError(AnabranchError):
     pass
 
