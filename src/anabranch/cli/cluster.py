@@ -2,7 +2,7 @@
 
 import click
 
-from anabranch.cli import cluster_up
+from anabranch.cli import cluster_change, cluster_status, cluster_up
 from anabranch.cli.common import Group
 
 
@@ -11,4 +11,12 @@ def command() -> None:
     """Start a local cluster; see and change who keeps what in a running one."""
 
 
-command.add_command(cluster_up.command)
+for subcommand in (
+    cluster_up.command,
+    cluster_status.status,
+    cluster_status.ring,
+    cluster_change.add,
+    cluster_change.drain,
+    cluster_change.remove,
+):
+    command.add_command(subcommand)

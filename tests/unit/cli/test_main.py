@@ -74,6 +74,11 @@ CLIENT_COMMANDS = [
     ("group", "describe", "mine"),
     ("group", "reset", "mine", "--to", "earliest"),
     ("group", "delete", "mine", "--yes"),
+    ("cluster", "status"),
+    ("cluster", "ring"),
+    ("cluster", "add", 3),
+    ("cluster", "drain", 3),
+    ("cluster", "remove", 3, "--yes"),
 ]
 
 
