@@ -120,7 +120,7 @@ class BrokerProcess:
 
     def signal(self, number: int) -> None:
         """Send it, unless it has ended already."""
-        if self._process is not None:
+        if self._process is not None:  # Popen looks whether it has.
             self._process.send_signal(number)
 
     def wait(self, seconds_max: float) -> int | None:

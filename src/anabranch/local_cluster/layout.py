@@ -40,6 +40,8 @@ class Place:
     http: str | None
     folder: Path
     log: Path
+    advertise: str | None = None
+    """The address the others dial, if it is not `peer`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Layout:
         others = [other for other in self.places if other is not place]
         if place is self.places[0] and not any(is_data_folder(other.folder) for other in others):
             return []
-        return [other.peer for other in others]
+        return [other.advertise or other.peer for other in others]
 
 
 def make_layout(
@@ -105,6 +107,7 @@ def read_layout(folder: Path) -> Layout | None:
                 None if table.get("http") is None else str(table["http"]),
                 folder / f"broker-{number}",
                 folder / f"broker-{number}.log",
+                None if table.get("peer.advertise") is None else str(table["peer.advertise"]),
             )
             for number, table in sorted(tables.items())
         )
@@ -122,6 +125,8 @@ def write_layout(layout: Layout) -> None:
     for place in layout.places:
         lines.append(f"\n[broker.{place.broker_id}]\nlisten = {_quoted(place.kafka)}\n")
         lines.append(f'"peer.listen" = {_quoted(place.peer)}\n')
+        if place.advertise is not None:
+            lines.append(f'"peer.advertise" = {_quoted(place.advertise)}\n')
         if place.http is not None:
             lines.append(f"http = {_quoted(place.http)}\n")
         lines.append(f'"data.dir" = {_quoted(place.folder.absolute())}\n')

@@ -82,6 +82,8 @@ class Supervisor:
         codes = {
             process.broker_id: process.finish(max(0.0, deadline - time.monotonic())) for process in running
         }
+        for process in self.processes:
+            process.finish(0.0)  # Lets go of what those leave behind that had ended before.
         return sorted(broker_id for broker_id, code in codes.items() if code != 0)
 
     def kill(self) -> None:

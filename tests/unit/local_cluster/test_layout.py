@@ -1,5 +1,6 @@
 """Where the brokers of a local cluster live, and what is refused before anything starts."""
 
+import dataclasses
 import os
 import random
 import socket
@@ -29,6 +30,15 @@ def test_layout_is_read_back_as_it_was_written(tmp_path):
     layout = three(tmp_path)
     prepare(layout)
     assert read_layout(tmp_path) == layout
+
+
+def test_layout_of_brokers_that_tell_another_address_is_read_back(tmp_path):
+    layout = three(tmp_path)
+    told = dataclasses.replace(layout.places[0], advertise="127.0.0.1:1")
+    layout = dataclasses.replace(layout, places=(told, *layout.places[1:]))
+    prepare(layout)
+    assert read_layout(tmp_path) == layout
+    assert layout.joins_of(layout.places[2])[0] == "127.0.0.1:1"
 
 
 def test_layout_without_http_is_read_back_too(tmp_path):
