@@ -56,6 +56,8 @@ class Watermark(NamedTuple):
     begun_ms: int
     ended_ms: int
     offset: int
+    generation: int = 0
+    """Of the leader that was asked. One that does not know yet that it was replaced may know less than others."""
 
 
 class Violation(NamedTuple):
@@ -190,15 +192,21 @@ def _watermarks_back(looks: Iterable[Watermark]) -> Iterator[Violation]:
         by_partition[look.partition].append(look)
     for partition, those in sorted(by_partition.items()):
         ended = sorted(those, key=lambda look: look.ended_ms)
-        highest, next_ended = -1, 0
+        highest: dict[int, int] = {}  # By generation.
+        next_ended = 0
         for look in sorted(those, key=lambda look: look.begun_ms):
             while next_ended < len(ended) and ended[next_ended].ended_ms < look.begun_ms:
-                highest = max(highest, ended[next_ended].offset)
+                seen = ended[next_ended]
+                highest[seen.generation] = max(highest.get(seen.generation, -1), seen.offset)
                 next_ended += 1
-            if look.offset < highest:
+            before = max(
+                (top for generation, top in highest.items() if generation <= look.generation), default=-1
+            )
+            if look.offset < before:
                 yield Violation(
                     "watermark-back",
-                    f"partition {partition}: {look.offset} at {look.begun_ms} ms, {highest} before that",
+                    f"partition {partition}: {look.offset} at {look.begun_ms} ms in generation {look.generation}, "
+                    f"{before} before that",
                 )
 
 

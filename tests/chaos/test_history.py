@@ -117,14 +117,20 @@ def test_high_watermark_that_went_back_is_caught():
     assert kinds(watermarks=[Watermark(0, 0, 5, 3), Watermark(0, 10, 15, 2)]) == {"watermark-back": 1}
 
 
+def test_new_leader_that_knows_less_than_the_old_one_is_caught():
+    looks = [Watermark(0, 0, 5, 3, generation=1), Watermark(0, 10, 15, 2, generation=2)]
+    assert kinds(watermarks=looks) == {"watermark-back": 1}
+
+
 @pytest.mark.parametrize(
     "looks",
     [
         [Watermark(0, 0, 15, 2), Watermark(0, 10, 12, 3)],
         [Watermark(0, 0, 5, 3), Watermark(1, 10, 15, 2)],
         [Watermark(0, 0, 5, 3), Watermark(0, 10, 15, 3)],
+        [Watermark(0, 0, 5, 3, generation=2), Watermark(0, 10, 15, 2, generation=1)],
     ],
-    ids=["at the same time", "of another partition", "unchanged"],
+    ids=["at the same time", "of another partition", "unchanged", "of a leader that was replaced"],
 )
 def test_watermark_that_may_be_lower_is_not_caught(looks):
     assert kinds(watermarks=looks) == {}

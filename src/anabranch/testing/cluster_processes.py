@@ -222,22 +222,23 @@ class ClusterProcesses:
     def leader_of(self, topic: str, partition: int = 0, timeout_seconds: float = 15.0) -> int:
         """Who leads the partition, as the broker with the newest generation says. Waits until somebody does."""
         return self._wait(
-            lambda: self._leader(topic, partition), f"a leader of {topic}-{partition}", timeout_seconds
+            lambda: self.leaders(topic).get(partition), f"a leader of {topic}-{partition}", timeout_seconds
         )
+
+    def leaders(self, topic: str) -> dict[int, int]:
+        """By partition, who leads it now as far as anybody knows; partitions without a leader are left out."""
+        newest: dict[int, tuple[int, int]] = {}
+        body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        for answer in self._answers(ApiKey.METADATA, body):
+            for row in (row for found in answer["topics"] for row in found["partitions"]):
+                known = (row["leader_epoch"], row["leader_id"])
+                if row["leader_id"] >= 0:
+                    newest[row["partition_index"]] = max(known, newest.get(row["partition_index"], known))
+        return {partition: leader for partition, (_, leader) in newest.items() if self._can_lead(leader)}
 
     def controller(self, timeout_seconds: float = 15.0) -> int:
         """Who leads the metadata quorum. Waits until somebody does."""
         return self._wait(self._controller, "a leader of the metadata quorum", timeout_seconds)
-
-    def _leader(self, topic: str, partition: int) -> int | None:
-        known = []
-        body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        for answer in self._answers(ApiKey.METADATA, body):
-            for row in (row for found in answer["topics"] for row in found["partitions"]):
-                if row["partition_index"] == partition and row["leader_id"] >= 0:
-                    known.append((row["leader_epoch"], row["leader_id"]))
-        leader = max(known)[1] if known else None
-        return leader if leader is not None and self._can_lead(leader) else None
 
     def _controller(self) -> int | None:
         asked = [{"topic_name": QUORUM_TOPIC, "partitions": [{"partition_index": 0}]}]
@@ -253,7 +254,8 @@ class ClusterProcesses:
 
     def _can_lead(self, broker: int) -> bool:
         """A dead or paused one is only still remembered."""
-        return self._processes[broker].is_alive and broker not in self._paused
+        process = self._processes.get(broker)
+        return process is not None and process.is_alive and broker not in self._paused
 
     def _answers(self, api: ApiKey, body: Body) -> list[Body]:
         """Of every broker that can answer now."""
