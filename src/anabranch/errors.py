@@ -173,6 +173,49 @@ class QuorumBusyError(AnabranchError):
     """The metadata quorum can do this only once something else is committed; try again."""
 
 
+class DuplicateBrokerError(AnabranchError):
+    """A broker id that a living broker with another disk has."""
+
+
+class UnknownBrokerError(AnabranchError):
+    """A broker that is not registered, or was registered anew since."""
+
+
+class NoReassignmentError(AnabranchError):
+    """There is no move of the partition that could be called off."""
+
+
+class ElectionNotNeededError(AnabranchError):
+    """The preferred replica leads already."""
+
+
+class PreferredLeaderNotAvailableError(AnabranchError):
+    """The preferred replica cannot lead now."""
+
+
+# --- links between brokers -------------------------------------------------------------------------------
+
+
+class PeerError(AnabranchError):
+    """The root of what can go wrong between two brokers."""
+
+
+class PeerProtocolError(PeerError):
+    """Bytes on a peer link that are not what a broker of this version sends: the link is closed."""
+
+
+class PeerUnreachableError(PeerError):
+    """There is no link, it broke, or no answer came in time: whether it was done on the other side is unknown."""
+
+
+class PeerRefusedError(PeerError):
+    """The other broker answered, with a reason why not; `kind` is the name of the error it met."""
+
+    def __init__(self, reason: str, kind: str = "") -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
 # --- fetch sessions --------------------------------------------------------------------------------------
 
 

@@ -16,6 +16,7 @@ import resource
 from typing import TYPE_CHECKING
 
 from anabranch.broker.broker import Broker
+from anabranch.broker.stored_state import StoredState
 from anabranch.broker.workers import ThreadWorkers, Workers
 from anabranch.clock import Clock, RealClock
 from anabranch.config import NodeSettings
@@ -26,6 +27,7 @@ from anabranch.server.listener import Listener
 
 if TYPE_CHECKING:
     from anabranch.server.http import HttpServer
+    from anabranch.server.peer_port import PeerPort
 
 STOP_SECONDS_MAX = 3.0
 LOCK_FILE = ".lock"
@@ -49,6 +51,7 @@ class Node:
         self._lock: FolderLock | None = None
         self._workers: Workers | None = None
         self._http: HttpServer | None = None
+        self._peer_port: PeerPort | None = None
 
     async def start(self) -> None:
         """Open the data folder and the port."""
@@ -72,18 +75,27 @@ class Node:
         loop = asyncio.get_running_loop()
         threads = self.settings.worker_threads
         self._workers = ThreadWorkers(loop, sync_threads=threads, heavy_threads=max(2, threads // 2))
-        self.broker = Broker(self.settings, self.clock, self.files, self._workers, self.data_dir, boot_id())
+        if self.settings.peer_listen is not None:
+            await self._open_peer_port(self.settings.peer_listen)
+        peers = self._peer_port.links if self._peer_port is not None else None
+        self.broker = Broker(
+            self.settings, self.clock, self.files, self._workers, self.data_dir, boot_id(), peers
+        )
         connections_max = self.settings.connections_limit(self._open_files_limit)
         self.listener = Listener(self.broker, self.clock, connections_max)
         # Bound before recovery, so that a taken port costs nothing; nobody is answered before it is done.
         self._bound = self._bind()
         try:
+            self.broker.bound = self._bound
             self.broker.open()
+            if self._peer_port is not None:
+                await self._meet_peers(self._peer_port)
         except BaseException:
             self.listener.stop_accepting()
             raise
         self.listener.start()
-        self.broker.start()
+        if self._peer_port is None:
+            self.broker.start()
         if self.settings.http:
             try:
                 await self._open_http(self.settings.http)
@@ -92,6 +104,25 @@ class Node:
                     self.stop()
                 )  # Clients may have been served already: the next start should find all in order.
                 raise
+
+    async def _open_peer_port(self, address: str) -> None:
+        from anabranch.server.peer_port import PeerPort
+
+        port = PeerPort(self.settings, self.clock)
+        try:
+            await port.open(StoredState(self.files, self.data_dir, boot_id()))
+        except OSError as error:
+            raise _cannot_listen(address, "--peer-listen", error) from error
+        self._peer_port = port
+
+    async def _meet_peers(self, port: "PeerPort") -> None:
+        """Clients are served once this broker knows what the cluster has agreed on."""
+        broker = self.broker
+        assert broker.peering is not None
+        broker.peers_bound = port.bound
+        broker.start()
+        port.start(broker.peering)
+        await broker.peering.join()
 
     def _bind(self) -> tuple[str, int]:
         try:
@@ -119,11 +150,15 @@ class Node:
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
+        if self._peer_port is not None:
+            await self.broker.orchestrator.leave()
         self.listener.stop_accepting()
         try:
             if self._http is not None:
                 await self._http.close()
             await self.broker.drain()
+            if self._peer_port is not None:
+                await self._peer_port.close()
             await self.listener.close(STOP_SECONDS_MAX)
             await self.broker.close()
         finally:

@@ -15,7 +15,6 @@ from anabranch.replication.ring_effects import CutBack, Effect, Kept, Remember, 
 from anabranch.replication.ring_messages import Message, Push
 from anabranch.replication.ring_replica import RingReplica
 
-SILENCE_MS = 1500
 TICK_MS = 100
 CALM_MS = 40_000
 STEP_MS = 30
@@ -39,8 +38,7 @@ class Machine:
     effects: list[Effect] = field(default_factory=list)
     waiting: list[tuple[object, ...]] = field(default_factory=list)
     is_busy: bool = False
-    heard: dict[int, float] = field(default_factory=dict)
-    gossip: dict[int, dict[int, float]] = field(default_factory=dict)
+    published: int = 0
 
 
 class RingWorld:
@@ -53,6 +51,7 @@ class RingWorld:
         self.cut: set[tuple[int, int]] = set()
         self.paused: set[int] = set()
         self.loss = self.chance.choice([0, 0.04, 0.15])
+        self.piece_max = self.chance.choice([1, 3, 1000])
         self.chosen: dict[int, Stored] = {}
         self.leaders: dict[int, int] = {}
         self.pending: dict[tuple[int, int, int], Stored] = {}
@@ -86,11 +85,15 @@ class RingWorld:
         machine = self.machines[broker]
         machine.life += 1
         machine.effects, machine.waiting, machine.is_busy = [], [], False
+        machine.published = 0
         machine.synced = len(machine.log)
-        machine.heard = dict.fromkeys(self.brokers, self.now_ms)
-        machine.gossip = {}
-        machine.replica = RingReplica(broker, self.brokers, machine.kept, len(machine.log), int(self.now_ms))
+        machine.replica = RingReplica(
+            broker, self.brokers, machine.kept, len(machine.log), int(self.now_ms), fits=self.fits
+        )
         self.later(self.chance.random() * TICK_MS, "tick", broker, machine.life)
+
+    def fits(self, start: int, end: int) -> int:
+        return min(end, start + self.piece_max)
 
     def crash(self, broker: int) -> None:
         machine = self.machines[broker]
@@ -122,32 +125,11 @@ class RingWorld:
         machine = self.machines[broker]
         if machine.life != life or machine.replica is None:
             return
-        ages = {other: self.now_ms - at for other, at in machine.heard.items()}
-        for other in self.brokers:
-            if other != broker:
-                self.send(broker, other, "ping", ages)
-        self.do(broker, "tick", int(self.now_ms), self.silent_at(broker))
+        self.do(broker, "tick", int(self.now_ms))
         self.later(TICK_MS, "tick", broker, life)
-
-    def silent_at(self, broker: int) -> frozenset[int]:
-        machine = self.machines[broker]
-        mine = {other for other, at in machine.heard.items() if self.now_ms - at >= SILENCE_MS}
-        theirs = [
-            {other for other, age in ages.items() if age >= SILENCE_MS}
-            for source, ages in machine.gossip.items()
-            if self.now_ms - machine.heard[source] < SILENCE_MS
-        ]
-        return frozenset(other for other in mine if any(other in found for found in theirs))
-
-    def on_ping(self, broker: int, sender: int, ages: dict[int, float]) -> None:
-        machine = self.machines[broker]
-        if machine.replica is not None:
-            machine.heard[sender] = self.now_ms
-            machine.gossip[sender] = ages
 
     def on_message(self, broker: int, sender: int, message: Message) -> None:
         if self.machines[broker].replica is not None:
-            self.machines[broker].heard[sender] = self.now_ms
             self.do(broker, "heard", message)
 
     def send(self, sender: int, to: int, kind: str, what: object) -> None:
@@ -182,6 +164,14 @@ class RingWorld:
                 self.later(wait, "remembered", broker, machine.life)
                 return
             machine.effects.pop(0)
+            if isinstance(effect, Take) and self.chance.random() < self.loss / 4:
+                assert machine.replica is not None
+                # Spoiled on its way, or the disk is full.
+                refused = self.chance.random() < 0.3
+                machine.effects = list(
+                    machine.replica.not_taken(len(machine.log), machine.published, refused)
+                )
+                continue
             self.carry_out_one(broker, machine, effect)
         machine.is_busy = False
         self.check_leader(broker, machine)
@@ -199,9 +189,7 @@ class RingWorld:
     def carry_out_one(self, broker: int, machine: Machine, effect: Effect) -> None:
         match effect:
             case Tell(to, message):
-                if isinstance(message, Push):
-                    message.records = machine.log[message.start : message.end]
-                self.send(broker, to, "message", message)
+                self.tell(broker, machine, to, message)
             case CutBack(end):
                 assert end >= self.published_by(broker), f"{broker} withdraws what it published"
                 del machine.log[end:]
@@ -217,6 +205,15 @@ class RingWorld:
                 self.later(wait, "synced", broker, machine.life, machine.cuts, end, cuts)
             case Publish(end):
                 self.publish(broker, machine, end)
+
+    def tell(self, broker: int, machine: Machine, to: int, message: Message) -> None:
+        if isinstance(message, Push):
+            if self.chance.random() < self.loss / 4:
+                assert machine.replica is not None
+                machine.replica.not_sent(to, message.start)  # The link has no room.
+                return
+            message.records = machine.log[message.start : message.end]
+        self.send(broker, to, "message", message)
 
     def check_copies(self, end: int) -> None:
         """What was acknowledged stays on two machines, as long as no disk was lost."""
@@ -241,6 +238,7 @@ class RingWorld:
 
     def publish(self, broker: int, machine: Machine, end: int) -> None:
         assert end <= len(machine.log), f"{broker} publishes what it does not have"
+        machine.published = end
         for offset in range(end):
             record = machine.log[offset]
             known = self.chosen.setdefault(offset, record)
@@ -279,6 +277,9 @@ class RingWorld:
             if replica is None or not replica.may_write or machine.is_busy or broker in self.paused:
                 continue
             assert replica.leader is not None
+            if self.chance.random() < self.loss / 20:
+                replica.refused()  # Its disk is full.
+                continue
             for _ in range(self.chance.randint(1, 3)):
                 self._value += 1
                 record = Stored(replica.leader.generation, self._value)
@@ -295,7 +296,11 @@ class RingWorld:
             self.cut = {pair for pair in pairs if self.chance.random() < 0.3}
 
     def heal(self) -> None:
-        self.cut = set()
+        """Links are made anew, of which both sides hear."""
+        healed, self.cut = self.cut, set()
+        for one, other in sorted(healed):
+            if self.machines[one].replica is not None and one not in self.paused:
+                self.do(one, "peer_up", other)
 
     def crash_one(self) -> None:
         self.crash(self.chance.choice(self.brokers))

@@ -5,29 +5,37 @@
 it mostly hands out its parts.
 """
 
-import asyncio
 import logging
+import random
 import uuid
 from functools import partial
 
 from anabranch.broker.call import Client
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.fetch_sessions import FetchSessions
+from anabranch.broker.forwarding import Forwarding
 from anabranch.broker.groups.coordinator import GroupCoordinator
 from anabranch.broker.groups.driver import LoopDriver
 from anabranch.broker.groups.settings import GroupSettings
 from anabranch.broker.housekeeping import Housekeeping
-from anabranch.broker.metadata_log import MetadataLog, snapshot_offset
+from anabranch.broker.leaders import Leaders
+from anabranch.broker.metadata_opener import open_metadata
 from anabranch.broker.offsets_topic import OffsetsTopic
+from anabranch.broker.orchestrator import Orchestrator
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.broker.peering import Peering
+from anabranch.broker.peers import Peers
 from anabranch.broker.producer_ids import ProducerIds
+from anabranch.broker.replicas import Replicas
 from anabranch.broker.stored_state import StoredState, partition_key
-from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
-from anabranch.broker.topics import Topics
+from anabranch.broker.topic_folders import TopicFolders
+from anabranch.broker.topics import Topics, TopicState
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
-from anabranch.config import NodeSettings, TopicSettings, host_and_port
+from anabranch.cluster.metadata import BrokerRow, Placement
+from anabranch.cluster.quorum_messages import Member
+from anabranch.config import NodeSettings, host_and_port
 from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,
@@ -39,16 +47,21 @@ from anabranch.errors import (
     UnknownGenerationError,
 )
 from anabranch.log.files import Files
-from anabranch.values import Offset, TopicPartition
+from anabranch.values import BrokerId, Generation, Offset
 
 logger = logging.getLogger(__name__)
-
-METADATA_ID = uuid.UUID(int=1)
 
 
 class Broker:
     def __init__(
-        self, settings: NodeSettings, clock: Clock, files: Files, workers: Workers, data_dir: str, boot: str
+        self,
+        settings: NodeSettings,
+        clock: Clock,
+        files: Files,
+        workers: Workers,
+        data_dir: str,
+        boot: str,
+        peers: Peers | None = None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -66,9 +79,14 @@ class Broker:
         self.state = StoredState(files, data_dir, boot)
         self.opener = PartitionOpener(self.core, settings, files, data_dir, self.state)
         self._advertised = host_and_port(settings.advertise) if settings.advertise else None
-        self._loading: asyncio.Task[None] | None = None
-        self.groups_failed = False
-        """The log of groups could not be read: no group is served until the next start."""
+        self.peers = peers
+        """How the other brokers of the cluster are reached; None: there are none."""
+        self.peering: Peering | None = None
+        self.bound: tuple[str, int] | None = None
+        self.peers_bound: tuple[str, int] | None = None
+        """Where the listeners really are, if they were told to find a port."""
+        self.is_alone = peers is None
+        """It has no peers: it leads every partition and coordinates every group."""
 
     # --- life ------------------------------------------------------------------------------------------------
 
@@ -76,53 +94,67 @@ class Broker:
         """Read and recover everything; when this returns, requests may come. Raises StorageError."""
         self.files.make_folder(self.data_dir)
         self.state.load()
-        self.cluster_id = self.state.identity(self.id, uuid.uuid4()).cluster_id
-        partition = self.opener.open(
-            TopicPartition(METADATA_TOPIC, 0),
-            METADATA_ID,
-            TopicSettings.from_overrides(self.settings, {"retention.ms": "-1"}),
-            always_sync=True,
-            precious=True,  # Without an entry its topic would be taken for nobody's and moved aside.
-            start_offset=snapshot_offset(self.files, self.state.metadata_snapshot_path),
+        identity = self.state.identity(self.id, uuid.uuid4())
+        self.cluster_id = identity.cluster_id
+        self.metadata = open_metadata(
+            self.core,
+            self.opener,
+            self.state,
+            Member(self.id, identity.directory_id),
+            is_founder=not self.settings.peer_join,
+            peers=self.peers,
+            chance=random.randrange,
         )
-        self.metadata = MetadataLog(self.core, self.files, self.state.metadata_snapshot_path, partition)
-        self.metadata.load()
+        self.orchestrator = Orchestrator(self)
+        self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
+        self.forwarding = Forwarding(self)
         self.topics = Topics(
-            self.core, self.settings, self.metadata, self.opener, TopicFolders(self.files, self.data_dir)
+            self.core,
+            self.settings,
+            self.metadata,
+            self.opener,
+            TopicFolders(self.files, self.data_dir, says_owners=not self.is_alone),
+            directory_id=None if self.is_alone else identity.directory_id,
         )
-        self.topics.open_all()
-        self.producer_ids = ProducerIds(self.metadata)
-        self._offsets_topic = OffsetsTopic(self.core, self.topics)
+        self.topics.make = self.forwarding.make_topic
+        self.producer_ids = ProducerIds(self.metadata, self.peers)
+        self.offsets_topic = OffsetsTopic(self.core, self.topics, self.check_writable, is_alone=self.is_alone)
         self.groups = GroupCoordinator(
-            self._offsets_topic.append, self.clock, _group_settings(self.settings), lambda: str(uuid.uuid4())
+            self.offsets_topic.append,
+            self.clock,
+            _group_settings(self.settings),
+            lambda: str(uuid.uuid4()),
+            self.offsets_topic.shard_of,
         )
+        self.topics.on_removed = self._forget_topic
+        self.offsets_topic.attach(self.groups)
         self._driver = LoopDriver(self.groups, self.clock)
         self.housekeeping = Housekeeping(self)
+        if self.peers is not None:
+            self.peering = Peering(self, self.peers)
+            self.topics.on_opened, self.topics.on_closed = self.peering.placed, self.peering.closed
+        else:
+            self.topics.sweep()
+        self.topics.open_all()
 
     def start(self) -> None:
         """Begin what runs in the background."""
-        self._loading = asyncio.get_running_loop().create_task(self._load_groups())
-        self.housekeeping.start()
-
-    async def _load_groups(self) -> None:
-        try:
-            await self._offsets_topic.replay(self.groups)
-        except AnabranchError:
-            # Groups stay unavailable rather than starting from half of their offsets.
-            logger.exception("the groups cannot be read back: run `anabranch log verify` on the stopped node")
-            self.groups_failed = True
-            return
-        except Exception:
-            logger.exception("the groups cannot be read back: this is a defect")
-            self.groups_failed = True
-            return
+        self.offsets_topic.start()
+        if self.peering is not None:
+            self.orchestrator.connect()
+            self.peering.start()
+        else:
+            self.orchestrator.begin_founding()
         self._driver.start()
+        self.housekeeping.start()
 
     async def drain(self) -> None:
         """The node stops: let nobody wait for what will not come."""
-        if self._loading is not None:
-            self._loading.cancel()  # A long log need not be read to its end for nobody.
-            await asyncio.gather(self._loading, return_exceptions=True)
+        if self.peering is not None:
+            await self.peering.stop()
+        await self.orchestrator.stop()
+        await self.topics.stop()
+        await self.offsets_topic.stop()
         self._driver.stop()
         self.groups.close()
         self.core.fetch_waits.end_all()
@@ -134,7 +166,10 @@ class Broker:
         Waits for a change under way: a topic made while its logs are not among those closed here would be taken
         for cleanly closed at the next start, although nothing of it was ever synced.
         """
+        self.metadata.leave()
         async with self.metadata.lock, self.housekeeping.starts_lock:
+            await self.topics.settled()
+            await self.metadata.idle()
             await self._close_all()
 
     async def _close_all(self) -> None:
@@ -163,15 +198,57 @@ class Broker:
             return False
         return True
 
+    @property
+    def replicas(self) -> Replicas | None:
+        """The ring partitions that are kept here; None: everything is kept by one broker."""
+        return self.peering.replicas if self.peering is not None else None
+
     # --- what handlers ask ---------------------------------------------------------------------------------------
 
     def partitions(self) -> list[Partition]:
         """Those of every topic, and the metadata log."""
         return [*self.topics.partitions(), self.metadata.partition]
 
+    @property
+    def groups_failed(self) -> bool:
+        """Some log of groups could not be read: its groups are not served."""
+        return bool(self.offsets_topic.failed)
+
+    def leader_of(self, topic: TopicState, index: int) -> BrokerId | None:
+        """Who leads a partition, as far as this broker knows."""
+        return self.leaders.of(topic.topic.topic_id, index).broker_id
+
+    def _own_leader(
+        self, topic_id: uuid.UUID, index: int, placement: Placement
+    ) -> tuple[BrokerId | None, Generation, tuple[BrokerId, ...]] | None:
+        """Who leads a partition that is kept here."""
+        if self.replicas is not None and (found := self.replicas.leader_of(topic_id, index)) is not None:
+            return found
+        me = BrokerId(self.id)
+        if placement.replicas not in ((), (me,)):
+            return None
+        partition = self.topics.find_partition(topic_id, index)
+        return (me, partition.generation, (me,)) if partition is not None else None
+
+    def address_of(self, broker_id: BrokerId, client: Client) -> tuple[str, int] | None:
+        """Where this client reaches a broker of the cluster; None: nobody knows that broker."""
+        row = self.orchestrator.rows().get(broker_id)
+        return self.address_in(row, client) if row is not None else None
+
+    def address_in(self, row: BrokerRow, client: Client) -> tuple[str, int]:
+        """Where this client reaches the broker of that row."""
+        return self.address_for(client) if row.broker_id == self.id else (row.host, row.port)
+
     def address_for(self, client: Client) -> tuple[str, int]:
         """The address this client should use: the advertised one, or the one it has found us at."""
         return self._advertised or client.local_address
+
+    @property
+    def own_address(self) -> tuple[str, int]:
+        """What the table says of this broker to the clients of others. A node without others says what it was told:
+        which port it has found is nobody's business."""
+        listens = self.bound if self.peers is not None and self.bound else host_and_port(self.settings.listen)
+        return self._advertised or listens
 
     def check_writable(self, partition: Partition) -> None:
         if partition.mode.writer() != self.id:
@@ -202,9 +279,7 @@ class Broker:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
 
-    async def delete_topic(self, name: str) -> None:
-        """Remove a topic, and what groups remember of it."""
-        await self.topics.delete(name)
+    async def _forget_topic(self, name: str) -> None:
         try:
             await self.groups.forget_topics([name])
         except AnabranchError as error:

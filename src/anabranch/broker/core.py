@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from anabranch.broker.append_queue import AppendJob, AppendQueue, Batch
+from anabranch.broker.append_queue import NEVER_MS, AppendJob, AppendQueue, Batch
 from anabranch.broker.fetch_wait import FetchWaits
 from anabranch.broker.partition import Partition
 from anabranch.broker.syncer import Syncer
@@ -93,7 +93,9 @@ class BrokerCore:
         if not self.is_turn_open:
             self.another_turn()
 
-    def append(self, partition: Partition, batch: Batch) -> "asyncio.Future[Offset]":
+    def append(
+        self, partition: Partition, batch: Batch, *, deadline_ms: int = NEVER_MS
+    ) -> "asyncio.Future[Offset]":
         """For the broker's own records (groups, metadata): the base offset, once the batch is safe."""
         future: asyncio.Future[Offset] = self._loop.create_future()
 
@@ -105,7 +107,8 @@ class BrokerCore:
             else:
                 future.set_result(job.base_offset)
 
-        self.submit(AppendJob(partition, batch, read_header(batch), finished, wait_safe=True))
+        header = read_header(batch)
+        self.submit(AppendJob(partition, batch, header, finished, wait_safe=True, deadline_ms=deadline_ms))
         return future
 
     def _write(self) -> None:

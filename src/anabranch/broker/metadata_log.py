@@ -1,108 +1,401 @@
-"""MetadataLog: the log behind the agreed table. An entry counts once it is on the disk, and only then is applied.
+"""MetadataLog: the log behind the agreed table. An entry counts once a majority of the quorum's voters has it on its
+disk, and only then is applied.
 
-It is an ordinary partition, `__cluster_metadata`, that always syncs first, whatever the node's flush setting: one
-sync per administrative change. Changes are made one at a time under `lock`, so that what was checked still holds
-when it is committed. After `ENTRIES_PER_SNAPSHOT` entries the whole table is written aside as a checkpoint and
-the log below it is dropped.
+It drives one member of the quorum (`cluster.quorum`) over an ordinary partition, `__cluster_metadata`, that always
+syncs first, whatever the node's flush setting (`quorum_store` says what lies where, `quorum_writer` writes it). A node
+without peers is the sole voter: it leads from the start, and a change costs one append and one sync. Controllers make
+their changes one at a time under `lock`, so that what was checked still holds when it is committed. After
+`ENTRIES_PER_SNAPSHOT` entries the whole table is written aside as a checkpoint and the log below it is dropped.
+
+A member whose disk fails takes no part any more until a restart: it says nothing, so it promises nothing that it
+cannot keep. Until a member of several has heard from a leader, its table is that of its last snapshot.
 """
 
 import asyncio
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
-from anabranch.broker.workers import in_heavy_worker
+from anabranch.broker.peer_messages import ReadIndex, ReadIndexAnswer
+from anabranch.broker.peers import Peers
+from anabranch.broker.quorum_store import QuorumState, QuorumStore, read_entries, read_records
+from anabranch.broker.quorum_waits import QuorumWaits
+from anabranch.broker.quorum_writer import QuorumWriter
 from anabranch.cluster.metadata import Entry, MetadataTable, decode_entry, encode_entry
-from anabranch.errors import CorruptDataError, StorageError
-from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
-from anabranch.log.files import Files
-from anabranch.log.log import Log
-from anabranch.record.batch import batch_spans, read_header
-from anabranch.record.builder import BatchBuilder
-from anabranch.record.records import Record, records_of
-from anabranch.values import Offset
+from anabranch.cluster.quorum import Quorum, Role
+from anabranch.cluster.quorum_log import QuorumLog
+from anabranch.cluster.quorum_messages import Entry as QuorumEntry
+from anabranch.cluster.quorum_messages import EntryKind, Member, Members, Message, Snapshot
+from anabranch.errors import (
+    AnabranchError,
+    CorruptDataError,
+    NotControllerError,
+    PeerError,
+    QuorumBusyError,
+    StorageError,
+)
+from anabranch.values import BrokerId, Offset
 
 ENTRIES_PER_SNAPSHOT = 1000
-READ_BYTES = 2**20
+CAUGHT_UP_MS_MAX = 5000
+
+Subscriber = Callable[[Offset, Entry | None], None]
 
 logger = logging.getLogger(__name__)
 
 
 class MetadataLog:
-    def __init__(self, core: BrokerCore, files: Files, snapshot_path: str, partition: Partition) -> None:
+    def __init__(
+        self,
+        core: BrokerCore,
+        store: QuorumStore,
+        partition: Partition,
+        *,
+        me: Member,
+        is_founder: bool,
+        peers: Peers | None,
+        chance: Callable[[int], int],
+    ) -> None:
         self.table = MetadataTable()
         self.lock = asyncio.Lock()
         self.partition = partition
+        self.me = me
         self._core = core
-        self._files = files
-        self._snapshot_path = snapshot_path
-        self._snapshot_offset = Offset(0)
+        self._store = store
+        self._is_founder = is_founder
+        self._peers = peers
+        self._chance = chance
+        self._loop = asyncio.get_running_loop()
+        self._subscribers: list[Subscriber] = []
+        self._waits = QuorumWaits()
+        self._is_turn_due = False
+        self._ended_because: AnabranchError | None = None
+        self._snapshot_refused_at = Offset(-1)
+        self._snapshot_task: asyncio.Task[None] | None = None
+
+    # --- start and end -------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the table back: the snapshot, then every entry behind it."""
-        snapshot, _ = read_checkpoint(self._files, self._snapshot_path)
+        """Read the table back: the snapshot, then every entry behind it that is known to be committed. Raises
+        StorageError, CorruptDataError."""
+        state = self._read_state()
+        members = Members(frozenset() if state.has_joined else frozenset({self.me}))
+        snapshot, table = self._store.take_snapshot(members)
+        self._check_reach(snapshot.end)
+        entries = read_entries(self.partition.log, Offset(snapshot.end))
+        if table is not None:
+            self.table.restore(table)
+        data = json.dumps(table or self.table.snapshot()).encode() if self._peers is not None else None
+        log = QuorumLog(snapshot._replace(data=data), entries)
+        if log.last_term > state.term:
+            raise CorruptDataError(
+                f"The metadata log has entries of term {log.last_term}, but quorum-state knows only term "
+                f"{state.term}: restore both from the same backup."
+            )
+        state = self._alone(state, log.members) if self._peers is None else replace(state, is_alone=False)
+        self._begin(state, log)
+
+    def _read_state(self) -> QuorumState:
+        state = self._store.read_state()
+        if state is not None:
+            return state
+        if self._is_founder or self._peers is None or self.partition.log.end_offset > 0:
+            return QuorumState()
+        # Before the first entry comes: a log of somebody else's first entries must not be taken for our own cluster.
+        state = QuorumState(is_alone=False, has_joined=True)
+        self._store.write_state(state)
+        return state
+
+    def _check_reach(self, snapshot_end: int) -> None:
         log = self.partition.log
-        if snapshot is not None:
-            self.table.restore(snapshot["table"])
-            self._snapshot_offset = Offset(snapshot["offset"])
-        if log.start_offset > self._snapshot_offset or log.end_offset < self._snapshot_offset:
+        if log.start_offset > snapshot_end or log.end_offset < snapshot_end:
             raise CorruptDataError(
                 f"The metadata log holds entries {log.start_offset} to {log.end_offset}, but its snapshot ends at "
-                f"{self._snapshot_offset}: restore {self._snapshot_path} and {log.folder} from the same backup."
+                f"{snapshot_end}: restore metadata-snapshot and {log.folder} from the same backup."
             )
-        for record in read_records(log, self._snapshot_offset):
-            if record.value is None:
-                raise CorruptDataError(f"Metadata entry {record.offset} is empty.")
-            self.table.apply(decode_entry(record.value))
 
-    async def commit(self, entry: Entry) -> None:
-        """Make one change. The caller holds `lock`. Raises StorageError, and then nothing has changed."""
-        assert self.lock.locked()
-        builder = BatchBuilder()
-        builder.add(None, encode_entry(entry), timestamp_ms=self._core.clock.wall_ms())
-        await self._core.append(self.partition, builder.build())
-        self.table.apply(entry)
-        if self.partition.log.end_offset - self._snapshot_offset >= ENTRIES_PER_SNAPSHOT:
-            try:
-                await self._snapshot()
-            except (StorageError, OSError) as error:
-                # The entry counts already; the next one tries again to shorten the log.
-                logger.warning("the metadata snapshot cannot be written: %s", error)
+    def _alone(self, state: QuorumState, members: Members) -> QuorumState:
+        """A node without peers goes on in its term, unless others have heard of it."""
+        if members.voters != {self.me}:
+            voters = ", ".join(str(voter.broker_id) for voter in sorted(members.voters)) or "others"
+            raise StorageError(
+                f"This data folder belongs to a cluster whose metadata is kept by the brokers {voters}: start the "
+                "broker with --peer-listen, so that it finds them."
+            )
+        if not state.is_alone:
+            state = replace(state, term=state.term + 1, vote=self.me, is_alone=True)
+            self._store.write_state(state)
+        return state
 
-    async def _snapshot(self) -> None:
-        offset = self.partition.log.end_offset
-        value = {"offset": offset, "table": self.table.snapshot()}
-        await in_heavy_worker(
-            self._core.workers, lambda: write_checkpoint(self._files, self._snapshot_path, value)
+    def _begin(self, state: QuorumState, log: QuorumLog) -> None:
+        self.quorum = Quorum(
+            self.me,
+            log,
+            self._chance,
+            term=state.term,
+            vote=state.vote,
+            now_ms=self._core.clock.monotonic_ms(),
+            is_alone=self._peers is None,
         )
-        self._snapshot_offset = offset
-        log = self.partition.log
-        log.roll()
-        log.advance_start(offset)
-        dropped = log.drop(log.segments[:-1])
-        await in_heavy_worker(self._core.workers, lambda: log.delete_files(dropped))
+        self._writer = QuorumWriter(self._core, self._store, self.partition, state, self)
+        if self._peers is not None:
+            self.partition.log.firm_offset = Offset(log.start)
+        if self.quorum.has_ready():  # The sole voter begins its term.
+            self._writer.write_at_start(self.quorum.ready())
+            self.quorum.persisted((log.end, log.last_term))
+        self._apply_committed()
 
+    def leave(self) -> None:
+        """The node stops: a member of several says nothing any more, and nobody waits for it."""
+        if self._peers is not None:
+            self._end(NotControllerError("The node stops."))
 
-def snapshot_offset(files: Files, path: str) -> Offset:
-    """Where the log begins as far as anybody needs it; entries below, of which a refusing disk or a crash may have
-    left some, are in the snapshot."""
-    value, _ = read_checkpoint(files, path)
-    return Offset(value["offset"]) if value is not None else Offset(0)
+    async def idle(self) -> None:
+        """Wait until nothing is being written."""
+        await self._writer.idle()
+        if self._snapshot_task is not None:
+            await self._snapshot_task
 
+    def _end(self, error: AnabranchError) -> None:
+        if self._ended_because is None:
+            self._ended_because = error
+            self._writer.clear()
+            self._waits.fail_all(error)
 
-def read_records(log: Log, start: Offset) -> Iterator[Record]:
-    """Every record from `start` to the end of a log, checked on the way."""
-    while start < log.end_offset:
-        part = log.slice(start, READ_BYTES, log.end_offset)
-        if not part.count:
+    @property
+    def is_ended(self) -> bool:
+        """Takes no part any more, until a restart."""
+        return self._ended_because is not None
+
+    # --- who leads -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Leads, and has applied all that was committed before."""
+        return self._ended_because is None and self.quorum.is_in_charge
+
+    @property
+    def leader_id(self) -> BrokerId | None:
+        leader = self.quorum.leader
+        return BrokerId(leader.broker_id) if leader is not None and self._ended_because is None else None
+
+    @property
+    def term(self) -> int:
+        return self.quorum.term
+
+    @property
+    def members(self) -> Members:
+        return self.quorum.members
+
+    @property
+    def applied_end(self) -> Offset:
+        return Offset(self.quorum.applied_end)
+
+    # --- changes -------------------------------------------------------------------------------------------------
+
+    async def commit(self, entry: Entry) -> Offset:
+        """Make one change; it is applied here when this returns. The caller holds `lock`.
+
+        Raises NotControllerError or StorageError, and then nothing has changed; or QuorumBusyError: this broker
+        leads no more, and whether the change is made is for the next leader to say.
+        """
+        assert self.lock.locked()
+        self._check_leader()
+        return await self._committed(self.quorum.propose([encode_entry(entry)]))
+
+    async def change_members(self, members: Members) -> Offset:
+        """One voter more or less at a time. Raises as `commit` does, and QuorumBusyError if the change before it is
+        not committed."""
+        self._check_leader()
+        return await self._committed(self.quorum.change_members(members))
+
+    def transfer(self, to: Member) -> bool:
+        """Hand the leadership over. False: that member lacks something; try again."""
+        self._check_leader()
+        is_asked = self.quorum.transfer(to)
+        self._stir()
+        return is_asked
+
+    def _check_leader(self) -> None:
+        if isinstance(self._ended_because, StorageError):
+            raise type(self._ended_because)(str(self._ended_because))
+        if not self.is_leader:
+            raise NotControllerError("This broker does not lead the metadata quorum.")
+
+    def _committed(self, offset: int) -> "asyncio.Future[Offset]":
+        future = self._waits.commit(offset, self.quorum.term)
+        self._stir()
+        return future
+
+    # --- reading what is certain ---------------------------------------------------------------------------------
+
+    async def read_index(self) -> Offset:
+        """Of the leader: everything committed before this call lies below. Raises NotControllerError."""
+        self._check_leader()
+        future = self._waits.read(self.quorum.term)
+        self.quorum.read(future)
+        self._stir()
+        return await future
+
+    async def caught_up(self) -> None:
+        """Everything committed before this call is applied here when it returns. Raises QuorumBusyError: nobody leads,
+        or the leader cannot be reached."""
+        try:
+            async with asyncio.timeout(CAUGHT_UP_MS_MAX / 1000):
+                await self._waits.applied(await self._read_index_anywhere(), self.quorum.applied_end)
+        except (TimeoutError, PeerError, NotControllerError) as error:
+            raise QuorumBusyError(f"The leader of the metadata quorum does not answer: {error}") from error
+
+    async def _read_index_anywhere(self) -> Offset:
+        leader = self.leader_id
+        if leader is None:
+            raise NotControllerError("There is no leader at the moment.")
+        if leader == self.me.broker_id:
+            return await self.read_index()
+        assert self._peers is not None
+        answer = await self._peers.ask(leader, ReadIndex(), CAUGHT_UP_MS_MAX)
+        assert isinstance(answer, ReadIndexAnswer)
+        return Offset(answer.end)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call it after each change of the table, in order, with the entry; with None once a snapshot has replaced
+        the whole table."""
+        self._subscribers.append(subscriber)
+
+    # --- what happens --------------------------------------------------------------------------------------------
+
+    def heard(self, message: Message) -> None:
+        """A member of the quorum has said this. What is meant for an earlier disk of this broker is nobody's."""
+        if self._ended_because is None and message.receiver == self.me:
+            self.quorum.step(message)
+            self._stir()
+
+    def tick(self, now_ms: int) -> None:
+        """By the monotonic clock, a few times per `BEAT_MS`; a sole voter needs none."""
+        if self._ended_because is None:
+            self.quorum.tick(now_ms)
+            self._turn()
+
+    def _stir(self) -> None:
+        """See to what follows at the end of this turn of the loop, so that those who ask now share it."""
+        if not self._is_turn_due:
+            self._is_turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_turn_due = False
+        if self._ended_because is not None:
             return
-        if not part.verified:
-            part.verify()
-            part.mark_verified()
-        data = part.read()
-        for first, last in batch_spans(data):
-            yield from (
-                record for record in records_of(memoryview(data)[first:last]) if record.offset >= start
-            )
-            start = read_header(data, first).next_offset
+        if self.quorum.has_ready():
+            ready = self.quorum.ready()
+            for future, end in ready.answered:
+                self._waits.answer(future, end)
+            self._writer.take(ready)
+        self._apply_or_end()
+        if not self._is_snapshot_due():
+            self._waits.tell_committed()
+        elif self._snapshot_task is None:
+            self._snapshot_task = self._loop.create_task(self._take_snapshot())
+        self._waits.check_reign(self.quorum.term if self.quorum.role is Role.LEADER else None)
+
+    def send(self, messages: list[Message]) -> None:
+        if self._peers is not None and self._ended_because is None:
+            for message in messages:
+                self._peers.tell(BrokerId(message.receiver.broker_id), message)
+
+    # --- applying ------------------------------------------------------------------------------------------------
+
+    def _apply_or_end(self) -> None:
+        try:
+            self._apply_committed()
+        except AnabranchError as error:
+            logger.error("the metadata cannot be followed any further: %s", error)
+            self._end(StorageError(f"The metadata cannot be followed any further: {error}"))
+
+    def _apply_committed(self) -> None:
+        for offset, entry in self.quorum.take_committed():
+            if entry.kind is EntryKind.CHANGE:
+                self._apply(Offset(offset), entry)
+            self._waits.applied_one(offset, entry.term)
+        self._note_firm()
+
+    def _apply(self, offset: Offset, entry: QuorumEntry) -> None:
+        change = decode_entry(entry.data)
+        self.table.apply(change, offset)
+        self._tell(offset, change)
+
+    def _tell(self, offset: Offset, change: Entry | None) -> None:
+        for subscriber in self._subscribers:
+            try:
+                subscriber(offset, change)
+            except Exception:
+                logger.exception("a change of the metadata could not be followed: this is a defect")
+
+    def _note_firm(self) -> None:
+        log, end = self.partition.log, self.quorum.applied_end
+        if log.firm_offset is not None and log.start_offset <= end <= log.end_offset:
+            log.firm_offset = Offset(end)
+
+    # --- what the writer says ------------------------------------------------------------------------------------
+
+    def persisted(self, token: tuple[int, int]) -> None:
+        self.quorum.persisted(token)
+        self._turn()
+
+    def replaced(self, snapshot: Snapshot, table: object) -> None:
+        """A leader's snapshot is on the disk, instead of everything that was there."""
+        assert isinstance(table, dict)
+        self.table.restore(table)
+        self.partition.log.firm_offset = Offset(snapshot.end)
+        self._tell(Offset(snapshot.end), None)
+        self._waits.applied_upto(snapshot.end)
+
+    def refused(self, error: StorageError) -> None:
+        """The disk took nothing of what was to be written."""
+        if self._peers is None and not self.partition.log.fenced:
+            # Nobody else knows of these entries, so they have never been; the next one may find room.
+            self.quorum.log.take_back(self.quorum.log.stable_end)
+            self._waits.fail_all(error)
+            return
+        logger.error("this broker takes no part in the metadata quorum until a restart: %s", error)
+        self._end(error)
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def _is_snapshot_due(self) -> bool:
+        end = self.quorum.applied_end
+        return (
+            end - self.quorum.log.start >= ENTRIES_PER_SNAPSHOT
+            and end > self._snapshot_refused_at
+            and self._ended_because is None
+        )
+
+    async def _take_snapshot(self) -> None:
+        """Whoever waits for a commit that made it due is told behind it."""
+        log = self.quorum.log
+        end = self.quorum.applied_end
+        term = log.term_before(end)
+        assert term is not None
+
+        def drop(data: bytes) -> None:
+            if log.start < end:  # Another member's may have come meanwhile.
+                self.quorum.drop(end, data if self._peers is not None else None)
+
+        snapshot = Snapshot(end, term, log.members_at(end))
+        try:
+            await self._writer.write_snapshot(snapshot, self.table.snapshot(), drop)
+        except (StorageError, OSError) as error:
+            # The entries count already; the next one tries again to shorten the log.
+            logger.warning("the metadata snapshot cannot be written: %s", error)
+            self._snapshot_refused_at = Offset(end)
+        except Exception:
+            logger.exception("the metadata snapshot cannot be written: this is a defect")
+            self._snapshot_refused_at = Offset(end)
+        self._snapshot_task = None
+        self._waits.tell_committed()
+
+
+__all__ = ["ENTRIES_PER_SNAPSHOT", "MetadataLog", "read_records"]

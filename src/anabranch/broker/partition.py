@@ -3,7 +3,9 @@
 `write` is called by the single writer with the jobs of one turn: each is checked against the producer table,
 given its offsets, stamped in place, and all go to the log in one append. What happens then is the mode's
 decision: `Flush` asks the syncer, `Publish` moves the high watermark, answers producers that wait for safety
-and wakes readers. A failed append keeps nothing and takes its producer entries back.
+and wakes readers. A failed append keeps nothing and takes its producer entries back. A partition that several brokers
+keep has `ring`, which carries out what its mode decides (effects.py); only its leader writes, and producers that wait
+when the leadership is lost are told so at once.
 
 Whoever changes files of the log besides the writer (retention, the cleaner, deletion) holds `upkeep` meanwhile and
 looks at `is_gone` first: the folder's name may belong to another topic by then.
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from anabranch.broker.append_queue import AppendJob
+from anabranch.broker.effects import Effects
 from anabranch.broker.producers import Producer, ProducerTable
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, FencedLogError, RequestTimedOutError, StorageError
@@ -25,7 +28,9 @@ from anabranch.log.checkpoint import RecoveryMark
 from anabranch.log.log import Log
 from anabranch.record.batch import stamp
 from anabranch.record.form import COMPILED
+from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Appended, Effect, FlushFinished, Mode, Publish
+from anabranch.replication.ring_mode import COPIES
 from anabranch.values import Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -33,8 +38,11 @@ if TYPE_CHECKING:
 
 place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
 finish_plain: Callable[[list[Any], int, int], tuple[int, list[Any]] | None] | None = None
+PLAIN: tuple[type[Any], ...] = ()
 if COMPILED:
-    from anabranch.record._fast import finish_plain, place_plain
+    from anabranch.record._fast import PlainProduce, finish_plain, place_plain
+
+    PLAIN = (PlainProduce,)
 
 
 class Partition:
@@ -45,6 +53,7 @@ class Partition:
         "_finish",
         "_finished",
         "_gone_because",
+        "_is_writing",
         "_on_publish",
         "_request_sync",
         "_settings",
@@ -55,6 +64,7 @@ class Partition:
         "mode",
         "plain_limits",
         "producers",
+        "ring",
         "snapshot_offset",
         "topic_id",
         "upkeep",
@@ -79,6 +89,8 @@ class Partition:
         self.log = log
         self.mode = mode
         self.generation = Generation(0)
+        self.ring: Effects | None = None
+        """Which set of replicas keeps it, counted from 0."""
         self.high_watermark = mode.safe_offset()
         self.producers = ProducerTable()
         self.snapshot_offset = Offset(-1)
@@ -86,6 +98,7 @@ class Partition:
         self.upkeep = asyncio.Lock()
         self._gone_because: AnabranchError | None = None
         self._awaiting: deque[AppendJob] = deque()
+        self._is_writing = False
         self._request_sync = request_sync
         self._on_publish = on_publish
         self._finish = finish
@@ -102,7 +115,36 @@ class Partition:
     @settings.setter
     def settings(self, settings: TopicSettings) -> None:
         self._settings = settings
-        self.plain_limits = _plain_limits(settings)
+        self._renew_limits()
+
+    def _renew_limits(self) -> None:
+        limits = None if self.is_gone else _plain_limits(self._settings)
+        if self.ring is not None and limits is not None:
+            may_write = self.ring.mode.may_write and self._settings.min_insync_replicas <= self.copies
+            limits = (*limits[:2], 1, limits[3]) if may_write else None
+        self.plain_limits = limits
+
+    @property
+    def copies(self) -> int:
+        """On how many brokers a record is when it is safe."""
+        return min(COPIES, len(self.ring.mode.replica.replicas)) if self.ring is not None else 1
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker serves those who read and write here."""
+        return self.ring is None or self.ring.mode.leads
+
+    @property
+    def generations(self) -> Generations:
+        """Which leadership wrote which records."""
+        if self.ring is not None:
+            return self.ring.mode.generations
+        return Generations([Row(self.generation, Offset(0))])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the high watermark is as far as it ever was: a new leader has to find out."""
+        return self.ring is None or self.ring.mode.is_settled
 
     @property
     def is_gone(self) -> bool:
@@ -123,10 +165,14 @@ class Partition:
 
     def write(self, jobs: list[AppendJob], now_ms: int) -> None:
         """Append the jobs of one turn. Every job is answered, now or when it is safe."""
-        log = self.log
-        if self._gone_because is not None or log.fenced:
-            self._fail(jobs, self._refusal())
-            return
+        log, ring = self.log, self.ring
+        if self._gone_because is not None or log.fenced or ring is not None:
+            refusal = self._refusal()
+            if refusal is not None:
+                self._fail(jobs, refusal)
+                return
+        if ring is not None and ring.acks1_waits:
+            _let_wait(jobs, ring.monotonic_ms())
         batches, accepted, noted = self._place(jobs, now_ms)
         if batches:
             try:
@@ -136,18 +182,36 @@ class Partition:
                     self.producers.undo(entry)
                 if not isinstance(error, StorageError):
                     raise
-                self._fail(accepted, error)
+                self._not_written(accepted, error)
                 return
         self._answer_or_await(accepted)
-        if batches:
+        if batches and ring is None:
             self._carry_out(self.mode.step(Appended(log.end_offset), now_ms))
+        elif batches:
+            self._replicate()
 
-    def _refusal(self) -> AnabranchError:
-        """Why nothing can be written. A job may have been queued before its topic went, or its log was fenced."""
+    def _not_written(self, jobs: list[AppendJob], error: StorageError) -> None:
+        self._fail(jobs, error)
+        if self.ring is not None:
+            self.ring.refused()
+
+    def _refusal(self) -> AnabranchError | None:
+        """Why nothing can be written. A job may have been queued before its topic went, its log was fenced, or another
+        broker took over."""
         if self._gone_because is not None:
             return self._gone_because
-        # A repeat of a batch would be written nowhere and wait for a sync that never comes.
-        return FencedLogError(f"{self.id} takes no writes until a restart: a sync failed.")
+        if self.log.fenced:
+            # A repeat of a batch would be written nowhere and wait for a sync that never comes.
+            return FencedLogError(f"{self.id} takes no writes until a restart: a sync failed.")
+        return self.ring.refusal() if self.ring is not None else None
+
+    def _replicate(self) -> None:
+        assert self.ring is not None
+        self._is_writing = True  # The syncs of a turn begin together.
+        try:
+            self.ring.do(Appended(self.log.end_offset))
+        finally:
+            self._is_writing = False
 
     def _place(
         self, jobs: list[AppendJob], now_ms: int
@@ -206,12 +270,18 @@ class Partition:
         return True
 
     def synced(self, end: Offset, now_ms: int) -> None:
-        self._carry_out(self.mode.step(FlushFinished(end), now_ms))
+        if self.ring is None:
+            self._carry_out(self.mode.step(FlushFinished(end), now_ms))
+        elif not self.is_gone:
+            # The log may have been cut since that sync; it knows what is on the disk of what it has now.
+            self.ring.do(FlushFinished(self.log.synced_offset))
 
     def sync_failed(self, error: StorageError) -> None:
         """The log has fenced itself; whoever waited for this sync must not believe in it."""
         awaiting, self._awaiting = self._awaiting, deque()
         self._fail(list(awaiting), error)
+        if self.ring is not None and self.log.fenced:
+            self.ring.fence()
 
     def time_out(self, now_ms: int) -> None:
         """Tell producers whose time is up that we do not know; their records stay, and may become safe later."""
@@ -221,14 +291,43 @@ class Partition:
         self._awaiting = deque(job for job in self._awaiting if job.deadline_ms > now_ms)
         self._fail(late, RequestTimedOutError(f"{self.id} was not synced within the request's timeout."))
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Publish):
-                self._publish(effect.end)
+                self.publish(effect.end)
             else:
                 self._request_sync(self)
 
-    def _publish(self, end: Offset) -> None:
+    # --- what a ring has done ----------------------------------------------------------------------------------
+
+    def request_sync(self) -> None:
+        """Sync what is written: at the end of the turn if that writes, or else now."""
+        if self._is_writing:
+            self._request_sync(self)
+        elif self.ring is not None:
+            self.ring.sync_now(self)
+
+    def lost_leadership(self, error: AnabranchError) -> None:
+        """Whoever waits asks the new leader."""
+        awaiting, self._awaiting = self._awaiting, deque()
+        self._fail(list(awaiting), error)
+
+    def role_changed(self, generation: Generation) -> None:
+        self.generation = generation
+        self._renew_limits()
+        if self.waiting_fetches:
+            self._on_publish(self)
+
+    def cut_back(self, end: Offset) -> None:
+        """Forget the records from `end` on. Raises StorageError."""
+        self.log.cut_back(end)
+        self.producers.cut(end)
+        if self.snapshot_offset > end:
+            assert self.ring is not None
+            self.ring.drop_snapshot(self)
+        self.high_watermark = min(self.high_watermark, end)
+
+    def publish(self, end: Offset) -> None:
         assert end <= self.log.end_offset, "published beyond the end of the log"
         self.high_watermark = end
         awaiting = self._awaiting
@@ -251,11 +350,20 @@ class Partition:
     def abandon(self, error: AnabranchError) -> None:
         """The partition goes away (its topic is deleted, or the node stops): nobody may wait for it any longer."""
         self._gone_because = error
-        self.plain_limits = None
+        self._renew_limits()
         awaiting, self._awaiting = self._awaiting, deque()
         self._fail(list(awaiting), error)
         if self.waiting_fetches:
             self._on_publish(self)
+
+
+def _let_wait(jobs: list[AppendJob], now_ms: int) -> None:
+    """Of the jobs that came by the plain lane, those with acks=1 wait for safety too."""
+    for job in jobs:
+        if not job.wait_safe and isinstance(job, PLAIN):
+            lead: Any = job.lead or job
+            job.wait_safe = True
+            job.deadline_ms = now_ms + max(0, lead.timeout_ms)
 
 
 def _plain_limits(settings: TopicSettings) -> tuple[int, int, int, bool] | None:

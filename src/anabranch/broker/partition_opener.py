@@ -5,15 +5,24 @@ snapshot plus the batch headers behind it. A snapshot is written only when a pro
 the last one; the recovery points say how far it holds, so that the headers of other records need not be read. Whatever
 recovery had to cut or move aside is said in the log file. May run in a worker: a partition belongs to nobody before it
 is handed over.
+
+A partition that several brokers keep has a file `ring`: what its replica has promised and entered, and during which
+boot of the machine it last ran (`join_ring`).
 """
 
 import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from anabranch.broker.core import BrokerCore
+from anabranch.broker.effects import RING_FILE, Effects
 from anabranch.broker.partition import Partition
+from anabranch.broker.pieces import fits
 from anabranch.broker.stored_state import StoredState, partition_key
+from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import (
@@ -27,8 +36,11 @@ from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
+from anabranch.replication.generations import Generations, Row
+from anabranch.replication.ring_effects import Kept
+from anabranch.replication.ring_mode import RingMode
 from anabranch.replication.solo_mode import SoloMode
-from anabranch.values import BrokerId, Offset, TopicPartition
+from anabranch.values import BrokerId, Generation, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +49,12 @@ NO_SNAPSHOT = Offset(0)
 """No snapshot says the same as one made before the first record."""
 SNAPSHOT_OUTDATED = Offset(-1)
 """Whatever the file says is not what the table holds."""
+
+
+def is_ring(placement: Placement) -> bool:
+    """Whether others keep the partition too, shall, or have."""
+    replicas, target = placement.replicas, placement.target
+    return len(replicas) > 1 or target is not None or placement.view > 0
 
 
 def log_config(settings: TopicSettings, node: NodeSettings) -> LogConfig:
@@ -64,7 +82,7 @@ class PartitionOpener:
     ) -> None:
         self._core = core
         self._settings = settings
-        self._files = files
+        self.files = files
         self._data_dir = data_dir
         self._state = state
         self._index_cache = IndexCache()
@@ -78,6 +96,13 @@ class PartitionOpener:
         """The last process did not stop cleanly: every log is looked at and synced before it opens."""
         return not self._state.was_clean
 
+    def folder_of(self, partition_id: TopicPartition) -> str:
+        return f"{self._data_dir}/{partition_id.folder}"
+
+    def default_settings(self, overrides: Mapping[str, str]) -> TopicSettings:
+        """The node's defaults, but for these."""
+        return TopicSettings.from_overrides(self._settings, overrides)
+
     def open(
         self,
         partition_id: TopicPartition,
@@ -87,22 +112,27 @@ class PartitionOpener:
         is_new: bool = False,
         always_sync: bool = False,
         precious: bool = False,
+        shares_syncs: bool = False,
         start_offset: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
+        placement: Placement | None = None,
+        is_stranger: bool = False,
     ) -> Partition:
         """Raises StorageError if the folder cannot be opened, CorruptDataError if it is `precious` and has lost
-        something that was safe."""
+        something that was safe. With a `placement` on several brokers it becomes one of a ring; `is_stranger`: this
+        disk is not the one that the placement names."""
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
         log = Log.open(
-            self._files,
-            f"{self._data_dir}/{partition_id.folder}",
+            self.files,
+            self.folder_of(partition_id),
             log_config(settings, self._settings),
             clean=clean,
             recovery_point=point,
             start_offset=max(start_offset, self._state.start_offsets.get(key, Offset(0))),
             index_cache=self._index_cache,
             precious=precious,
+            shares_syncs=shares_syncs,
         )
         if always_sync and not clean:
             log.sync()
@@ -122,19 +152,98 @@ class PartitionOpener:
             finished=self._core.finished,
         )
         self._restore_producers(partition, point)
+        if placement is not None and is_ring(placement):
+            partition.high_watermark = Offset(0)  # How far others have it is not known yet.
+            self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
         if not clean and not log.is_synced:
             self.unsynced.append(partition)
         return partition
 
+    # --- rings ---------------------------------------------------------------------------------------------------
+
+    def join_ring(
+        self, partition: Partition, placement: Placement, *, is_stranger: bool = False, clean: bool = True
+    ) -> None:
+        """Make it one of several replicas, with what its folder says of its past. Raises StorageError."""
+        log, settings = partition.log, self._settings
+        kept = self._kept(partition, placement, is_stranger, clean)
+        sync_first = settings.flush == "always"
+        if sync_first and not log.is_synced:
+            log.sync()
+        clock = self._core.clock
+        mode = RingMode(
+            BrokerId(settings.broker_id),
+            placement.replicas,
+            kept,
+            log.end_offset,
+            clock.monotonic_ms(),
+            fits=partial(fits, log),
+            sync_first=sync_first,
+            safe=partition.high_watermark,
+        )
+        partition.mode = mode
+        partition.ring = Effects(
+            partition,
+            mode,
+            clock,
+            self._core.workers,
+            self.files,
+            self._state.boot,
+            sync_now=self._core.syncer.request,
+            drop_snapshot=self._drop_snapshot,
+            acks1_waits=settings.ring_acks1 == "safe",
+        )
+        partition.role_changed(mode.generation)
+
+    def _kept(self, partition: Partition, placement: Placement, is_stranger: bool, clean: bool) -> Kept:
+        """What its replica has promised; rule 7 says whether it may be trusted with it."""
+        log, boot = partition.log, self._state.boot
+        path = f"{log.folder}/{RING_FILE}"
+        state, reason = read_checkpoint(self.files, path)
+        if state is not None:
+            before = Kept.from_state(state)
+            is_same_boot = bool(boot) and state["boot"] == boot
+            may_lack = not clean and not is_same_boot and self._settings.flush != "always"
+        else:
+            before = Kept(table=_of_one_leader(log.end_offset), view=placement.view)
+            is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
+            is_same_boot, may_lack = True, is_stranger or (is_keeper and log.end_offset < placement.start)
+            if self.files.exists(path):
+                logger.error("%s says what was promised, but %s", path, reason)
+                may_lack = True
+        promised = Generation(max(before.promised, placement.generation))
+        return_id = before.return_id
+        if return_id is None and (may_lack or log.damaged or log.quarantined):
+            return_id = uuid4().hex
+            logger.warning(
+                "%s may lack records that were safe, and counts when others gave it all", log.folder
+            )
+        kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
+        if before.view < placement.view:
+            kept = replace(kept, view=placement.view, sealed=None)
+        if kept != before or not is_same_boot:
+            self._write_kept(path, kept)
+        return kept
+
+    def _write_kept(self, path: str, kept: Kept) -> None:
+        try:
+            write_checkpoint(self.files, path, {**kept.as_state(), "boot": self._state.boot})
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+    def _drop_snapshot(self, partition: Partition) -> None:
+        self._forget_producers(partition.log.folder)
+        partition.snapshot_offset = SNAPSHOT_OUTDATED
+
     def _restore_producers(self, partition: Partition, point: RecoveryPoint | None) -> None:
         log = partition.log
         path = f"{log.folder}/{PRODUCERS_FILE}"
-        snapshot, _ = read_checkpoint(self._files, path)
+        snapshot, _ = read_checkpoint(self.files, path)
         made = NO_SNAPSHOT if snapshot is None else Offset(snapshot["offset"])
         mark = point.producers if point is not None else NO_PRODUCERS_MARK
         # The mark speaks of one snapshot: of another, lost or newer, it knows nothing.
         upto = max(made, min(mark.upto, log.end_offset)) if mark.snapshot == made else made
-        is_outdated = snapshot is None and self._files.exists(path)
+        is_outdated = snapshot is None and self.files.exists(path)
         if snapshot is not None and made <= log.end_offset and log.start_offset <= upto:
             partition.producers.restore(snapshot)
         elif snapshot is not None:
@@ -151,8 +260,8 @@ class PartitionOpener:
         """Remove a snapshot of records that were lost: once the log has grown past its offset again, it would be
         taken for the history of other records."""
         try:
-            self._files.unlink(f"{folder}/{PRODUCERS_FILE}")
-            self._files.sync_folder(folder)
+            self.files.unlink(f"{folder}/{PRODUCERS_FILE}")
+            self.files.sync_folder(folder)
         except OSError as error:
             raise StorageError(f"{folder} cannot be opened: {error.strerror or error}.") from error
 
@@ -182,9 +291,14 @@ class PartitionOpener:
     def write_producers(self, folder: str, snapshot: dict[str, Any]) -> None:
         """Any thread. Raises StorageError."""
         try:
-            write_checkpoint(self._files, f"{folder}/{PRODUCERS_FILE}", snapshot)
+            write_checkpoint(self.files, f"{folder}/{PRODUCERS_FILE}", snapshot)
         except OSError as error:
             raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
+
+
+def _of_one_leader(end: Offset) -> Generations:
+    """Of a log that one broker has written alone."""
+    return Generations([Row(Generation(0), Offset(0))] if end else [])
 
 
 def _snapshot_holds(partition: Partition) -> bool:

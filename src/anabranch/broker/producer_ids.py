@@ -1,28 +1,66 @@
 """ProducerIds: numbers for idempotent producers, none given twice, whatever crashes.
 
-Ids are reserved from the metadata log in blocks; a block that a crash cuts short is never touched again.
+Ids are reserved from the metadata log in blocks; a block that a crash cuts short is never touched again. A broker that
+does not lead the metadata quorum asks the one that does for a block of its own.
 """
 
+import asyncio
+from typing import TYPE_CHECKING
+
+from anabranch.broker import peer_messages
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.cluster.metadata import producer_ids_entry
+from anabranch.errors import CoordinatorNotAvailableError, NotControllerError, PeerError, QuorumBusyError
+
+if TYPE_CHECKING:
+    from anabranch.broker.peers import Peers
 
 BLOCK = 1000
+ASK_MS_MAX = 5000
 
 
 class ProducerIds:
-    def __init__(self, metadata: MetadataLog) -> None:
+    def __init__(self, metadata: MetadataLog, peers: "Peers | None" = None) -> None:
         self._metadata = metadata
+        self._peers = peers
+        self._lock = asyncio.Lock()
         self._next = 0
         self._end = 0
 
     async def take(self) -> int:
-        """A producer id nobody has. Raises StorageError if no block can be reserved."""
+        """A producer id nobody has. Raises StorageError if no block can be reserved, CoordinatorNotAvailableError if
+        nobody can be asked for one, upon which clients try again."""
         if self._next == self._end:
-            async with self._metadata.lock:
+            async with self._lock:
                 if self._next == self._end:
-                    first = self._metadata.table.producer_id_next
-                    await self._metadata.commit(producer_ids_entry(first + BLOCK))
-                    self._next, self._end = first, first + BLOCK
+                    self._next, self._end = await self._block()
         taken = self._next
         self._next += 1
         return taken
+
+    async def _block(self) -> tuple[int, int]:
+        try:
+            if self._peers is None or self._metadata.is_leader:
+                block = await self.reserve()
+            else:
+                block = await self._ask(self._peers)
+        except (NotControllerError, QuorumBusyError, PeerError) as error:
+            raise CoordinatorNotAvailableError(
+                f"No producer ids can be had at the moment: {error}"
+            ) from error
+        return block.first, block.first + block.count
+
+    async def _ask(self, peers: "Peers") -> peer_messages.ProducerIds:
+        leader = self._metadata.leader_id
+        if leader is None:
+            raise NotControllerError("There is no leader of the metadata quorum.")
+        answer = await peers.ask(leader, peer_messages.ProducerIdBlock(), ASK_MS_MAX)
+        assert isinstance(answer, peer_messages.ProducerIds)
+        return answer
+
+    async def reserve(self) -> peer_messages.ProducerIds:
+        """A block for whoever asks. Raises NotControllerError, QuorumBusyError, StorageError."""
+        async with self._metadata.lock:
+            first = self._metadata.table.producer_id_next
+            await self._metadata.commit(producer_ids_entry(first + BLOCK))
+        return peer_messages.ProducerIds(first, BLOCK)

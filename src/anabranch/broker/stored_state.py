@@ -36,6 +36,11 @@ def partition_key(topic_id: uuid.UUID, partition: int) -> str:
     return f"{topic_id.hex}-{partition}"
 
 
+def directory_of(new_id: uuid.UUID) -> str:
+    """The directory id of a folder that was begun with this id."""
+    return uuid.uuid5(new_id, "directory").hex
+
+
 class NodeIdentity(NamedTuple):
     cluster_id: str
     directory_id: str
@@ -45,7 +50,7 @@ class NodeIdentity(NamedTuple):
 class StoredState:
     def __init__(self, files: Files, data_dir: str, boot: str) -> None:
         self._files = files
-        self._boot = boot
+        self.boot = boot
         self._node_path = f"{data_dir}/node"
         self._clean_path = f"{data_dir}/clean-shutdown"
         self._recovery_path = f"{data_dir}/recovery-points"
@@ -53,6 +58,7 @@ class StoredState:
         self._cleaner_path = f"{data_dir}/cleaner-offsets"
         self._data_dir = data_dir
         self.metadata_snapshot_path = f"{data_dir}/metadata-snapshot"
+        self.quorum_state_path = f"{data_dir}/quorum-state"
         self.was_clean = False
         self.recovery_points: dict[str, RecoveryPoint] = {}
         self.start_offsets: dict[str, Offset] = {}
@@ -61,7 +67,7 @@ class StoredState:
     def load(self) -> None:
         """Read everything, and take the mark of a clean shutdown away: from here on a crash is a crash."""
         self.was_clean = read_checkpoint(self._files, self._clean_path).value is not None
-        self.recovery_points, _ = read_recovery_points(self._files, self._recovery_path, self._boot)
+        self.recovery_points, _ = read_recovery_points(self._files, self._recovery_path, self.boot)
         self.start_offsets, reason = read_offsets(self._files, self._starts_path)
         if reason is not None and self._files.exists(self._node_path):
             logger.error("%s is lost (%s): deleted records may be back", self._starts_path, reason)
@@ -70,8 +76,13 @@ class StoredState:
             self._files.unlink(self._clean_path)
             self._files.sync_folder(self._data_dir)
 
-    def identity(self, broker_id: int, new_id: uuid.UUID) -> NodeIdentity:
-        """Who this folder belongs to; decided at its first start."""
+    @property
+    def is_blank(self) -> bool:
+        """Nobody has started on this folder yet."""
+        return not self._files.exists(self._node_path)
+
+    def identity(self, broker_id: int, new_id: uuid.UUID, cluster_id: str | None = None) -> NodeIdentity:
+        """Who this folder belongs to; decided at its first start. `cluster_id`: of the cluster it joins then."""
         known, reason = read_checkpoint(self._files, self._node_path)
         if known is None and self._files.exists(self._node_path):
             raise StorageError(
@@ -81,7 +92,8 @@ class StoredState:
         if known is None:
             if not self._files.exists(self._starts_path):
                 self.write_start_offsets({})  # From now on its absence means a loss.
-            identity = NodeIdentity(new_id.hex[:22], uuid.uuid5(new_id, "directory").hex, broker_id)
+            cluster_id = cluster_id or new_id.hex[:22]
+            identity = NodeIdentity(cluster_id, directory_of(new_id), broker_id)
             write_checkpoint(self._files, self._node_path, identity._asdict())
             return identity
         if known["broker_id"] != broker_id:
@@ -94,7 +106,7 @@ class StoredState:
     def write_recovery_points(
         self, marks: Mapping[str, RecoveryMark], producers: Mapping[str, ProducersMark] | None = None
     ) -> None:
-        write_recovery_points(self._files, self._recovery_path, self._boot, marks, producers)
+        write_recovery_points(self._files, self._recovery_path, self.boot, marks, producers)
 
     def write_start_offsets(self, offsets: Mapping[str, Offset]) -> None:
         write_offsets(self._files, self._starts_path, offsets)

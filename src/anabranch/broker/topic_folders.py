@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from anabranch.cluster.metadata import Topic
+from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
 from anabranch.values import TopicPartition
 
@@ -20,13 +21,17 @@ logger = logging.getLogger(__name__)
 METADATA_TOPIC = "__cluster_metadata"
 QUARANTINE = "quarantine"
 DELETED = ".deleted"
+OWNER_FILE = "owner"
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 
 
 class TopicFolders:
-    def __init__(self, files: Files, data_dir: str) -> None:
+    def __init__(self, files: Files, data_dir: str, *, says_owners: bool = False) -> None:
+        """`says_owners`: a member of a cluster learns only after its start which entries of its metadata log count,
+        and must know a folder again whose topic it learns of late."""
         self._files = files
         self._data_dir = data_dir
+        self._says_owners = says_owners
 
     def move_away(self, partitions: list[tuple[TopicPartition, UUID]]) -> list[str]:
         """Free the names of these folders; where they are now."""
@@ -74,21 +79,43 @@ class TopicFolders:
         except OSError as error:
             logger.warning("files of a deleted topic are still there: %s", error)
 
-    def make(self, partitions: Iterable[TopicPartition]) -> None:
-        """Folders for new logs. One that is there already is not theirs, and nothing of it is inherited."""
+    def make(self, partitions: Iterable[TopicPartition], topic_id: UUID) -> set[TopicPartition]:
+        """Folders for new logs. One that is there already is not theirs, and nothing of it is inherited, unless it
+        says that it is: those are the answer."""
+        found = set()
         for partition_id in partitions:
             folder = f"{self._data_dir}/{partition_id.folder}"
             if self._files.exists(folder):
+                if self._owner(folder) == topic_id:
+                    found.add(partition_id)
+                    continue
                 self._set_aside(partition_id.folder)
             self._files.make_folder(folder, sync=False)
+            if self._says_owners:
+                self._say_owner(folder, topic_id)
         self._files.sync_folder(self._data_dir)
+        return found
+
+    def say_owners(self, partitions: Iterable[tuple[TopicPartition, UUID]]) -> None:
+        """For folders from before they said whose they are."""
+        for partition_id, topic_id in partitions:
+            folder = f"{self._data_dir}/{partition_id.folder}"
+            if self._files.exists(folder) and self._owner(folder) is None:
+                self._say_owner(folder, topic_id)
+
+    def _owner(self, folder: str) -> UUID | None:
+        value, _ = read_checkpoint(self._files, f"{folder}/{OWNER_FILE}")
+        return UUID(hex=value["topic_id"]) if value is not None else None
+
+    def _say_owner(self, folder: str, topic_id: UUID) -> None:
+        write_checkpoint(self._files, f"{folder}/{OWNER_FILE}", {"topic_id": topic_id.hex})
 
     def unmake(self, partitions: Iterable[TopicPartition]) -> None:
         """Take back those that are still empty: the logs they were made for did not come."""
         for partition_id in partitions:
             folder = f"{self._data_dir}/{partition_id.folder}"
-            if self._files.exists(folder) and not self._files.list(folder):
-                self._files.remove_folder(folder)
+            if self._files.exists(folder) and self._files.list(folder) in ([], [OWNER_FILE]):
+                self._remove_tree(folder)
 
     def _set_aside(self, name: str) -> None:
         aside = f"{self._data_dir}/{QUARANTINE}"

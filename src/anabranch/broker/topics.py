@@ -1,17 +1,20 @@
-"""Topics: every topic of this node with its open partitions, and the only way to make, change or remove one.
+"""Topics: every topic with the partitions that are kept here, and the only way to make, change or remove one.
 
-A change is checked and committed under the metadata log's lock. Logs are made before the entry that names them:
-a crash in between leaves a folder that nobody names, which the next start moves aside. Removing goes the other way
-round: the entry first, then the folders are renamed out of the way and deleted in a worker.
+A change is checked and committed under the metadata log's lock, by the broker that leads the quorum. Every broker
+follows the table: what it is to keep it opens, what it is not any more it closes. Whoever makes a topic makes the logs
+that it keeps itself before the entry that names them: a crash in between leaves a folder that nobody names, which the
+next start moves aside. Removing goes the other way round: the entry first, then the folders are renamed out of the way
+and deleted in a worker.
 """
 
+import asyncio
 import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import islice
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
@@ -20,6 +23,9 @@ from anabranch.broker.partition_opener import PartitionOpener, log_config
 from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import (
+    UNKNOWN_DIRECTORY,
+    Entry,
+    Placement,
     Topic,
     partitions_entry,
     topic_config_entry,
@@ -31,12 +37,13 @@ from anabranch.errors import (
     AnabranchError,
     InvalidPartitionsError,
     InvalidTopicError,
+    NotOwnerError,
     StorageError,
     TopicExistsError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from anabranch.values import TopicPartition
+from anabranch.values import BrokerId, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +53,16 @@ OFFSETS_TOPIC = "__consumer_offsets"
 OPENED_SIDE_BY_SIDE_MAX = 64
 """Few logs may have much to read each, which pays in threads. Of many most have little, and threads that wait for
 each other's turn take twice as long."""
+OPEN_AGAIN_SECONDS = 1.0
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicState:
-    """One topic as it is now."""
+    """One topic as it is now. A partition that this broker does not keep, or has not opened yet, is None."""
 
     __slots__ = ("partitions", "settings", "topic")
 
-    def __init__(self, topic: Topic, settings: TopicSettings, partitions: list[Partition]) -> None:
+    def __init__(self, topic: Topic, settings: TopicSettings, partitions: list[Partition | None]) -> None:
         self.topic = topic
         self.settings = settings
         self.partitions = partitions
@@ -68,33 +76,81 @@ class Topics:
         metadata: MetadataLog,
         opener: PartitionOpener,
         folders: TopicFolders,
+        *,
+        directory_id: str | None = None,
     ) -> None:
+        """`directory_id`: of a broker with peers, who may keep the same partitions."""
         self._core = core
+        self._directory_id = directory_id
         self._settings = settings
+        self._me = BrokerId(settings.broker_id)
         self._metadata = metadata
         self._opener = opener
         self._folders = folders
         self._states: dict[TopicKey, TopicState] = {}
-        self.named: dict[bytes, list[Partition]] = {}
-        self.numbered: dict[bytes, list[Partition]] = {}
+        self.named: dict[bytes, list[Partition | None]] = {}
+        self.numbered: dict[bytes, list[Partition | None]] = {}
         """The partitions that clients may write to, by the bytes of their topic's name, and of its id."""
+        self._prepared: dict[uuid.UUID, dict[int, Partition]] = {}
+        """Logs made before the entry that names them."""
+        self._work = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = False
+        self.on_opened: Callable[[Partition, Placement], None] = _nothing
+        """A partition is there, or is kept with others than before."""
+        self.on_closed: Callable[[Partition], None] = _nothing
+        self.on_removed: Callable[[str], Awaitable[None]] = _nothing_later
+        """A topic is gone: forget what was remembered of it."""
+        self.make: Callable[[str, int, Mapping[str, str | None]], Awaitable[None]] = self._make
+        """How a topic is made on its first use: by whoever leads the quorum."""
+        metadata.subscribe(self._follow)
 
     def open_all(self) -> None:
-        """Open every topic the metadata log names. Raises StorageError."""
+        """Open what the metadata log says is kept here. Raises StorageError."""
         topics = list(self._metadata.table.topics.values())
-        self._folders.sweep(topics)
         all_settings = [TopicSettings.from_overrides(self._settings, topic.overrides) for topic in topics]
+        if self._directory_id is not None:
+            self._folders.say_owners(
+                (TopicPartition(topic.name, index), topic.topic_id)
+                for topic in topics
+                for index in self._kept_here(topic)
+            )
         openings = [
-            partial(self._opener.open, TopicPartition(topic.name, index), topic.topic_id, settings)
+            partial(self._open, TopicPartition(topic.name, index), topic, settings)
             for topic, settings in zip(topics, all_settings, strict=True)
-            for index in range(topic.partition_count)
+            for index in self._kept_here(topic)
         ]
         opened = iter(self._open_known(openings))
         for topic, settings in zip(topics, all_settings, strict=True):
-            partitions = list(islice(opened, topic.partition_count))
-            self._register(TopicState(topic, settings, partitions))
+            state = TopicState(topic, settings, [None] * topic.partition_count)
+            self._register(state)
+            for index in self._kept_here(topic):
+                self._put(state, index, next(opened))
         if self._settings.flush == "always":
             self._sync_recovered()
+
+    def _open(
+        self, partition_id: TopicPartition, topic: Topic, settings: TopicSettings, *, is_new: bool = False
+    ) -> Partition:
+        if self._directory_id is None:
+            return self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new)
+        placement = self._metadata.table.placement(topic, partition_id.partition)
+        is_stranger = placement.is_kept_by(self._me) and placement.directory_of(self._me) not in (
+            UNKNOWN_DIRECTORY,
+            self._directory_id,
+        )
+        return self._opener.open(
+            partition_id,
+            topic.topic_id,
+            settings,
+            is_new=is_new,
+            placement=placement,
+            is_stranger=is_stranger,
+        )
+
+    def sweep(self) -> None:
+        """Move aside what no topic names: only once everything that was agreed is known here."""
+        self._folders.sweep(self._metadata.table.topics.values())
 
     def _open_known(self, openings: Sequence[Callable[[], Partition]]) -> list[Partition]:
         if self._opener.is_recovering and 1 < len(openings) <= OPENED_SIDE_BY_SIDE_MAX:
@@ -112,6 +168,18 @@ class Topics:
         if not topic.is_internal:
             self.named[topic.name.encode()] = self.numbered[topic.topic_id.bytes] = state.partitions
 
+    def _put(self, state: TopicState, index: int, partition: Partition) -> None:
+        state.partitions[index] = partition
+        self.on_opened(partition, self._metadata.table.placement(state.topic, index))
+
+    def _kept_here(self, topic: Topic) -> list[int]:
+        placements = self._metadata.table.placements(topic)
+        return [index for index, placement in enumerate(placements) if self._is_here(placement)]
+
+    def _is_here(self, placement: Placement) -> bool:
+        """Kept here, or to be; where nobody has registered, this node is the only one."""
+        return not placement.replicas or placement.is_kept_by(self._me)
+
     # --- looking up ------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[TopicState]:
@@ -121,8 +189,9 @@ class Topics:
         return len(self._states) // 2
 
     def partitions(self) -> Iterator[Partition]:
+        """Those that are kept here."""
         for state in self:
-            yield from state.partitions
+            yield from (each for each in state.partitions if each is not None)
 
     def find(self, key: TopicKey) -> TopicState | None:
         return self._states.get(key)
@@ -145,9 +214,16 @@ class Topics:
     def partition(self, key: TopicKey, index: int) -> Partition:
         partition = self.find_partition(key, index)
         if partition is None:
-            name = self.known(key).topic.name
-            raise UnknownTopicOrPartitionError(f"There is no partition {index} of topic {name}.")
+            topic = self.check_index(key, index)
+            raise NotOwnerError(f"This broker does not keep partition {index} of topic {topic.name}.")
         return partition
+
+    def check_index(self, key: TopicKey, index: int) -> Topic:
+        """The topic, if it has such a partition, wherever that is kept."""
+        topic = self.known(key).topic
+        if not 0 <= index < topic.partition_count:
+            raise UnknownTopicOrPartitionError(f"There is no partition {index} of topic {topic.name}.")
+        return topic
 
     # --- checking --------------------------------------------------------------------------------------------
 
@@ -164,7 +240,15 @@ class Topics:
     def check_overrides(self, overrides: Mapping[str, str | None]) -> dict[str, str]:
         return validate_topic_overrides(self._settings, overrides)
 
-    def plan(self, name: str, partition_count: int, overrides: Mapping[str, str | None]) -> Topic:
+    def plan(
+        self,
+        name: str,
+        partition_count: int,
+        overrides: Mapping[str, str | None],
+        placements: Sequence[Placement] = (),
+        *,
+        is_pinned: bool = False,
+    ) -> Topic:
         """The topic that would be made, if it may be."""
         self.check_name(name)
         self._check_free(name)
@@ -172,7 +256,14 @@ class Topics:
             raise InvalidPartitionsError(
                 f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partition_count}."
             )
-        return Topic(name, uuid.uuid4(), partition_count, self.check_overrides(overrides))
+        return Topic(
+            name,
+            uuid.uuid4(),
+            partition_count,
+            self.check_overrides(overrides),
+            tuple(placements),
+            is_pinned,
+        )
 
     def _check_free(self, name: str) -> None:
         if name in self._states:
@@ -188,7 +279,7 @@ class Topics:
     def check_partition_count(self, name: str, count: int) -> int:
         """The present number of partitions, if `count` may follow it."""
         state = self.known(name)
-        current = len(state.partitions)
+        current = state.topic.partition_count
         if count <= current:
             raise InvalidPartitionsError(f"Topic {name} has {current} partitions; {count} is not more.")
         if count > PARTITIONS_MAX:
@@ -205,46 +296,60 @@ class Topics:
             count = self._settings.offsets_topic_num_partitions
             overrides = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
         with contextlib.suppress(TopicExistsError):  # Somebody asked a moment earlier; theirs is as good.
-            await self.create(self.plan(name, count, overrides))
+            await self.make(name, count, overrides)
         return self.known(name)
+
+    async def _make(self, name: str, count: int, overrides: Mapping[str, str | None]) -> None:
+        await self.create(self.plan(name, count, overrides))
 
     async def create(self, topic: Topic) -> None:
         async with self._metadata.lock:
             self._check_free(topic.name)
-            settings = TopicSettings.from_overrides(self._settings, topic.overrides)
-            partitions = await self._open_new(topic, settings, 0, topic.partition_count)
-            try:
-                await self._metadata.commit(topic_entry(topic))
-            except AnabranchError:
-                await self._discard(partitions)
-                raise
-            self._register(TopicState(topic, settings, partitions))
+            await self._prepare(topic, self._kept_here(topic))
+            await self._commit(topic_entry(topic), topic)
 
-    async def add_partitions(self, name: str, count: int) -> None:
+    async def add_partitions(
+        self, name: str, count: int, replicas: Sequence[Sequence[BrokerId]] = ()
+    ) -> None:
+        """`replicas`: of each of the new ones."""
         async with self._metadata.lock:
             current = self.check_partition_count(name, count)
-            state = self.known(name)
-            added = await self._open_new(state.topic, state.settings, current, count)
-            try:
-                await self._metadata.commit(partitions_entry(name, count))
-            except AnabranchError:
-                await self._discard(added)
-                raise
-            state.topic = self._metadata.table.topics[name]
-            state.partitions.extend(added)
+            topic = self.known(name).topic
+            added = [Placement(tuple(each)) for each in replicas] or [
+                self._metadata.table.placement(replace(topic, placements=()), 0)
+            ] * (count - current)
+            here = [index for index, place in enumerate(added, current) if self._is_here(place)]
+            placements = (*self._metadata.table.placements(topic), *added)
+            await self._prepare(replace(topic, placements=placements), here)
+            await self._commit(partitions_entry(name, count, replicas), topic)
 
-    async def _open_new(self, topic: Topic, settings: TopicSettings, first: int, end: int) -> list[Partition]:
+    async def _prepare(self, topic: Topic, indexes: list[int]) -> None:
+        """Make the logs of new partitions that are kept here, all or none, before anybody hears of them."""
+        settings = TopicSettings.from_overrides(self._settings, topic.overrides)
+        opened = await self._open_new(topic, settings, indexes)
+        self._prepared[topic.topic_id] = dict(zip(indexes, opened, strict=True))
+
+    async def _commit(self, entry: Entry, topic: Topic) -> None:
+        try:
+            await self._metadata.commit(entry)
+        finally:
+            unused = self._prepared.pop(topic.topic_id)
+            if unused:  # The entry was refused, or nobody knows: should it come, others are made.
+                await self._discard(list(unused.values()))
+
+    async def _open_new(self, topic: Topic, settings: TopicSettings, indexes: list[int]) -> list[Partition]:
         """Make the logs of new partitions, all or none."""
         opened: list[Partition] = []
-        partition_ids = [TopicPartition(topic.name, index) for index in range(first, end)]
+        partition_ids = [TopicPartition(topic.name, index) for index in indexes]
 
         def task() -> None:
             try:
-                self._folders.make(partition_ids)
+                found = self._folders.make(partition_ids, topic.topic_id)
             except OSError as error:
                 raise StorageError(f"There is no room for the folders of {topic.name}: {error}.") from error
             for partition_id in partition_ids:
-                opened.append(self._opener.open(partition_id, topic.topic_id, settings, is_new=True))
+                is_new = partition_id not in found
+                opened.append(self._open(partition_id, topic, settings, is_new=is_new))
 
         try:
             await in_heavy_worker(self._core.workers, task)
@@ -260,32 +365,154 @@ class Topics:
     ) -> None:
         """Change a topic's overrides. They are made of the present ones under the lock, so that none is lost."""
         async with self._metadata.lock:
-            state = self.known(name)
-            overrides = self.check_overrides(overrides_of(state))
+            overrides = self.check_overrides(overrides_of(self.known(name)))
             await self._metadata.commit(topic_config_entry(name, overrides))
-            state.topic = self._metadata.table.topics[name]
-            state.settings = TopicSettings.from_overrides(self._settings, overrides)
-            for partition in state.partitions:
-                partition.settings = state.settings
-                partition.log.config = log_config(state.settings, self._settings)
 
     async def delete(self, name: str) -> None:
+        """When this returns, the name is free and nobody here remembers the topic."""
         async with self._metadata.lock:
-            state = self.known(name)
-            if state.topic.is_internal:
+            if self.known(name).topic.is_internal:
                 raise InvalidTopicError(f"{name} is internal and cannot be deleted.")
             await self._metadata.commit(topic_removed_entry(name))
-            del self._states[state.topic.name], self._states[state.topic.topic_id]
-            del self.named[state.topic.name.encode()], self.numbered[state.topic.topic_id.bytes]
-            await self._discard(state.partitions)
+            await self.settled()
 
-    async def _discard(self, partitions: list[Partition]) -> None:
+    # --- following the table ---------------------------------------------------------------------------------
+
+    def _follow(self, offset: Offset, entry: Entry | None) -> None:
+        """An entry has changed the table; None: all of it was replaced."""
+        table = self._metadata.table
+        if entry is None:
+            names = {*table.topics, *(state.topic.name for state in self)}
+        elif "name" in entry:
+            names = {entry["name"]}
+        elif "id" in entry:
+            topic = table.topics_by_id.get(uuid.UUID(hex=entry["id"]))
+            names = {topic.name} if topic is not None else set()
+        else:
+            return
+        for name in sorted(names):
+            self._follow_topic(name)
+
+    def _follow_topic(self, name: str) -> None:
+        topic, state = self._metadata.table.topics.get(name), self._states.get(name)
+        if state is not None and (topic is None or topic.topic_id != state.topic.topic_id):
+            self._remove(state)
+            state = None
+        if topic is None:
+            return
+        if state is None:
+            settings = TopicSettings.from_overrides(self._settings, topic.overrides)
+            state = TopicState(topic, settings, [])
+            self._register(state)
+        self._change(state, topic)
+        self._line_up(state)
+
+    def _change(self, state: TopicState, topic: Topic) -> None:
+        """Take over what the table says, but for which partitions are open."""
+        state.partitions.extend([None] * (topic.partition_count - len(state.partitions)))
+        is_configured = state.topic.overrides != topic.overrides
+        state.topic = topic
+        if is_configured:
+            state.settings = TopicSettings.from_overrides(self._settings, topic.overrides)
+            for partition in state.partitions:
+                if partition is not None:
+                    partition.settings = state.settings
+                    partition.log.config = log_config(state.settings, self._settings)
+
+    def _line_up(self, state: TopicState) -> None:
+        """Open what is to be kept here, and close what is not any more."""
+        prepared = self._prepared.get(state.topic.topic_id, {})
+        is_done = True
+        for index, placement in enumerate(self._metadata.table.placements(state.topic)):
+            partition = state.partitions[index]
+            if partition is None and index in prepared:
+                self._put(state, index, prepared.pop(index))
+            elif partition is not None and self._is_here(placement):
+                self.on_opened(partition, placement)
+            elif (partition is None) == self._is_here(placement):
+                is_done = False
+        if not is_done:
+            self._begin(self._bring_in_line(state))
+
+    async def _bring_in_line(self, state: TopicState) -> None:
+        """Retries until the disk allows it, or nobody wants it any more."""
+        while self._states.get(state.topic.topic_id) is state and not self._is_stopping:
+            try:
+                async with self._work:
+                    await self._close_others(state)
+                    await self._open_missing(state)
+                    return
+            except StorageError as error:
+                logger.error("%s cannot be opened yet, and is tried again: %s", state.topic.name, error)
+            await asyncio.sleep(OPEN_AGAIN_SECONDS)
+
+    async def _open_missing(self, state: TopicState) -> None:
+        missing = [index for index in self._kept_here(state.topic) if state.partitions[index] is None]
+        opened = await self._open_new(state.topic, state.settings, missing)
+        is_current = self._states.get(state.topic.topic_id) is state
+        kept = set(self._kept_here(state.topic)) if is_current else set()
+        late = []
+        for index, partition in zip(missing, opened, strict=True):
+            if index in kept:
+                self._put(state, index, partition)
+            else:
+                late.append(partition)
+        await self._discard(late)
+
+    async def _close_others(self, state: TopicState) -> None:
+        kept = set(self._kept_here(state.topic))
+        leaving = []
+        for index, partition in enumerate(state.partitions):
+            if partition is not None and index not in kept:
+                state.partitions[index] = None
+                leaving.append(partition)
+        await self._discard(leaving, "is kept by other brokers now")
+
+    def _remove(self, state: TopicState) -> None:
+        topic = state.topic
+        del self._states[topic.name], self._states[topic.topic_id]
+        if not topic.is_internal:
+            del self.named[topic.name.encode()], self.numbered[topic.topic_id.bytes]
+        partitions = [each for each in state.partitions if each is not None]
+        self._abandon(partitions, "was deleted")
+        self._begin(self._forget(topic.name, partitions))
+
+    async def _forget(self, name: str, partitions: list[Partition]) -> None:
+        async with self._work:
+            await self._discard(partitions)
+        await self.on_removed(name)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a topic could not follow the table: this is a defect", exc_info=task.exception())
+
+    async def settled(self) -> None:
+        """Wait until everything that was begun so far is open or closed."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Open nothing more: the node stops. What is being opened or closed is waited for."""
+        self._is_stopping = True
+        await self.settled()
+
+    def _abandon(self, partitions: Iterable[Partition], what: str) -> None:
+        for partition in partitions:
+            partition.abandon(UnknownTopicOrPartitionError(f"Topic {partition.id.topic} {what}."))
+            self.on_closed(partition)
+            self._core.forget(partition)
+
+    async def _discard(self, partitions: list[Partition], what: str = "was deleted") -> None:
         """Close partitions for good; their folders are out of the way when this returns."""
         if not partitions:
             return
+        self._abandon((each for each in partitions if not each.is_gone), what)
         for partition in partitions:
-            partition.abandon(UnknownTopicOrPartitionError(f"Topic {partition.id.topic} was deleted."))
-            self._core.forget(partition)
             async with partition.upkeep:
                 await self._core.syncer.idle(partition)
                 partition.log.close(clean=False)
@@ -296,6 +523,14 @@ class Topics:
             logger.error("folders of %s stay where they are: %s", partitions[0].id.topic, error)
             return
         self._core.workers.heavy(lambda: self._folders.remove(moved), _report)
+
+
+def _nothing(*_: object) -> None:
+    """Nobody wants to know."""
+
+
+async def _nothing_later(_: str) -> None:
+    """Nobody remembers anything."""
 
 
 def _report(result: None, error: BaseException | None) -> None:

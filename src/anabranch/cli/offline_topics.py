@@ -53,7 +53,7 @@ def _replay(files: RealFiles, folder: str, start: int, table: MetadataTable) -> 
     try:
         for batch in batches_below(files, folder, (), start):
             for record in records_of(batch.data):
-                if record.offset >= start and record.value is not None:
-                    table.apply(decode_entry(record.value))
+                if record.offset >= start and record.key is None and record.value is not None:
+                    table.apply(decode_entry(record.value), record.offset)
     except (AnabranchError, KeyError):
         return  # Damaged metadata is reported by the check of its own partition.

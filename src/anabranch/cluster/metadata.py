@@ -1,22 +1,89 @@
-"""The agreed table: topics with their ids, partitions and configs, and the next free producer id.
+"""The agreed table: brokers, topics with their ids, places and configs, and the next free producer id.
 
-The table changes only by `apply(entry)`, in log order. An entry is a flat JSON object with a `type`; unknown
-types are refused so that an older program never half-understands a newer log. `snapshot()` and `restore()`
-turn the whole table into one JSON object and back, so that the log below it can be dropped.
+The table changes only by `apply(entry, offset)`, in log order, so that every broker's is the same. An entry is a flat
+JSON object with a `type`; unknown types are refused so that an older program never half-understands a newer log.
+`snapshot()` and `restore()` turn the whole table into one JSON object and back, so that the log below it can be
+dropped.
+
+A log written before there were clusters names no brokers: its topics are all at the *founder*, the first broker that
+ever registered.
 """
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anabranch.errors import CorruptDataError
+from anabranch.values import BrokerId, Generation, Offset
 
 Entry = Mapping[str, Any]
 
 INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state"})
 """Kafka's own; another name that begins with two underscores is a topic like any other."""
+UNKNOWN_DIRECTORY = ""
+NO_MOVE = -1
+START = Offset(0)
+NO_GENERATION_YET = Generation(0)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """One broker as everybody agrees on it. A broker whose disk was replaced has another directory id."""
+
+    broker_id: BrokerId
+    directory_id: str
+    epoch: int
+    """The offset of the entry that registered it: a later registration has a greater one."""
+    host: str
+    port: int
+    """Where Kafka clients find it."""
+    peer_host: str = ""
+    peer_port: int = 0
+    """Where other brokers find it; a node without peers has no such place."""
+    rack: str | None = None
+    is_fenced: bool = False
+    """It has not been heard for a while: nothing new is placed there."""
+    is_draining: bool = False
+    """Somebody wants it to leave: nothing new is placed there, and what is there moves away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who keeps a partition, in one *view*: from `start` on, until the next view begins."""
+
+    replicas: tuple[BrokerId, ...]
+    """In the order of the ring: the first leads unless it cannot."""
+    directories: tuple[str, ...] = ()
+    """The disks they were given to, one for each replica."""
+    view: int = 0
+    start: Offset = START
+    generation: Generation = NO_GENERATION_YET
+    """The last one of the views before; those of this view exceed it."""
+    target: tuple[BrokerId, ...] | None = None
+    """Who shall keep it: a move is under way."""
+    target_directories: tuple[str, ...] = ()
+    move: int = NO_MOVE
+    """The offset of the entry that decided on the move, or called it off: tells it from all others."""
+
+    def directory_of(self, broker: BrokerId) -> str:
+        """The disk that this replica, one to be included, was given to."""
+        if broker in self.replicas:
+            return _at(self.directories, self.replicas.index(broker))
+        return _at(self.target_directories, (self.target or ()).index(broker))
+
+    def is_kept_by(self, broker: BrokerId) -> bool:
+        """It keeps a replica, or shall."""
+        return broker in self.replicas or broker in (self.target or ())
+
+
+def _at(directories: tuple[str, ...], place: int) -> str:
+    return directories[place] if place < len(directories) else UNKNOWN_DIRECTORY
+
+
+NOWHERE = Placement(())
+"""Before the first broker has registered: there is only one, and it keeps everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +94,44 @@ class Topic:
     topic_id: uuid.UUID
     partition_count: int
     overrides: Mapping[str, str] = field(default_factory=dict)
+    placements: tuple[Placement, ...] = ()
+    """One for each partition; none at all: everything is at the founder."""
+    is_pinned: bool = False
+    """Somebody chose how many replicas there are, or where: growing the cluster does not change it."""
 
     @property
     def is_internal(self) -> bool:
         return self.name in INTERNAL_NAMES
 
 
+# --- entries --------------------------------------------------------------------------------------------------------
+
+
 def topic_entry(topic: Topic) -> Entry:
-    return {
+    entry: dict[str, Any] = {
         "type": "topic",
         "name": topic.name,
         "id": topic.topic_id.hex,
         "partitions": topic.partition_count,
         "overrides": dict(topic.overrides),
     }
+    if topic.placements:
+        entry["replicas"] = [list(placement.replicas) for placement in topic.placements]
+    if topic.is_pinned:
+        entry["pinned"] = True
+    return entry
 
 
 def topic_removed_entry(name: str) -> Entry:
     return {"type": "topic-removed", "name": name}
 
 
-def partitions_entry(name: str, partition_count: int) -> Entry:
-    return {"type": "partitions", "name": name, "partitions": partition_count}
+def partitions_entry(name: str, partition_count: int, replicas: Sequence[Sequence[BrokerId]] = ()) -> Entry:
+    """`replicas`: of each of the new partitions."""
+    entry: dict[str, Any] = {"type": "partitions", "name": name, "partitions": partition_count}
+    if replicas:
+        entry["replicas"] = [list(each) for each in replicas]
+    return entry
 
 
 def topic_config_entry(name: str, overrides: Mapping[str, str]) -> Entry:
@@ -57,6 +140,68 @@ def topic_config_entry(name: str, overrides: Mapping[str, str]) -> Entry:
 
 def producer_ids_entry(next_id: int) -> Entry:
     return {"type": "producer-ids", "next": next_id}
+
+
+def broker_entry(row: BrokerRow) -> Entry:
+    """Registers a broker, or again after it came back; its epoch is where this entry lands."""
+    entry: dict[str, Any] = {
+        "type": "broker",
+        "broker": row.broker_id,
+        "directory": row.directory_id,
+        "host": row.host,
+        "port": row.port,
+        "peer_host": row.peer_host,
+        "peer_port": row.peer_port,
+        "rack": row.rack,
+        "fenced": row.is_fenced,
+    }
+    if row.is_draining:
+        entry["draining"] = True
+    return entry
+
+
+def broker_fenced_entry(broker: BrokerId, epoch: int, *, is_fenced: bool) -> Entry:
+    """`epoch`: of the registration that is meant; a later one is not touched."""
+    return {"type": "broker-fenced" if is_fenced else "broker-unfenced", "broker": broker, "epoch": epoch}
+
+
+def broker_draining_entry(broker: BrokerId, *, is_draining: bool) -> Entry:
+    """It is to leave the cluster, or stays after all."""
+    return {"type": "broker-draining", "broker": broker, "draining": is_draining}
+
+
+def broker_removed_entry(broker: BrokerId) -> Entry:
+    return {"type": "broker-removed", "broker": broker}
+
+
+def move_entry(
+    topic_id: uuid.UUID, partition: int, target: Sequence[BrokerId] | None, *, is_pinned: bool = False
+) -> Entry:
+    """Begins a move of a partition; None: calls it off. `is_pinned`: somebody has chosen the target."""
+    entry: dict[str, Any] = {
+        "type": "move",
+        "id": topic_id.hex,
+        "partition": partition,
+        "target": None if target is None else list(target),
+    }
+    if is_pinned:
+        entry["pinned"] = True
+    return entry
+
+
+def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) -> Entry:
+    """A new view begins. Of several for the same view the first counts, and one with other replicas than before only
+    if its move is still the one that was decided on last: replicas of an earlier one may have thrown theirs away."""
+    return {
+        "type": "boundary",
+        "id": topic_id.hex,
+        "partition": partition,
+        "view": placement.view,
+        "start": placement.start,
+        "generation": placement.generation,
+        "replicas": list(placement.replicas),
+        "move": placement.move,
+    }
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -73,63 +218,232 @@ def decode_entry(data: bytes) -> Entry:
     return entry
 
 
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
 class MetadataTable:
-    """Topics by name and by id. Readers look up; only `apply` and `restore` change it."""
+    """Brokers by id, topics by name and by id. Readers look up; only `apply` and `restore` change it."""
 
     def __init__(self) -> None:
+        self.brokers: dict[BrokerId, BrokerRow] = {}
+        self.founder: BrokerId | None = None
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.producer_id_next = 0
 
-    def apply(self, entry: Entry) -> None:
+    # --- looking up
+
+    def placement(self, topic: Topic, partition: int) -> Placement:
+        if topic.placements:
+            return topic.placements[partition]
+        if self.founder is None:
+            return NOWHERE
+        return Placement((self.founder,), (self._directory(self.founder),))
+
+    def placements(self, topic: Topic) -> list[Placement]:
+        return [self.placement(topic, partition) for partition in range(topic.partition_count)]
+
+    def kept_by(self, broker: BrokerId) -> Iterator[tuple[Topic, int, Placement]]:
+        """The partitions of which this broker keeps a replica, or shall."""
+        for topic in self.topics.values():
+            for partition, placement in enumerate(self.placements(topic)):
+                if placement.is_kept_by(broker):
+                    yield topic, partition, placement
+
+    def _directory(self, broker: BrokerId) -> str:
+        row = self.brokers.get(broker)
+        return row.directory_id if row is not None else UNKNOWN_DIRECTORY
+
+    # --- changing
+
+    def apply(self, entry: Entry, offset: int) -> None:
         """Raises CorruptDataError for an entry that makes no sense here."""
         try:
-            self._apply(entry)
-        except (KeyError, TypeError, ValueError) as error:
+            self._apply(entry, offset)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CorruptDataError(
                 f"A metadata entry of type {entry['type']!r} does not fit: {error}."
             ) from error
 
-    def _apply(self, entry: Entry) -> None:
+    def _apply(self, entry: Entry, offset: int) -> None:
         match entry["type"]:
             case "topic":
-                self._put(_topic_of(entry))
+                self._put(self._topic_of(entry))
             case "topic-removed":
                 topic = self.topics.pop(entry["name"])
                 del self.topics_by_id[topic.topic_id]
             case "partitions":
-                self._put(replace(self.topics[entry["name"]], partition_count=entry["partitions"]))
+                self._add_partitions(self.topics[entry["name"]], entry)
             case "topic-config":
                 self._put(replace(self.topics[entry["name"]], overrides=dict(entry["overrides"])))
             case "producer-ids":
                 self.producer_id_next = max(self.producer_id_next, entry["next"])
+            case "broker" | "broker-fenced" | "broker-unfenced" | "broker-draining" | "broker-removed":
+                self._apply_to_broker(entry, offset)
+            case "move":
+                self._move(entry, offset)
+            case "boundary":
+                self._begin_view(entry)
             case unknown:
                 raise CorruptDataError(
                     f"A metadata entry of type {unknown!r}: was it written by a newer version?"
                 )
 
+    def _apply_to_broker(self, entry: Entry, offset: int) -> None:
+        match entry["type"]:
+            case "broker":
+                self._register(_broker_of(entry, offset))
+            case "broker-removed":
+                self.brokers.pop(BrokerId(entry["broker"]), None)
+            case "broker-draining":
+                row = self.brokers.get(BrokerId(entry["broker"]))
+                if row is not None:
+                    self.brokers[row.broker_id] = replace(row, is_draining=entry["draining"])
+            case fencing:
+                self._fence(entry["broker"], entry["epoch"], is_fenced=fencing == "broker-fenced")
+
+    def _register(self, row: BrokerRow) -> None:
+        if self.founder is None:
+            self.founder = row.broker_id
+        known = self.brokers.get(row.broker_id)
+        if known is not None and known.is_draining:
+            row = replace(row, is_draining=True)  # A restart does not change what somebody wants.
+        self.brokers[row.broker_id] = row
+
+    def _fence(self, broker: BrokerId, epoch: int, *, is_fenced: bool) -> None:
+        row = self.brokers.get(broker)
+        if row is not None and row.epoch == epoch:
+            self.brokers[broker] = replace(row, is_fenced=is_fenced)
+
+    def _add_partitions(self, topic: Topic, entry: Entry) -> None:
+        added = self._new_placements(entry)
+        kept = topic.placements or (tuple(self.placements(topic)) if added else ())
+        self._put(replace(topic, partition_count=entry["partitions"], placements=(*kept, *added)))
+
+    def _new_placements(self, entry: Entry) -> tuple[Placement, ...]:
+        """Replicas are given to the disks that their brokers have at this point of the log."""
+        return tuple(
+            Placement(tuple(replicas), tuple(self._directory(broker) for broker in replicas))
+            for replicas in entry.get("replicas", ())
+        )
+
+    def _move(self, entry: Entry, offset: int) -> None:
+        """Of a topic that is gone, or a partition, by now: nothing."""
+        topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
+        if topic is not None:
+            target = None if entry["target"] is None else tuple(entry["target"])
+            directories = tuple(self._directory(broker) for broker in target or ())
+            partition = entry["partition"]
+            pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
+            current = self.placement(topic, partition)
+            placement = replace(current, target=target, target_directories=directories, move=offset)
+            self._place(pinned, partition, placement)
+
+    def _begin_view(self, entry: Entry) -> None:
+        topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
+        if topic is None:
+            return
+        partition = entry["partition"]
+        current = self.placement(topic, partition)
+        if entry["view"] != current.view + 1:
+            return  # Somebody else's was first.
+        view, start, generation = entry["view"], entry["start"], entry["generation"]
+        replicas = tuple(entry["replicas"])
+        if replicas == current.replicas:
+            placement = replace(current, view=view, start=start, generation=generation)
+        elif replicas == current.target and entry["move"] == current.move:
+            directories = current.target_directories
+            placement = Placement(replicas, directories, view, start, generation, move=current.move)
+        else:
+            return
+        self._place(topic, partition, placement)
+
+    def _place(self, topic: Topic, partition: int, placement: Placement) -> None:
+        placements = self.placements(topic)
+        placements[partition] = placement
+        self._put(replace(topic, placements=tuple(placements)))
+
     def _put(self, topic: Topic) -> None:
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
 
+    def _topic_of(self, entry: Entry) -> Topic:
+        return Topic(
+            name=entry["name"],
+            topic_id=uuid.UUID(hex=entry["id"]),
+            partition_count=entry["partitions"],
+            overrides=dict(entry["overrides"]),
+            placements=self._new_placements(entry),
+            is_pinned=entry.get("pinned", False),
+        )
+
+    # --- snapshots
+
     def snapshot(self) -> dict[str, Any]:
         return {
-            "topics": [dict(topic_entry(topic)) for topic in self.topics.values()],
+            "brokers": [{**broker_entry(row), "epoch": row.epoch} for row in self.brokers.values()],
+            "founder": self.founder,
+            "topics": [_topic_row(topic) for topic in self.topics.values()],
             "producer_id_next": self.producer_id_next,
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
+        self.brokers.clear()
         self.topics.clear()
         self.topics_by_id.clear()
-        for entry in snapshot["topics"]:
-            self._put(_topic_of(entry))
+        for row in snapshot.get("brokers", ()):
+            self.brokers[BrokerId(row["broker"])] = _broker_of(row, row["epoch"])
+        self.founder = snapshot.get("founder")
+        for row in snapshot["topics"]:
+            topic = self._topic_of({**row, "replicas": ()})
+            self._put(replace(topic, placements=tuple(_placement_of(each) for each in row.get("places", ()))))
         self.producer_id_next = snapshot["producer_id_next"]
 
 
-def _topic_of(entry: Entry) -> Topic:
-    return Topic(
-        name=entry["name"],
-        topic_id=uuid.UUID(hex=entry["id"]),
-        partition_count=entry["partitions"],
-        overrides=dict(entry["overrides"]),
+def _broker_of(entry: Entry, epoch: int) -> BrokerRow:
+    return BrokerRow(
+        BrokerId(entry["broker"]),
+        entry["directory"],
+        epoch,
+        entry["host"],
+        entry["port"],
+        entry["peer_host"],
+        entry["peer_port"],
+        entry["rack"],
+        entry["fenced"],
+        entry.get("draining", False),
+    )
+
+
+def _topic_row(topic: Topic) -> dict[str, Any]:
+    row = dict(topic_entry(topic))
+    row.pop("replicas", None)
+    if topic.placements:
+        row["places"] = [
+            [
+                placement.replicas,
+                placement.directories,
+                placement.view,
+                placement.start,
+                placement.generation,
+                placement.target,
+                placement.target_directories,
+                placement.move,
+            ]
+            for placement in topic.placements
+        ]
+    return row
+
+
+def _placement_of(row: Sequence[Any]) -> Placement:
+    replicas, directories, view, start, generation, target, target_directories, move = row
+    return Placement(
+        tuple(replicas),
+        tuple(directories),
+        view,
+        start,
+        generation,
+        None if target is None else tuple(target),
+        tuple(target_directories),
+        move,
     )

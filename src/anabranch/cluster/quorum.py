@@ -8,7 +8,8 @@ on its disk. `take_committed` gives the entries to apply, each once and in order
 
 A trial vote comes before every election, so that a member that was cut off does not depose a leader that works; whoever
 has heard a leader within the shortest election time refuses to help another. A leader that no majority answers steps
-down. A sole voter leads at once, and needs neither ticks nor peers.
+down. A sole voter leads at once, and needs neither ticks nor peers. One that is alone besides, of whose term nobody
+else has heard and nobody will, goes on leading in that term and writes nothing for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -87,6 +88,7 @@ class Quorum:
         term: int = 0,
         vote: Member | None = None,
         now_ms: int = 0,
+        is_alone: bool = False,
     ) -> None:
         self.me, self.log = me, log
         self.term, self.vote = term, vote
@@ -99,12 +101,27 @@ class Quorum:
         self._votes: set[Member] = set()
         self._out = _Outbox()
         self._restart_timers()
-        if log.members.voters == {me}:
+        if is_alone:
+            self._go_on_alone()
+        elif log.members.voters == {me}:
             self._stand()
 
     @property
     def members(self) -> Members:
         return self.log.members
+
+    @property
+    def is_in_charge(self) -> bool:
+        """Leads, and has applied everything that was committed before it did: only then may it judge by its table."""
+        return self._reign is not None and self.applied_end > self._reign.start
+
+    def _go_on_alone(self) -> None:
+        """All that this disk has is committed, for nobody else is asked; and nobody else can have led meanwhile."""
+        assert self.log.members.voters == {self.me}
+        self._begin_reign()
+        assert self._reign is not None
+        self._reign.start = -1
+        self.commit_end = self.log.end
 
     def _restart_timers(self) -> None:
         self._quiet_since_ms = self._beaten_ms = self._now_ms
@@ -230,10 +247,13 @@ class Quorum:
             self._lead()
 
     def _lead(self) -> None:
+        self._begin_reign()
+        self.log.append([Entry(self.term, EntryKind.REIGN)])
+
+    def _begin_reign(self) -> None:
         self.role, self.leader = Role.LEADER, self.me
         self._restart_timers()
         self._reign = Reign(self.me, self.term, self.log)
-        self.log.append([Entry(self.term, EntryKind.REIGN)])
 
     # --- messages ---------------------------------------------------------------------------------------------------
 

@@ -46,6 +46,16 @@ class QuorumLog:
         assert start >= self.start
         return self._entries[start - self.start : start - self.start + count_max]
 
+    def portion(self, start: int, count_max: int, bytes_max: int) -> list[Entry]:
+        """As many as fit into one message, and at least one if there is any."""
+        entries = self.slice(start, count_max)
+        size = 0
+        for number, entry in enumerate(entries):
+            size += entry.size
+            if size > bytes_max and number:
+                return entries[:number]
+        return entries
+
     def append(self, entries: Sequence[Entry]) -> None:
         self._mark(self.end)
         self._entries.extend(entries)
@@ -102,6 +112,12 @@ class QuorumLog:
             return False
         self.stable_end = end
         return True
+
+    def take_back(self, start: int) -> None:
+        """Entries that the disk has refused, and that nobody else has been told of."""
+        assert start >= self.stable_end
+        self._cut(start)
+        self.unwritten_start = None
 
     def _mark(self, start: int) -> None:
         self.unwritten_start = start if self.unwritten_start is None else min(self.unwritten_start, start)

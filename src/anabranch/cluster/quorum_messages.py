@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+ENTRY_BYTES = 32
+MEMBER_BYTES = 64
+
 
 class Member(NamedTuple):
     """One replica of the metadata log. A broker that comes back with a blank disk is another member."""
@@ -48,6 +51,12 @@ class Entry(NamedTuple):
     data: bytes = b""
     members: Members | None = None
     """Of the kind MEMBERS alone."""
+
+    @property
+    def size(self) -> int:
+        """About as many bytes as it takes in a message."""
+        count = len(self.members.everyone) if self.members is not None else 0
+        return ENTRY_BYTES + len(self.data) + MEMBER_BYTES * count
 
 
 class Snapshot(NamedTuple):

@@ -18,6 +18,8 @@ from anabranch.cluster.quorum_messages import (
 )
 
 ENTRIES_PER_MESSAGE_MAX = 512
+BYTES_PER_MESSAGE_MAX = 2**20
+"""A single entry that is larger travels alone."""
 MESSAGES_UNDER_WAY_MAX = 64
 PATIENCE_BEATS = 2
 SNAPSHOT_PATIENCE_BEATS = 20
@@ -117,7 +119,7 @@ class Reign:
             even_nothing = False
 
     def _send_entries(self, peer: Member, progress: Progress, commit_end: int) -> None:
-        entries = self._log.slice(progress.next, ENTRIES_PER_MESSAGE_MAX)
+        entries = self._log.portion(progress.next, ENTRIES_PER_MESSAGE_MAX, BYTES_PER_MESSAGE_MAX)
         term_before = self._log.term_before(progress.next)
         assert term_before is not None
         self.messages.append(

@@ -60,20 +60,27 @@ class NodeSettings:
     )
     data_dir: str = text("anabranch-data", "The folder of everything this node keeps.")
 
-    # --- the cluster it belongs to ---
+    # --- the other brokers of its cluster ---
     peer_listen: str | None = text(
         None,
-        "Where the other brokers of the cluster connect; unset: this node is alone.",
+        "Where the other brokers connect; port 0 picks a free one; unset: this node is alone.",
         check=check_address,
     )
     peer_advertise: str | None = text(
         None, "The address told to the other brokers; unset: peer.listen.", check=check_address
     )
     peer_join: tuple[str, ...] = names(
-        (), "Peer addresses of brokers whose cluster this one joins; empty: it begins one."
+        (), "Peer addresses of brokers whose cluster to join; the first broker of one needs none."
     )
     cluster_secret_file: str | None = text(
-        None, "The file whose content all brokers of the cluster share and prove to each other."
+        None, "A file with the secret by which brokers know each other: the same 16 bytes or more for all."
+    )
+    peer_tls_cert: str | None = text(
+        None, "The certificate (PEM) of this broker on peer links; with it every link is TLS on both sides."
+    )
+    peer_tls_key: str | None = text(None, "The key of that certificate.")
+    peer_tls_ca: str | None = text(
+        None, "The authority of the brokers' certificates: whoever has one of it may be a broker."
     )
     broker_rack: str | None = text(None, "Where this broker stands; copies are spread over racks.")
 
@@ -90,13 +97,23 @@ class NodeSettings:
     min_insync_replicas: int = whole(
         1, "Copies without which acks=all is refused; one node keeps one.", low=1
     )
+    ring_acks1: str = choice(
+        "safe",
+        "What acks=1 waits for where several brokers keep a partition: a second copy as with acks=all, or the leader's "
+        "own alone, which is lost with it.",
+        "safe",
+        "leader",
+    )
 
     # --- topics ---
     num_partitions: int = whole(
         1, "Partitions of a topic that does not say how many.", low=1, high=PARTITIONS_MAX
     )
     default_replication_factor: int = whole(
-        1, "Copies of a topic that does not say how many; one node can hold one.", low=1, high=1
+        0,
+        "Copies of a topic that does not say how many; 0: three, or as many as there are brokers.",
+        low=0,
+        high=3,
     )
     auto_create_topics_enable: bool = flag(True, "Create a topic when a client first asks for it.")
     delete_topic_enable: bool = flag(True, "Let clients delete topics.")
@@ -239,12 +256,53 @@ class NodeSettings:
                 "request.memory.bytes.max is below socket.request.max.bytes, so the largest request could "
                 "never be read: raise the first or lower the second."
             )
+        self._check_peers()
         for name, address in (("listen", self.listen), ("http", self.http)):
             if address and not self.allow_unauthenticated and not is_loopback(host_and_port(address)[0]):
                 raise InvalidConfigError(
                     f"{name}={address} can be reached from other machines and nobody has to log in: bind "
                     "127.0.0.1, or say --allow-unauthenticated if that is meant."
                 )
+
+    def _check_peers(self) -> None:
+        tls = self.peer_tls_cert, self.peer_tls_key, self.peer_tls_ca
+        if any(tls) and not all(tls):
+            raise InvalidConfigError(
+                "peer.tls.cert, peer.tls.key and peer.tls.ca belong together: set all three."
+            )
+        self._check_join()
+        if not self.peer_listen:
+            return
+        host, _ = host_and_port(self.peer_listen)
+        if not self.cluster_secret_file and not all(tls):
+            self._check_open_peer_port(host)
+        if host in ("0.0.0.0", "::") and not self.peer_advertise:
+            raise InvalidConfigError(
+                f"peer.listen={self.peer_listen} is no address that others could dial: say by peer.advertise where "
+                "they reach this broker."
+            )
+
+    def _check_join(self) -> None:
+        if self.peer_join and not self.peer_listen:
+            raise InvalidConfigError(
+                "peer.join without peer.listen: the other brokers must be able to connect to this one, so say where."
+            )
+        for address in self.peer_join:
+            if problem := check_address(address):
+                raise InvalidConfigError(f"peer.join: {address} {problem}")
+
+    def _check_open_peer_port(self, host: str) -> None:
+        """Whoever can speak on the peer port can be a broker, and change or destroy everything."""
+        if not is_loopback(host):
+            raise InvalidConfigError(
+                f"peer.listen={self.peer_listen} can be reached from other machines, and brokers there could not be "
+                "told from strangers: give all brokers one cluster.secret.file (openssl rand -hex 32), or peer.tls.*."
+            )
+        if not self.allow_unauthenticated:
+            raise InvalidConfigError(
+                f"peer.listen={self.peer_listen} would take anybody on this machine for a broker: give all brokers one "
+                "cluster.secret.file (openssl rand -hex 32), or say --allow-unauthenticated if that is meant."
+            )
 
     # --- what follows from several settings ---
 

@@ -38,6 +38,9 @@ class Log(LogReader):
         self._files = files
         self._cache = cache
         self.synced_offset: Offset = self._start_offset
+        self.firm_offset: Offset | None = None
+        """Where others have a say in what the log holds: what lies above may still be cut, and a recovery must not
+        miss it. None: nothing is ever cut."""
         self._fenced_because: str | None = None
         self._unsynced = recovered.unsynced
         self._unsynced_lock = threading.Lock()
@@ -59,14 +62,18 @@ class Log(LogReader):
         start_offset: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
         index_cache: IndexCache | None = None,
         precious: bool = False,
+        shares_syncs: bool = False,
     ) -> "Log":
         """Open or make a partition's folder; `clean` says that the last process closed it and said so.
 
         `start_offset` is the durable start of the log: what lies wholly below it is removed. Raises
-        StorageError; and CorruptDataError if the log is `precious` and has lost something that was safe.
+        StorageError; and CorruptDataError if the log is `precious` and has lost something that was safe, or may
+        have been: unless it `shares_syncs`, what it lost was safe if whole batches follow.
         """
         cache = index_cache if index_cache is not None else IndexCache()
-        opener = Opener(files, folder, config, cache, clean, recovery_point, start_offset, precious)
+        opener = Opener(
+            files, folder, config, cache, clean, recovery_point, start_offset, precious, shares_syncs
+        )
         try:
             recovered = opener.run()
             opener.check_end()
@@ -111,7 +118,10 @@ class Log(LogReader):
     @property
     def recovery_mark(self) -> RecoveryMark:
         """For the checkpoint of recovery points. A fenced log's cache holds what its disk may not."""
-        return RecoveryMark(self.synced_offset, self.synced_offset if self.fenced else self.end_offset)
+        written = self.synced_offset if self.fenced else self.end_offset
+        if self.firm_offset is not None:
+            return RecoveryMark(min(self.synced_offset, self.firm_offset), min(written, self.firm_offset))
+        return RecoveryMark(self.synced_offset, written)
 
     # --- append ---------------------------------------------------------------------------------------------
 
@@ -403,11 +413,39 @@ class Log(LogReader):
             raise OffsetOutOfRangeError(
                 f"Offset {offset} lies below the start {self._start_offset} of {self.folder}."
             )
+        assert self.firm_offset is None or offset >= self.firm_offset, "what is firm is not cut"
         with self._sync_lock:
             try:
                 self._truncate(offset)
             except OSError as error:
                 self._fence(f"a truncation failed half way: {error.strerror or error}", error)
+
+    def cut_back(self, offset: Offset) -> None:
+        """End right at `offset`, durably, even if all there is begins behind it."""
+        if offset < self._start_offset:
+            self._refuse_if_fenced()
+            self._start_offset = max(offset, Offset(min(self._bases[0], self._start_offset)))
+        self.truncate_to(max(offset, self._start_offset))
+        if self.end_offset != offset:
+            self._begin_at(offset)
+            self._start_offset = min(self._start_offset, offset)
+            self.synced_offset = min(self.synced_offset, offset)
+
+    def advance_end(self, offset: Offset) -> None:
+        """Go on at `offset`: what lies between is no more, at whoever this log is copied from."""
+        self._refuse_if_fenced()
+        assert offset > self.end_offset, "offsets are given in order"
+        self._begin_at(offset)
+
+    def _begin_at(self, offset: Offset) -> None:
+        is_blank = len(self._segments) == 1 and not self._active.published_bytes
+        try:
+            file = self._files.create(self._log_path(offset))
+        except OSError as error:
+            raise StorageError(f"{self.folder} cannot begin a segment: {error.strerror or error}.") from error
+        self._roll_onto(file, offset)
+        if is_blank:
+            self._start_offset = max(self._start_offset, offset)
 
     def _truncate(self, offset: Offset) -> None:
         while len(self._segments) > 1 and self._active.base_offset >= offset:
@@ -421,6 +459,25 @@ class Log(LogReader):
         segment.reopen(size)
         self.synced_offset = min(self.synced_offset, self.end_offset)
         self._settle([segment])
+
+    def restart_at(self, offset: Offset) -> None:
+        """Forget every batch, durably, and go on at `offset`, wherever that lies. A crash half way leaves a hole: the
+        caller has to know of it, and to call `clear_segments` before the next `open`."""
+        self._refuse_if_fenced()
+        with self._sync_lock, self._folder_lock:
+            for segment in self._segments:
+                segment.dropped = True
+                segment.close()
+            try:
+                clear_segments(self._files, self.folder, offset)
+            except OSError as error:
+                self._fence(f"it could not begin anew: {error.strerror or error}", error)
+            with self._unsynced_lock:
+                self._unsynced = []
+            self._active = _new_segment(self._files, self.folder, offset, self.config, self._cache)
+            self._segments[:], self._bases[:] = [self._active], [offset]
+            self._start_offset = self.synced_offset = offset
+            self._folder_changes_synced = self._folder_changes
 
     def close(self, *, clean: bool = True) -> None:
         """End the log. A clean close leaves records and indexes synced and the seal written: the next `open` trusts
@@ -450,6 +507,16 @@ class Log(LogReader):
         return names.segment_path(self.folder, base, names.LOG)
 
 
+def clear_segments(files: Files, folder: str, base: Offset) -> None:
+    """Leave one empty segment that begins at `base`, durably, and nothing else."""
+    files.make_folder(folder)
+    for name in files.list(folder):
+        if names.base_offset_of(name) is not None:
+            files.unlink(f"{folder}/{name}")
+    files.create(names.segment_path(folder, base, names.LOG)).close()
+    files.sync_folder(folder)
+
+
 def _drop_ended(files: Files, folder: str, recovered: Recovered, start_offset: Offset) -> None:
     """A log that has lost its end below its durable start goes on there, as Kafka's does.
 
@@ -474,4 +541,4 @@ def _create_segment(files: Files, folder: str, base: Offset, config: LogConfig, 
     return _new_segment(files, folder, base, config, cache)
 
 
-__all__ = ["Log", "LogConfig", "Stamped"]
+__all__ = ["Log", "LogConfig", "Stamped", "clear_segments"]

@@ -57,6 +57,8 @@ class Opener:
     point: RecoveryPoint | None
     start_offset: Offset
     precious: bool = False
+    shares_syncs: bool = False
+    """Several writes may have waited for one sync: a torn batch may be followed by whole ones."""
     result: Recovered = field(default_factory=Recovered)
 
     def run(self) -> Recovered:
@@ -210,7 +212,7 @@ class Opener:
         return None
 
     def _set_aside(self, bases: list[Offset], problem: str) -> None:
-        if self.precious:
+        if self.precious and not self.shares_syncs:
             self._note_damage(problem)
         present = set(self.files.list(self.folder))
         wanted = []
@@ -335,7 +337,8 @@ class Opener:
         """Cut to the last good batch. What is more than a torn end is kept aside first."""
         rest = segment.file.pread(end - scan.position, scan.position)
         is_rot = self._was_safe(Offset(scan.next_offset + 1))
-        if is_rot or (rest.count(0) != len(rest) and _another_batch_follows(rest)):
+        is_odd = not self.shares_syncs and rest.count(0) != len(rest) and _another_batch_follows(rest)
+        if is_rot or is_odd:
             self._note_damage(f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}")
             name = f"{segment.base_offset:020d}{names.LOG}.from-{scan.position}"
             self.result.quarantined += keep_copy(self.files, self.folder, name, rest, str(scan.reason))

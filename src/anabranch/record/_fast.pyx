@@ -600,6 +600,8 @@ cdef bint _is_routed(PlainProduce part, dict routes, const unsigned char *base) 
     if partitions is None or not 0 <= part.index < len(partitions):
         return False
     part.partition = partitions[part.index]
+    if part.partition is None:
+        return False  # Kept by another broker.
     limits = part.partition.plain_limits
     if limits is None:
         return False

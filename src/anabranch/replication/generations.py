@@ -56,6 +56,13 @@ class Generations:
         """Without the rows after this generation."""
         return Generations([row for row in self.rows if row.generation <= generation])
 
+    def has_row_at(self, offset: Offset) -> bool:
+        """A leadership began right there."""
+        for row in reversed(self.rows):
+            if row.start <= offset:
+                return row.start == offset
+        return False
+
     def at(self, offset: Offset) -> Generation:
         """Under which the record of this offset was written, or the next one will be."""
         return max((row.generation for row in self.rows if row.start <= offset), default=NO_GENERATION)

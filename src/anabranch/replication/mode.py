@@ -4,10 +4,15 @@ A mode is stepped with events, in the order they happened, and answers with effe
 order. It never acts itself. A mode that needs more events or effects adds them here, next to these.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from anabranch.values import BrokerId, Offset
+from anabranch.replication.ring_messages import Message
+from anabranch.values import BrokerId, Generation, Offset
+
+if TYPE_CHECKING:
+    from anabranch.replication.ring_effects import Effect as RingEffect
 
 
 @dataclass(slots=True)
@@ -24,7 +29,65 @@ class FlushFinished:
     end: Offset
 
 
-Event = Appended | FlushFinished
+@dataclass(slots=True)
+class Heard:
+    """Another replica says something."""
+
+    message: Message
+
+
+@dataclass(slots=True)
+class Tick:
+    """Time passes."""
+
+
+@dataclass(slots=True)
+class PeerUp:
+    """There is a new link to this broker: what went over the old one may be lost."""
+
+    broker: BrokerId
+
+
+@dataclass(slots=True)
+class NotTaken:
+    """The records of the last `Take` were spoiled, or the disk refused them (`is_refused`): the log still ends at
+    `end`, and the effects behind that one are left undone. `published` is what readers see."""
+
+    end: Offset
+    published: Offset
+    is_refused: bool
+
+
+@dataclass(slots=True)
+class NotSent:
+    """A push that begins at `start`, and all that came after it, did not leave: there was no room."""
+
+    to: BrokerId
+    start: Offset
+
+
+@dataclass(slots=True)
+class Refused:
+    """The disk took none of what producers sent."""
+
+
+@dataclass(slots=True)
+class Placed:
+    """It was agreed on who keeps the partition: in this view, after this generation, and who shall keep it next."""
+
+    view: int
+    replicas: tuple[BrokerId, ...]
+    generation: Generation
+    target: tuple[BrokerId, ...] | None
+    move: int
+
+
+@dataclass(slots=True)
+class Retake:
+    """Somebody wants the first replica to lead, without waiting any longer."""
+
+
+Event = Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake
 
 
 @dataclass(slots=True)
@@ -41,13 +104,13 @@ class Publish:
     end: Offset
 
 
-Effect = Flush | Publish
+Effect: TypeAlias = "Flush | Publish | RingEffect"
 
 
 class Mode(Protocol):
     """Five methods and no I/O. If a mode seems to need a sixth, write a decision first."""
 
-    def step(self, event: Event, now_ms: int) -> list[Effect]: ...
+    def step(self, event: Event, now_ms: int) -> Sequence[Effect]: ...
 
     def writer(self) -> BrokerId | None:
         """Who appends now; None: nobody may."""

@@ -4,9 +4,11 @@ Effects are carried out in the order of their list, each before the next: what i
 anybody is told.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from anabranch.replication.generations import Generations
+from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Publish
 from anabranch.replication.ring_messages import Message, Push, ReturnId
 from anabranch.values import BrokerId, Generation, Offset
@@ -22,10 +24,31 @@ class Kept:
     table: Generations = field(default_factory=Generations)
     return_id: ReturnId | None = None
     """Not None: this replica came back and is not trusted yet."""
+    view: int = 0
+    """Among which replicas all this was promised."""
+    sealed: Generation | None = None
+    """The last generation of this view: nobody gets a promise of a later one."""
 
     @property
     def is_trusted(self) -> bool:
         return self.return_id is None
+
+    def as_state(self) -> dict[str, Any]:
+        """For a state file."""
+        rows = [list(row) for row in self.table.rows]
+        return {
+            "promised": self.promised,
+            "generations": rows,
+            "return_id": self.return_id,
+            "view": self.view,
+            "sealed": self.sealed,
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Kept":
+        rows = [Row(Generation(generation), Offset(start)) for generation, start in state["generations"]]
+        promised, sealed = Generation(state["promised"]), state["sealed"]
+        return cls(promised, Generations(rows), state["return_id"], state["view"], sealed)
 
 
 @dataclass(slots=True)
@@ -62,4 +85,23 @@ class Sync:
     cuts: int
 
 
-Effect = Remember | Tell | CutBack | Take | Sync | Publish
+@dataclass(slots=True)
+class EndView:
+    """The records below `end` are on a majority of these `replicas`, and no generation after this one begins in this
+    view: the next view, theirs, may begin there, unless another move has been agreed on. Said again until it does."""
+
+    end: Offset
+    generation: Generation
+    replicas: tuple[BrokerId, ...]
+    move: int
+
+
+@dataclass(slots=True)
+class Unseal:
+    """This view was sealed, and whoever wanted to end it is not heard any more: let a new view of the same replicas
+    begin, unless another has begun already. Said again until one does."""
+
+    generation: Generation
+
+
+Effect = Remember | Tell | CutBack | Take | Sync | Publish | EndView | Unseal

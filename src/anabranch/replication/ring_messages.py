@@ -7,6 +7,7 @@ from anabranch.replication.generations import Generations
 from anabranch.values import BrokerId, Generation, Offset
 
 NOTHING = Offset(0)
+NO_MOVE = -1
 
 ReturnId = str
 """Made up by a replica that comes back and cannot be trusted: by it others show that they know of its return."""
@@ -76,15 +77,19 @@ class Equal:
     end: Offset
     has_entered: bool
     is_trusted: bool
+    move: int = NO_MOVE
+    """Which move the sender knows of: what it copied for an earlier one it may have thrown away."""
 
 
 @dataclass(slots=True)
 class Beat:
-    """I lead, and publish what lies below `safe`."""
+    """I lead, and publish what lies below `safe`; my log begins at `log_start`."""
 
     sender: BrokerId
     generation: Generation
     safe: Offset
+    log_start: Offset = NOTHING
+    """Filled in when it is sent."""
 
 
 @dataclass(slots=True)
@@ -97,11 +102,38 @@ class Outdated:
 
 @dataclass(slots=True)
 class Returned:
-    """I am back, and what I have cannot be trusted until a generation that knows of it has copied me everything."""
+    """I am back, and what I have cannot be trusted until a generation that knows of it has copied me everything. With
+    an empty `return_id`: I have all I had, but my disk takes nothing now, so let somebody else lead."""
 
     sender: BrokerId
     generation: Generation
     return_id: ReturnId
 
 
-Message = Propose | Promise | Enter | Pull | Push | Equal | Beat | Outdated | Returned
+@dataclass(slots=True)
+class Missing:
+    """I have not heard anybody lead for a while; the last generation that I promised."""
+
+    sender: BrokerId
+    generation: Generation
+
+
+@dataclass(slots=True)
+class Seal:
+    """I lead, and shall be the last in this view: promise that no generation after mine begins in it."""
+
+    sender: BrokerId
+    generation: Generation
+
+
+@dataclass(slots=True)
+class Sealed:
+    """None will, as far as it is up to me."""
+
+    sender: BrokerId
+    generation: Generation
+
+
+Message = (
+    Propose | Promise | Enter | Pull | Push | Equal | Beat | Outdated | Returned | Missing | Seal | Sealed
+)

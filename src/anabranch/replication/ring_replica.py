@@ -11,25 +11,42 @@ generation has one possible leader, and nobody holds elections.
    never says more than is true, wherever a crash leaves it.
 4. A record is safe when the leader and one follower that has entered the generation have synced it.
 5. A leader that hears no follower lets nobody write, and needs a new generation to go on.
+6. A record that was published is never withdrawn. (Readers see nothing else.)
 7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
    whose candidate knew of its return: what was acknowledged before lies below that generation's start.
+
+A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
+(`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
+own begins (`Seal`), and says where the next view may begin. That it does is agreed on elsewhere; then every replica
+`enter_view`s. Generations go on counting.
 
 Effects are carried out in the order of the list, each before the next: what is remembered is on the disk before
 anybody is told.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from anabranch.replication.generations import Generations
 from anabranch.replication.mode import Publish
-from anabranch.replication.ring_effects import CutBack, Effect, Kept, Remember, Sync, Take, Tell
+from anabranch.replication.ring_effects import (
+    CutBack,
+    Effect,
+    EndView,
+    Kept,
+    Remember,
+    Sync,
+    Take,
+    Tell,
+    Unseal,
+)
 from anabranch.replication.ring_messages import (
-    NOTHING,
+    NO_MOVE,
     Beat,
     Enter,
     Equal,
     Message,
+    Missing,
     Outdated,
     Promise,
     Propose,
@@ -37,68 +54,54 @@ from anabranch.replication.ring_messages import (
     Push,
     Returned,
     ReturnId,
+    Seal,
+    Sealed,
 )
+from anabranch.replication.ring_roles import Candidate, Copying, Follower, Leader
 from anabranch.values import BrokerId, Generation, Offset
 
 PROPOSE_AGAIN_MS = 500
 BEAT_MS = 500
 SILENCE_MS = 1500
 REIGN_MS_MIN = 5000
-PUSH_OFFSETS_MAX = 10_000
+NEAR_OFFSETS = 2000
+"""What may be missing when the last writes of a view are let in."""
+CLOSING_MS_MAX = 2000
+"""How long writers may be kept waiting for the end of a view, before they are let in again for a while."""
+SETTLE_MS = 6000
+PUSHES_UNDER_WAY_MAX = 8
+"""To one follower; what comes after waits, and leaves together."""
+REFUSED_MS = 10_000
+"""How long a replica whose disk took nothing leaves it to others to lead."""
+SEND_AGAIN_MS = 2 * BEAT_MS
+"""What a follower has not answered by then is taken for lost."""
+AT_ONCE_MS = -1
 
-
-# --- what a replica is doing ----------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Follower:
-    """How a leader sees one of the others."""
-
-    next: Offset | None = None
-    """What to push next; None: it has not said yet."""
-    equal_end: Offset = NOTHING
-    counts: bool = False
-    heard_ms: int = 0
-
-
-@dataclass(slots=True)
-class Candidate:
-    generation: Generation
-    returns: dict[BrokerId, ReturnId]
-    since_ms: int
-    promises: dict[BrokerId, Promise] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Copying:
-    """Making our log equal to another's, up to its end: a candidate of the best log, a follower of its leader's."""
-
-    source: BrokerId
-    table: Generations
-    end: Offset | None
-    """None: for as long as it leads."""
-
-
-@dataclass(slots=True)
-class Leader:
-    generation: Generation
-    start: Offset
-    since_ms: int
-    returns: dict[BrokerId, ReturnId]
-    followers: dict[BrokerId, Follower]
-    beaten_ms: int = 0
+Fits = Callable[[Offset, Offset], Offset]
+"""Where a piece of a log ends that begins at the first offset and reaches the second at most: it has whole batches, at
+least one of them, and not too many bytes."""
 
 
 class RingReplica:
     def __init__(
-        self, me: BrokerId, replicas: tuple[BrokerId, ...], kept: Kept, end: Offset, now_ms: int = 0
+        self,
+        me: BrokerId,
+        replicas: tuple[BrokerId, ...],
+        kept: Kept,
+        end: Offset,
+        now_ms: int = 0,
+        *,
+        fits: Fits,
     ) -> None:
-        """`replicas` in the order of the ring; `end` of the log, all of it synced, as recovery found it."""
-        assert me in replicas
+        """`replicas` in the order of the ring; `end` of the log, all of it synced, as recovery found it. Who is not
+        among the replicas is to become one, and only copies."""
+        self._fits = fits
         self.me, self.replicas, self.kept = me, replicas, kept
+        self.target: tuple[BrokerId, ...] | None = None
+        self.move = NO_MOVE
         self.end = self.synced_end = end
         self.safe = Offset(0)
-        self._cuts = 0
+        self.cuts = 0
         self.leader: Leader | None = None
         self.candidate: Candidate | None = None
         self.copying: Copying | None = None
@@ -107,47 +110,132 @@ class RingReplica:
         self._returned_ms: dict[BrokerId, int] = {}
         self._heard_leader_ms = self._entered_ms = now_ms
         self._knows_of_us: Generation | None = None
+        self._missing_ms: dict[BrokerId, int] = {}
+        self._said_ms = 0
+        self._settled_ms = now_ms
         self._now_ms = now_ms
-        self._silent: frozenset[BrokerId] = frozenset()
+        self._asked: tuple[Offset, int] | None = None
+        self._told_return_ms: int | None = None
+        self._refused_ms: int | None = None
+        self.due_ms = AT_ONCE_MS
+        """A tick before this has nothing to do."""
 
     @property
     def others(self) -> tuple[BrokerId, ...]:
         return tuple(broker for broker in self.replicas if broker != self.me)
 
     @property
+    def leader_id(self) -> BrokerId | None:
+        """Who leads, as far as is known here."""
+        if self.leader is not None:
+            return self.me
+        return self._following[0] if self._following is not None else None
+
+    @property
+    def generation(self) -> Generation:
+        """Of whoever leads; the last one promised if nobody does."""
+        return self.leader.generation if self.leader is not None else self.kept.promised
+
+    @property
+    def in_sync(self) -> tuple[BrokerId, ...]:
+        """Those who have everything that is safe or were close to it at the last beat, if we lead."""
+        if self.leader is None:
+            return ()
+        followers = self.leader.followers
+        return tuple(one for one in self.replicas if one == self.me or followers[one].is_close)
+
+    @property
     def may_write(self) -> bool:
         """Is there a generation of ours that a follower has entered?"""
-        return self.leader is not None and (
-            not self.others or any(follower.counts for follower in self.leader.followers.values())
+        leader = self.leader
+        return (
+            leader is not None
+            and leader.closing_ms is None
+            and (not self.others or any(follower.counts for follower in leader.followers.values()))
         )
+
+    @property
+    def _place(self) -> int | None:
+        """On the ring; None: we only copy."""
+        return self.replicas.index(self.me) if self.me in self.replicas else None
+
+    @property
+    def peers(self) -> tuple[BrokerId, ...]:
+        """Everybody else who keeps the partition or shall."""
+        return self._copiers
+
+    @property
+    def _copiers(self) -> tuple[BrokerId, ...]:
+        """Everybody that a leader sends its records to."""
+        wanted = [*self.replicas, *(self.target or ())]
+        return tuple(dict.fromkeys(broker for broker in wanted if broker != self.me))
 
     # --- time -------------------------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int, silent: frozenset[BrokerId] = frozenset()) -> Iterator[Effect]:
-        """`silent`: brokers that neither we nor another replica has heard lately."""
-        self._now_ms, self._silent = now_ms, silent
+    def tick(self, now_ms: int) -> Iterator[Effect]:
+        self._now_ms = now_ms
         if self.leader is not None:
             yield from self._tick_leader(self.leader)
         elif self._is_kept_waiting() or self._should_lead():
             yield from self.propose()
-        if self.kept.return_id is not None:
-            yield from self._tell_all(Returned(self.me, self.kept.promised, self.kept.return_id))
+        elif self.candidate is None and not self._was_led_lately:
+            yield from self._say_missing()
         yield from self._pull_again()
+        return_id = "" if self.is_refused else self.kept.return_id
+        if return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
+            self._told_return_ms = now_ms
+            yield from self._tell_all(Returned(self.me, self.kept.promised, return_id))
+        yield from self._settle()
+        self.due_ms = self._next_due_ms()
+
+    @property
+    def is_refused(self) -> bool:
+        """The disk has lately taken nothing."""
+        return self._refused_ms is not None and self._now_ms - self._refused_ms < REFUSED_MS
+
+    def _is_time(self, last_ms: int | None, every_ms: int) -> bool:
+        return last_ms is None or self._now_ms - last_ms >= every_ms
+
+    def _next_due_ms(self) -> int:
+        if self.leader is not None:
+            return self.leader.beaten_ms + BEAT_MS
+        if self._following is None or not self.kept.is_trusted or self.is_refused:
+            return AT_ONCE_MS
+        silent_ms = self._heard_leader_ms + SILENCE_MS
+        return min(silent_ms, self._entered_ms + REIGN_MS_MIN) if self.me == self.replicas[0] else silent_ms
+
+    def _say_missing(self) -> Iterator[Effect]:
+        if self._place is not None and self._now_ms - self._said_ms >= BEAT_MS:
+            self._said_ms = self._now_ms
+            yield from self._tell_all(Missing(self.me, self.kept.promised))
+
+    @property
+    def _was_led_lately(self) -> bool:
+        return self._now_ms - self._heard_leader_ms < SILENCE_MS
 
     def _is_kept_waiting(self) -> bool:
         candidate = self.candidate
         return candidate is not None and self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
 
     def _should_lead(self) -> bool:
-        if self.candidate is not None:
+        place, kept = self._place, self.kept
+        if self.candidate is not None or place is None or place > 1 or self.is_refused:
             return False
-        place = self.replicas.index(self.me)
-        if place > 1 or not self.kept.is_trusted:
+        if not kept.is_trusted or kept.sealed is not None:
             return False
-        led_lately = self._following is not None and self._now_ms - self._heard_leader_ms < SILENCE_MS
         if place == 0:
-            return not led_lately or self._may_retake()
-        return not led_lately and (self.replicas[0] in self._silent or self._cannot_lead(self.replicas[0]))
+            return self._following is None or not self._was_led_lately or self._may_retake()
+        if self._was_led_lately:
+            return False
+        return self._is_missed_by_others() or self._cannot_lead(self.replicas[0])
+
+    def _is_missed_by_others(self) -> bool:
+        """The third replica has not heard a leader either, and said so lately."""
+        return any(
+            self._now_ms - said_ms < SILENCE_MS
+            for broker, said_ms in self._missing_ms.items()
+            if broker in self.replicas[2:]
+        )
 
     def _cannot_lead(self, broker: BrokerId) -> bool:
         """It has said lately that it is not to be trusted."""
@@ -156,36 +244,69 @@ class RingReplica:
 
     def _may_retake(self) -> bool:
         """B1 takes over from B2 when it has everything, and not at once."""
-        return (
-            self._following is not None
-            and self.kept.table.last == self._following[1]
-            and self._now_ms - self._entered_ms >= REIGN_MS_MIN
-        )
+        return self._follows_closely() and self._now_ms - self._entered_ms >= REIGN_MS_MIN
+
+    def _follows_closely(self) -> bool:
+        return self._following is not None and self.kept.table.last == self._following[1]
+
+    def retake(self) -> Iterator[Effect]:
+        """B1 takes over at once, if it has everything: somebody asked for it."""
+        is_fit = self.kept.is_trusted and self.kept.sealed is None and not self.is_refused
+        if self._place == 0 and self.candidate is None and is_fit and self._follows_closely():
+            yield from self.propose()
 
     def _tick_leader(self, leader: Leader) -> Iterator[Effect]:
-        heard = [one for one in leader.followers.values() if self._now_ms - one.heard_ms < SILENCE_MS]
+        heard = [
+            broker for broker in self.others if self._now_ms - leader.followers[broker].heard_ms < SILENCE_MS
+        ]
         if self.others and not heard and self._now_ms - leader.since_ms >= SILENCE_MS:
             self.leader = None  # Rule 5. The next tick proposes a new one.
             return
         if self._now_ms - leader.beaten_ms >= BEAT_MS:
-            leader.beaten_ms = self._now_ms
+            # The beats of all partitions of a broker fall together: a link carries them in one go.
+            leader.beaten_ms = self._now_ms - self._now_ms % BEAT_MS
+            yield from self._tick_move(leader)
+            before, leader.safe_at_beat = leader.safe_at_beat, self.safe
             for broker, follower in leader.followers.items():
+                is_heard = self._now_ms - follower.heard_ms < SILENCE_MS
+                follower.is_close = is_heard and follower.counts and follower.equal_end >= before
                 yield Tell(broker, Beat(self.me, leader.generation, self.safe))
                 if follower.next is None:
                     yield self._enter(broker, leader)
-                else:
-                    follower.next = max(follower.equal_end, Offset(0))
-                    yield from self._push(broker, leader)
+                elif follower.under_way and self._is_time(follower.moved_ms, SEND_AGAIN_MS):
+                    follower.begin_again(follower.equal_end)
+                yield from self._push(broker, leader)
+
+    def peer_up(self, broker: BrokerId) -> Iterator[Effect]:
+        """There is a new link to this broker: what went over the old one may be lost."""
+        if self.leader is not None and broker in self.leader.followers:
+            self.leader.followers[broker].begin_again(None)
+            yield self._enter(broker, self.leader)
+        elif self.candidate is not None and broker in self.others and broker not in self.candidate.promises:
+            yield Tell(broker, Propose(self.me, self.candidate.generation))
 
     def _pull_again(self) -> Iterator[Effect]:
-        if self.copying is not None and self.copying.end is not None and self.candidate is not None:
-            yield Tell(self.copying.source, Pull(self.me, self.candidate.generation, self.end))
+        if self.copying is not None and self.copying.end is not None:
+            yield from self._ask()
+
+    def _ask(self) -> Iterator[Effect]:
+        """For what follows our end, unless we did a moment ago."""
+        generation = self.candidate.generation if self.candidate is not None else self.kept.promised
+        if self.copying is None or (
+            self._asked is not None
+            and self._asked[0] == self.end
+            and not self._is_time(self._asked[1], BEAT_MS)
+        ):
+            return
+        self._asked = (self.end, self._now_ms)
+        yield Tell(self.copying.source, Pull(self.me, generation, self.end))
 
     # --- becoming leader --------------------------------------------------------------------------------------------
 
     def propose(self) -> Iterator[Effect]:
         """Ask for the next generation that is ours to lead."""
-        place = self.replicas.index(self.me)
+        place = self._place
+        assert place is not None
         assert place <= 1
         assert self.kept.is_trusted
         generation = Generation(self.kept.promised + 1)
@@ -198,14 +319,15 @@ class RingReplica:
         yield from self._decide()
 
     def _stop(self) -> None:
-        self.leader = self.candidate = self.copying = self._following = None
+        self.leader = self.candidate = self.copying = self._following = self._asked = None
+        self.due_ms = AT_ONCE_MS
 
     def _keep(self, **changes: object) -> Remember:
         self.kept = replace(self.kept, **changes)  # type: ignore[arg-type]
         return Remember(self.kept)
 
     def _on_propose(self, message: Propose) -> Iterator[Effect]:
-        if not self.kept.is_trusted:
+        if not self.kept.is_trusted or self._place is None or self.kept.sealed is not None:
             return
         generation, promised = message.generation, self.kept.promised
         again = generation == promised and self.kept.table.last < generation and self._following is None
@@ -243,21 +365,124 @@ class RingReplica:
 
     def _open_when_synced(self) -> Iterator[Effect]:
         if self.synced_end < self.end:
-            yield Sync(self.end, self._cuts)
+            yield Sync(self.end, self.cuts)
             return
         candidate = self.candidate
         assert candidate is not None
         self.candidate = self.copying = None
         yield self._keep(table=self.kept.table.entered(candidate.generation, self.end))
-        followers = {broker: Follower() for broker in self.others}
+        followers = {broker: Follower() for broker in self._copiers}
         leader = Leader(candidate.generation, self.end, self._now_ms, candidate.returns, followers)
-        self.leader = leader
-        for broker in self.others:
+        self.leader, self.due_ms = leader, AT_ONCE_MS
+        for broker in followers:
             yield self._enter(broker, leader)
         yield from self._advance()
 
     def _enter(self, broker: BrokerId, leader: Leader) -> Tell:
         return Tell(broker, Enter(self.me, leader.generation, self.kept.table, leader.returns))
+
+    # --- going over to others ---------------------------------------------------------------------------------------
+
+    def aim(self, target: tuple[BrokerId, ...] | None, move: int) -> Iterator[Effect]:
+        """Who shall keep this partition; None: those who do. `move` tells one such decision from all others."""
+        if move == self.move and target == self.target:
+            return
+        self.target, self.move = target, move
+        leader = self.leader
+        if leader is None:
+            return
+        for broker in [broker for broker in leader.followers if broker not in self.replicas]:
+            del leader.followers[broker]
+        for broker in self._copiers:
+            if broker not in leader.followers:
+                leader.followers[broker] = Follower()
+                yield self._enter(broker, leader)
+
+    def _tick_move(self, leader: Leader) -> Iterator[Effect]:
+        if self.target is None:
+            if self.kept.sealed is None:
+                leader.closing_ms = None
+            else:  # Called off after the seal.
+                yield Unseal(self.kept.sealed)
+        elif leader.closing_ms is None:
+            if self._now_ms - leader.opened_ms >= CLOSING_MS_MAX and self._is_target_near(leader):
+                leader.closing_ms = self._now_ms
+                yield from self._end_view(leader)
+        else:
+            yield from self._end_view(leader)
+
+    def _is_target_near(self, leader: Leader) -> bool:
+        return self._is_kept_by_target(leader, Offset(max(leader.start, self.end - NEAR_OFFSETS)))
+
+    def _is_kept_by_target(self, leader: Leader, end: Offset) -> bool:
+        """Whether a majority of those who shall keep the partition have everything below `end`."""
+        assert self.target is not None
+        keepers = [broker for broker in self.target if self._keeps(broker, leader, end)]
+        return len(keepers) * 2 > len(self.target)
+
+    def _keeps(self, broker: BrokerId, leader: Leader, end: Offset) -> bool:
+        if broker == self.me:
+            return self.synced_end >= end
+        follower = leader.followers.get(broker)
+        return follower is not None and follower.has_entered and follower.equal_end >= end
+
+    def _end_view(self, leader: Leader) -> Iterator[Effect]:
+        """All of it is safe and where it shall be: seal the view, then let the next one begin."""
+        assert leader.closing_ms is not None
+        if self.safe < self.end or self.target is None or not self._is_kept_by_target(leader, self.end):
+            is_late = self._now_ms - leader.closing_ms >= CLOSING_MS_MAX
+            if is_late and self.kept.sealed is None:
+                leader.closing_ms, leader.opened_ms = None, self._now_ms
+            return
+        if self.kept.sealed is None:
+            yield self._keep(sealed=leader.generation)
+            leader.sealed_by.add(self.me)
+        if len(leader.sealed_by) * 2 > len(self.replicas):
+            yield EndView(self.end, leader.generation, self.target, self.move)
+        else:
+            for broker in self.others:
+                yield Tell(broker, Seal(self.me, leader.generation))
+
+    def _on_seal(self, message: Seal) -> Iterator[Effect]:
+        generation = message.generation
+        if generation < self.kept.promised:
+            yield Tell(message.sender, Outdated(self.me, self.kept.promised))
+        elif self._following == (message.sender, generation) and self.kept.is_trusted:
+            if self.kept.sealed is None:
+                yield self._keep(sealed=generation)
+            yield Tell(message.sender, Sealed(self.me, generation))
+
+    def _on_sealed(self, message: Sealed) -> Iterator[Effect]:
+        leader = self.leader
+        if leader is not None and message.generation == leader.generation == self.kept.sealed:
+            leader.sealed_by.add(message.sender)
+            yield from self._end_view(leader)
+
+    def _settle(self) -> Iterator[Effect]:
+        """A seal must not be the end of everything: whoever made it may have died."""
+        sealed = self.kept.sealed
+        if sealed is None or self.leader is not None or self._was_led_lately:
+            return
+        if self._now_ms - self._settled_ms >= SETTLE_MS:
+            self._settled_ms = self._now_ms
+            yield Unseal(sealed)
+
+    def enter_view(
+        self, view: int, replicas: tuple[BrokerId, ...], generation: Generation, now_ms: int
+    ) -> Iterator[Effect]:
+        """It was agreed on: from now on these keep the partition, and its generations exceed `generation`. What we
+        have stays: it is a part of what the view begins with."""
+        if view <= self.kept.view:
+            return
+        self._stop()
+        self.replicas, self.target = replicas, None
+        self._returns.clear()
+        self._returned_ms.clear()
+        self._missing_ms.clear()
+        self._knows_of_us = None
+        self._now_ms = self._heard_leader_ms = self._entered_ms = self._settled_ms = now_ms
+        promised = max(self.kept.promised, generation)
+        yield self._keep(view=view, promised=promised, sealed=None)
 
     # --- copying ----------------------------------------------------------------------------------------------------
 
@@ -273,7 +498,7 @@ class RingReplica:
         if common < self.end:
             self.end = common
             self.synced_end = min(self.synced_end, common)
-            self._cuts += 1
+            self.cuts += 1
             yield CutBack(common)
         if cut != self.kept.table:
             yield self._keep(table=cut)
@@ -285,25 +510,27 @@ class RingReplica:
         if copying is None:
             return
         if self.synced_end < self.end:
-            yield Sync(self.end, self._cuts)
-            return
-        yield from self._enter_rows(copying)
-        if copying.end is not None:
+            yield Sync(self.end, self.cuts)
+        else:
+            yield from self._enter_rows(copying)
+        if copying.end is None:
+            yield from self._tell_equal(copying.source)
+        elif self.synced_end == self.end:
             yield from self._adopt(copying, copying.end)
-        elif self._following is not None:
-            generation = self._following[1]
-            entered = self.kept.table.last == generation
-            yield Tell(
-                copying.source, Equal(self.me, generation, self.synced_end, entered, self.kept.is_trusted)
-            )
+
+    def _tell_equal(self, leader: BrokerId) -> Iterator[Effect]:
+        """Also while more is being synced: a leader that never pauses must hear of what is safe."""
+        assert self._following is not None
+        generation = self._following[1]
+        entered = self.kept.table.last == generation
+        is_trusted = self.kept.is_trusted
+        yield Tell(leader, Equal(self.me, generation, self.synced_end, entered, is_trusted, self.move))
 
     def _adopt(self, copying: Copying, end: Offset) -> Iterator[Effect]:
-        candidate = self.candidate
-        assert candidate is not None
         if self.end >= end:
             yield from self._open_when_synced()
         else:
-            yield Tell(copying.source, Pull(self.me, candidate.generation, self.end))
+            yield from self._ask()
 
     def _enter_rows(self, copying: Copying) -> Iterator[Effect]:
         table = self.kept.table
@@ -352,13 +579,31 @@ class RingReplica:
                 yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return
         self._heard_leader_ms = self._now_ms
-        if message.start != self.end or message.written_in != self.kept.table.last:
+        if message.start > self.end or message.start < self.end < message.end:
+            yield from self._ask()  # One before it was lost.
+            return
+        if message.start < self.end or message.written_in != self.kept.table.last:
             yield from self._go_on()
             return
         yield Take(message)
         self.end = message.end
-        yield Sync(self.end, self._cuts)
+        yield Sync(self.end, self.cuts)
         yield from self._publish(min(message.safe, self.end))
+
+    def not_taken(self, end: Offset, published: Offset, is_refused: bool) -> Iterator[Effect]:
+        """The records of the last `Take` were spoiled, or the disk refused them: our log still ends at `end`, and what
+        was to be done after it is left undone."""
+        self.end = end
+        self.safe = published
+        if is_refused:
+            self._refused_ms, self.due_ms = self._now_ms, AT_ONCE_MS
+        else:
+            yield from self._ask()
+
+    def refused(self) -> None:
+        """The disk takes nothing: whoever leads has to let somebody else."""
+        self._refused_ms = self._now_ms
+        self._stop()
 
     def _is_current(self, message: Message) -> bool:
         if self.candidate is not None:
@@ -382,41 +627,74 @@ class RingReplica:
         """The leader's log has grown."""
         assert self.leader is not None
         self.end = end
-        for broker in self.others:
+        for broker in self.leader.followers:
             yield from self._push(broker, self.leader)
-        yield Sync(end, self._cuts)
+        yield Sync(end, self.cuts)
 
     def _push(self, broker: BrokerId, leader: Leader) -> Iterator[Effect]:
         follower = leader.followers[broker]
-        while follower.next is not None and follower.next < self.end:
+        while follower.next is not None and self._may_push(follower, follower.next):
             push = self._piece(follower.next, leader.generation, self.end)
+            if not follower.under_way:
+                follower.moved_ms = self._now_ms
             follower.next = push.end
+            follower.under_way.append(push.end)
             yield Tell(broker, push)
+
+    def _may_push(self, follower: Follower, start: Offset) -> bool:
+        if start >= self.end or len(follower.under_way) >= PUSHES_UNDER_WAY_MAX:
+            return False
+        # Of a later generation it takes nothing before it has entered that, with all that lies below on its disk.
+        return follower.equal_end >= start or not self.kept.table.has_row_at(start)
+
+    def not_sent(self, broker: BrokerId, start: Offset) -> None:
+        """A push that begins here, and all that came after, did not leave: there was no room. The next tick tries
+        again."""
+        follower = self.leader.followers.get(broker) if self.leader is not None else None
+        if follower is None or follower.next is None or follower.next <= start:
+            return
+        follower.next = start
+        while follower.under_way and follower.under_way[-1] > start:
+            follower.under_way.pop()
+
+    def push_on(self) -> Iterator[Effect]:
+        """There may be room again."""
+        if self.leader is not None:
+            for broker in self.leader.followers:
+                yield from self._push(broker, self.leader)
 
     def _piece(self, start: Offset, generation: Generation, end: Offset) -> Push:
         """Records of one generation, and not too many."""
         written_in = self.kept.table.at(start)
-        _, piece_end = self.kept.table.end_of(written_in, end)
-        stop = Offset(min(piece_end, end, start + PUSH_OFFSETS_MAX))
+        _, written_end = self.kept.table.end_of(written_in, end)
+        stop = self._fits(start, min(written_end, end))
+        assert start < stop <= min(written_end, end), f"{start} to {stop} of {written_end}"
         return Push(self.me, generation, start, stop, written_in, self.safe)
 
     def _on_pull(self, message: Pull) -> Iterator[Effect]:
-        """Of a candidate that we promised: our log is the best. Or of somebody who does not follow us yet."""
+        """Of a candidate that we promised: our log is the best. Or of somebody who does not follow us yet, or has
+        missed something: it begins again, and says where."""
         if self.leader is not None:
-            yield self._enter(message.sender, self.leader)
+            if message.sender in self.leader.followers:
+                self.leader.followers[message.sender].begin_again(None)
+                yield self._enter(message.sender, self.leader)
         elif message.generation == self.kept.promised and message.start < self.synced_end:
             yield Tell(message.sender, self._piece(message.start, message.generation, self.synced_end))
 
     def _on_equal(self, message: Equal) -> Iterator[Effect]:
         leader = self.leader
-        if leader is None or message.generation != leader.generation:
+        follower = None if leader is None else leader.followers.get(message.sender)
+        if leader is None or follower is None or message.generation != leader.generation:
             return
-        follower = leader.followers[message.sender]
+        if message.sender not in self.replicas and message.move != self.move:
+            return
         follower.heard_ms = self._now_ms
+        follower.has_entered = message.has_entered
         follower.equal_end = max(follower.equal_end, message.end) if follower.counts else message.end
-        follower.counts = follower.counts or (message.has_entered and message.is_trusted)
-        if follower.next is None or follower.next < message.end or not message.has_entered:
-            follower.next = message.end
+        can_count = message.has_entered and message.is_trusted and message.sender in self.replicas
+        if can_count and not follower.counts:
+            follower.counts = follower.is_close = True
+        follower.answered(message.end, self._now_ms)
         yield from self._push(message.sender, leader)
         yield from self._advance()
 
@@ -440,7 +718,7 @@ class RingReplica:
 
     def synced(self, end: Offset, cuts: int) -> Iterator[Effect]:
         """What a `Sync` asked for is done."""
-        if cuts != self._cuts or end <= self.synced_end:
+        if cuts != self.cuts or end <= self.synced_end:
             return
         self.synced_end = end
         if self.leader is not None:
@@ -451,40 +729,54 @@ class RingReplica:
             yield from self._go_on()
             yield from self._trust_if_entered()
 
+    def at(self, now_ms: int) -> None:
+        """What comes next happens now."""
+        self._now_ms = now_ms
+
     def heard(self, message: Message) -> Iterator[Effect]:
-        match message:
-            case Propose():
-                yield from self._on_propose(message)
-            case Promise():
-                yield from self._on_promise(message)
-            case Enter():
-                yield from self._on_enter(message)
-            case Pull():
-                yield from self._on_pull(message)
-            case Push():
-                yield from self._on_push(message)
-            case Equal():
-                yield from self._on_equal(message)
-            case Beat():
-                yield from self._on_beat(message)
-            case Outdated():
-                yield from self._on_outdated(message)
-            case Returned():
-                yield from self._on_returned(message)
+        yield from getattr(self, _HEARD[type(message)])(message)
 
     def _on_outdated(self, message: Outdated) -> Iterator[Effect]:
         if message.generation > self.kept.promised:
             self._stop()
             yield self._keep(promised=message.generation)
 
+    def _on_missing(self, message: Missing) -> Iterator[Effect]:
+        self._missing_ms[message.sender] = self._now_ms
+        yield from ()
+
     def _on_returned(self, message: Returned) -> Iterator[Effect]:
         """A leader that does not know of it yet opens a generation that does."""
-        self._returns[message.sender] = message.return_id
         self._returned_ms[message.sender] = self._now_ms
+        if not message.return_id:
+            return  # It has everything it had, and is no leader now.
+        self._returns[message.sender] = message.return_id
         leader = self.leader
-        if leader is not None and leader.returns.get(message.sender) != message.return_id:
+        if (
+            leader is not None
+            and message.sender in self.replicas
+            and leader.returns.get(message.sender) != message.return_id
+            and self.kept.sealed is None
+        ):
             yield from self.propose()
 
     def _tell_all(self, message: Message) -> Iterator[Effect]:
         for broker in self.others:
             yield Tell(broker, message)
+
+
+_HEARD = {
+    Propose: "_on_propose",
+    Promise: "_on_promise",
+    Enter: "_on_enter",
+    Pull: "_on_pull",
+    Push: "_on_push",
+    Equal: "_on_equal",
+    Beat: "_on_beat",
+    Outdated: "_on_outdated",
+    Returned: "_on_returned",
+    Missing: "_on_missing",
+    Seal: "_on_seal",
+    Sealed: "_on_sealed",
+}
+"""Looked up by name when it is needed: tests put broken rules in the place of one."""

@@ -4,7 +4,7 @@ What it survives: a restart of the process always; a power cut only up to the la
 machine. This is the smallest mode; the others differ only in what they wait for before they publish.
 """
 
-from anabranch.replication.mode import Appended, Effect, Event, Flush, Publish
+from anabranch.replication.mode import Appended, Effect, Event, Flush, FlushFinished, Publish
 from anabranch.values import BrokerId, Offset
 
 
@@ -19,8 +19,9 @@ class SoloMode:
         self._sync_first = sync_first
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        if self._sync_first and isinstance(event, Appended):
-            return [Flush(event.end)]
+        if isinstance(event, Appended):
+            return [Flush(event.end)] if self._sync_first else self._publish(event.end)
+        assert isinstance(event, FlushFinished), "nobody else is here"
         return self._publish(event.end)
 
     def _publish(self, end: Offset) -> list[Effect]:

@@ -103,7 +103,7 @@ def stored_records(
     partitions = broker.topics.known(topic).partitions
     if partition is not None:
         partitions = [broker.topics.partition(topic, partition)]
-    return [record for each in partitions for record in _visible(each)]
+    return [record for each in partitions if each is not None for record in _visible(each)]
 
 
 def _visible(partition: Partition) -> Iterator[StoredRecord]:

@@ -6,7 +6,7 @@ wire fuzzer records what these functions send and mutates it.
 """
 
 from anabranch.wire.api_keys import ApiKey
-from support.exchanges import cluster, committed, coordinators, groups, records, topics
+from support.exchanges import cluster, committed, coordinators, groups, quorum, records, topics
 from support.exchanges.world import Exchange, World, make_world, only
 
 __all__ = ["EXCHANGES", "World", "make_world", "only"]
@@ -44,6 +44,14 @@ EXCHANGES: dict[ApiKey, tuple[Exchange, Exchange]] = {
         topics.alter_refused(ApiKey.INCREMENTAL_ALTER_CONFIGS),
     ),
     ApiKey.OFFSET_DELETE: (committed.offset_delete, committed.offset_delete_refused),
+    ApiKey.ELECT_LEADERS: (quorum.elect_leaders, quorum.elect_leaders_refused),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        quorum.alter_reassignments,
+        quorum.alter_reassignments_refused,
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (quorum.list_reassignments, quorum.list_reassignments_refused),
+    ApiKey.DESCRIBE_QUORUM: (quorum.describe_quorum, quorum.describe_quorum_refused),
+    ApiKey.UNREGISTER_BROKER: (quorum.unregister_broker, quorum.unregister_broker_refused),
     ApiKey.DESCRIBE_CLUSTER: (cluster.describe_cluster, cluster.describe_cluster_refused),
     ApiKey.DESCRIBE_PRODUCERS: (cluster.describe_producers, cluster.describe_producers_refused),
     ApiKey.LIST_CONFIG_RESOURCES: (topics.list_config_resources, topics.list_config_resources_refused),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker import offsets_topic
+from anabranch.broker.groups.shard import Shard
 from anabranch.broker.offsets_topic import OffsetsTopic
 from anabranch.errors import FencedGenerationError, NotOwnerError, StorageError, UnknownGenerationError
 from anabranch.values import Offset
@@ -24,7 +25,7 @@ async def test_stop_while_groups_are_loaded_does_not_wait_for_all_of_them(
     again = bench.again()
     replayed: list[bytes] = []
 
-    def replay(key: bytes, value: bytes | None) -> None:
+    def replay(shard: Shard, key: bytes, value: bytes | None) -> None:
         replayed.append(key)
 
     again.broker.groups.replay = replay
@@ -46,15 +47,16 @@ def test_groups_that_cannot_be_read_back_stay_unavailable_and_are_said_aloud(
         again = bench.again()
         loaded: list[bool] = []
 
-        def replay(key: bytes, value: bytes | None) -> None:
+        def replay(shard: Shard, key: bytes, value: bytes | None) -> None:
             raise failure
 
         again.broker.groups.replay = replay
-        again.broker.groups.loaded = lambda: loaded.append(True)
+        again.broker.groups.loaded = lambda shard: loaded.append(True)
         again.broker.start()
         await turn()
         assert "cannot be read back" in caplog.text
         assert not loaded
+        assert again.broker.groups_failed
         await again.broker.drain()
         await again.broker.close()
 
@@ -139,7 +141,7 @@ async def test_deleting_a_topic_goes_on_when_groups_cannot_forget_it() -> None:
         raise StorageError("no")
 
     bench.broker.groups.forget_topics = refuse
-    await bench.broker.delete_topic("t")
+    await bench.broker.topics.delete("t")
     assert bench.topics.find("t") is None
 
 

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from anabranch.broker import metadata_log
+from anabranch.broker import metadata_log, quorum_store
 from anabranch.broker.metadata_log import read_records
 from anabranch.cluster.metadata import producer_ids_entry
 from anabranch.errors import CorruptDataError, StorageError
@@ -98,7 +98,7 @@ def test_power_cut_at_any_step_of_a_snapshot_loses_no_entry(three_per_snapshot: 
             committed = 2
             try:
                 await commit(bench, 3)
-                finished, committed = True, 3
+                finished, committed = not bench.disk.is_dark, 3
             except (PowerLoss, StorageError):
                 pass
             bench.disk.crash(Random(steps))
@@ -153,7 +153,7 @@ async def test_empty_entry_stops_the_start() -> None:
 
 @in_loop
 async def test_records_are_read_in_chunks_from_the_middle_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata_log, "READ_BYTES", 100)
+    monkeypatch.setattr(quorum_store, "READ_BYTES", 100)
     bench = Bench()
     partition = await bench.topic("t")
     for number in range(5):

@@ -1,13 +1,14 @@
 """Where a group's records lie, and how they come back."""
 
 import errno
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from anabranch.broker.offsets_topic import OffsetsTopic, java_hash
 from anabranch.errors import CoordinatorNotAvailableError
-from support.broker_bench import Bench, in_loop
+from support.broker_bench import Bench, in_loop, turn
 
 
 @pytest.mark.parametrize(
@@ -37,16 +38,37 @@ async def test_groups_with_a_negative_hash_lie_where_kafka_looks_for_them() -> N
 
 
 class Coordinator:
+    """Remembers what it was told."""
+
     def __init__(self) -> None:
         self.records: list[tuple[bytes, bytes | None]] = []
         self.is_loaded = False
+        self._shard: Any = None
 
-    def replay(self, key: bytes, value: bytes | None) -> None:
+    def take_over(self, index: int, generation: int) -> object:
+        self._shard = SimpleNamespace(index=index)
+        return self._shard
+
+    def shard(self, index: int) -> object:
+        return self._shard
+
+    def replay(self, shard: object, key: bytes, value: bytes | None) -> None:
+        assert shard is self._shard
         assert not self.is_loaded
         self.records.append((key, value))
 
-    def loaded(self) -> None:
+    def loaded(self, shard: object) -> None:
+        assert shard is self._shard
         self.is_loaded = True
+
+
+async def load_alone(bench: Bench) -> Any:
+    coordinator: Any = Coordinator()
+    topic = OffsetsTopic(bench.core, bench.topics)
+    topic.attach(coordinator)
+    topic.start()
+    await turn()
+    return coordinator
 
 
 @in_loop
@@ -55,9 +77,7 @@ async def test_records_come_back_in_order_with_their_tombstones() -> None:
     topic = OffsetsTopic(bench.core, bench.topics)
     await topic.append("g", [(b"a", b"1"), (b"b", b"2")])
     await topic.append("g", [(b"a", None)])
-    again = bench.again()
-    coordinator: Any = Coordinator()
-    await OffsetsTopic(again.core, again.topics).replay(coordinator)
+    coordinator = await load_alone(bench.again())
     assert coordinator.records == [(b"a", b"1"), (b"b", b"2"), (b"a", None)]
     assert coordinator.is_loaded
 
@@ -65,8 +85,7 @@ async def test_records_come_back_in_order_with_their_tombstones() -> None:
 @in_loop
 async def test_without_the_topic_there_is_nothing_to_load() -> None:
     bench = Bench()
-    coordinator: Any = Coordinator()
-    await OffsetsTopic(bench.core, bench.topics).replay(coordinator)
+    coordinator = await load_alone(bench)
     assert coordinator.is_loaded
     assert bench.topics.find("__consumer_offsets") is None
 

@@ -62,13 +62,32 @@ def test_moving_away_skips_a_folder_that_is_not_there() -> None:
 
 def test_making_folders_sets_aside_only_what_is_in_the_way() -> None:
     disk, folders = folders_with("data/t-0/0.log", "data/u-0/0.log")
-    folders.make([TopicPartition("t", 0), TopicPartition("t", 1)])
+    folders.make([TopicPartition("t", 0), TopicPartition("t", 1)], UUID(int=9))
     assert disk.list("data") == ["quarantine", "t-0", "t-1", "u-0"]
     assert disk.list("data/t-0") == []
 
 
 def test_folders_whose_logs_did_not_come_are_taken_back_unless_something_is_in_them() -> None:
     disk, folders = folders_with("data/t-0/0.log")
-    folders.make([TopicPartition("t", 1)])
+    folders.make([TopicPartition("t", 1)], UUID(int=9))
     folders.unmake([TopicPartition("t", index) for index in range(3)])
     assert disk.list("data") == ["t-0"]
+
+
+def test_a_folder_that_says_whose_it_is_is_found_again() -> None:
+    disk = FakeDisk()
+    folders = TopicFolders(disk, "data", says_owners=True)
+    mine, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    disk.make_folder("data")
+    assert folders.make([mine], UUID(int=9)) == set()
+    disk.write("data/t-0/0.log", b"x")
+    assert folders.make([mine, other], UUID(int=9)) == {mine}
+    assert disk.read("data/t-0/0.log") == b"x"
+    assert folders.make([mine], UUID(int=8)) == set(), "a topic made again under an old name inherits nothing"
+    assert disk.read("data/quarantine/t-0/0.log") == b"x"
+
+
+def test_folders_from_before_are_told_whose_they_are() -> None:
+    _, folders = folders_with("data/t-0/0.log")
+    folders.say_owners([(TopicPartition("t", 0), UUID(int=9)), (TopicPartition("t", 1), UUID(int=9))])
+    assert folders.make([TopicPartition("t", 0)], UUID(int=9)) == {TopicPartition("t", 0)}

@@ -2,15 +2,23 @@
 
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from anabranch.cluster.metadata import (
+    BrokerRow,
     Entry,
     MetadataTable,
+    Placement,
     Topic,
+    boundary_entry,
+    broker_draining_entry,
+    broker_entry,
+    broker_fenced_entry,
     decode_entry,
     encode_entry,
+    move_entry,
     partitions_entry,
     producer_ids_entry,
     topic_config_entry,
@@ -18,14 +26,15 @@ from anabranch.cluster.metadata import (
     topic_removed_entry,
 )
 from anabranch.errors import CorruptDataError
+from anabranch.values import BrokerId, Generation, Offset
 
 TOPIC = Topic("t", uuid.UUID(int=5), 2, {"retention.ms": "1"})
 
 
 def table_of(*entries: Entry) -> MetadataTable:
     table = MetadataTable()
-    for entry in entries:
-        table.apply(decode_entry(encode_entry(entry)))
+    for offset, entry in enumerate(entries):
+        table.apply(decode_entry(encode_entry(entry)), offset)
     return table
 
 
@@ -61,7 +70,7 @@ def test_snapshot_restores_to_an_equal_table() -> None:
 def test_entry_of_an_unknown_type_is_refused_and_changes_nothing() -> None:
     table = table_of(topic_entry(TOPIC))
     with pytest.raises(CorruptDataError, match="newer version"):
-        table.apply({"type": "broker"})
+        table.apply({"type": "no such"}, 1)
     assert table.topics == {"t": TOPIC}
 
 
@@ -93,3 +102,154 @@ def test_bytes_that_are_no_entry_are_refused(data: bytes) -> None:
 )
 def test_internal_are_kafkas_own_topics_only(name: str, internal: bool) -> None:
     assert Topic(name, uuid.UUID(int=1), 1).is_internal is internal
+
+
+# --- brokers and places ------------------------------------------------------------------------------------------
+
+
+def broker(number: int, directory: str = "") -> BrokerRow:
+    return BrokerRow(
+        BrokerId(number), directory or f"disk-{number}", -1, "host", 9000 + number, "host", 9100 + number
+    )
+
+
+def placed(*replicas: tuple[int, ...]) -> Topic:
+    return replace(TOPIC, placements=tuple(Placement(tuple(map(BrokerId, each))) for each in replicas))
+
+
+def begins(view: int, replicas: tuple[int, ...], start: int = 7, move: int = -1) -> Entry:
+    placement = Placement(tuple(map(BrokerId, replicas)), (), view, Offset(start), Generation(4), move=move)
+    return boundary_entry(TOPIC.topic_id, 0, placement)
+
+
+def test_topics_from_before_there_were_brokers_are_at_the_founder() -> None:
+    table = table_of(topic_entry(TOPIC))
+    assert table.placement(table.topics["t"], 1).replicas == ()
+    table.apply(broker_entry(broker(4)), 1)
+    table.apply(broker_entry(broker(2)), 2)
+    assert table.placement(table.topics["t"], 1) == Placement((BrokerId(4),), ("disk-4",))
+
+
+def test_an_epoch_is_where_its_registration_lies() -> None:
+    table = table_of(broker_entry(broker(1)), broker_entry(broker(2)), broker_entry(broker(1, "other")))
+    assert [(row.directory_id, row.epoch) for row in table.brokers.values()] == [("other", 2), ("disk-2", 1)]
+
+
+def test_fencing_means_one_registration_only() -> None:
+    table = table_of(
+        broker_entry(broker(1)),
+        broker_entry(broker(1)),
+        broker_fenced_entry(BrokerId(1), 0, is_fenced=True),
+    )
+    assert not table.brokers[BrokerId(1)].is_fenced
+    table.apply(broker_fenced_entry(BrokerId(1), 1, is_fenced=True), 3)
+    assert table.brokers[BrokerId(1)].is_fenced
+    table.apply(broker_fenced_entry(BrokerId(1), 1, is_fenced=False), 4)
+    assert not table.brokers[BrokerId(1)].is_fenced
+
+
+def test_a_replica_is_given_to_the_disk_its_broker_has_at_that_point() -> None:
+    table = table_of(
+        broker_entry(broker(1)),
+        topic_entry(placed((1,), (1,))),
+        broker_entry(broker(1, "new")),
+        partitions_entry("t", 3, [[BrokerId(1)]]),
+    )
+    assert [each.directories for each in table.topics["t"].placements] == [("disk-1",), ("disk-1",), ("new",)]
+
+
+def test_partitions_added_to_a_topic_of_the_founder_leave_the_others_there() -> None:
+    table = table_of(
+        broker_entry(broker(1)), topic_entry(TOPIC), partitions_entry("t", 3, [[BrokerId(2), BrokerId(1)]])
+    )
+    assert [each.replicas for each in table.placements(table.topics["t"])] == [(1,), (1,), (2, 1)]
+
+
+def moving(*targets: tuple[int, ...]) -> MetadataTable:
+    """A topic on broker 1, told to move to each of these in turn; the first such entry is at offset 3."""
+    moves = [move_entry(TOPIC.topic_id, 0, [BrokerId(each) for each in target]) for target in targets]
+    return table_of(broker_entry(broker(1)), broker_entry(broker(2)), topic_entry(placed((1,), (1,))), *moves)
+
+
+def test_a_move_is_a_target_until_its_view_begins() -> None:
+    table = moving((1, 2))
+    assert table.placement(table.topics["t"], 0).target == (1, 2)
+    assert [(index, each.replicas) for _, index, each in table.kept_by(BrokerId(2))] == [(0, (1,))]
+    table.apply(begins(1, (1, 2), move=3), 4)
+    assert table.placement(table.topics["t"], 0) == Placement(
+        (BrokerId(1), BrokerId(2)), ("disk-1", "disk-2"), 1, Offset(7), Generation(4), move=3
+    )
+
+
+def test_a_target_is_given_to_the_disks_of_its_move() -> None:
+    table = moving((1, 2))
+    table.apply(broker_entry(broker(2, "new")), 4)
+    assert table.placement(table.topics["t"], 0).directory_of(BrokerId(2)) == "disk-2"
+    table.apply(begins(1, (1, 2), move=3), 5)
+    assert table.placement(table.topics["t"], 0).directory_of(BrokerId(2)) == "disk-2"
+
+
+def test_of_two_boundaries_of_one_view_the_first_counts() -> None:
+    table = moving((1, 2))
+    table.apply(begins(1, (1,)), 4)
+    table.apply(begins(1, (1, 2), move=3), 5)
+    placement = table.placement(table.topics["t"], 0)
+    assert (placement.view, placement.replicas, placement.target) == (1, (1,), (1, 2))
+
+
+def test_a_boundary_of_an_earlier_move_counts_no_more() -> None:
+    table = moving((1, 2), (2, 1), (1, 2))
+    table.apply(begins(1, (1, 2), move=3), 6)
+    assert table.placement(table.topics["t"], 0).view == 0
+    table.apply(begins(1, (1, 2), move=5), 7)
+    assert table.placement(table.topics["t"], 0).replicas == (1, 2)
+
+
+def test_moves_and_boundaries_of_a_topic_that_is_gone_mean_nothing() -> None:
+    table = table_of(
+        topic_entry(placed((1,), (1,))),
+        topic_removed_entry("t"),
+        move_entry(TOPIC.topic_id, 0, None),
+        begins(1, (2,)),
+    )
+    assert table.topics == {}
+
+
+def test_a_snapshot_keeps_brokers_and_places() -> None:
+    table = table_of(
+        broker_entry(broker(3)),
+        broker_entry(broker(1)),
+        broker_fenced_entry(BrokerId(1), 1, is_fenced=True),
+        topic_entry(replace(placed((1, 3), (3, 1)), is_pinned=True)),
+        begins(1, (1, 3)),
+        move_entry(TOPIC.topic_id, 1, [BrokerId(1)]),
+    )
+    assert table.topics["t"].placements[0].view == 1
+    other = MetadataTable()
+    other.restore(json.loads(json.dumps(table.snapshot())))
+    assert (other.brokers, other.founder, other.topics) == (table.brokers, BrokerId(3), table.topics)
+
+
+def test_a_broker_that_drains_does_so_over_restarts_and_snapshots_until_it_stays_after_all() -> None:
+    table = MetadataTable()
+    table.apply(broker_entry(broker(4)), 1)
+    table.apply(broker_draining_entry(BrokerId(4), is_draining=True), 2)
+    table.apply(broker_entry(broker(4)), 3)
+    other = MetadataTable()
+    other.restore(json.loads(json.dumps(table.snapshot())))
+    assert other.brokers[BrokerId(4)].is_draining
+    other.apply(broker_draining_entry(BrokerId(4), is_draining=False), 4)
+    assert not other.brokers[BrokerId(4)].is_draining
+    other.apply(broker_draining_entry(BrokerId(9), is_draining=True), 5)
+    assert set(other.brokers) == {4}
+
+
+def test_a_move_that_somebody_chose_pins_the_topic() -> None:
+    table = MetadataTable()
+    table.apply(broker_entry(broker(1)), 1)
+    topic = Topic("t", uuid.uuid4(), 1)
+    table.apply(topic_entry(topic), 2)
+    table.apply(move_entry(topic.topic_id, 0, (BrokerId(2),)), 3)
+    assert not table.topics["t"].is_pinned
+    table.apply(move_entry(topic.topic_id, 0, None, is_pinned=True), 4)
+    assert table.topics["t"].is_pinned

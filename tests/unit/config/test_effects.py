@@ -11,7 +11,7 @@ from anabranch.config import NODE_SETTINGS, TOPIC_SETTINGS, Setting
 SOURCES = "\n".join(path.read_text() for path in Path(anabranch.__file__).parent.rglob("*.py"))
 READ = set(re.findall(r"\.(\w+)\b(?!\s*=[^=])", SOURCES))
 DECIDED_FOR_TOPICS = {name for setting in TOPIC_SETTINGS.values() for name in setting.synonyms}
-ONE_VALUE = {"default.replication.factor", "anabranch.mode"}
+ONE_VALUE = {"anabranch.mode"}
 """Any other value is refused, so nobody needs to look."""
 
 

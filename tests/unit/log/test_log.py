@@ -304,3 +304,52 @@ def test_a_log_whose_files_somebody_removes_is_fenced_and_promises_nothing_more(
     with pytest.raises(FencedLogError, match="somebody has removed the file"):
         log.sync()
     assert (log.fenced, log.synced_offset) == (True, 3)
+
+
+# --- copies of another log
+
+
+def test_a_log_may_go_on_behind_its_end_and_is_found_so_again(both_disks: Open) -> None:
+    log = both_disks(segment_bytes=1000)
+    written = fill(log, 3)
+    log.advance_end(Offset(100))
+    assert (log.start_offset, log.end_offset) == (0, 100)
+    written += fill(log, 2)
+    assert read_all(log) == written
+    log.close()
+    again = both_disks(clean=True, segment_bytes=1000)
+    assert (read_all(again), again.end_offset) == (written, 102)
+
+
+def test_a_log_without_records_may_begin_later(both_disks: Open) -> None:
+    log = both_disks()
+    log.advance_end(Offset(100))
+    assert (log.start_offset, log.end_offset, len(log.segments)) == (100, 100, 1)
+    assert log.sync() == 100
+    written = fill(log, 2)
+    assert read_all(log, 100) == written
+
+
+@pytest.mark.parametrize("end", [0, 3, 6])
+def test_a_log_is_cut_back_to_where_it_never_was(both_disks: Open, end: int) -> None:
+    log = both_disks()
+    log.advance_end(Offset(5))
+    fill(log, 3)
+    log.advance_start(Offset(7))
+    log.cut_back(Offset(end))
+    assert (log.start_offset <= end, log.end_offset, log.synced_offset <= end) == (True, end, True)
+    written = fill(log, 2)
+    assert read_all(log, log.start_offset)[-2:] == written
+    log.close()
+    assert both_disks(clean=True).end_offset == end + 2
+
+
+def test_a_cut_within_a_gap_ends_right_there(both_disks: Open) -> None:
+    log = both_disks()
+    fill(log, 3)
+    log.advance_end(Offset(10))
+    fill(log, 2)
+    log.cut_back(Offset(8))
+    assert log.end_offset == 8
+    fill(log, 1)
+    assert offsets_of(read_all(log)) == [0, 1, 2, 8]

@@ -34,6 +34,11 @@ def test_what_began_behind_a_cut_is_gone_and_what_began_right_there_stays() -> N
     assert table((1, 0), (2, 5), (3, 6)).cut(5) == table((1, 0), (2, 5))
 
 
+def test_a_leadership_begins_where_its_row_says() -> None:
+    known = table((1, 0), (3, 5), (4, 5), (6, 9))
+    assert [offset for offset in range(12) if known.has_row_at(offset)] == [0, 5, 9]
+
+
 def test_generations_only_grow() -> None:
     with pytest.raises(AssertionError):
         table((2, 0)).entered(2, 4)

@@ -9,6 +9,7 @@ from anabranch.replication.ring_messages import (
     Beat,
     Enter,
     Equal,
+    Missing,
     Outdated,
     Promise,
     Propose,
@@ -16,10 +17,21 @@ from anabranch.replication.ring_messages import (
     Push,
     Returned,
 )
-from anabranch.replication.ring_replica import SILENCE_MS, RingReplica
+from anabranch.replication.ring_replica import (
+    BEAT_MS,
+    PUSHES_UNDER_WAY_MAX,
+    SEND_AGAIN_MS,
+    SILENCE_MS,
+    RingReplica,
+)
 
 B1, B2, B3 = 1, 2, 3
 RING = (B1, B2, B3)
+PIECE_MAX = 100
+
+
+def fits(start: int, end: int) -> int:
+    return min(end, start + PIECE_MAX)
 
 
 def table(*rows: tuple[int, int]) -> Generations:
@@ -27,7 +39,7 @@ def table(*rows: tuple[int, int]) -> Generations:
 
 
 def replica(me: int, end: int = 0, *, promised: int = 0, rows: Generations | None = None) -> RingReplica:
-    return RingReplica(me, RING, Kept(promised, rows or table()), end)
+    return RingReplica(me, RING, Kept(promised, rows or table()), end, fits=fits)
 
 
 def told(effects: Iterable[Effect], to: int | None = None) -> list[object]:
@@ -64,9 +76,15 @@ def test_odd_generations_are_the_first_ones_and_even_the_second_ones() -> None:
 
 def test_the_third_never_leads_and_the_second_only_when_the_first_is_silent() -> None:
     late_ms = 10 * SILENCE_MS
-    assert told(replica(B3).tick(late_ms, frozenset({B1, B2}))) == []
-    assert told(replica(B2).tick(late_ms)) == []
-    assert told(replica(B2).tick(late_ms, frozenset({B1})), B3) == [Propose(B2, 2)]
+    third = replica(B3)
+    list(third.heard(Missing(B2, 0)))
+    assert told(third.tick(late_ms)) == [Missing(B3, 0), Missing(B3, 0)]
+    second = replica(B2)
+    assert told(second.tick(late_ms), B3) == [Missing(B2, 0)]
+    list(second.heard(Missing(B1, 0)))
+    assert told(second.tick(late_ms + BEAT_MS), B3) == [Missing(B2, 0)], "only the third can bear witness"
+    list(second.heard(Missing(B3, 0)))
+    assert told(second.tick(late_ms + 2 * BEAT_MS), B3) == [Propose(B2, 2)]
 
 
 def test_the_second_leads_while_the_first_is_not_to_be_trusted() -> None:
@@ -150,7 +168,7 @@ def test_a_leader_that_hears_nobody_lets_nobody_write() -> None:
 def test_a_replica_with_a_new_disk_promises_nothing_until_it_has_entered_a_generation_that_knows_of_it() -> (
     None
 ):
-    one = RingReplica(B3, RING, Kept(return_id="new disk"), 0)
+    one = RingReplica(B3, RING, Kept(return_id="new disk"), 0, fits=fits)
     assert list(one.heard(Propose(B1, 3))) == []
     list(one.heard(Enter(B1, 3, table((3, 0)), {})))
     assert not one.kept.is_trusted, "the generation is older than its return"
@@ -164,3 +182,108 @@ def test_a_leader_opens_a_generation_for_whoever_came_back() -> None:
     list(one.heard(Promise(B2, 5, True, 5, 5, table((1, 0), (3, 5)))))
     assert one.leader is not None
     assert one.leader.returns == {B3: "new disk"}
+
+
+# --- the window of a follower
+
+
+def pushes(effects: Iterable[Effect], to: int = B2) -> list[tuple[int, int]]:
+    return [(one.start, one.end) for one in told(effects, to) if isinstance(one, Push)]
+
+
+def test_a_follower_far_behind_never_has_more_than_the_window_under_way() -> None:
+    one = leader(10_000)
+    waiting = pushes(one.heard(Equal(B2, 3, 0, has_entered=False, is_trusted=True)))
+    ends, now_ms = [], 0
+    while waiting:
+        assert len(waiting) <= PUSHES_UNDER_WAY_MAX
+        ends.append(waiting.pop(0)[1])
+        now_ms += 10
+        list(one.tick(now_ms))  # A beat repeats nothing.
+        waiting += pushes(one.heard(Equal(B2, 3, ends[-1], ends[-1] == 10_000, is_trusted=True)))
+    assert ends == list(range(PIECE_MAX, 10_001, PIECE_MAX))
+
+
+def test_what_is_appended_while_the_window_is_full_leaves_together_when_there_is_room() -> None:
+    one = leader(0)
+    list(one.heard(Equal(B2, 3, 0, has_entered=True, is_trusted=True)))
+    sent = [pushes(one.appended(end)) for end in range(1, PUSHES_UNDER_WAY_MAX + 5)]
+    assert sent == [[(end, end + 1)] for end in range(PUSHES_UNDER_WAY_MAX)] + [[]] * 4
+    assert pushes(one.heard(Equal(B2, 3, 1, has_entered=True, is_trusted=True))) == [
+        (PUSHES_UNDER_WAY_MAX, PUSHES_UNDER_WAY_MAX + 4)
+    ]
+
+
+def test_what_stays_unanswered_is_sent_again_from_where_the_follower_is() -> None:
+    one = leader(0)
+    list(one.heard(Equal(B2, 3, 0, has_entered=True, is_trusted=True)))
+    assert pushes(one.appended(1)) == [(0, 1)]
+    assert pushes(one.appended(2)) == [(1, 2)]
+    list(one.heard(Equal(B2, 3, 1, has_entered=True, is_trusted=True)))
+    list(one.heard(Equal(B3, 3, 0, has_entered=True, is_trusted=True)))
+    assert pushes(one.tick(BEAT_MS)) == []
+    assert pushes(one.tick(SEND_AGAIN_MS)) == [(1, 2)]
+
+
+def test_over_a_new_link_everything_begins_again_where_the_follower_says() -> None:
+    one = leader(0)
+    list(one.heard(Equal(B2, 3, 0, has_entered=True, is_trusted=True)))
+    list(one.appended(5))
+    assert [type(message) for message in told(one.peer_up(B2), B2)] == [Enter]
+    assert pushes(one.appended(6)) == [], "not before it has answered"
+    assert pushes(one.heard(Equal(B2, 3, 3, has_entered=True, is_trusted=True))) == [(3, 6)]
+
+
+def test_a_push_never_crosses_into_the_next_generation_and_that_waits_until_it_is_entered() -> None:
+    one = leader(5)  # Generation 1 wrote 0 to 5, generation 3 begins there.
+    list(one.appended(9))
+    assert pushes(one.heard(Equal(B2, 3, 2, has_entered=False, is_trusted=True))) == [(2, 5)]
+    assert pushes(one.heard(Equal(B2, 3, 5, has_entered=True, is_trusted=True))) == [(5, 9)]
+
+
+def test_what_a_full_link_did_not_take_is_pushed_when_there_is_room() -> None:
+    one = leader(0)
+    list(one.heard(Equal(B2, 3, 0, has_entered=True, is_trusted=True)))
+    assert pushes(one.appended(2)) == [(0, 2)]
+    assert pushes(one.appended(3)) == [(2, 3)]
+    one.not_sent(B2, 0)
+    assert pushes(one.push_on()) == [(0, 3)]
+
+
+def test_a_follower_that_misses_a_push_asks_for_it_once() -> None:
+    one = follower(5)
+    assert told(one.heard(Push(B1, 3, 7, 8, 3, 0))) == [Pull(B3, 3, 5)]
+    assert told(one.heard(Push(B1, 3, 8, 9, 3, 0))) == [], "it has just asked"
+
+
+def test_a_push_that_was_not_taken_is_asked_for() -> None:
+    one = follower(5)
+    effects = one.heard(Push(B1, 3, 5, 7, 3, 0, "spoiled"))
+    assert isinstance(next(iter(effects)), Take)
+    assert told(one.not_taken(5, 0, is_refused=False)) == [Pull(B3, 3, 5)]
+    assert one.end == 5
+
+
+def test_a_follower_says_what_is_synced_while_more_is_being_synced() -> None:
+    one = follower(5)
+    list(one.heard(Push(B1, 3, 5, 7, 3, 0)))
+    list(one.heard(Push(B1, 3, 7, 8, 3, 0)))
+    assert told(one.synced(7, 0)) == [Equal(B3, 3, 7, has_entered=True, is_trusted=True)]
+
+
+def follower(end: int) -> RingReplica:
+    """B3 in generation 3 of B1."""
+    one = replica(B3, end, promised=3, rows=table((1, 0), (3, end)))
+    list(one.heard(Enter(B1, 3, table((1, 0), (3, end)), {})))
+    return one
+
+
+def test_a_tick_before_its_time_is_not_needed() -> None:
+    one = leader(0)
+    list(one.tick(BEAT_MS))
+    assert one.due_ms == 2 * BEAT_MS
+    two = follower(5)
+    list(two.tick(BEAT_MS))
+    assert two.due_ms == SILENCE_MS
+    list(two.heard(Enter(B2, 4, table((1, 0), (3, 5), (4, 5)), {})))
+    assert two.due_ms < 0

@@ -44,7 +44,7 @@ async def test_health_is_good_until_a_partition_is_fenced() -> None:
 @in_loop
 async def test_health_is_bad_when_groups_cannot_be_read_back() -> None:
     bench, server = make()
-    bench.broker.groups_failed = True
+    bench.broker.offsets_topic.failed.add(0)
     status, body = ask(server, "GET /healthz HTTP/1.1")
     assert (status, json.loads(body)["groups"]) == (503, "failed")
 

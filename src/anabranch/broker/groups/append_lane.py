@@ -3,7 +3,8 @@
 What a write changes in memory is done by its `finish`, in the order of `submit`, which is thereby the order of
 the log: of two commits of one partition the later stays, in memory as on disk, whatever `append` does inside.
 Writes that come while one is under way are appended together afterwards, so a busy group costs few appends. An
-append is a task of its own: a client that hangs up takes nothing along.
+append is a task of its own: a client that hangs up takes nothing along. A lane that is abandoned ends every write
+with an error and hands nothing more to the log.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from anabranch.errors import (
     BackPressureError,
     CoordinatorNotAvailableError,
     NotCoordinatorError,
+    NotEnoughCopiesError,
     NotOwnerError,
     RequestTimedOutError,
     StorageError,
@@ -26,7 +28,13 @@ from anabranch.values import TopicPartition
 Append = Callable[[str, list[LogRecord]], Awaitable[None]]
 Finish = Callable[[Exception | None], None]
 
-_RETRIABLE = (StorageError, BackPressureError, RequestTimedOutError, UnknownTopicOrPartitionError)
+_RETRIABLE = (
+    StorageError,
+    BackPressureError,
+    NotEnoughCopiesError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
 
 
 # Together they stay well below what a record batch may weigh, so that no write fails for its neighbour's size.
@@ -48,6 +56,7 @@ class AppendLane:
         self._append = append
         self._waiting: deque[_Write] = deque()
         self._running: deque[_Write] = deque()
+        self._abandoned: Exception | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -61,9 +70,17 @@ class AppendLane:
     def submit(
         self, records: list[LogRecord], finish: Finish, offsets: Collection[TopicPartition] = ()
     ) -> None:
+        assert self._abandoned is None
         self._waiting.append(_Write(records, finish, offsets))
         if not self._running:
             self._begin()
+
+    def abandon(self, error: Exception) -> None:
+        """End every write with this error now. What the log has been handed already it may still keep."""
+        self._abandoned = error
+        self._running.extend(self._waiting)
+        self._waiting.clear()
+        self._end_running(error)
 
     def _begin(self) -> None:
         size_bytes = 0
@@ -73,19 +90,31 @@ class AppendLane:
                 break
             self._running.append(self._waiting.popleft())
         records = [record for write in self._running for record in write.records]
-        task = asyncio.ensure_future(self._append(self._group_id, records))
+        task = asyncio.ensure_future(self._write(records))
         task.add_done_callback(self._settle)
 
+    async def _write(self, records: list[LogRecord]) -> None:
+        if self._abandoned is not None:
+            raise self._abandoned  # It was abandoned before this task had its first turn.
+        await self._append(self._group_id, records)
+
     def _settle(self, task: "asyncio.Future[None]") -> None:
-        outcome = _outcome(task)
+        outcome = _outcome(task)  # Read even if nobody is left to tell: an error nobody looks at is reported.
+        try:
+            self._end_running(outcome)
+        finally:
+            if self._waiting:
+                self._begin()
+
+    def _end_running(self, outcome: Exception | None) -> None:
         try:
             while self._running:
                 self._running.popleft().finish(outcome)
         finally:
             if self._running:
-                self._settle(task)  # A defect in one finish must not keep the others waiting for ever.
-            elif self._waiting:
-                self._begin()
+                self._end_running(
+                    outcome
+                )  # A defect in one finish must not keep the others waiting for ever.
 
 
 def _outcome(task: "asyncio.Future[None]") -> Exception | None:

@@ -5,13 +5,14 @@ so that none of them comes back to life after a restart.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.coordinator_base import CoordinatorBase
 from anabranch.broker.groups.group_base import GroupState
 from anabranch.broker.groups.messages import CommitRequest, Now, PartitionCommit
 from anabranch.broker.groups.records import CommittedOffset, offset_record
+from anabranch.broker.groups.shard import Shard
 from anabranch.errors import (
     AnabranchError,
     GroupIdNotFoundError,
@@ -29,12 +30,12 @@ class OffsetCoordinator(CoordinatorBase):
 
     async def commit(self, request: CommitRequest) -> list[AnabranchError | None]:
         """One outcome per partition of the request; an error of the whole request is raised."""
-        self._check_open()
-        self._check_commit(request)
+        shard = self._ready(request.group_id)
+        self._check_commit(shard, request)
         outcomes = [self._check_metadata(one) for one in request.partitions]
         accepted = [one for one, error in zip(request.partitions, outcomes, strict=True) if error is None]
         if accepted:
-            error = await self._submit_commit(request, accepted)
+            error = await self._submit_commit(shard, request, accepted)
             if error is not None:
                 raise error
         return outcomes
@@ -43,23 +44,23 @@ class OffsetCoordinator(CoordinatorBase):
         self, group_id: str, wanted: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         """The committed ones among the wanted, or all; whatever is missing has no offset."""
-        self._check_open()
-        offsets = self._table.offsets_of(group_id)
+        offsets = self._ready(group_id).table.offsets_of(group_id)
         if wanted is None:
             return dict(offsets)
         return {one: offsets[one] for one in wanted if one in offsets}
 
     def committed(self) -> Iterator[tuple[str, TopicPartition, int]]:
-        """Every committed offset of every group, for the metrics."""
-        for group_id in self._table.groups:
-            for topic_partition, committed in self._table.offsets_of(group_id).items():
-                yield group_id, topic_partition, committed.offset
+        """Every committed offset of every group coordinated here, for the metrics."""
+        for shard in self._ready_shards():
+            for group_id in shard.table.groups:
+                for topic_partition, committed in shard.table.offsets_of(group_id).items():
+                    yield group_id, topic_partition, committed.offset
 
-    def _check_commit(self, request: CommitRequest) -> None:
-        group = self._table.groups.get(request.group_id)
+    def _check_commit(self, shard: Shard, request: CommitRequest) -> None:
+        group = shard.table.groups.get(request.group_id)
         if group is not None:
             group.check_commit(request.member_id, request.instance_id, request.generation, self._now())
-            self._set_deadline(group)
+            self._set_deadline(shard, group)
         elif request.generation >= 0:
             if request.version >= _COMMIT_SAYS_NOT_FOUND_FROM:
                 raise GroupIdNotFoundError(f"Group {request.group_id} not found.")
@@ -72,7 +73,7 @@ class OffsetCoordinator(CoordinatorBase):
         return None
 
     def _submit_commit(
-        self, request: CommitRequest, accepted: list[PartitionCommit]
+        self, shard: Shard, request: CommitRequest, accepted: list[PartitionCommit]
     ) -> "asyncio.Future[Exception | None]":
         wall_ms = self._clock.wall_ms()
         expires_ms = wall_ms + request.retention_ms if request.retention_ms >= 0 else None
@@ -82,18 +83,21 @@ class OffsetCoordinator(CoordinatorBase):
             )
             for one in accepted
         }
-        return self._submit_offsets(request.group_id, committed)
+        return self._submit_offsets(shard, request.group_id, committed)
 
     def _submit_offsets(
-        self, group_id: str, changes: "dict[TopicPartition, CommittedOffset] | dict[TopicPartition, None]"
+        self,
+        shard: Shard,
+        group_id: str,
+        changes: "dict[TopicPartition, CommittedOffset] | dict[TopicPartition, None]",
     ) -> "asyncio.Future[Exception | None]":
         records = [offset_record(group_id, *topic_partition, new) for topic_partition, new in changes.items()]
 
         def apply() -> None:
             for topic_partition, new in changes.items():
-                self._table.apply_offset(group_id, topic_partition, new, self._now())
+                shard.table.apply_offset(group_id, topic_partition, new, self._now())
 
-        return self._submit(group_id, records, changes.keys(), apply)
+        return self._submit(shard, group_id, records, changes.keys(), apply)
 
     # --- deletion ---------------------------------------------------------------------------------------
 
@@ -101,65 +105,74 @@ class OffsetCoordinator(CoordinatorBase):
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> list[AnabranchError | None]:
         """One outcome per partition; to delete what is not there is no error."""
-        self._check_open()
-        group = self._table.groups.get(group_id)
+        shard = self._ready(group_id)
+        group = shard.table.groups.get(group_id)
         if group is None:
             raise GroupIdNotFoundError(f"Group {group_id} not found.")
         group.check_offset_deletion()
         asked = list(partitions)
         outcomes = [_check_unsubscribed(group, one) for one in asked]
-        present = self._table.offsets_of(group_id).keys() | self._in_flight(group_id)
+        present = shard.present_offsets(group_id)
         doomed = {
             one: None for one, error in zip(asked, outcomes, strict=True) if error is None and one in present
         }
         if doomed:
-            error = await self._submit_offsets(group_id, doomed)
+            error = await self._submit_offsets(shard, group_id, doomed)
             if error is not None:
                 raise error
         return outcomes
 
     async def forget_topics(self, topics: Iterable[str]) -> None:
-        """These topics are gone, and with them all offsets in them."""
-        self._check_open()
+        """These topics are gone, and with them all offsets in them that are kept here."""
+        self._check_running()
         gone = set(topics)
-        writes = []
-        for group_id in list(self._table.groups):
-            present = self._table.offsets_of(group_id).keys() | self._in_flight(group_id)
-            doomed = {one: None for one in present if one.topic in gone}
-            if doomed:
-                writes.append(self._submit_offsets(group_id, doomed))
+        writes = [write for shard in self._ready_shards() for write in self._forget_topics(shard, gone)]
         errors = [error for error in await asyncio.gather(*writes) if error is not None]
         if errors:
             raise errors[0]
+        self._check_all_ready()  # What is still being read could not forget.
 
-    def _submit_deletion(self, group: ClassicGroup) -> "asyncio.Future[Exception | None]":
+    def _forget_topics(
+        self, shard: Shard, gone: Collection[str]
+    ) -> "Iterator[asyncio.Future[Exception | None]]":
+        for group_id in list(shard.table.groups):
+            doomed = {one: None for one in shard.present_offsets(group_id) if one.topic in gone}
+            if doomed:
+                yield self._submit_offsets(shard, group_id, doomed)
+
+    def _submit_deletion(self, shard: Shard, group: ClassicGroup) -> "asyncio.Future[Exception | None]":
         """The group is already dead to newcomers; the log decides whether it stays so."""
         group_id = group.group_id
-        in_flight = self._in_flight(group_id)
-        records = self._table.deletion_of(group_id, in_flight)
+        in_flight = shard.in_flight(group_id)
+        records = shard.table.deletion_of(group_id, in_flight)
 
         def apply() -> None:
-            self._table.remove(group_id)
-            self._deadlines.cancel(group_id)
+            shard.table.remove(group_id)
+            self._deadlines.cancel((shard.index, group_id))
 
-        return self._submit(group_id, records, in_flight, apply, group.cancel_deletion)
+        return self._submit(shard, group_id, records, in_flight, apply, group.cancel_deletion)
 
     # --- expiry -----------------------------------------------------------------------------------------
 
     def _expire_offsets(self, now: Now) -> None:
-        for group_id, group in list(self._table.groups.items()):
-            in_flight = self._in_flight(group_id)
-            expired = self._table.expired_offsets(group_id, now.wall_ms, in_flight)
-            all_expired = len(expired) == len(self._table.offsets_of(group_id))
-            if all_expired and self._is_abandoned(group):
-                group.begin_deletion(now)
-                self._submit_deletion(group)
-            elif expired:
-                self._submit_offsets(group_id, dict.fromkeys(expired))
+        for shard in self._ready_shards():
+            for group in list(shard.table.groups.values()):
+                self._expire_offsets_of(shard, group, now)
 
-    def _is_abandoned(self, group: ClassicGroup) -> bool:
-        is_empty = group.is_in(GroupState.EMPTY) and not group.roster.pending
-        return is_empty and group.group_id not in self._lanes
+    def _expire_offsets_of(self, shard: Shard, group: ClassicGroup, now: Now) -> None:
+        group_id = group.group_id
+        expired = shard.table.expired_offsets(group_id, now.wall_ms, shard.in_flight(group_id))
+        all_expired = len(expired) == len(shard.table.offsets_of(group_id))
+        if all_expired and _is_abandoned(shard, group):
+            group.begin_deletion(now)
+            self._submit_deletion(shard, group)
+        elif expired:
+            self._submit_offsets(shard, group_id, dict.fromkeys(expired))
+
+
+def _is_abandoned(shard: Shard, group: ClassicGroup) -> bool:
+    is_empty = group.is_in(GroupState.EMPTY) and not group.roster.pending
+    return is_empty and group.group_id not in shard.lanes
 
 
 def _check_unsubscribed(group: ClassicGroup, one: TopicPartition) -> AnabranchError | None:

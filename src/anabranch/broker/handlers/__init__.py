@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from anabranch.broker.call import Call
 from anabranch.broker.handlers import (
     alter_configs,
+    alter_partition_reassignments,
     api_versions,
+    config_resources,
     create_partitions,
     create_topics,
     delete_groups,
@@ -26,7 +28,9 @@ from anabranch.broker.handlers import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_quorum,
     describe_topic_partitions,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -37,6 +41,7 @@ from anabranch.broker.handlers import (
     list_config_resources,
     list_groups,
     list_offsets,
+    list_partition_reassignments,
     metadata,
     offset_commit,
     offset_delete,
@@ -44,6 +49,7 @@ from anabranch.broker.handlers import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    unregister_broker,
 )
 from anabranch.errors import AnabranchError, UnsupportedVersionError
 from anabranch.wire.api_keys import ApiKey
@@ -58,15 +64,23 @@ logger = logging.getLogger(__name__)
 Body = dict[str, Any]
 Handle = Callable[["Broker", Call, Body], Body | Awaitable[Body]]
 RawHandle = Callable[["Broker", Call], None]
+Refuse = Callable[[Body, AnabranchError], Body]
 
 
 class Api(NamedTuple):
-    """One API: who handles it, and the versions it is served in. `advertised_from` may lie below them."""
+    """One API: who handles it, and the versions it is served in. `advertised_from` may lie below them.
+
+    One with `refuse` may be carried out by another broker than the one that was asked: if `is_of_leader`, by the leader
+    of the metadata quorum. `refuse` answers for a request that could not be; `is_repeatable`: twice is as good as once.
+    """
 
     versions: range
     handle: Handle | None = None
     raw: RawHandle | None = None
     advertised_from: int | None = None
+    refuse: Refuse | None = None
+    is_of_leader: bool = True
+    is_repeatable: bool = True
 
 
 HANDLERS: dict[ApiKey, Api] = {
@@ -85,20 +99,38 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.DESCRIBE_GROUPS: Api(range(0, 7), describe_groups.handle),
     ApiKey.LIST_GROUPS: Api(range(0, 6), list_groups.handle),
     ApiKey.API_VERSIONS: Api(range(0, 5), api_versions.handle),
-    ApiKey.CREATE_TOPICS: Api(range(2, 8), create_topics.handle),
-    ApiKey.DELETE_TOPICS: Api(range(1, 7), delete_topics.handle),
+    ApiKey.CREATE_TOPICS: Api(
+        range(2, 8), create_topics.handle, refuse=create_topics.refuse, is_repeatable=False
+    ),
+    ApiKey.DELETE_TOPICS: Api(
+        range(1, 7), delete_topics.handle, refuse=delete_topics.refuse, is_repeatable=False
+    ),
     ApiKey.DELETE_RECORDS: Api(range(0, 3), delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Api(range(0, 6), init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(range(2, 5), offset_for_leader_epoch.handle),
     ApiKey.DESCRIBE_CONFIGS: Api(range(1, 5), describe_configs.handle),
-    ApiKey.ALTER_CONFIGS: Api(range(0, 3), alter_configs.handle),
+    ApiKey.ALTER_CONFIGS: Api(range(0, 3), alter_configs.handle, refuse=config_resources.refuse),
     ApiKey.DESCRIBE_LOG_DIRS: Api(range(1, 6), describe_log_dirs.handle),
-    ApiKey.CREATE_PARTITIONS: Api(range(0, 4), create_partitions.handle),
+    ApiKey.CREATE_PARTITIONS: Api(
+        range(0, 4), create_partitions.handle, refuse=create_partitions.refuse, is_repeatable=False
+    ),
     ApiKey.DELETE_GROUPS: Api(range(0, 3), delete_groups.handle),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(range(0, 2), incremental_alter_configs.handle),
+    ApiKey.ELECT_LEADERS: Api(
+        range(0, 3), elect_leaders.handle, refuse=elect_leaders.refuse, is_of_leader=False
+    ),
+    # Appending to a list twice is not the same as once.
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(
+        range(0, 2), incremental_alter_configs.handle, refuse=config_resources.refuse, is_repeatable=False
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(
+        range(0, 2), alter_partition_reassignments.handle, refuse=alter_partition_reassignments.refuse
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(range(0, 1), list_partition_reassignments.handle),
     ApiKey.OFFSET_DELETE: Api(range(0, 1), offset_delete.handle),
+    ApiKey.DESCRIBE_QUORUM: Api(range(0, 3), describe_quorum.handle, refuse=describe_quorum.refuse),
     ApiKey.DESCRIBE_CLUSTER: Api(range(0, 3), describe_cluster.handle),
     ApiKey.DESCRIBE_PRODUCERS: Api(range(0, 1), describe_producers.handle),
+    ApiKey.UNREGISTER_BROKER: Api(range(0, 1), unregister_broker.handle, refuse=unregister_broker.refuse),
     ApiKey.LIST_CONFIG_RESOURCES: Api(range(0, 2), list_config_resources.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(range(0, 1), describe_topic_partitions.handle),
 }
@@ -122,13 +154,23 @@ def dispatch(broker: "Broker", call: Call) -> None:
         return
     assert api.handle is not None
     request = decode_request(header.api_key, header.api_version, call.view, call.body, call.end)
-    response = api.handle(broker, call, request)
+    if api.refuse is not None and api.is_of_leader and broker.peers is not None:
+        response: Body | Awaitable[Body] = broker.forwarding.carry_out(call, api, request)
+    else:
+        response = api.handle(broker, call, request)
     if isinstance(response, dict):
         _answer(call, response)
     else:
         task = asyncio.ensure_future(response)
         broker.core.tasks_open += 1
         task.add_done_callback(lambda done: _finish(broker, call, done))
+
+
+async def handled(broker: "Broker", call: Call, api: Api, request: Body) -> Body:
+    """What this broker's own handler answers."""
+    assert api.handle is not None
+    response = api.handle(broker, call, request)
+    return response if isinstance(response, dict) else await response
 
 
 def _finish(broker: "Broker", call: Call, task: "asyncio.Future[Body]") -> None:

@@ -7,14 +7,17 @@ from anabranch.errors import AnabranchError
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from anabranch.broker.partition import Partition
+    from anabranch.broker.broker import Broker
     from anabranch.broker.topics import TopicState
+    from anabranch.cluster.metadata import Topic
 
 # Without ACLs everybody may do everything; the bits are Kafka's numbers of the operations a resource knows.
 TOPIC_OPERATIONS = 3576
 CLUSTER_OPERATIONS = 8096
 GROUP_OPERATIONS = 3400
 OPERATIONS_NOT_ASKED = -(2**31)
+
+NOBODY = -1
 
 MESSAGE_LENGTH_MAX = 1000
 """A message may quote what a client sent, and must still fit into a string of the protocol."""
@@ -33,26 +36,52 @@ def message_of(error: AnabranchError) -> str | None:
     return str(error)[:MESSAGE_LENGTH_MAX] or None
 
 
-def partition_row(partition: "Partition", broker_id: int) -> dict[str, Any]:
+def partition_row(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any]:
     """A partition as Metadata and DescribeTopicPartitions tell of it."""
+    if broker.peers is None:
+        return _row_of_one(broker, topic, index)
+    leader = broker.leaders.of(topic.topic_id, index)
+    replicas = broker.metadata.table.placement(topic, index).replicas
+    is_available = broker.orchestrator.is_available
     return {
-        "error_code": ErrorCode.NONE,
-        "partition_index": partition.id.partition,
-        "leader_id": broker_id,
-        "leader_epoch": partition.generation,
-        "replica_nodes": [broker_id],
-        "isr_nodes": [broker_id],
+        "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader.broker_id is None else ErrorCode.NONE,
+        "partition_index": index,
+        "leader_id": NOBODY if leader.broker_id is None else leader.broker_id,
+        "leader_epoch": leader.generation,
+        "replica_nodes": list(replicas),
+        "isr_nodes": list(leader.in_sync),
+        "offline_replicas": [each for each in replicas if not is_available(each)],
+    }
+
+
+def _row_of_one(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any]:
+    """Of a node without peers, which keeps and leads everything."""
+    partition = broker.topics.find_partition(topic.topic_id, index)
+    return {
+        "error_code": ErrorCode.NONE if partition is not None else ErrorCode.LEADER_NOT_AVAILABLE,
+        "partition_index": index,
+        "leader_id": broker.id if partition is not None else NOBODY,
+        "leader_epoch": partition.generation if partition is not None else -1,
+        "replica_nodes": [broker.id],
+        "isr_nodes": [broker.id],
         "offline_replicas": [],
     }
 
 
-def topic_row(state: "TopicState", broker_id: int, *, operations: bool) -> dict[str, Any]:
+def topic_row(broker: "Broker", state: "TopicState", *, operations: bool) -> dict[str, Any]:
     """A topic as Metadata and DescribeTopicPartitions tell of it."""
+    topic = state.topic
     return {
         "error_code": ErrorCode.NONE,
-        "name": state.topic.name,
-        "topic_id": state.topic.topic_id,
-        "is_internal": state.topic.is_internal,
-        "partitions": [partition_row(partition, broker_id) for partition in state.partitions],
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [partition_row(broker, topic, index) for index in range(topic.partition_count)],
         "topic_authorized_operations": TOPIC_OPERATIONS if operations else OPERATIONS_NOT_ASKED,
     }
+
+
+def controller_id(broker: "Broker") -> int:
+    """Who leads the metadata quorum; who does not know names itself, since every broker takes what a leader does."""
+    leader = broker.metadata.leader_id
+    return leader if leader is not None and broker.orchestrator.is_available(leader) else broker.id

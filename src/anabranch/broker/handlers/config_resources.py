@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.errors import AnabranchError, InvalidRequestError
+from anabranch.cluster.metadata import broker_draining_entry
+from anabranch.errors import AnabranchError, InvalidConfigError, InvalidRequestError
+from anabranch.values import BrokerId
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 TOPIC, BROKER = 2, 4
 DELETE = 1
+DRAINING = "broker.draining"
 TYPE_NAMES = {TOPIC: "topic", BROKER: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
 
 
@@ -24,8 +27,16 @@ def topic_of(broker: "Broker", name: str) -> "TopicState":
 
 
 def check_broker(broker: "Broker", name: str) -> None:
-    if name not in ("", str(broker.id)):
-        raise InvalidRequestError(f"There is no broker {name!r}: this one is {broker.id}.")
+    """Only a broker itself knows what it was started with."""
+    if name in ("", str(broker.id)):
+        return
+    if name in broker_names(broker):
+        raise InvalidRequestError(f"Ask broker {name} itself for its settings: this one is {broker.id}.")
+    raise InvalidRequestError(f"There is no broker {name!r}: this one is {broker.id}.")
+
+
+def broker_names(broker: "Broker") -> list[str]:
+    return [str(broker_id) for broker_id in sorted(broker.orchestrator.rows())]
 
 
 def no_such_type(resource_type: int) -> InvalidRequestError:
@@ -63,10 +74,8 @@ async def _alter(
     only_validate: bool,
 ) -> None:
     if resource["resource_type"] == BROKER:
-        check_broker(broker, resource["resource_name"])
-        raise InvalidRequestError(
-            "The settings of a node are fixed while it runs: restart it with --set name=value."
-        )
+        await _alter_broker(broker, resource, only_validate=only_validate)
+        return
     if resource["resource_type"] != TOPIC:
         raise no_such_type(resource["resource_type"])
     state = topic_of(broker, resource["resource_name"])
@@ -80,8 +89,37 @@ async def _alter(
         await broker.topics.alter(state.topic.name, lambda now: overrides_of(now, configs))
 
 
+async def _alter_broker(broker: "Broker", resource: dict[str, Any], *, only_validate: bool) -> None:
+    """One thing about a broker is agreed on rather than set at its start: whether it drains."""
+    name, configs = resource["resource_name"], resource["configs"]
+    if name not in ("", *broker_names(broker)):
+        check_broker(broker, name)
+    if not name or [config["name"] for config in configs] != [DRAINING]:
+        raise InvalidRequestError(
+            "The settings of a node are fixed while it runs: restart it with --set name=value."
+        )
+    is_draining = configs[0]["value"] == "true"
+    if not is_draining and configs[0]["value"] not in ("false", None):
+        raise InvalidConfigError(f"{DRAINING} is true or false, not {configs[0]['value']!r}.")
+    async with broker.metadata.lock:
+        others = [row for row in broker.orchestrator.keepers() if str(row.broker_id) != name]
+        if is_draining and not others:
+            raise InvalidRequestError(
+                f"Broker {name} cannot be drained: there is no other that could take what it keeps. Add one first."
+            )
+        if not only_validate:
+            await broker.metadata.commit(broker_draining_entry(BrokerId(int(name)), is_draining=is_draining))
+
+
 def _check_values(configs: list[dict[str, Any]]) -> None:
     """Only a deletion comes without a value."""
     for config in configs:
         if config["value"] is None and config.get("config_operation") != DELETE:
             raise InvalidRequestError(f"{config['name']} has no value: to reset it, delete it.")
+
+
+def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:
+    keys = dict.fromkeys((each["resource_type"], each["resource_name"]) for each in request["resources"])
+    return {
+        "responses": [{**refused(error), "resource_type": kind, "resource_name": name} for kind, name in keys]
+    }

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.errors import AnabranchError, InvalidReplicaAssignmentError, InvalidRequestError
+from anabranch.broker.placing import of_added
+from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -19,10 +20,11 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
         try:
             if counts[name] > 1:
                 raise InvalidRequestError(f"Topic {name} appears {counts[name]} times.")
-            current = broker.topics.check_partition_count(name, asked["count"])
-            _check_assignments(broker, asked, asked["count"] - current)
+            broker.topics.check_partition_count(name, asked["count"])
+            topic = broker.topics.known(name).topic
+            replicas = of_added(broker, topic, asked["count"], asked["assignments"])
             if not request["validate_only"]:
-                await broker.topics.add_partitions(name, asked["count"])
+                await broker.topics.add_partitions(name, asked["count"], replicas)
         except AnabranchError as error:
             rows.append({**refused(error), "name": name})
         else:
@@ -30,15 +32,6 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     return {"results": rows}
 
 
-def _check_assignments(broker: "Broker", asked: dict[str, Any], added: int) -> None:
-    assignments = asked["assignments"]
-    if assignments is None:
-        return
-    if len(assignments) != added:
-        raise InvalidReplicaAssignmentError(
-            f"{added} partitions are added, but {len(assignments)} are assigned."
-        )
-    if any(assignment["broker_ids"] != [broker.id] for assignment in assignments):
-        raise InvalidReplicaAssignmentError(
-            f"Every partition must be assigned to broker {broker.id} alone: there is no other."
-        )
+def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:
+    names = dict.fromkeys(topic["name"] for topic in request["topics"])
+    return {"results": [{**refused(error), "name": name} for name in names]}

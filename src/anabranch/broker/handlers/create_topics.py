@@ -1,26 +1,18 @@
-"""CreateTopics, versions 2 to 7, with validate_only. A topic has one replica: there is one node.
-
-A replica assignment is accepted if it names this node once for every partition from 0 on.
-"""
+"""CreateTopics, versions 2 to 7, with validate_only. Where the partitions go is decided by `broker.placing`."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.config import TopicSettings
-from anabranch.errors import (
-    AnabranchError,
-    InvalidReplicaAssignmentError,
-    InvalidReplicationFactorError,
-    InvalidRequestError,
-)
+from anabranch.broker.placing import Choice, by_assignment, by_factor
+from anabranch.cluster.placement import UNSET
+from anabranch.config import PARTITIONS_MAX, TopicSettings
+from anabranch.errors import AnabranchError, InvalidPartitionsError, InvalidRequestError
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-
-UNSET = -1
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
@@ -38,12 +30,14 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 
 async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: bool) -> dict[str, Any]:
     name = asked["name"]
-    partition_count = _partition_count(broker, asked)
+    choice = _choice(broker, asked)
     configs = asked["configs"]
     if len({config["name"] for config in configs}) < len(configs):
         raise InvalidRequestError(f"Topic {name} sets a config twice.")
     overrides = {config["name"]: config["value"] for config in configs}
-    topic = broker.topics.plan(name, partition_count, overrides)
+    topic = broker.topics.plan(
+        name, len(choice.replicas), overrides, choice.placements, is_pinned=choice.is_pinned
+    )
     if not only_validate:
         await broker.topics.create(topic)
     settings = TopicSettings.from_overrides(broker.settings, topic.overrides)
@@ -53,7 +47,7 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
         "topic_id": topic.topic_id,
         "topic_config_error_code": ErrorCode.NONE,
         "num_partitions": topic.partition_count,
-        "replication_factor": 1,
+        "replication_factor": len(choice.replicas[0]),
         "configs": [
             {
                 "name": entry.name,
@@ -67,27 +61,20 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
     }
 
 
-def _partition_count(broker: "Broker", asked: dict[str, Any]) -> int:
+def _choice(broker: "Broker", asked: dict[str, Any]) -> Choice:
     count, factor, assignments = asked["num_partitions"], asked["replication_factor"], asked["assignments"]
     if assignments:
         if count != UNSET or factor != UNSET:
             raise InvalidRequestError(
                 "With a replica assignment, partitions and replication factor must be -1."
             )
-        return _assigned_count(broker, assignments)
-    if factor not in (UNSET, 1):
-        raise InvalidReplicationFactorError(
-            f"Replication factor {factor} is not possible: there is 1 broker. Use 1 or -1."
-        )
-    return int(broker.settings.num_partitions) if count == UNSET else int(count)
+        return by_assignment(broker, assignments)
+    wanted = broker.settings.num_partitions if count == UNSET else count
+    if not 1 <= wanted <= PARTITIONS_MAX:
+        raise InvalidPartitionsError(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {wanted}.")
+    return by_factor(broker, asked["name"], wanted, factor)
 
 
-def _assigned_count(broker: "Broker", assignments: list[dict[str, Any]]) -> int:
-    indexes = sorted(assignment["partition_index"] for assignment in assignments)
-    if indexes != list(range(len(indexes))):
-        raise InvalidReplicaAssignmentError("A replica assignment must name every partition from 0 on, once.")
-    if any(assignment["broker_ids"] != [broker.id] for assignment in assignments):
-        raise InvalidReplicaAssignmentError(
-            f"Every partition must be assigned to broker {broker.id} alone: there is no other."
-        )
-    return len(indexes)
+def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:
+    names = dict.fromkeys(topic["name"] for topic in request["topics"])
+    return {"topics": [{**refused(error), "name": name, "configs": []} for name in names]}

@@ -45,7 +45,7 @@ async def _row(broker: "Broker", name: str | None, topic_id: UUID, *, is_repeate
         topic = _find(broker, name, topic_id)
         if not broker.settings.delete_topic_enable:
             raise TopicDeletionDisabledError("delete.topic.enable is false on this node.")
-        await broker.delete_topic(topic.name)
+        await broker.topics.delete(topic.name)
     except AnabranchError as error:
         return {**refused(error), "name": name, "topic_id": topic_id}
     return {**accepted(), "name": topic.name, "topic_id": topic.topic_id}
@@ -55,3 +55,12 @@ def _find(broker: "Broker", name: str | None, topic_id: UUID) -> Topic:
     if (name is None) == (topic_id == NO_ID):
         raise InvalidRequestError("A topic to delete is named either by its name or by its id.")
     return broker.topics.known(topic_id if name is None else name).topic
+
+
+def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:
+    asked = [{"name": name, "topic_id": NO_ID} for name in request["topic_names"]] or request["topics"]
+    return {
+        "responses": [
+            {**refused(error), "name": each["name"], "topic_id": each["topic_id"]} for each in asked
+        ]
+    }

@@ -1,13 +1,14 @@
-"""DescribeCluster, versions 0 to 2. One node is both broker and controller; controllers are not listed apart."""
+"""DescribeCluster, versions 0 to 2. Every broker may be a controller too; controllers are not listed apart."""
 
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
-from anabranch.broker.handlers.answers import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
+from anabranch.broker.handlers.answers import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, controller_id
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.cluster.metadata import BrokerRow
 
 ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS = 1, 2
 
@@ -21,14 +22,26 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
             "error_message": "This node lists brokers only (endpoint type 1).",
             "cluster_id": "",
         }
-    host, port = broker.address_for(call.client)
+    orchestrator = broker.orchestrator
+    rows = orchestrator.rows().values() if request["include_fenced_brokers"] else orchestrator.available()
     return {
         "error_code": ErrorCode.NONE,
         "endpoint_type": ENDPOINT_BROKERS,
         "cluster_id": broker.cluster_id,
-        "controller_id": broker.id,
-        "brokers": [{"broker_id": broker.id, "host": host, "port": port}],
+        "controller_id": controller_id(broker),
+        "brokers": [_row(broker, call, row) for row in rows],
         "cluster_authorized_operations": CLUSTER_OPERATIONS
         if request["include_cluster_authorized_operations"]
         else OPERATIONS_NOT_ASKED,
+    }
+
+
+def _row(broker: "Broker", call: Call, row: "BrokerRow") -> dict[str, Any]:
+    host, port = broker.address_in(row, call.client)
+    return {
+        "broker_id": row.broker_id,
+        "host": host,
+        "port": port,
+        "rack": row.rack,
+        "is_fenced": row.is_fenced,
     }

@@ -53,7 +53,7 @@ def _row(broker: "Broker", name: str) -> dict[str, Any]:
             "partitions": [],
             "topic_authorized_operations": TOPIC_OPERATIONS,
         }
-    row = topic_row(state, broker.id, operations=True)
+    row = topic_row(broker, state, operations=True)
     for partition in row["partitions"]:
         # Empty, not null: the Java client reads these lists without asking.
         partition["eligible_leader_replicas"] = []

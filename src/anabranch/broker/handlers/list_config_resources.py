@@ -6,7 +6,7 @@ Types that have none here have an empty list; types that Kafka does not know are
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
-from anabranch.broker.handlers.config_resources import BROKER, TOPIC, TYPE_NAMES
+from anabranch.broker.handlers.config_resources import BROKER, TOPIC, TYPE_NAMES, broker_names
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -23,5 +23,5 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
     if TOPIC in wanted:
         rows += [{"resource_name": state.topic.name, "resource_type": TOPIC} for state in broker.topics]
     if BROKER in wanted:
-        rows.append({"resource_name": str(broker.id), "resource_type": BROKER})
+        rows += [{"resource_name": name, "resource_type": BROKER} for name in broker_names(broker)]
     return {"error_code": 0, "config_resources": rows}

@@ -1,6 +1,7 @@
 """Metadata, versions 0 to 13: brokers, topics by name or id, and creation on first use where that is allowed.
 
-An auto-created topic is in the answer at once: on one node there is no leader to wait for.
+An auto-created topic is in the answer at once, on every broker; while the quorum has no leader it is said to have none,
+upon which clients ask again.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,26 @@ from uuid import UUID
 
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
-from anabranch.broker.handlers.answers import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, topic_row
-from anabranch.errors import AnabranchError, InvalidRequestError
+from anabranch.broker.handlers.answers import (
+    CLUSTER_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    controller_id,
+    topic_row,
+)
+from anabranch.errors import (
+    AnabranchError,
+    InvalidRequestError,
+    NotControllerError,
+    PeerError,
+    QuorumBusyError,
+    RequestTimedOutError,
+)
+from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.topics import TopicState
+    from anabranch.cluster.metadata import BrokerRow
 
 NO_ID = UUID(int=0)
 NULL_NAME_SINCE = 12
@@ -26,11 +41,10 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
         rows = [_row(broker, state, request) for state in broker.topics]
     else:
         rows = [await _asked_row(broker, topic, request, version) for topic in _distinct(asked)]
-    host, port = broker.address_for(call.client)
     return {
-        "brokers": [{"node_id": broker.id, "host": host, "port": port}],
+        "brokers": [_broker(broker, call, row) for row in broker.orchestrator.available()],
         "cluster_id": broker.cluster_id,
-        "controller_id": broker.id,
+        "controller_id": controller_id(broker),
         "topics": rows,
         "cluster_authorized_operations": CLUSTER_OPERATIONS
         if request["include_cluster_authorized_operations"]
@@ -38,12 +52,17 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     }
 
 
+def _broker(broker: "Broker", call: Call, row: "BrokerRow") -> dict[str, Any]:
+    host, port = broker.address_in(row, call.client)
+    return {"node_id": row.broker_id, "host": host, "port": port, "rack": row.rack}
+
+
 def _distinct(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({(topic["name"], topic["topic_id"]): topic for topic in asked}.values())
 
 
 def _row(broker: "Broker", state: "TopicState", request: dict[str, Any]) -> dict[str, Any]:
-    return topic_row(state, broker.id, operations=request["include_topic_authorized_operations"])
+    return topic_row(broker, state, operations=request["include_topic_authorized_operations"])
 
 
 async def _asked_row(
@@ -56,11 +75,18 @@ async def _asked_row(
         )
     except AnabranchError as error:
         return {
-            "error_code": code_of(error),
+            "error_code": _code_of(error),
             "name": "" if name is None and version < NULL_NAME_SINCE else name,
             "topic_id": topic_id,
             "partitions": [],
         }
+
+
+def _code_of(error: AnabranchError) -> ErrorCode:
+    """A topic that could not be made yet: clients know this answer, and ask again."""
+    if isinstance(error, NotControllerError | QuorumBusyError | RequestTimedOutError | PeerError):
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return code_of(error)
 
 
 async def _find(broker: "Broker", name: str | None, topic_id: UUID, may_create: bool) -> "TopicState":

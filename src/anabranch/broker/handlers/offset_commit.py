@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.groups.messages import CommitRequest, PartitionCommit
+from anabranch.broker.handlers.known_partition import known_partition
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
             outcome = {"partition_index": asked["partition_index"], "error_code": 0}
             row["partitions"].append(outcome)
             try:
-                partition = broker.topics.partition(key, asked["partition_index"])
+                partition = known_partition(broker.topics, key, asked["partition_index"])
             except AnabranchError as error:
                 outcome["error_code"] = code_of(error)
             else:
-                commits.append((outcome, _commit(partition.id.topic, asked)))
+                commits.append((outcome, _commit(partition.topic, asked)))
     await _carry_out(broker, request, version, commits)
     return {"topics": rows}
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
+from anabranch.broker.handlers.known_partition import known_partition
 from anabranch.errors import AnabranchError
 from anabranch.values import TopicPartition
 
@@ -21,9 +22,11 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
             outcome = {"partition_index": asked["partition_index"], "error_code": 0}
             row["partitions"].append(outcome)
             try:
-                doomed.append((outcome, broker.topics.partition(topic["name"], asked["partition_index"]).id))
+                partition = known_partition(broker.topics, topic["name"], asked["partition_index"])
             except AnabranchError as error:
                 outcome["error_code"] = code_of(error)
+            else:
+                doomed.append((outcome, partition))
     try:
         errors = await broker.groups.delete_offsets(
             request["group_id"], [partition for _, partition in doomed]

@@ -10,6 +10,7 @@ from anabranch.broker.groups.coordinator import GroupCoordinator
 from anabranch.broker.groups.messages import JoinAnswer, LogRecord, SyncRequest
 from anabranch.broker.groups.settings import GroupSettings
 from anabranch.testing.fake_clock import FakeClock
+from anabranch.values import Generation
 
 
 class FakeLog:
@@ -46,9 +47,10 @@ class Node:
         self.groups = GroupCoordinator(
             self.log.append, self.clock, GroupSettings(**settings), lambda: f"id{next(ids)}"
         )
+        shard = self.groups.take_over(0, Generation(0))
         for record in self.log.records:
-            self.groups.replay(*record)
-        self.groups.loaded()
+            self.groups.replay(shard, *record)
+        self.groups.loaded(shard)
 
     def advance(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)

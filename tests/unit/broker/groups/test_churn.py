@@ -16,6 +16,7 @@ from group_bench import join_request
 from anabranch.broker.groups.coordinator import GroupCoordinator
 from anabranch.broker.groups.group_base import GroupState
 from anabranch.broker.groups.messages import CommitRequest, Identity, JoinAnswer, PartitionCommit, SyncRequest
+from anabranch.broker.groups.shard import Shard
 from anabranch.errors import (
     AnabranchError,
     FencedInstanceError,
@@ -159,17 +160,23 @@ class World:
     async def check_replay(self) -> None:
         self.log.open()
         await turn()
-        if self.groups._lanes:
+        if shard_of(self.groups).lanes:
             return
         live, replayed = snapshot(self.groups), snapshot(Node(self.log).groups)
-        group = self.groups._table.groups.get("g")
+        group = shard_of(self.groups).table.groups.get("g")
         if group is not None and not group.is_in(GroupState.STABLE, GroupState.EMPTY):
             live, replayed = {"offsets": live["offsets"]}, {"offsets": replayed["offsets"]}
         assert live == replayed
 
 
+def shard_of(groups: GroupCoordinator) -> Shard:
+    shard = groups.shard(0)
+    assert shard is not None
+    return shard
+
+
 def snapshot(groups: GroupCoordinator) -> dict[str, Any]:
-    group = groups._table.groups.get("g")
+    group = shard_of(groups).table.groups.get("g")
     seen: dict[str, Any] = {"offsets": groups.fetch("g")}
     if group is not None and group.is_stored:
         since_ms = group.state_timestamp_ms

@@ -37,7 +37,7 @@ from anabranch.errors import (
     UnknownMemberIdError,
 )
 from anabranch.testing.fake_clock import FakeClock
-from anabranch.values import TopicPartition
+from anabranch.values import Generation, TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
 BILLS = TopicPartition("bills", 3)
@@ -181,6 +181,7 @@ async def test_a_stopping_coordinator_answers_who_waits_and_takes_nobody_new() -
 @on_a_loop
 async def test_while_the_log_is_read_only_heartbeats_are_answered() -> None:
     groups = GroupCoordinator(FakeLog().append, FakeClock(), GroupSettings(), lambda: "id")
+    groups.take_over(0, Generation(0))
     groups.heartbeat("g", "m", 1)
     with pytest.raises(CoordinatorLoadingError):
         await groups.join(join_request())
@@ -193,7 +194,7 @@ async def test_the_driver_ticks_by_itself() -> None:
     clock = RealClock()
     settings = GroupSettings(initial_rebalance_delay_ms=5)
     groups = GroupCoordinator(FakeLog().append, clock, settings, lambda: "id")
-    groups.loaded()
+    groups.loaded(groups.take_over(0, Generation(0)))
     driver = LoopDriver(groups, clock)
     driver.start()
     assert (await groups.join(join_request())).generation == 1

@@ -1,0 +1,243 @@
+"""Forwarding: what changes the agreed table is done by the broker that leads the metadata quorum, whichever was asked.
+
+    client > any broker > ForwardRequest > the leader: decoded, handled, encoded > ForwardAnswer > client
+
+While no leader is known, or it loses its office before it has done anything, the request waits and is tried again, for
+as long as its client is willing to. A request whose answer does not come is repeated only if doing it twice is the same
+as once. After a change this broker waits until it knows of it too, so that a client finds here what it has just made.
+A node without peers forwards nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anabranch.broker.call import Call, Piece
+from anabranch.broker.error_table import CODES
+from anabranch.broker.handlers import HANDLERS, Api, Body, handled
+from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
+from anabranch.broker.placing import by_factor
+from anabranch.errors import (
+    AnabranchError,
+    NotControllerError,
+    PeerRefusedError,
+    PeerUnreachableError,
+    QuorumBusyError,
+    RequestTimedOutError,
+    UnsupportedVersionError,
+)
+from anabranch.values import BrokerId
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.codec import decode_request, decode_response, encode_request, encode_response
+from anabranch.wire.error_codes import ErrorCode
+from anabranch.wire.header import RequestHeader
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+PATIENCE_MS = 10_000
+"""How long a request without a timeout of its own waits for a leader."""
+PATIENCE_MS_MAX = 60_000
+PAUSE_SECONDS = 0.1
+CREATE_TOPICS_VERSION = 7
+
+logger = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+    """One request, as far as its way does not matter."""
+
+    api_key: int
+    api_version: int
+    client_id: str | None
+    host: str
+    body: bytes
+
+
+class FarClient:
+    """The client of another broker: known by its host, and answered by that broker."""
+
+    is_far = True
+
+    def __init__(self, host: str, local_address: tuple[str, int]) -> None:
+        self.host = host
+        self.local_address = local_address
+
+    def answered(self, call: Call, pieces: list[Piece] | None) -> None:
+        raise AssertionError("a forwarded request is answered by its result")
+
+    def settled(self) -> None:
+        raise AssertionError("a forwarded request is answered by its result")
+
+    def dropped(self, call: Call, reason: str) -> None:
+        raise AssertionError("a forwarded request is answered by its result")
+
+
+class Forwarding:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+
+    # --- the asking broker ---------------------------------------------------------------------------------------
+
+    def carry_out(self, call: Call, api: Api, request: Body) -> Awaitable[Body]:
+        """The answer to a client's request, wherever it is carried out."""
+        header = call.header
+        body = bytes(call.view[call.body : call.end])  # Now: the connection reads on when this returns.
+        asked = Asked(header.api_key, header.api_version, header.client_id, call.client.host, body)
+        return self._answer(asked, api, request)
+
+    async def _answer(self, asked: Asked, api: Api, request: Body) -> Body:
+        try:
+            return await self._somewhere(asked, api, request)
+        except AnabranchError as error:
+            assert api.refuse is not None
+            return api.refuse(request, error)
+
+    async def _somewhere(self, asked: Asked, api: Api, request: Body) -> Body:
+        clock = self._broker.clock
+        end_ms = clock.monotonic_ms() + _patience_ms(request)
+        while True:
+            try:
+                response = await self._once(asked, api, request, end_ms - clock.monotonic_ms())
+                if not _is_refused_as_a_whole(response):
+                    return response
+                error: AnabranchError = NotControllerError(
+                    "The leader of the metadata quorum has just changed."
+                )
+            except NotControllerError as refusal:
+                error = refusal
+            if clock.monotonic_ms() + PAUSE_SECONDS * 1000 >= end_ms:
+                raise error
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _once(self, asked: Asked, api: Api, request: Body, left_ms: int) -> Body:
+        """Raises NotControllerError if nothing was done."""
+        metadata, peers = self._broker.metadata, self._broker.peers
+        assert peers is not None
+        if metadata.is_leader:
+            return await self._here(asked, api, request)
+        leader = metadata.leader_id
+        if leader is None or leader == self._broker.id or not peers.is_up(leader):
+            raise NotControllerError(
+                "No leader of the metadata quorum can be reached: try again in a moment."
+            )
+        try:
+            answer = await self._ask(leader, asked, left_ms)
+        except PeerUnreachableError as error:
+            if api.is_repeatable:
+                raise NotControllerError(f"The leader of the metadata quorum went away: {error}") from error
+            raise RequestTimedOutError(
+                "The leader of the metadata quorum went away; whether it has done this is not known: look, and try "
+                "again."
+            ) from error
+        await self._know_of_it()
+        return answer
+
+    async def _ask(self, broker_id: BrokerId, asked: Asked, timeout_ms: int) -> Body:
+        peers = self._broker.peers
+        assert peers is not None
+        try:
+            answer = await peers.ask(broker_id, ForwardRequest(*asked), max(1, timeout_ms))
+        except PeerRefusedError as error:
+            raise NotControllerError(str(error)) from error
+        assert isinstance(answer, ForwardAnswer)
+        return decode_response(asked.api_key, asked.api_version, answer.body, 0, len(answer.body))
+
+    async def ask(self, broker_id: BrokerId, key: ApiKey, version: int, body: Body, timeout_ms: int) -> Body:
+        """Have a request of our own carried out by that broker. Raises PeerUnreachableError, NotControllerError."""
+        asked = Asked(key, version, None, "", encode_request(key, version, body))
+        return await self._ask(broker_id, asked, timeout_ms)
+
+    async def _know_of_it(self) -> None:
+        try:
+            await self._broker.metadata.caught_up()
+        except QuorumBusyError as error:
+            # It is done; the client may have to ask again until this broker knows of it.
+            logger.info("a forwarded change is not known here yet: %s", error)
+        await self._broker.topics.settled()
+
+    async def make_topic(self, name: str, partition_count: int, overrides: Mapping[str, str | None]) -> None:
+        """A topic on its first use, made by whoever leads. Raises what CreateTopics would answer."""
+        if self._broker.peers is None:
+            topics = self._broker.topics
+            choice = by_factor(self._broker, name, partition_count)
+            await topics.create(topics.plan(name, partition_count, overrides, choice.placements))
+            return
+        configs = [{"name": key, "value": value} for key, value in overrides.items()]
+        topic = {
+            "name": name,
+            "num_partitions": partition_count,
+            "replication_factor": -1,
+            "assignments": [],
+            "configs": configs,
+        }
+        request = {"topics": [topic], "timeout_ms": PATIENCE_MS // 2, "validate_only": False}
+        body = encode_request(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
+        api = HANDLERS[ApiKey.CREATE_TOPICS]
+        asked = Asked(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, None, "", body)
+        row = (await self._somewhere(asked, api, request))["topics"][0]
+        if row["error_code"] != ErrorCode.NONE:
+            raise _error_of(row["error_code"], row["error_message"] or f"Topic {name} could not be made.")
+
+    # --- the broker that does it ---------------------------------------------------------------------------------
+
+    async def asked(self, question: ForwardRequest) -> ForwardAnswer:
+        """Raises NotControllerError, and then nothing was done."""
+        try:
+            api = HANDLERS[ApiKey(question.api_key)]
+        except (ValueError, KeyError):
+            raise UnsupportedVersionError(f"API key {question.api_key} is not served here.") from None
+        if api.refuse is None or question.api_version not in api.versions:
+            raise UnsupportedVersionError(
+                f"API key {question.api_key} v{question.api_version} is not carried out for other brokers."
+            )
+        if api.is_of_leader and not self._broker.metadata.is_leader:
+            raise NotControllerError("This broker does not lead the metadata quorum.")
+        asked = Asked(
+            question.api_key,
+            question.api_version,
+            question.client_id,
+            question.host,
+            bytes(question.body),
+        )
+        request = decode_request(asked.api_key, asked.api_version, asked.body, 0, len(asked.body))
+        response = await self._here(asked, api, request)
+        if _is_refused_as_a_whole(response):
+            raise NotControllerError("This broker leads the metadata quorum no more.")
+        return ForwardAnswer(encode_response(asked.api_key, asked.api_version, response))
+
+    async def _here(self, asked: Asked, api: Api, request: Body) -> Body:
+        client = FarClient(asked.host, self._broker.own_address)
+        header = RequestHeader(asked.api_key, asked.api_version, 0, asked.client_id)
+        call = Call(client, header, memoryview(asked.body), 0, len(asked.body))
+        return await handled(self._broker, call, api, request)
+
+
+def _error_of(code: int, message: str) -> AnabranchError:
+    """The error that another broker has turned into this code."""
+    kind = next((kind for kind, each in CODES.items() if each == code), QuorumBusyError)
+    return kind(message)
+
+
+def _patience_ms(request: Body) -> int:
+    wanted = request.get("timeout_ms", PATIENCE_MS)
+    return int(min(max(wanted, 1), PATIENCE_MS_MAX))
+
+
+def _is_refused_as_a_whole(response: Body) -> bool:
+    """Nothing of it was done, because the broker that was to do it does not lead."""
+    rows = set(_codes([value for name, value in response.items() if name != "error_code"]))
+    return (rows or {response.get("error_code", ErrorCode.NONE)}) == {ErrorCode.NOT_CONTROLLER}
+
+
+def _codes(value: Any) -> Iterator[int]:
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name == "error_code":
+                yield each
+            else:
+                yield from _codes(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _codes(each)

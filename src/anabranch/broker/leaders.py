@@ -1,0 +1,106 @@
+"""Leaders: who leads which partition now, as far as this broker knows.
+
+What is kept here is asked here. Of the others every broker tells what it leads (`Leads`): changes at once, everything
+when a link comes up. Of several who say so the newest view and generation counts; of whom nobody has spoken, the first
+replica leads, because that is who a partition begins with. A leader that is gone leads nothing.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from anabranch.broker.metadata_log import MetadataLog
+from anabranch.broker.peer_messages import LeaderRow, Leads
+from anabranch.cluster.metadata import Entry, Placement
+from anabranch.values import BrokerId, Generation, Offset
+
+UNKNOWN_GENERATION = Generation(-1)
+"""Kafka's word for a leader epoch that the broker does not know; clients then do not compare it."""
+
+Key = tuple[UUID, int]
+Replicas = tuple[BrokerId, ...]
+
+
+class Leader(NamedTuple):
+    broker_id: BrokerId | None
+    """None: nobody at the moment."""
+    generation: Generation
+    in_sync: Replicas
+
+
+Own = Callable[[UUID, int, Placement], tuple[BrokerId | None, Generation, Replicas] | None]
+"""Who leads a partition that is kept here; None: it is not."""
+
+
+class RingReplicas(Protocol):
+    """The ring partitions of this broker, as far as others need to know."""
+
+    def leader_of(
+        self, topic_id: UUID, index: int
+    ) -> tuple[BrokerId | None, Generation, Replicas] | None: ...
+
+    def prefer(self, topic_id: UUID, index: int) -> None:
+        """This broker is the first replica: let it take the leadership now, if it may."""
+        ...
+
+
+class Leaders:
+    def __init__(self, metadata: MetadataLog, own: Own, is_available: Callable[[BrokerId], bool]) -> None:
+        self._table = metadata.table
+        self._own = own
+        self._is_available = is_available
+        self._told: dict[Key, tuple[BrokerId, LeaderRow]] = {}
+        self._subscribers: list[Callable[[Key], None]] = []
+        metadata.subscribe(self._follow)
+
+    def subscribe(self, changed: Callable[[Key], None]) -> None:
+        """Be told of every partition of which another leader, or another generation, is heard."""
+        self._subscribers.append(changed)
+
+    # --- asking --------------------------------------------------------------------------------------------------
+
+    def of(self, topic_id: UUID, index: int) -> Leader:
+        """A partition that the table knows."""
+        placement = self._table.placement(self._table.topics_by_id[topic_id], index)
+        own = self._own(topic_id, index, placement)
+        if own is not None and own[0] is not None:
+            return self._available(*own)
+        told = self._told.get((topic_id, index))
+        if told is not None and told[1].view >= placement.view:
+            return self._available(told[0], told[1].generation, told[1].in_sync)
+        first = placement.replicas[0] if placement.replicas and own is None else None
+        return self._available(first, UNKNOWN_GENERATION, placement.replicas)
+
+    def _available(self, leader: BrokerId | None, generation: Generation, in_sync: Replicas) -> Leader:
+        if leader is not None and not self._is_available(leader):
+            leader = None
+        return Leader(leader, generation, tuple(each for each in in_sync if self._is_available(each)))
+
+    # --- hearing -------------------------------------------------------------------------------------------------
+
+    def heard(self, sender: BrokerId, leads: Leads) -> None:
+        named = {(row.topic_id, row.partition): row for row in leads.rows}
+        if leads.is_whole:
+            gone = [key for key, (who, _) in self._told.items() if who == sender and key not in named]
+            for key in gone:
+                del self._told[key]
+                self._tell(key)
+        for key, row in named.items():
+            known = self._told.get(key)
+            if known is None or _age(known[1]) <= _age(row):
+                self._told[key] = sender, row
+                self._tell(key)
+
+    def _tell(self, key: Key) -> None:
+        for changed in self._subscribers:
+            changed(key)
+
+    def _follow(self, offset: Offset, entry: Entry | None) -> None:
+        """Forget what was said of topics that are gone."""
+        if entry is None or entry["type"] == "topic-removed":
+            kept = self._table.topics_by_id
+            self._told = {key: value for key, value in self._told.items() if key[0] in kept}
+
+
+def _age(row: LeaderRow) -> tuple[int, int]:
+    return row.view, row.generation

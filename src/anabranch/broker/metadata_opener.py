@@ -1,0 +1,46 @@
+"""From a data folder to the metadata log of its node: the partition is opened, or completed first if a crash has
+interrupted the taking over of a leader's snapshot, and the table read back."""
+
+import uuid
+from collections.abc import Callable
+
+from anabranch.broker.core import BrokerCore
+from anabranch.broker.metadata_log import MetadataLog
+from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.broker.peers import Peers
+from anabranch.broker.quorum_store import QuorumStore
+from anabranch.broker.stored_state import StoredState
+from anabranch.broker.topic_folders import METADATA_TOPIC
+from anabranch.cluster.quorum_messages import Member
+from anabranch.values import TopicPartition
+
+METADATA_ID = uuid.UUID(int=1)
+METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
+
+
+def open_metadata(
+    core: BrokerCore,
+    opener: PartitionOpener,
+    state: StoredState,
+    me: Member,
+    *,
+    is_founder: bool,
+    peers: Peers | None,
+    chance: Callable[[int], int],
+) -> MetadataLog:
+    """Without `peers` the node is the sole voter. With them, a blank folder either founds a cluster or waits to be
+    told which one it belongs to. Raises StorageError, CorruptDataError."""
+    store = QuorumStore(opener.files, state.metadata_snapshot_path, state.quorum_state_path)
+    start_offset = store.prepare(opener.folder_of(METADATA_PARTITION))
+    partition = opener.open(
+        METADATA_PARTITION,
+        METADATA_ID,
+        opener.default_settings({"retention.ms": "-1"}),
+        always_sync=True,
+        precious=True,  # Without an entry its topic would be taken for nobody's and moved aside.
+        shares_syncs=store.read_state() is not None,
+        start_offset=start_offset,
+    )
+    metadata = MetadataLog(core, store, partition, me=me, is_founder=is_founder, peers=peers, chance=chance)
+    metadata.load()
+    return metadata

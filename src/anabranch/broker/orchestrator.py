@@ -1,0 +1,457 @@
+"""Orchestrator: this broker's place in its cluster, and on the leader of the metadata quorum everybody's.
+
+Every broker registers (its row in the table gets a new epoch each time it starts), beats to the leader every
+`BEAT_MS`, and keeps links to whom the table names. A broker that is not answered for a session takes itself for cut
+off. The leader remembers who was heard and carries out what `cluster.orchestrator` decides: fences, members of the
+quorum, moves. All of it happens in `pulse`, which the broker's timer calls; what takes longer runs as one task of its
+kind, and is decided anew by a later pulse if it fails.
+
+A node without peers needs no pulse: `found` enters it in the table, once, and again when its address or disk changes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from anabranch.broker.peer_messages import (
+    BeatAnswer,
+    BrokerBeat,
+    ProducerIdBlock,
+    ProducerIds,
+    RegisterBroker,
+    Registered,
+)
+from anabranch.cluster.metadata import (
+    BrokerRow,
+    Entry,
+    broker_entry,
+    broker_fenced_entry,
+    move_entry,
+)
+from anabranch.cluster.orchestrator import (
+    BEAT_MS,
+    SESSION_MS,
+    Action,
+    BeginMove,
+    ChangeMembers,
+    Cluster,
+    Fence,
+    HandOver,
+    Session,
+)
+from anabranch.cluster.orchestrator import Orchestrator as Memory
+from anabranch.config import host_and_port
+from anabranch.errors import (
+    DuplicateBrokerError,
+    InvalidRequestError,
+    NotControllerError,
+    PeerError,
+    QuorumBusyError,
+    StorageError,
+    UnknownBrokerError,
+)
+from anabranch.values import BrokerId, Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+ASK_MS_MAX = 2000
+REGISTER_AGAIN_MS = 500
+LEAVE_MS_MAX = 8000
+LEAVE_PAUSE_SECONDS = 0.05
+NAME_LENGTH_MAX = 255
+PORT_MAX = 65_535
+
+logger = logging.getLogger(__name__)
+
+
+class Orchestrator:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._metadata = broker.metadata
+        self._me = BrokerId(broker.id)
+        self._memory: Memory | None = None
+        """Of this leadership; None: another broker leads."""
+        self._term = -1
+        self._epoch: int | None = None
+        """Of this start's registration; None: not registered yet."""
+        self._tried_ms = self._beaten_ms = -BEAT_MS
+        self._answered_ms: int | None = None
+        self._may_stop = False
+        self.is_stopping = False
+        self._joined: list[BrokerId] = []
+        self._complaint = ""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._metadata.subscribe(self._follow)
+
+    # --- who there is --------------------------------------------------------------------------------------------
+
+    def rows(self) -> dict[BrokerId, BrokerRow]:
+        """Every registered broker, and this one, which may not be yet."""
+        brokers = self._metadata.table.brokers
+        return brokers if self._me in brokers else {**brokers, self._me: self._own_row()}
+
+    def keepers(self) -> list[BrokerRow]:
+        """Those that may keep something new. The leader of the quorum is alive, whatever the table says yet."""
+        return [
+            row
+            for row in self.rows().values()
+            if not row.is_draining and (not row.is_fenced or row.broker_id == self._leader_here())
+        ]
+
+    def _leader_here(self) -> BrokerId | None:
+        return self._me if self._metadata.is_leader else None
+
+    def available(self) -> list[BrokerRow]:
+        """Those a client may be sent to, this one among them unless it is leaving."""
+        rows = [row for row in self.rows().values() if self.is_available(row.broker_id)]
+        others = [row for row in rows if row.broker_id != self._me]
+        return others if self.is_stopping and others else rows
+
+    def is_available(self, broker_id: BrokerId) -> bool:
+        """Heard by the quorum's leader, or here: a ring partition may be led where the quorum is not reached."""
+        if broker_id == self._me:
+            return True
+        row = self._metadata.table.brokers.get(broker_id)
+        if row is None:
+            return False
+        peers = self._broker.peers
+        return not row.is_fenced or (peers is not None and peers.is_up(broker_id))
+
+    def is_cut_off(self, now_ms: int) -> bool:
+        """No leader has answered this broker for a session."""
+        if self._broker.peers is None or self._metadata.is_leader:
+            return False
+        return self._answered_ms is None or now_ms - self._answered_ms >= SESSION_MS
+
+    def session(self, broker_id: BrokerId) -> Session | None:
+        """What a broker said last, as the leader of the quorum remembers it."""
+        return self._memory.sessions.get(broker_id) if self._memory is not None else None
+
+    def _own_row(self) -> BrokerRow:
+        settings = self._broker.settings
+        host, port = self._broker.own_address
+        address = settings.peer_advertise or settings.peer_listen
+        peer_host, peer_port = host_and_port(address) if address else ("", 0)
+        return BrokerRow(
+            self._me,
+            self._metadata.me.directory_id,
+            0,
+            host,
+            port,
+            peer_host,
+            self._broker.peers_bound[1]
+            if address and not peer_port and self._broker.peers_bound
+            else peer_port,
+            settings.broker_rack,
+        )
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    async def found(self) -> None:
+        """Enter this node, which leads its quorum from the start, unless the table has it as it is."""
+        own = self._own_row()
+        async with self._metadata.lock:
+            known = self._metadata.table.brokers.get(self._me)
+            if known is None or replace(known, epoch=0, is_draining=False) != own:
+                await self._metadata.commit(broker_entry(own))
+
+    def begin_founding(self) -> None:
+        self._begin("found", self._found_or_say())
+
+    async def _found_or_say(self) -> None:
+        try:
+            await self.found()
+        except StorageError as error:
+            # Without peers nobody reads it; the next start tries again.
+            logger.warning("this node is not in its own table yet: %s", error)
+
+    def connect(self) -> None:
+        """Keep links to whom the table names."""
+        if self._broker.peers is not None:
+            self._broker.peers.connect(
+                {
+                    row.broker_id: (row.peer_host, row.peer_port)
+                    for row in self._metadata.table.brokers.values()
+                    if row.broker_id != self._me and row.peer_port
+                }
+            )
+
+    def _follow(self, offset: Offset, entry: Entry | None) -> None:
+        if entry is None or entry["type"] in ("broker", "broker-removed"):
+            self.connect()
+
+    async def asked(
+        self, question: RegisterBroker | BrokerBeat | ProducerIdBlock
+    ) -> Registered | BeatAnswer | ProducerIds:
+        """What other brokers ask of the leader of the metadata quorum."""
+        match question:
+            case RegisterBroker():
+                return await self.registered(question)
+            case BrokerBeat():
+                return self.beaten(question)
+            case ProducerIdBlock():
+                return await self._broker.producer_ids.reserve()
+
+    # --- the pulse -----------------------------------------------------------------------------------------------
+
+    def pulse(self, now_ms: int) -> None:
+        """A few times per `BEAT_MS`, by the monotonic clock; only on a node with peers."""
+        assert self._broker.peers is not None
+        if self._metadata.is_leader:
+            self._lead(now_ms)
+        else:
+            self._memory = None
+        if self._epoch is None:
+            if now_ms - self._tried_ms >= REGISTER_AGAIN_MS:
+                self._tried_ms = now_ms
+                self._begin("register", self._register())
+        elif now_ms - self._beaten_ms >= BEAT_MS or self.is_stopping:
+            self._beaten_ms = now_ms
+            self._begin("beat", self._beat(now_ms))
+
+    def _begin(self, kind: str, work: Coroutine[None, None, None]) -> None:
+        """One task of a kind at a time."""
+        if kind in self._tasks:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[kind] = task
+        task.add_done_callback(lambda done: self._ended(kind, done))
+
+    def _ended(self, kind: str, task: "asyncio.Task[None]") -> None:
+        del self._tasks[kind]
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("%s failed: this is a defect", kind, exc_info=task.exception())
+
+    async def stop(self) -> None:
+        """Nothing more is begun; what runs is ended."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- every broker: registering and beating -------------------------------------------------------------------
+
+    async def _register(self) -> None:
+        row = self._own_row()
+        question = RegisterBroker(
+            row.broker_id, row.directory_id, row.host, row.port, row.peer_host, row.peer_port, row.rack
+        )
+        try:
+            if self._metadata.is_leader:
+                self._epoch = (await self.registered(question)).epoch
+                return
+            answer = await self._ask_leader(question)
+        except (PeerError, NotControllerError, QuorumBusyError, StorageError, DuplicateBrokerError) as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                logger.warning("broker %d is not registered yet, and tries again: %s", self._me, error)
+            return
+        assert isinstance(answer, Registered)
+        self._epoch = answer.epoch
+        logger.info("broker %d is registered with epoch %d", self._me, answer.epoch)
+
+    async def _ask_leader(self, question: RegisterBroker | BrokerBeat) -> object:
+        peers = self._broker.peers
+        assert peers is not None
+        leader = self._metadata.leader_id
+        if leader is not None and leader != self._me and peers.is_up(leader):
+            return await peers.ask(leader, question, ASK_MS_MAX)
+        if isinstance(question, BrokerBeat):
+            raise NotControllerError("No leader of the metadata quorum is known.")
+        return await peers.ask(await self._anybody(), question, ASK_MS_MAX)
+
+    async def _anybody(self) -> BrokerId:
+        """A broker that knows more than this one does."""
+        peers = self._broker.peers
+        assert peers is not None
+        for broker_id in [*self._joined, *self._metadata.table.brokers]:
+            if broker_id != self._me and peers.is_up(broker_id):
+                return broker_id
+        reasons = []
+        for address in self._broker.settings.peer_join:
+            try:
+                hello = await peers.join(host_and_port(address))
+            except PeerError as error:
+                reasons.append(f"{address}: {error}")
+                continue
+            if hello.broker_id == self._me:
+                continue
+            self._joined = [hello.broker_id]
+            return hello.broker_id
+        raise NotControllerError("; ".join(reasons) or "No broker of the cluster can be reached.")
+
+    async def _beat(self, now_ms: int) -> None:
+        assert self._epoch is not None
+        beat = BrokerBeat(self._me, self._epoch, self._metadata.applied_end, self.is_stopping)
+        try:
+            answer = self.beaten(beat) if self._metadata.is_leader else await self._ask_leader(beat)
+        except UnknownBrokerError:
+            self._epoch = None
+            return
+        except (PeerError, NotControllerError) as error:
+            if getattr(error, "kind", "") == UnknownBrokerError.__name__:
+                self._epoch = None
+            return
+        assert isinstance(answer, BeatAnswer)
+        self._answered_ms = now_ms
+        self._may_stop = answer.may_stop
+
+    async def leave(self, wait_ms_max: int = LEAVE_MS_MAX) -> None:
+        """Before this broker stops: hand the quorum's leadership over, and be fenced, so that nobody counts on it."""
+        self.is_stopping = True
+        if self._broker.peers is None:
+            return
+        clock = self._broker.clock
+        end_ms = clock.monotonic_ms() + wait_ms_max
+        while not self._may_stop and clock.monotonic_ms() < end_ms:
+            self.pulse(clock.monotonic_ms())
+            if self._metadata.is_leader and not self._has_heirs():
+                break  # Nobody is left who could notice.
+            if self._epoch is None:
+                break
+            await asyncio.sleep(LEAVE_PAUSE_SECONDS)
+
+    def _has_heirs(self) -> bool:
+        others = self._metadata.members.voters - {self._metadata.me}
+        peers = self._broker.peers
+        return peers is not None and any(peers.is_up(BrokerId(each.broker_id)) for each in others)
+
+    # --- the leader: hearing -------------------------------------------------------------------------------------
+
+    async def registered(self, question: RegisterBroker) -> Registered:
+        """Enter a broker in the table. Raises DuplicateBrokerError, NotControllerError."""
+        _check(question)
+        if not self._metadata.is_leader:
+            return await self._registered_elsewhere(question)
+        async with self._metadata.lock:
+            self._check_free(question)
+            row = BrokerRow(
+                question.broker_id,
+                question.directory_id,
+                0,
+                question.host,
+                question.port,
+                question.peer_host,
+                question.peer_port,
+                question.rack,
+                is_fenced=question.broker_id
+                != self._me,  # Until it is heard to know of its own registration.
+            )
+            epoch = await self._metadata.commit(broker_entry(row))
+        return Registered(epoch)
+
+    async def _registered_elsewhere(self, question: RegisterBroker) -> Registered:
+        """A broker that joins may ask anybody."""
+        leader, peers = self._metadata.leader_id, self._broker.peers
+        if leader is None or peers is None or leader in (self._me, question.broker_id):
+            raise NotControllerError("There is no leader of the metadata quorum at the moment: try again.")
+        answer = await peers.ask(leader, question, ASK_MS_MAX)
+        assert isinstance(answer, Registered)
+        return answer
+
+    def _check_free(self, question: RegisterBroker) -> None:
+        known = self._metadata.table.brokers.get(question.broker_id)
+        if known is None or known.directory_id == question.directory_id:
+            return
+        now_ms = self._broker.clock.monotonic_ms()
+        is_here = known.broker_id == self._me
+        if is_here or (self._memory is not None and self._memory.is_alive(known, now_ms)):
+            raise DuplicateBrokerError(
+                f"There is a broker {known.broker_id} at {known.host}:{known.port} with another disk, and it lives: "
+                f"start this one with another --broker-id, or stop that one and wait {SESSION_MS // 1000} s."
+            )
+
+    def beaten(self, beat: BrokerBeat) -> BeatAnswer:
+        """A broker is alive. Raises UnknownBrokerError: it must register (again); NotControllerError."""
+        if not self._metadata.is_leader:
+            raise NotControllerError("This broker does not lead the metadata quorum.")
+        row = self._metadata.table.brokers.get(beat.broker_id)
+        if row is None or row.epoch != beat.epoch:
+            raise UnknownBrokerError(f"Broker {beat.broker_id} is not registered with epoch {beat.epoch}.")
+        memory, now_ms = self._remembered(), self._broker.clock.monotonic_ms()
+        memory.heard(row, beat.applied_end, self._metadata.applied_end, now_ms, is_stopping=beat.is_stopping)
+        return BeatAnswer(row.is_fenced, beat.is_stopping and row.is_fenced)
+
+    # --- the leader: deciding ------------------------------------------------------------------------------------
+
+    def _remembered(self) -> Memory:
+        """What is remembered of others begins with the leadership."""
+        if self._memory is None or self._term != self._metadata.term:
+            self._memory = Memory(self._broker.clock.monotonic_ms())
+            self._term = self._metadata.term
+        return self._memory
+
+    def _lead(self, now_ms: int) -> None:
+        memory = self._remembered()
+        own = self._metadata.table.brokers.get(self._me)
+        if own is not None:
+            end = self._metadata.applied_end
+            memory.heard(own, end, end, now_ms, is_stopping=self.is_stopping)
+        if "lead" in self._tasks:
+            return
+        cluster = Cluster(
+            self._metadata.table,
+            self._metadata.members,
+            self._metadata.applied_end,
+            self._metadata.me,
+            self._broker.settings.default_replication_factor,
+        )
+        actions = memory.step(cluster, now_ms)
+        if actions:
+            self._begin("lead", self._carry_out(actions))
+
+    async def _carry_out(self, actions: list[Action]) -> None:
+        try:
+            for action in actions:
+                await self._do(action)
+        except (NotControllerError, QuorumBusyError, StorageError) as error:
+            logger.info("decided anew in a moment: %s", error)
+
+    async def _do(self, action: Action) -> None:
+        match action:
+            case Fence():
+                await self._fence(action)
+            case BeginMove():
+                await self._begin_move(action)
+            case ChangeMembers():
+                logger.info("the metadata quorum: %s", _described(action))
+                await self._metadata.change_members(action.members)
+            case HandOver():
+                self._metadata.transfer(action.to)
+
+    async def _fence(self, fence: Fence) -> None:
+        async with self._metadata.lock:
+            row = self._metadata.table.brokers.get(fence.broker_id)
+            if row is None or row.epoch != fence.epoch or row.is_fenced == fence.is_fenced:
+                return
+            logger.info(
+                "broker %d is %s", row.broker_id, "fenced: it is silent" if fence.is_fenced else "back"
+            )
+            await self._metadata.commit(
+                broker_fenced_entry(fence.broker_id, fence.epoch, is_fenced=fence.is_fenced)
+            )
+
+    async def _begin_move(self, move: BeginMove) -> None:
+        async with self._metadata.lock:
+            topic = self._metadata.table.topics_by_id.get(move.topic.topic_id)
+            if topic is None or self._metadata.table.placement(topic, move.partition).target is not None:
+                return
+            await self._metadata.commit(move_entry(topic.topic_id, move.partition, move.target))
+
+
+def _check(question: RegisterBroker) -> None:
+    names = question.host, question.peer_host, question.directory_id
+    if not all(0 < len(name) <= NAME_LENGTH_MAX for name in names):
+        raise InvalidRequestError("A broker registers with its addresses and its directory id.")
+    if not (0 < question.port <= PORT_MAX and 0 < question.peer_port <= PORT_MAX):
+        raise InvalidRequestError(f"A port is 1 to {PORT_MAX}.")
+
+
+def _described(change: ChangeMembers) -> str:
+    voters = ", ".join(str(each.broker_id) for each in sorted(change.members.voters))
+    learners = ", ".join(str(each.broker_id) for each in sorted(change.members.learners))
+    return f"voters {voters}; learners {learners or 'none'}"

@@ -1,0 +1,174 @@
+"""What brokers say to each other: messages that want no answer, and questions with theirs. Plain values: how they
+become bytes is in `peer_codec.py`.
+
+The seed's names: a letter with a Push is its AppendRequest, one with a Pull its FetchRequest, Ping its
+HeartBeatRequest, ReadRecords its ReplicaSyncRequest.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from anabranch.cluster import quorum_messages
+from anabranch.replication import ring_messages
+from anabranch.values import BrokerId, Generation, Offset
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class RingLetter:
+    """What one replica of a ring partition says to another. The `records` of a Push are bytes, or a list of buffers,
+    when it is sent, and one memoryview of whole batches when it arrives."""
+
+    topic_id: UUID
+    partition: int
+    view: int
+    message: ring_messages.Message
+
+
+@dataclass(slots=True)
+class Ping:
+    """I am here; for how many ms I have not heard each of the others."""
+
+    ages: Mapping[BrokerId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRow:
+    """The sender leads this partition; `in_sync` have everything that is acknowledged, the leader among them."""
+
+    topic_id: UUID
+    partition: int
+    view: int
+    generation: Generation
+    in_sync: tuple[BrokerId, ...]
+
+
+@dataclass(slots=True)
+class Leads:
+    """Which partitions the sender leads: those that changed, or `is_whole`: these and no others."""
+
+    rows: Sequence[LeaderRow]
+    is_whole: bool
+
+
+PeerMessage = quorum_messages.Message | RingLetter | Ping | Leads
+
+
+# --- questions, each followed by its answer --------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ForwardRequest:
+    """A Kafka request that the receiver is to carry out for the client of another broker; `body` has no header."""
+
+    api_key: int
+    api_version: int
+    client_id: str | None
+    host: str
+    body: Buffer
+
+
+@dataclass(slots=True)
+class ForwardAnswer:
+    body: Buffer
+
+
+@dataclass(slots=True)
+class RegisterBroker:
+    """I want to be in the table under this id; `host` and `port` are for Kafka clients."""
+
+    broker_id: BrokerId
+    directory_id: str
+    host: str
+    port: int
+    peer_host: str
+    peer_port: int
+    rack: str | None
+
+
+@dataclass(slots=True)
+class Registered:
+    epoch: int
+
+
+@dataclass(slots=True)
+class BrokerBeat:
+    """To the leader of the metadata quorum: I am alive, and have applied everything below `applied_end`."""
+
+    broker_id: BrokerId
+    epoch: int
+    applied_end: int
+    is_stopping: bool
+
+
+@dataclass(slots=True)
+class BeatAnswer:
+    is_fenced: bool
+    may_stop: bool
+
+
+@dataclass(slots=True)
+class ReadRecords:
+    """Whole batches of your copy from `start` on and before `end`: at least one, else at most `bytes_max`."""
+
+    topic_id: UUID
+    partition: int
+    view: int
+    start: Offset
+    end: Offset
+    bytes_max: int
+
+
+@dataclass(slots=True)
+class Records:
+    data: Buffer
+
+
+@dataclass(slots=True)
+class ReadIndex:
+    """To the leader of the metadata quorum: what is committed now?"""
+
+
+@dataclass(slots=True)
+class ReadIndexAnswer:
+    end: int
+
+
+@dataclass(slots=True)
+class ProducerIdBlock:
+    """To the leader of the metadata quorum: reserve ids for producers that come to me."""
+
+
+@dataclass(slots=True)
+class ProducerIds:
+    first: int
+    count: int
+
+
+@dataclass(slots=True)
+class BeginView:
+    """To the leader of the metadata quorum: this view of a partition may end. The next one begins at `start`, with
+    generations above this one, among `replicas`: those of the move, or the same as before because a seal is undone."""
+
+    topic_id: UUID
+    partition: int
+    view: int
+    start: Offset
+    generation: Generation
+    replicas: tuple[BrokerId, ...]
+    move: int
+
+
+@dataclass(slots=True)
+class ViewBegun:
+    """Which view the partition is in now."""
+
+    view: int
+
+
+Question = (
+    ForwardRequest | RegisterBroker | BrokerBeat | ReadRecords | ReadIndex | ProducerIdBlock | BeginView
+)
+Answer = ForwardAnswer | Registered | BeatAnswer | Records | ReadIndexAnswer | ProducerIds | ViewBegun

@@ -1,0 +1,176 @@
+"""Peering: the life of a broker among others. Time passes for the quorum, the orchestrator and the ring's replicas;
+what peers say is brought to whom it concerns; whom this broker leads is told to everybody.
+
+A node without peers has none of this: no timer, and nobody to listen to.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from anabranch.broker.moves import Moves
+from anabranch.broker.partition import Partition
+from anabranch.broker.partition_opener import is_ring
+from anabranch.broker.peer_messages import (
+    Answer,
+    BeginView,
+    BrokerBeat,
+    ForwardRequest,
+    LeaderRow,
+    Leads,
+    PeerMessage,
+    Ping,
+    ProducerIdBlock,
+    Question,
+    ReadIndex,
+    ReadIndexAnswer,
+    RegisterBroker,
+    RingLetter,
+)
+from anabranch.broker.peers import Peers
+from anabranch.broker.replicas import Replicas
+from anabranch.cluster.metadata import Placement
+from anabranch.errors import InvalidRequestError, QuorumBusyError
+from anabranch.values import BrokerId
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+PULSE_SECONDS = 0.1
+PING_MS = 500
+TOLD_ROWS_MAX = 1000
+"""In one message about who leads what."""
+
+logger = logging.getLogger(__name__)
+
+
+class Peering:
+    def __init__(self, broker: "Broker", peers: Peers) -> None:
+        self._broker = broker
+        self.peers = peers
+        self.replicas = Replicas(BrokerId(broker.id), peers)
+        self.moves = Moves(broker)
+        self.replicas.on_leads = self._leads
+        self.replicas.on_settle = self.moves.settle
+        self._news: dict[Partition, LeaderRow] = {}
+        self._up: set[BrokerId] = set()
+        self._pulse: asyncio.TimerHandle | None = None
+        self._pinged_ms = 0
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._beat()
+
+    async def stop(self) -> None:
+        if self._pulse is not None:
+            self._pulse.cancel()
+            self._pulse = None
+        await self.moves.stop()
+
+    def _beat(self) -> None:
+        self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._beat)
+        broker = self._broker
+        now_ms = broker.clock.monotonic_ms()
+        try:
+            broker.metadata.tick(now_ms)
+            broker.orchestrator.pulse(now_ms)
+            self.replicas.tick(now_ms)
+            if now_ms - self._pinged_ms >= PING_MS:
+                self._pinged_ms = now_ms
+                self._ping(now_ms)
+        except Exception:
+            logger.exception("a pulse of the cluster failed: this is a defect")
+
+    def _ping(self, now_ms: int) -> None:
+        heard = {broker: self.peers.heard_ms(broker) for broker in self._up}
+        ages = {broker: now_ms - at_ms for broker, at_ms in heard.items() if at_ms is not None}
+        for broker in self._up:
+            self.peers.tell(broker, Ping(ages))
+
+    # --- partitions ----------------------------------------------------------------------------------------------
+
+    def placed(self, partition: Partition, placement: Placement) -> None:
+        """A partition is there, or is kept with others than before."""
+        if partition.ring is None and is_ring(placement):
+            self._broker.opener.join_ring(partition, placement)
+        if partition.ring is not None:
+            self.replicas.place(partition, placement)
+        else:
+            self._broker.offsets_topic.on_leadership(partition, True, partition.generation)
+
+    def closed(self, partition: Partition) -> None:
+        self.replicas.remove(partition)
+        self._news.pop(partition, None)
+        self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
+
+    def _leads(self, partition: Partition, row: LeaderRow | None) -> None:
+        self._broker.offsets_topic.on_leadership(partition, row is not None, partition.generation)
+        if row is None:
+            self._news.pop(partition, None)
+            return
+        if not self._news:
+            asyncio.get_running_loop().call_soon(self._tell_news)
+        self._news[partition] = row
+
+    def _tell_news(self) -> None:
+        rows, self._news = list(self._news.values()), {}
+        for broker in self._up:
+            self._tell_rows(broker, rows, is_whole=False)
+
+    def _tell_rows(self, to: BrokerId, rows: list[LeaderRow], *, is_whole: bool) -> None:
+        for start in range(0, max(1, len(rows)), TOLD_ROWS_MAX):
+            if rows or is_whole:
+                self.peers.tell(to, Leads(rows[start : start + TOLD_ROWS_MAX], is_whole and start == 0))
+
+    # --- what peers say ------------------------------------------------------------------------------------------
+
+    def peer_up(self, broker: BrokerId) -> None:
+        self._up.add(broker)
+        self._tell_rows(broker, self.replicas.led(), is_whole=True)
+        self.replicas.peer_up(broker)
+
+    def peer_down(self, broker: BrokerId) -> None:
+        self._up.discard(broker)
+        self.replicas.peer_down(broker)
+
+    def heard(self, sender: BrokerId, message: PeerMessage) -> None:
+        match message:
+            case RingLetter():
+                self.replicas.heard(sender, message)
+            case Ping():
+                pass  # The link has noted it.
+            case Leads():
+                self._broker.leaders.heard(sender, message)
+            case _:
+                self._broker.metadata.heard(message)
+
+    async def asked(self, sender: BrokerId, question: Question) -> Answer:
+        broker = self._broker
+        match question:
+            case ForwardRequest():
+                return await broker.forwarding.asked(question)
+            case RegisterBroker() | BrokerBeat() | ProducerIdBlock():
+                return await broker.orchestrator.asked(question)
+            case ReadIndex():
+                return ReadIndexAnswer(await broker.metadata.read_index())
+            case BeginView():
+                return await self.moves.asked(question)
+        raise InvalidRequestError(f"This broker does not answer {type(question).__name__}.")
+
+    # --- joining -------------------------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Until everything that was agreed on before is known here: what a client asked sooner would be half of it."""
+        metadata = self._broker.metadata
+        while True:
+            try:
+                await metadata.caught_up()
+            except QuorumBusyError as error:
+                logger.debug("not caught up yet: %s", error)
+            else:
+                if BrokerId(self._broker.id) in metadata.table.brokers:
+                    break
+            await asyncio.sleep(PULSE_SECONDS)
+        await self._broker.topics.settled()
+        self._broker.topics.sweep()

@@ -1,0 +1,61 @@
+"""Peers: how a broker reaches the others, and PeerHandler: how it is reached. `server/peer_links.py` does it with
+sockets, `testing/fake_net.py` without."""
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from anabranch.broker.peer_messages import Answer, PeerMessage, Question
+from anabranch.values import BrokerId
+
+Address = tuple[str, int]
+
+
+class Hello(NamedTuple):
+    """Who answered at an address."""
+
+    cluster_id: str
+    broker_id: BrokerId
+
+
+class Peers(Protocol):
+    def tell(self, to: BrokerId, message: PeerMessage) -> None:
+        """Never waits. Lost if there is no link or no room; in order while a link lasts."""
+        ...
+
+    async def ask(self, to: BrokerId, question: Question, timeout_ms: int) -> Answer:
+        """Raises PeerUnreachableError (no link, it broke, or no answer in time: whether it was done is unknown) or
+        PeerRefusedError with the other side's reason."""
+        ...
+
+    def is_up(self, broker: BrokerId) -> bool: ...
+
+    def room(self, broker: BrokerId) -> int:
+        """Bytes that may be told before the next ones are lost; 0 without a link."""
+        ...
+
+    def heard_ms(self, broker: BrokerId) -> int | None:
+        """When anything last came from it, by the monotonic clock; None: never."""
+        ...
+
+    def connect(self, addresses: Mapping[BrokerId, Address]) -> None:
+        """Keep links to these from now on, and to none of those named before and left out now."""
+        ...
+
+    async def join(self, address: Address) -> Hello:
+        """Learn who answers there, and keep that link until `connect` says otherwise. Raises PeerUnreachableError,
+        PeerRefusedError."""
+        ...
+
+
+class PeerHandler(Protocol):
+    def peer_up(self, broker: BrokerId) -> None: ...
+
+    def peer_down(self, broker: BrokerId) -> None: ...
+
+    def heard(self, sender: BrokerId, message: PeerMessage) -> None:
+        """Done before the next message of any kind is read from that link."""
+        ...
+
+    async def asked(self, sender: BrokerId, question: Question) -> Answer:
+        """An AnabranchError raised here is the asker's PeerRefusedError."""
+        ...

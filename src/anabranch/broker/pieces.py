@@ -1,0 +1,107 @@
+"""Pieces of a log on their way to another replica: how long one may be, its bytes, and what it must fulfil there.
+
+A piece is whole batches and begins where one begins. It may have gaps, and even be empty, where the sender's log has
+lost records to retention or to the cleaner: who takes it follows that.
+"""
+
+from collections.abc import Sequence
+
+from anabranch.errors import AnabranchError, CorruptDataError
+from anabranch.log.log import Log
+from anabranch.log.slice import Slice
+from anabranch.record.batch import BatchHeader, batch_spans, check_batch, read_header
+from anabranch.record.buffers import ByteBuffer
+from anabranch.values import Generation, Offset
+
+PIECE_BYTES_MAX = 2**20
+NO_TIMESTAMP = -1
+
+Checked = tuple[memoryview, BatchHeader]
+
+
+def fits(log: Log, start: Offset, end: Offset) -> Offset:
+    """Where a piece ends that begins at `start`: whole batches, at least one, about `PIECE_BYTES_MAX` at most. What
+    cannot be read counts as one piece: sending it will find out what is wrong."""
+    try:
+        return _fits(log, start, end)
+    except AnabranchError:
+        return end
+
+
+def _fits(log: Log, start: Offset, end: Offset) -> Offset:
+    at = max(start, log.start_offset)
+    if start < at and (first := _first_base(log, at)) > start:
+        return min(first, end)
+    part = log.slice(at, PIECE_BYTES_MAX, end)
+    if not part.count or (end == log.end_offset and _reaches_end(log, part)):
+        return end
+    return min(_next_offset(part.read()), end)
+
+
+def _first_base(log: Log, offset: Offset) -> Offset:
+    """Where the batch begins that holds `offset`: a deletion may end within one."""
+    header = next(log.batch_headers(offset), None)
+    return header.base_offset if header is not None else offset
+
+
+def _reaches_end(log: Log, part: Slice) -> bool:
+    active = log.segments[-1]
+    return part.file is active.file and part.position + part.count == active.published_bytes
+
+
+def _next_offset(data: bytes) -> Offset:
+    last = 0
+    for first, _ in batch_spans(data):
+        last = first
+    return read_header(data, last).next_offset
+
+
+def read_piece(log: Log, start: Offset, end: Offset) -> list[bytes]:
+    """Its bytes. Raises CorruptDataError, StorageError."""
+    at, found = max(start, log.start_offset), []
+    while at < end:
+        part = log.slice(at, PIECE_BYTES_MAX, end)
+        if not part.count:
+            break
+        data = part.read()
+        if not part.verified:
+            check_batches(data)
+        found.append(data)
+        at = _next_offset(data)
+    return found
+
+
+def check_batches(data: ByteBuffer) -> list[Checked]:
+    """Its batches, each of them whole. Raises CorruptDataError."""
+    view = memoryview(data)
+    return [
+        (view[first:last], check_batch(view, first, last, fresh=False)) for first, last in batch_spans(view)
+    ]
+
+
+def check_piece(data: ByteBuffer, start: Offset, end: Offset, generation: Generation) -> list[Checked]:
+    """The batches of a piece that another replica sent. Raises CorruptDataError if it is not what it is said to be."""
+    batches = check_batches(data)
+    at = start
+    for _, header in batches:
+        if not at <= header.base_offset <= header.last_offset < end:
+            raise CorruptDataError(
+                f"Offsets {header.base_offset} to {header.last_offset} are not within {at} to {end}."
+            )
+        if header.generation != generation:
+            raise CorruptDataError(f"Generation {header.generation} was announced as {generation}.")
+        at = header.next_offset
+    return batches
+
+
+def stamped(batches: Sequence[Checked]) -> list[tuple[memoryview, Offset, Offset, int]]:
+    """As a log appends them."""
+    return [
+        (
+            view,
+            header.base_offset,
+            header.last_offset,
+            header.max_timestamp if header.record_count else NO_TIMESTAMP,
+        )
+        for view, header in batches
+    ]

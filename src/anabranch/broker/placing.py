@@ -1,0 +1,84 @@
+"""Where the partitions of a new topic go, by what was asked for: a number of replicas, an assignment, or nothing.
+
+A choice *pins* the topic: it does not grow with the cluster. Asking for what the cluster would do anyway is no choice:
+on one node a topic with one replica is like any other, because nobody could have asked for more.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from anabranch.cluster.metadata import Placement, Topic
+from anabranch.cluster.placement import (
+    UNSET,
+    Partitions,
+    Replicas,
+    check_factor,
+    check_replicas,
+    check_same_factor,
+    default_factor,
+    place,
+)
+from anabranch.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+
+class Choice(NamedTuple):
+    replicas: list[Replicas]
+    is_pinned: bool = False
+
+    @property
+    def placements(self) -> list[Placement]:
+        return [Placement(each) for each in self.replicas]
+
+
+def by_factor(broker: "Broker", name: str, partition_count: int, factor: int = UNSET) -> Choice:
+    keepers = broker.orchestrator.keepers()
+    if not keepers:
+        raise InvalidReplicationFactorError(
+            "No broker may keep a new partition: all of them are fenced or draining. Try again when one is back."
+        )
+    default = default_factor(broker.settings.default_replication_factor, len(keepers))
+    wanted = default if factor == UNSET else factor
+    check_factor(wanted, len(keepers))
+    return Choice(place(Partitions(name, 0, partition_count), keepers, wanted), is_pinned=wanted != default)
+
+
+def by_assignment(broker: "Broker", assignments: Sequence[dict[str, Any]]) -> Choice:
+    by_index = {each["partition_index"]: each["broker_ids"] for each in assignments}
+    if sorted(by_index) != list(range(len(assignments))):
+        raise InvalidReplicaAssignmentError("A replica assignment must name every partition from 0 on, once.")
+    replicas = _checked(broker, [by_index[index] for index in range(len(assignments))])
+    return Choice(replicas, is_pinned=len(broker.orchestrator.rows()) > 1)
+
+
+def of_added(
+    broker: "Broker", topic: Topic, count: int, assignments: Sequence[dict[str, Any]] | None
+) -> list[Replicas]:
+    """The replicas of the partitions that a topic gets besides those it has, which will then be `count`."""
+    table = broker.metadata.table
+    factor = max(1, *(len(placement.replicas) for placement in table.placements(topic)))
+    if assignments is None:
+        keepers = broker.orchestrator.keepers()
+        check_factor(factor if topic.is_pinned else 1, len(keepers))
+        partitions = Partitions(topic.name, topic.partition_count, count)
+        return place(partitions, keepers, min(factor, len(keepers)))
+    added = count - topic.partition_count
+    if len(assignments) != added:
+        raise InvalidReplicaAssignmentError(
+            f"{added} partitions are added, but {len(assignments)} are assigned."
+        )
+    replicas = _checked(broker, [each["broker_ids"] for each in assignments])
+    if any(len(each) != factor for each in replicas):
+        raise InvalidReplicaAssignmentError(
+            f"The partitions of {topic.name} have {factor} replicas each: assign as many to the new ones."
+        )
+    return replicas
+
+
+def _checked(broker: "Broker", assigned: Sequence[Sequence[int]]) -> list[Replicas]:
+    brokers = broker.orchestrator.rows()
+    replicas = [check_replicas(each, brokers) for each in assigned]
+    check_same_factor(replicas)
+    return replicas

@@ -1,0 +1,340 @@
+"""What the leader of the metadata quorum does next for its cluster. It is told who was heard; it says what to commit.
+
+    heard(beat) ...  ->  step(cluster, now)  ->  [Fence, ChangeMembers, BeginMove, ...]
+
+The memory here belongs to one leadership: a new leader begins with an empty one, and grants everybody a full session
+before it fences anybody. Nothing here is kept on disk, and nothing needs to be: what was decided is in the table.
+
+Voters: one of 1 or 2 brokers, three of 3 to 6, five of 7 and more; the others are learners. A voter comes only when it
+has caught up, and goes only where a majority of those that stay is alive. One voter at a time; from an odd number to
+the next even one only when the one after that is ready too, because of two voters both must live.
+
+Moves: partitions of a topic whose number of replicas nobody chose get more when brokers join; those of a broker that
+drains, or is no longer registered, move away. The move itself is the work of the partition's leader.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from anabranch.cluster.metadata import BrokerRow, MetadataTable, Placement, Topic
+from anabranch.cluster.placement import Replicas, default_factor, ring_of, walk
+from anabranch.cluster.quorum_messages import Member, Members
+from anabranch.values import BrokerId
+
+SESSION_MS = 3000
+"""A broker that is not heard for this long is fenced."""
+BEAT_MS = 500
+SETTLED_MS = 3000
+"""Brokers often join in a row: partitions grow once for all of them."""
+MOVES_AT_ONCE_MAX = 4
+
+
+# --- what to do -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Enter in the table that a broker is not to be counted on, or is again."""
+
+    broker_id: BrokerId
+    epoch: int
+    is_fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeMembers:
+    members: Members
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """This leader is leaving: let that voter take over."""
+
+    to: Member
+
+
+@dataclass(frozen=True, slots=True)
+class BeginMove:
+    topic: Topic
+    partition: int
+    target: Replicas
+
+
+Action = Fence | ChangeMembers | HandOver | BeginMove
+
+
+# --- what is known ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Session:
+    """What a broker said last."""
+
+    epoch: int
+    heard_ms: int
+    applied_end: int = 0
+    is_stopping: bool = False
+    caught_up_ms: int | None = None
+    """When it last had everything that was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What everybody agrees on, as the leader has it now."""
+
+    table: MetadataTable
+    members: Members
+    applied_end: int
+    """Of the leader: what a broker must have to have caught up."""
+    me: Member
+    default_factor: int = 0
+
+
+@dataclass(slots=True)
+class Orchestrator:
+    """The memory of one leadership, which began at `since_ms`."""
+
+    since_ms: int
+    sessions: dict[BrokerId, Session] = field(default_factory=dict)
+    _settled_since_ms: int = 0
+    _keepers: frozenset[BrokerId] = frozenset()
+    _looked_at: tuple[int, frozenset[BrokerId]] | None = None
+
+    # --- hearing
+
+    def heard(
+        self, row: BrokerRow, applied_end: int, committed_end: int, now_ms: int, *, is_stopping: bool
+    ) -> Session:
+        """A beat of the broker that is registered with this row."""
+        session = self.sessions.get(row.broker_id)
+        if session is None or session.epoch != row.epoch:
+            session = self.sessions[row.broker_id] = Session(row.epoch, now_ms)
+        session.heard_ms = now_ms
+        session.applied_end = max(session.applied_end, applied_end)
+        session.is_stopping = is_stopping
+        if applied_end >= committed_end:
+            session.caught_up_ms = now_ms
+        return session
+
+    def is_alive(self, row: BrokerRow, now_ms: int) -> bool:
+        """Heard within the session, or not yet silent for as long as this leadership grants everybody."""
+        session = self.sessions.get(row.broker_id)
+        since_ms = self.since_ms if session is None or session.epoch != row.epoch else session.heard_ms
+        return now_ms - since_ms < SESSION_MS
+
+    def _has_said(self, row: BrokerRow, now_ms: int) -> Session | None:
+        """Its session, if it was really heard and is not leaving."""
+        session = self.sessions.get(row.broker_id)
+        if session is None or session.epoch != row.epoch or session.is_stopping:
+            return None
+        return session if now_ms - session.heard_ms < SESSION_MS else None
+
+    # --- deciding
+
+    def step(self, cluster: Cluster, now_ms: int) -> list[Action]:
+        """In the order in which they are to be done. What cannot be done now is decided anew at the next step."""
+        actions: list[Action] = list(self._fences(cluster, now_ms))
+        members = self._members(cluster, now_ms)
+        if members is not None:
+            actions.append(ChangeMembers(members))
+        hand_over = self._hand_over(cluster, now_ms)
+        if hand_over is not None:
+            actions.append(hand_over)
+        actions += self._moves(cluster, now_ms)
+        return actions
+
+    # --- fencing
+
+    def _fences(self, cluster: Cluster, now_ms: int) -> Iterator[Fence]:
+        for row in cluster.table.brokers.values():
+            is_fenced = self._should_be_fenced(cluster, row, now_ms)
+            if is_fenced != row.is_fenced:
+                yield Fence(row.broker_id, row.epoch, is_fenced)
+
+    def _should_be_fenced(self, cluster: Cluster, row: BrokerRow, now_ms: int) -> bool:
+        if member_of(row) == cluster.me:
+            return False  # Whoever can commit this is alive; a leader that leaves hands over first.
+        if not row.is_fenced:
+            session = self.sessions.get(row.broker_id)
+            leaves = session is not None and session.epoch == row.epoch and session.is_stopping
+            return leaves or not self.is_alive(row, now_ms)
+        said = self._has_said(row, now_ms)
+        # It must know its own registration, or it would serve what it has not heard of.
+        return said is None or said.applied_end <= row.epoch
+
+    # --- members of the quorum
+
+    def _members(self, cluster: Cluster, now_ms: int) -> Members | None:
+        """The next change of the members, if one is due."""
+        current = cluster.members
+        known = {member_of(row): row for row in cluster.table.brokers.values()}
+        voters = self._next_voters(cluster, known, now_ms)
+        learners = frozenset(known) - voters
+        wanted = Members(voters, learners)
+        return None if wanted == current else wanted
+
+    def _next_voters(
+        self, cluster: Cluster, known: Mapping[Member, BrokerRow], now_ms: int
+    ) -> frozenset[Member]:
+        voters = cluster.members.voters
+        stale = voters - known.keys()
+        ready = self._ready(cluster, known, now_ms)
+        wanted = voters_wanted(len(known))
+        for gone in sorted(stale - {cluster.me}):
+            if self._is_safe(voters - {gone}, cluster, known, now_ms):
+                return voters - {gone}
+        sound = len(voters) - len(stale)
+        if ready and sound < wanted and (len(voters) % 2 == 0 or len(ready) > 1 or stale):
+            return self._with_one_more(voters, ready, cluster, known, now_ms)
+        if cluster.me in stale and sound > 0 and self._is_safe(voters - stale, cluster, known, now_ms):
+            return voters - {cluster.me}
+        if len(voters) > wanted and not stale:
+            return self._with_one_less(voters, cluster, known, now_ms)
+        return voters
+
+    def _ready(self, cluster: Cluster, known: Mapping[Member, BrokerRow], now_ms: int) -> list[Member]:
+        """Learners that could be voters at once."""
+        return [
+            member
+            for member in sorted(cluster.members.learners & known.keys())
+            if self._could_vote(cluster, known[member], now_ms)
+        ]
+
+    def _could_vote(self, cluster: Cluster, row: BrokerRow, now_ms: int) -> bool:
+        said = self._has_said(row, now_ms)
+        return (
+            said is not None
+            and not row.is_fenced
+            and not row.is_draining
+            and said.caught_up_ms is not None
+            and now_ms - said.caught_up_ms < SESSION_MS
+        )
+
+    def _with_one_more(
+        self,
+        voters: frozenset[Member],
+        ready: list[Member],
+        cluster: Cluster,
+        known: Mapping[Member, BrokerRow],
+        now_ms: int,
+    ) -> frozenset[Member]:
+        racks = {known[voter].rack for voter in voters & known.keys() if known[voter].rack is not None}
+        best = next((member for member in ready if known[member].rack not in racks), ready[0])
+        wanted = voters | {best}
+        return wanted if self._is_safe(wanted, cluster, known, now_ms) else voters
+
+    def _with_one_less(
+        self,
+        voters: frozenset[Member],
+        cluster: Cluster,
+        known: Mapping[Member, BrokerRow],
+        now_ms: int,
+    ) -> frozenset[Member]:
+        """Those that are fenced or leaving go first, then the greatest id; never the leader itself."""
+
+        def worth(member: Member) -> tuple[bool, bool, int]:
+            row = known[member]
+            return (
+                not row.is_fenced and self.is_alive(row, now_ms),
+                not row.is_draining,
+                -row.broker_id,
+            )
+
+        for least in sorted(voters - {cluster.me}, key=worth):
+            if self._is_safe(voters - {least}, cluster, known, now_ms):
+                return voters - {least}
+        return voters
+
+    def _is_safe(
+        self,
+        voters: frozenset[Member],
+        cluster: Cluster,
+        known: Mapping[Member, BrokerRow],
+        now_ms: int,
+    ) -> bool:
+        """With these voters, more than half would be alive."""
+        alive = [
+            voter
+            for voter in voters
+            if voter == cluster.me or (voter in known and self._has_said(known[voter], now_ms) is not None)
+        ]
+        return len(alive) * 2 > len(voters)
+
+    def _hand_over(self, cluster: Cluster, now_ms: int) -> HandOver | None:
+        """A leader that is stopping leaves its office to whoever knows most."""
+        mine = self.sessions.get(BrokerId(cluster.me.broker_id))
+        if mine is None or not mine.is_stopping:
+            return None
+        rows = {member_of(row): row for row in cluster.table.brokers.values()}
+        heirs = [
+            (said.applied_end, voter)
+            for voter in sorted(cluster.members.voters - {cluster.me})
+            if voter in rows and (said := self._has_said(rows[voter], now_ms)) is not None
+        ]
+        return HandOver(max(heirs)[1]) if heirs else None
+
+    # --- moves
+
+    def _moves(self, cluster: Cluster, now_ms: int) -> list[BeginMove]:
+        rows = [
+            replace(row, is_fenced=row.is_fenced or self._has_said(row, now_ms) is None)
+            for row in cluster.table.brokers.values()
+            if not row.is_draining
+        ]
+        keepers = frozenset(row.broker_id for row in rows if not row.is_fenced)
+        if keepers != self._keepers:
+            self._keepers, self._settled_since_ms = keepers, now_ms
+        if now_ms - self._settled_since_ms < SETTLED_MS:
+            return []
+        looked_at = (cluster.applied_end, keepers)
+        if looked_at == self._looked_at:
+            return []
+        under_way = sum(
+            placement.target is not None for topic in _topics(cluster) for placement in topic.placements
+        )
+        moves: list[BeginMove] = []
+        for move in _moves_wanted(cluster, rows):
+            if under_way + len(moves) >= MOVES_AT_ONCE_MAX:
+                break
+            moves.append(move)
+        else:
+            self._looked_at = None if moves else looked_at
+        return moves
+
+
+def voters_wanted(broker_count: int) -> int:
+    if broker_count >= 7:
+        return 5
+    return 3 if broker_count >= 3 else 1
+
+
+def member_of(row: BrokerRow) -> Member:
+    return Member(row.broker_id, row.directory_id)
+
+
+def _topics(cluster: Cluster) -> list[Topic]:
+    return [topic for _, topic in sorted(cluster.table.topics.items())]
+
+
+def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove]:
+    staying = {row.broker_id for row in rows}
+    wanted = default_factor(cluster.default_factor, sum(not row.is_fenced for row in rows))
+    for topic in _topics(cluster):
+        for partition, placement in enumerate(cluster.table.placements(topic)):
+            if placement.target is not None:
+                continue
+            count = len(placement.replicas) if topic.is_pinned else max(len(placement.replicas), wanted)
+            if len(placement.replicas) >= count and staying.issuperset(placement.replicas):
+                continue
+            ring = ring_of(topic.name, partition, topic.partition_count, rows)
+            target = walk(ring, placement.replicas, count)
+            if _is_better(placement, target, staying):
+                yield BeginMove(topic, partition, target)
+
+
+def _is_better(placement: Placement, target: Replicas, staying: set[BrokerId]) -> bool:
+    """More copies, or as many of them on brokers that stay: a drained broker's only copy is not simply dropped."""
+    if len(target) > len(placement.replicas):
+        return True
+    leaves = not staying.issuperset(placement.replicas)
+    return leaves and len(target) == len(placement.replicas)

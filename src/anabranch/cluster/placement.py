@@ -1,0 +1,106 @@
+"""Who shall keep a partition. A choice depends on the topic, the partition and the brokers alone, so that everybody who
+asks gets the same answer.
+
+A partition's token decides where on the ring of brokers it sits: the broker there is B1, the next ones B2 and B3. Of
+those, one in a rack that has no copy yet is preferred; a broker that names no rack counts as a rack of its own.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from anabranch.cluster.metadata import BrokerRow
+from anabranch.cluster.tokens import REPLICAS, partition_token, ring_order
+from anabranch.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from anabranch.values import BrokerId
+
+UNSET = -1
+Replicas = tuple[BrokerId, ...]
+
+
+class Partitions(NamedTuple):
+    """Partitions `first` to `end - 1` of a topic that will have `end` of them."""
+
+    topic: str
+    first: int
+    end: int
+
+
+def place(partitions: Partitions, brokers: Collection[BrokerRow], factor: int) -> list[Replicas]:
+    """The replicas of each of these partitions, B1 first. `brokers` are those that may keep something new."""
+    return [
+        ring_replicas(partitions.topic, index, partitions.end, brokers, factor)
+        for index in range(partitions.first, partitions.end)
+    ]
+
+
+def ring_replicas(
+    topic: str, partition: int, partition_count: int, brokers: Collection[BrokerRow], factor: int
+) -> Replicas:
+    ring = ring_of(topic, partition, partition_count, brokers)
+    return walk(ring, (), factor)
+
+
+def ring_of(
+    topic: str, partition: int, partition_count: int, brokers: Collection[BrokerRow]
+) -> list[BrokerRow]:
+    """The brokers in the order in which this partition would choose them if there were no racks."""
+    rows = {row.broker_id: row for row in brokers}
+    token = partition_token(topic, partition, partition_count)
+    return [rows[broker] for broker in ring_order(token, list(rows))]
+
+
+def walk(ring: Sequence[BrokerRow], kept: Collection[BrokerId], factor: int) -> Replicas:
+    """Take `factor` brokers of a ring, or as many as there are, in its order. Those of `kept` stay; the others come
+    from new racks first, and are not fenced."""
+    chosen = [row for row in ring if row.broker_id in kept][:factor]
+    left = [row for row in ring if row not in chosen and not row.is_fenced]
+    while len(chosen) < factor and left:
+        racks = {row.rack for row in chosen if row.rack is not None}
+        best = next((row for row in left if row.rack not in racks), left[0])
+        left.remove(best)
+        chosen.append(best)
+    order = {row.broker_id: place for place, row in enumerate(ring)}
+    return tuple(sorted((row.broker_id for row in chosen), key=order.__getitem__))
+
+
+# --- what was asked for -----------------------------------------------------------------------------------------------
+
+
+def default_factor(setting: int, broker_count: int) -> int:
+    """The copies of a topic that does not say how many; a setting of 0 means as many as a ring has, if there are."""
+    return setting or max(1, min(REPLICAS, broker_count))
+
+
+def check_factor(factor: int, broker_count: int) -> None:
+    brokers = "there is 1 broker" if broker_count == 1 else f"there are {broker_count} brokers to keep copies"
+    if factor < 1 or factor > min(REPLICAS, max(1, broker_count)):
+        limit = min(REPLICAS, broker_count)
+        if factor > REPLICAS:
+            brokers = f"a ring has at most {REPLICAS} replicas"
+        choice = f"1 to {limit}" if limit > 1 else "1"
+        raise InvalidReplicationFactorError(
+            f"Replication factor {factor} is not possible: {brokers}. Use {choice} or -1."
+        )
+
+
+def check_replicas(replicas: Sequence[int], brokers: Mapping[BrokerId, BrokerRow]) -> Replicas:
+    """One partition's replicas as somebody wrote them."""
+    if not 1 <= len(replicas) <= REPLICAS:
+        raise InvalidReplicaAssignmentError(
+            f"A partition has 1 to {REPLICAS} replicas, because a ring has no more, not {len(replicas)}."
+        )
+    if len(set(replicas)) < len(replicas):
+        raise InvalidReplicaAssignmentError(f"A broker is named twice in {list(replicas)}.")
+    unknown = [broker for broker in replicas if broker not in brokers]
+    if unknown:
+        known = ", ".join(str(broker) for broker in sorted(brokers))
+        raise InvalidReplicaAssignmentError(f"There is no broker {unknown[0]}: known are {known}.")
+    return tuple(BrokerId(broker) for broker in replicas)
+
+
+def check_same_factor(assigned: Iterable[Replicas]) -> None:
+    counts = sorted({len(replicas) for replicas in assigned})
+    if len(counts) > 1:
+        raise InvalidReplicaAssignmentError(
+            f"Partitions of one topic have equally many replicas, not {counts[0]} here and {counts[-1]} there."
+        )

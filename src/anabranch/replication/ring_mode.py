@@ -1,0 +1,176 @@
+"""`ring`: up to three brokers keep a partition; a record is safe when the leader and one follower have it synced.
+
+What it survives: any one of three. What it gives up: writes without a majority. `RingReplica` has the rules; this is
+the mode around it. Where records count as synced when they are written (`sync_first` is false), `Sync` is answered at
+once by whoever carries the effects out.
+"""
+
+from collections.abc import Iterable
+
+from anabranch.replication.generations import Generations
+from anabranch.replication.mode import (
+    Appended,
+    Event,
+    FlushFinished,
+    Heard,
+    NotSent,
+    NotTaken,
+    PeerUp,
+    Placed,
+    Refused,
+    Retake,
+    Tick,
+)
+from anabranch.replication.ring_effects import NOT_PROMISED, Effect, Kept, Tell
+from anabranch.replication.ring_messages import Returned
+from anabranch.replication.ring_replica import AT_ONCE_MS, BEAT_MS, Fits, RingReplica
+from anabranch.values import BrokerId, Generation, Offset
+
+COPIES = 2
+"""On how many disks a record is when it is acknowledged."""
+
+
+class RingMode:
+    def __init__(
+        self,
+        me: BrokerId,
+        replicas: tuple[BrokerId, ...],
+        kept: Kept,
+        end: Offset,
+        now_ms: int,
+        *,
+        fits: Fits,
+        sync_first: bool,
+        safe: Offset = Offset(0),  # noqa: B008 - a number with a name, not a call that matters
+    ) -> None:
+        """`safe`: readers have seen everything below."""
+        self.replica = RingReplica(me, replicas, kept, end, now_ms, fits=fits)
+        self.replica.safe = safe
+        self.sync_first = sync_first
+        self.is_remembering = False
+        """What was decided is not on the disk yet: nobody may act on it. Set by whoever carries effects out."""
+        self.is_fenced = False
+        self._is_short = False
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        if self.is_fenced:
+            return [] if not isinstance(event, Tick) else self._tell_unfit(now_ms)
+        self.replica.at(now_ms)
+        return list(self._step(event, now_ms))
+
+    def _step(self, event: Event, now_ms: int) -> Iterable[Effect]:
+        replica = self.replica
+        match event:
+            case Heard(message):
+                return replica.heard(message)
+            case Appended(end):
+                return replica.appended(end)
+            case FlushFinished(end):
+                return replica.synced(end, replica.cuts)
+            case Tick():
+                return self._tick(now_ms)
+            case PeerUp(broker):
+                return replica.peer_up(broker)
+            case NotTaken(end, published, is_refused):
+                return replica.not_taken(end, published, is_refused)
+            case NotSent(to, start):
+                self._is_short = True
+                replica.not_sent(to, start)
+            case Refused():
+                replica.refused()
+            case Placed():
+                return self._place(event, now_ms)
+            case Retake():
+                return replica.retake()
+        return ()
+
+    def _place(self, placed: Placed, now_ms: int) -> Iterable[Effect]:
+        replica = self.replica
+        yield from replica.enter_view(placed.view, placed.replicas, placed.generation, now_ms)
+        if replica.kept.view == placed.view:  # Else we know more than the table here does yet.
+            yield from replica.aim(placed.target, placed.move)
+
+    def _tick(self, now_ms: int) -> Iterable[Effect]:
+        yield from self.replica.tick(now_ms)
+        if self._is_short:
+            self._is_short = False
+            yield from self.replica.push_on()
+
+    def _tell_unfit(self, now_ms: int) -> list[Effect]:
+        """Let others lead: that we are still heard must not keep them from it."""
+        self.replica.due_ms = now_ms + BEAT_MS
+        return [Tell(broker, self.unfit) for broker in self.replica.others]
+
+    @property
+    def unfit(self) -> Returned:
+        """What a replica says whose disk takes nothing."""
+        return Returned(self.replica.me, NOT_PROMISED, "")
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a tick has anything to do."""
+        return self._is_short or now_ms >= self.replica.due_ms
+
+    def fence(self) -> None:
+        """The disk cannot be believed any more: promise, follow and lead nothing until a restart has read it again."""
+        self.is_fenced = True
+        self.replica.leader = self.replica.candidate = None
+        self.replica.due_ms = AT_ONCE_MS
+
+    @property
+    def leads(self) -> bool:
+        return self.replica.leader is not None and not self.is_remembering
+
+    @property
+    def may_write(self) -> bool:
+        return not self.is_remembering and self.replica.may_write
+
+    @property
+    def is_settled(self) -> bool:
+        """Rule 3: what readers see has reached the start of the present leadership."""
+        leader = self.replica.leader
+        return leader is not None and self.replica.safe >= leader.start
+
+    @property
+    def view(self) -> int:
+        return self.replica.kept.view
+
+    @property
+    def generation(self) -> Generation:
+        return self.replica.generation
+
+    @property
+    def generations(self) -> Generations:
+        return self.replica.kept.table
+
+    def leader(self) -> BrokerId | None:
+        """Who leads, as far as is known here."""
+        return None if self.is_fenced else self.replica.leader_id
+
+    def writer(self) -> BrokerId | None:
+        leader = self.leader()
+        if leader == self.replica.me:
+            return leader if self.may_write else None
+        return leader
+
+    def reader(self, start: Offset) -> BrokerId:
+        leader = self.leader()
+        return leader if leader is not None else self.replica.replicas[0]
+
+    def safe_offset(self) -> Offset:
+        return self.replica.safe
+
+    def describe(self) -> dict[str, object]:
+        replica = self.replica
+        followers = replica.leader.followers if replica.leader is not None else {}
+        return {
+            "mode": "ring",
+            "replicas": replica.replicas,
+            "leader": self.leader(),
+            "generation": replica.generation,
+            "safe_offset": replica.safe,
+            "end_offset": replica.end,
+            "is_trusted": replica.kept.is_trusted,
+            "sync_first": self.sync_first,
+            "has_failover": len(replica.replicas) > 2,
+            "lag": {broker: replica.end - one.equal_end for broker, one in followers.items()},
+        }

@@ -1,0 +1,101 @@
+"""PeerPort: the side of a node that faces other brokers: its listener, its links, and the way into a cluster.
+
+port = PeerPort(settings, clock)
+identity = await port.open(state)   # bound; a blank folder that joins has found out which cluster it belongs to
+port.start(handler)                 # others may speak now
+await port.close()
+"""
+
+import asyncio
+import logging
+import uuid
+from random import Random
+
+from anabranch.broker.peers import PeerHandler
+from anabranch.broker.stored_state import NodeIdentity, StoredState, directory_of
+from anabranch.clock import Clock
+from anabranch.config import NodeSettings, host_and_port
+from anabranch.errors import PeerError, PeerRefusedError, PeerUnreachableError
+from anabranch.server.peer_handshake import Identity
+from anabranch.server.peer_links import PeerLinks
+from anabranch.server.peer_listener import PeerListener
+from anabranch.server.peer_security import load_security
+from anabranch.values import BrokerId
+
+JOIN_SECONDS_MAX = 30.0
+JOIN_PAUSE_SECONDS = 0.2
+JOIN_SAY_SECONDS = 3.0
+
+logger = logging.getLogger(__name__)
+
+
+class PeerPort:
+    def __init__(self, settings: NodeSettings, clock: Clock) -> None:
+        assert settings.peer_listen is not None
+        self._settings = settings
+        self._clock = clock
+        self._security = load_security(settings)
+        self.bound = ("", 0)
+
+    async def open(self, state: StoredState) -> NodeIdentity:
+        """Raises OSError if the port cannot be had; PeerError if no broker named by peer.join lets us in."""
+        settings, new_id = self._settings, uuid.uuid4()
+        broker_id = BrokerId(settings.broker_id)
+        is_joining = state.is_blank and bool(settings.peer_join)
+        if is_joining:
+            me = Identity("", broker_id, directory_of(new_id))
+        else:
+            identity = state.identity(broker_id, new_id)
+            me = Identity(identity.cluster_id, broker_id, identity.directory_id)
+        self.links = PeerLinks(me, self._security, self._clock, Random())
+        self.listener = PeerListener(self.links)
+        assert settings.peer_listen is not None
+        self.bound = self.listener.open(*host_and_port(settings.peer_listen))
+        if not is_joining:
+            return identity
+        try:
+            cluster_id = await self._join()
+        except BaseException:
+            await self.close()
+            raise
+        return state.identity(broker_id, new_id, cluster_id)
+
+    async def _join(self) -> str:
+        """The id of the cluster that the seeds belong to. They may be starting at this moment."""
+        loop = asyncio.get_running_loop()
+        started = said = loop.time()
+        while True:
+            try:
+                return await self._ask_seeds()
+            except PeerUnreachableError as error:
+                if loop.time() - started >= JOIN_SECONDS_MAX:
+                    raise PeerUnreachableError(
+                        f"No broker of the cluster answers: {error}. Check --join, or start one of those brokers first."
+                    ) from error
+                if loop.time() - said >= JOIN_SAY_SECONDS:
+                    said = loop.time()
+                    logger.warning("no broker of the cluster answers yet: %s", error)
+            await asyncio.sleep(JOIN_PAUSE_SECONDS)
+
+    async def _ask_seeds(self) -> str:
+        reasons = []
+        for address in self._settings.peer_join:
+            try:
+                hello = await self.links.join(host_and_port(address))
+            except PeerRefusedError:
+                raise
+            except PeerError as error:
+                reasons.append(f"{address}: {error}")
+            else:
+                if hello.cluster_id:
+                    return hello.cluster_id
+                reasons.append(f"{address}: broker {hello.broker_id} is still joining itself")
+        raise PeerUnreachableError("; ".join(reasons))
+
+    def start(self, handler: PeerHandler) -> None:
+        self.links.start(handler)
+        self.listener.start()
+
+    async def close(self) -> None:
+        await self.listener.close()
+        await self.links.close()

@@ -1,0 +1,61 @@
+"""PeerSecurity: by what brokers know each other: a secret they share, certificates of one authority, or both."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from anabranch.config import NodeSettings
+from anabranch.errors import InvalidConfigError
+
+SECRET_BYTES_MIN = 16
+SECRET_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSecurity:
+    secret: bytes = b""
+    server_context: ssl.SSLContext | None = None
+    client_context: ssl.SSLContext | None = None
+
+
+def load_security(settings: NodeSettings) -> PeerSecurity:
+    """What the settings name, read from its files. Raises InvalidConfigError."""
+    secret = read_secret(settings.cluster_secret_file) if settings.cluster_secret_file else b""
+    cert, key, ca = settings.peer_tls_cert, settings.peer_tls_key, settings.peer_tls_ca
+    contexts = mutual_tls(cert, key, ca) if cert and key and ca else (None, None)
+    return PeerSecurity(secret, *contexts)
+
+
+def read_secret(path: str) -> bytes:
+    """The secret in a file, without the spaces and line ends around it."""
+    try:
+        secret = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise InvalidConfigError(
+            f"cluster.secret.file={path} cannot be read ({error.strerror or error}): check path and permissions."
+        ) from None
+    if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
+        raise InvalidConfigError(
+            f"The secret in {path} has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}: make "
+            "one with `openssl rand -hex 32`, the same for all brokers."
+        )
+    return secret
+
+
+def mutual_tls(cert: str, key: str, ca: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Contexts for accepting and for dialling. Whoever has a certificate of this authority is a broker of the cluster,
+    under whatever host name."""
+    contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for context in contexts:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        try:
+            context.load_cert_chain(cert, key)
+            context.load_verify_locations(ca)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidConfigError(
+                f"peer.tls.cert={cert}, peer.tls.key={key} and peer.tls.ca={ca} cannot be used together ({error}): "
+                "check that all three are PEM files, and the key that of the certificate."
+            ) from None
+    return contexts

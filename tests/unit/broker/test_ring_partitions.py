@@ -1,0 +1,387 @@
+"""Real partitions of one ring: acknowledged when a follower has it, led on by another, and equal in the end."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from anabranch.broker import pieces
+from anabranch.errors import (
+    NotEnoughCopiesError,
+    NotOwnerError,
+    OutOfOrderSequenceError,
+    RequestTimedOutError,
+)
+from anabranch.log.checkpoint import read_checkpoint
+from anabranch.replication.ring_messages import Beat
+from anabranch.replication.ring_replica import PUSHES_UNDER_WAY_MAX
+from support.ring_brokers import TOPIC_ID, RingBrokers
+
+
+@contextmanager
+def ring(seed: int = 1, count: int = 3, **settings: object) -> Iterator[RingBrokers]:
+    world = RingBrokers(seed, count, **settings)
+    try:
+        world.led_by(1)
+        yield world
+    finally:
+        world.close()
+
+
+def test_the_first_broker_leads_and_what_it_takes_is_on_all_three() -> None:
+    with ring() as world:
+        job = world.produced([b"a", b"b"])
+        assert job.base_offset == 0
+        world.produced([b"c"])
+        world.run(1000)
+        assert [one.values for one in world.brokers.values()] == [[b"a", b"b", b"c"]] * 3
+        assert [one.partition.high_watermark for one in world.brokers.values()] == [3] * 3
+        world.check_equal()
+
+
+def test_a_record_is_acknowledged_only_when_a_follower_has_synced_it() -> None:
+    with ring() as world:
+        world.cut_off(1)
+        answered = world.produce([b"a"])
+        world.run(300)
+        assert (answered, world.brokers[1].partition.high_watermark) == ([], 0)
+        world.heal()
+        world.run_until(lambda: answered, 3000)
+        assert answered[0].error is None
+
+
+@pytest.mark.parametrize("flush", ["always", "os"])
+def test_a_leader_that_dies_is_followed_by_the_second_and_takes_over_again_when_it_is_back(
+    flush: str,
+) -> None:
+    with ring(flush=flush) as world:
+        world.produced([b"a"])
+        world.stop(1)
+        world.led_by(2)
+        assert world.leader.partition.generation == 2
+        world.produced([b"b"])
+        world.start(1)
+        back_ms = world.clock.monotonic_ms()
+        world.led_by(1)
+        assert world.clock.monotonic_ms() - back_ms >= 5000
+        world.produced([b"c"])
+        world.run(1000)
+        world.check_equal()
+        assert world.brokers[3].values == [b"a", b"b", b"c"]
+        assert world.leader.partition.generations.rows[-1][1] == 2
+
+
+def test_a_follower_far_behind_catches_up_within_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_BYTES_MAX", 64 * 1024)
+    with ring() as world:
+        world.stop(3)
+        for _ in range(80):
+            world.produced([b"x" * 1000] * 64)
+        assert world.leader.partition.log.size_bytes > 5_000_000
+        link = world.links[1, 3]
+        link.bytes_under_way_max = 0
+        world.start(3)
+        world.run_until(lambda: world.brokers[3].partition.log.end_offset == 80 * 64, 20_000)
+        assert link.bytes_under_way_max < (PUSHES_UNDER_WAY_MAX + 1) * 66_000
+        world.run(1000)
+        world.check_equal()
+
+
+def test_what_only_the_third_has_survives_the_first() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.severed = {(1, 2), (2, 1)}
+        world.produced([b"only B3"])
+        world.stop(1)
+        world.severed = set()
+        world.led_by(2)
+        assert world.brokers[2].values == [b"a", b"only B3"]
+        world.start(1)
+        world.led_by(1)
+        world.run(1000)
+        world.check_equal()
+
+
+def test_a_leader_cut_off_refuses_and_forgets_what_nobody_else_got() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.cut_off(1)
+        lost = world.produce([b"lost"])
+        world.run(3000)
+        assert isinstance(lost[0].error, NotOwnerError)
+        refused = world.produce([b"refused"], at=world.brokers[1])
+        world.run(10)
+        assert isinstance(refused[0].error, NotOwnerError)
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        world.produced([b"b"], at=world.brokers[2])
+        world.heal()
+        world.led_by(1)
+        world.run(1000)
+        world.check_equal()
+        assert world.brokers[1].values == [b"a", b"b"]
+
+
+def test_a_leader_without_followers_says_that_there_are_not_enough() -> None:
+    with ring() as world:
+        world.stop(2)
+        world.stop(3)
+        answered = world.produce([b"a"], timeout_ms=500)
+        world.run(900)
+        assert isinstance(answered[0].error, RequestTimedOutError)
+        world.run(3000)
+        refused = world.produce([b"b"], at=world.brokers[1])
+        world.run(10)
+        assert isinstance(refused[0].error, NotOwnerError | NotEnoughCopiesError)
+
+
+def test_a_spoiled_push_is_not_taken_and_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    with ring() as world, caplog.at_level(logging.CRITICAL):
+
+        def spoil(data: bytearray) -> None:
+            data[-1] ^= 1
+
+        world.links[1, 2].spoil = spoil
+        world.links[1, 3].spoil = spoil
+        world.produced([b"a"])
+        world.run(1000)
+        assert world.brokers[2].replicas.pushes_spoiled_total == 1
+        assert world.brokers[3].replicas.pushes_spoiled_total == 1
+        world.check_equal()
+
+
+def test_two_brokers_acknowledge_with_two_copies_and_say_that_they_have_no_failover() -> None:
+    with ring(count=2) as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.check_equal()
+        assert world.leader.mode.describe()["has_failover"] is False
+
+
+# --- idempotent producers
+
+
+def sequenced(world: RingBrokers, sequence: int, value: bytes, **more: object) -> object:
+    return world.produced([value], producer_id=9, producer_epoch=0, base_sequence=sequence, **more)
+
+
+def test_a_repeat_is_answered_by_the_next_leader_with_its_first_offset() -> None:
+    with ring() as world:
+        sequenced(world, 0, b"a")
+        sequenced(world, 1, b"b")
+        world.run(200)
+        world.stop(1)
+        world.led_by(2)
+        again = sequenced(world, 1, b"b")
+        assert again.base_offset == 1  # type: ignore[attr-defined]
+        sequenced(world, 2, b"c")
+        assert world.brokers[2].values == [b"a", b"b", b"c"]
+
+
+def test_a_repeat_waits_until_its_original_is_safe() -> None:
+    with ring() as world:
+        world.cut_off(1)
+        fields = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+        first = world.produce([b"a"], **fields)
+        again = world.produce([b"a"], **fields)
+        world.run(300)
+        assert (first, again) == ([], [])
+        world.heal()
+        world.run_until(lambda: again, 3000)
+        assert (again[0].error, again[0].base_offset) == (None, 0)
+
+
+def test_what_was_cut_back_is_forgotten_by_the_table_of_producers() -> None:
+    with ring() as world:
+        sequenced(world, 0, b"a")
+        world.run(200)
+        world.cut_off(1)
+        world.produce([b"lost"], producer_id=9, producer_epoch=0, base_sequence=1)
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        sequenced(world, 1, b"b", at=world.brokers[2])
+        world.heal()
+        world.led_by(1)
+        again = sequenced(world, 1, b"b")
+        assert again.base_offset == 1  # type: ignore[attr-defined]
+        answered = world.produce([b"d"], producer_id=9, producer_epoch=0, base_sequence=5)
+        world.run(100)
+        assert isinstance(answered[0].error, OutOfOrderSequenceError)
+
+
+# --- disks
+
+
+def test_a_promise_is_in_the_file_before_it_is_given() -> None:
+    with ring() as world:
+        for one in world.brokers.values():
+            state = read_checkpoint(one.disk, "data/t-0/ring").value
+            assert (state["promised"], state["generations"], state["return_id"]) == (1, [[1, 0]], None)
+
+
+@pytest.mark.parametrize(
+    ("flush", "lose_power", "is_trusted"),
+    [
+        ("os", True, False),
+        ("os", False, True),
+        ("always", True, True),
+    ],
+)
+def test_who_may_lack_what_it_had_is_not_trusted_at_once(
+    flush: str, lose_power: bool, is_trusted: bool
+) -> None:
+    with ring(flush=flush) as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.stop(3, lose_power=lose_power)
+        world.start(3)
+        assert world.brokers[3].mode.replica.kept.is_trusted is is_trusted
+        world.run_until(lambda: world.brokers[3].mode.replica.kept.is_trusted, 5000)
+        world.led_by(1)
+        world.produced([b"b"])
+        world.run(1000)
+        world.check_equal()
+
+
+def test_a_new_disk_is_filled_before_it_counts() -> None:
+    with ring() as world:
+        for number in range(5):
+            world.produced([b"%d" % number])
+        world.stop(3)
+        blank = world.brokers[3]
+        blank.disk, blank.is_stranger = type(blank.disk)(), True
+        world.start(3)
+        assert not blank.mode.replica.kept.is_trusted
+        world.run_until(lambda: blank.mode.replica.kept.is_trusted, 5000)
+        world.run(1000)
+        world.check_equal()
+
+
+def test_a_follower_with_a_full_disk_does_not_stop_the_others_and_catches_up() -> None:
+    with ring() as world:
+        world.brokers[2].disk.capacity_bytes = 1
+        for number in range(5):
+            world.produced([b"%d" % number])
+        world.brokers[2].disk.capacity_bytes = None
+        world.run(3000)
+        world.check_equal()
+
+
+def test_a_leader_with_a_full_disk_lets_the_second_lead() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.brokers[1].disk.capacity_bytes = 1
+        world.produce([b"b"])
+        world.led_by(2)
+        world.produced([b"c"])
+        world.brokers[1].disk.capacity_bytes = None
+        world.led_by(1)
+        world.run(1000)
+        world.check_equal()
+        assert world.brokers[1].values == [b"a", b"c"]
+
+
+def test_a_leader_whose_sync_fails_is_followed_by_the_second(caplog: pytest.LogCaptureFixture) -> None:
+    with ring() as world, caplog.at_level(logging.CRITICAL):
+        world.produced([b"a"])
+        world.run(200)
+        world.brokers[1].disk.fail_next("sync", path_contains="t-0/0")
+        failed = world.produce([b"b"])
+        world.run(500)
+        assert failed[0].error is not None
+        assert not world.brokers[1].mode.leads
+        world.led_by(2)
+        world.produced([b"c"])
+
+
+def test_a_leader_that_cannot_write_down_its_promise_is_not_waited_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ring() as world, caplog.at_level(logging.CRITICAL):
+        world.produced([b"a"])
+        world.run(200)
+        world.stop(1)
+        world.brokers[1].disk.fail_next("write", path_contains="ring", times=12)
+        world.start(1)
+        world.led_by(2)
+        world.produced([b"b"])
+        world.led_by(1)
+        world.run(1000)
+        world.check_equal()
+
+
+def test_a_follower_follows_the_start_of_its_leader() -> None:
+    with ring() as world:
+        for number in range(5):
+            world.produced([b"%d" % number])
+        world.leader.partition.log.advance_start(3)
+        world.run(1500)
+        assert [one.partition.log.start_offset for one in world.brokers.values()] == [3] * 3
+
+
+def test_a_blank_follower_begins_where_the_leader_does() -> None:
+    with ring(overrides={"segment.bytes": "1024"}) as world:
+        for number in range(8):
+            world.produced([b"%d" % number * 600])
+        world.run(500)
+        for one in (1, 2):
+            log = world.brokers[one].partition.log
+            log.advance_start(5)
+            gone = [segment for segment in log.segments if segment.published_offset <= 5]
+            log.delete_files(log.drop(gone))
+        world.stop(3)
+        blank = world.brokers[3]
+        blank.disk, blank.is_stranger = type(blank.disk)(), True
+        world.start(3)
+        world.run_until(lambda: blank.partition.log.end_offset == 8, 5000)
+        world.run(1500)
+        world.check_equal()
+        assert blank.partition.log.start_offset == 5
+
+
+# --- who hears what
+
+
+def test_changes_of_leadership_are_reported() -> None:
+    with ring() as world:
+        world.run(1000)
+        rows = world.brokers[1].leads
+        assert (rows[-1].generation, rows[-1].in_sync) == (1, (1, 2, 3))
+        assert world.brokers[2].replicas.leader_of(TOPIC_ID, 0) == (1, 1, ())
+        world.stop(3)
+        world.run(3000)
+        assert rows[-1].in_sync == (1, 2)
+        world.start(3)
+        world.cut_off(1)
+        world.led_by(2)
+        assert rows[-1] is None
+        assert [row.generation for row in world.brokers[2].replicas.led()] == [2]
+
+
+def test_letters_of_other_views_and_strangers_are_ignored() -> None:
+    with ring() as world:
+        replicas = world.brokers[3].replicas
+        before = replicas.letters_ignored_total
+        letter = type("Letter", (), {})()
+        letter.topic_id, letter.partition, letter.view, letter.message = TOPIC_ID, 0, 1, Beat(1, 99, 0)
+        replicas.heard(1, letter)
+        letter.view = 0
+        replicas.heard(2, letter)
+        letter.message = Beat(8, 99, 0)
+        replicas.heard(8, letter)
+        assert replicas.letters_ignored_total == before + 3
+        assert world.brokers[3].partition.generation == 1
+
+
+def test_a_link_without_room_is_tried_again() -> None:
+    with ring() as world:
+        world.room_bytes = 1000
+        world.produced([b"a" * 100])
+        answered = world.produce([b"b" * 5000])
+        world.run(500)
+        assert not answered
+        world.room_bytes = 20_000
+        world.run_until(lambda: answered, 2000)
+        assert answered[0].error is None
