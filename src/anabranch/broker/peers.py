@@ -22,6 +22,10 @@ class Peers(Protocol):
         """Never waits. Lost if there is no link or no room; in order while a link lasts."""
         ...
 
+    def flush(self) -> None:
+        """Let what was told leave now, instead of at the loop's next turn."""
+        ...
+
     async def ask(self, to: BrokerId, question: Question, timeout_ms: int) -> Answer:
         """Raises PeerUnreachableError (no link, it broke, or no answer in time: whether it was done is unknown) or
         PeerRefusedError with the other side's reason."""

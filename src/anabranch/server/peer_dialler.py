@@ -58,6 +58,8 @@ class Dialler:
         self._links = links
         self._broker = broker
         self._wanted = asyncio.Event()
+        self.met: Identity | None = None
+        """Who answered last."""
         self.task: asyncio.Task[None]
 
     def start(self) -> None:
@@ -88,7 +90,7 @@ class Dialler:
         except HandshakeError as error:
             where = f"no link to broker {self._broker} at {self.address[0]}:{self.address[1]}"
             self._links.rare_log.warn(self._broker, error, where)
-            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.DUPLICATE, Cause.REFUSED):
+            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.DUPLICATE):
                 return min(2 * pause, PAUSE_SECONDS_MAX)
             return PAUSE_SECONDS_REFUSED
         return PAUSE_SECONDS_MIN
@@ -100,7 +102,7 @@ class Dialler:
         link = PeerLink(
             links,
             lambda link: dial(
-                links.me, self._broker, links.security.secret, nonce, lambda them: links.meet(link, them)
+                links.me, self._broker, links.security.secret, nonce, lambda them: self._meet(link, them)
             ),
             is_dialled=True,
         )
@@ -124,6 +126,10 @@ class Dialler:
             links.not_met(link)
             if not link.is_up:
                 link.close("it was not made")
+
+    def _meet(self, link: PeerLink, them: Identity) -> None:
+        self.met = them
+        self._links.meet(link, them)
 
     async def _connect(self, link: PeerLink) -> None:
         host, port = self.address

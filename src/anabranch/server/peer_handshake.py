@@ -101,7 +101,7 @@ def dial(
     """`meet` hears who answered, and may object by a HandshakeError."""
     mine = _write_hello(me, nonce)
     theirs = _expect(Kind.HELLO, (yield _frame(Kind.HELLO, mine)))
-    them = _read_hello(theirs)
+    them = read_hello(theirs)
     _check_broker(me, them, expected)
     _check_cluster(me, them)
     meet(them)
@@ -113,7 +113,7 @@ def dial(
 def accept(me: Identity, secret: bytes, nonce: bytes, admit: Callable[[Identity], None]) -> Handshake:
     """`admit` hears who wants in once that is proven, and may object by a HandshakeError."""
     theirs = _expect(Kind.HELLO, (yield b""))
-    them = _read_hello(theirs)
+    them = read_hello(theirs)
     _check_broker(me, them, None)
     _check_cluster(them, me)
     mine = _write_hello(me, nonce)
@@ -138,8 +138,14 @@ def next_frame(received: bytes | bytearray | memoryview) -> tuple[Frame, int] | 
     return (Frame(Kind(kind), bytes(received[_head.size : end])), end) if len(received) >= end else None
 
 
-def refusal(text: str) -> bytes:
-    return _frame(Kind.REFUSAL, text.encode()[: HELLO_BYTES_MAX - 1])
+def refusal(error: HandshakeError) -> bytes:
+    is_duplicate = error.cause is Cause.DUPLICATE
+    return _frame(Kind.REFUSAL, bytes([is_duplicate]) + str(error).encode()[: HELLO_BYTES_MAX - 2])
+
+
+def _read_refusal(body: bytes) -> HandshakeError:
+    cause = Cause.DUPLICATE if body[:1] == b"\1" else Cause.REFUSED
+    return HandshakeError(cause, _printable(body[1:]), is_told=False)
 
 
 def _frame(kind: Kind, body: bytes) -> bytes:
@@ -162,7 +168,7 @@ def _write_hello(me: Identity, nonce: bytes) -> bytes:
     return head + b"".join(len(name).to_bytes(2, "big") + name for name in names)
 
 
-def _read_hello(body: bytes) -> Identity:
+def read_hello(body: bytes) -> Identity:
     if not body.startswith(MAGIC):
         raise HandshakeError(Cause.GARBAGE, "what came is no hello of an anabranch broker.", is_told=False)
     version = int.from_bytes(body[len(MAGIC) : len(MAGIC) + 2], "big")
@@ -185,7 +191,7 @@ def _read_hello(body: bytes) -> Identity:
 
 def _expect(kind: Kind, frame: Frame) -> bytes:
     if frame.kind is Kind.REFUSAL:
-        raise HandshakeError(Cause.REFUSED, _printable(frame.body), is_told=False)
+        raise _read_refusal(frame.body)
     if frame.kind is not kind:
         raise HandshakeError(
             Cause.GARBAGE,
