@@ -62,22 +62,12 @@ def test_paused_broker_does_nothing_until_it_is_resumed(cluster: ClusterProcesse
 def test_heal_ends_pauses_and_cuts_and_recover_starts_the_dead(cluster: ClusterProcesses) -> None:
     cluster.pause(0)
     cluster.isolate(1)
-    assert cluster._proxy is not None
-    assert cluster._proxy.cuts == {(1, 0), (0, 1), (1, 2), (2, 1)}
     cluster.kill(2)
     cluster.heal()
-    assert cluster._proxy.cuts == frozenset()
     assert answers(cluster.brokers[0].kafka)
     assert not cluster.is_alive(2)
     cluster.recover()
     assert all(answers(broker.kafka) for broker in cluster.brokers)
-
-
-def test_one_way_cut_is_one_way(cluster: ClusterProcesses) -> None:
-    cluster.cut(2, 0, one_way=True)
-    assert cluster._proxy is not None
-    assert cluster._proxy.cuts == {(2, 0)}
-    cluster.heal()
 
 
 def test_cut_of_a_broker_that_is_not_there_is_refused(cluster: ClusterProcesses) -> None:

@@ -8,7 +8,7 @@
         cluster.heal()                          # cuts and pauses end; dead brokers stay dead
         cluster.restart(2)
 
-All connections between the brokers run through a `LinkProxy` here; clients connect to the brokers themselves, so that a
+All connections between the brokers run through `LinkProxies` here; clients connect to the brokers themselves, so that a
 broker that is cut off from the others can still be talked to. Methods may be called from any one thread at a time.
 """
 
@@ -29,8 +29,9 @@ from anabranch.errors import ClusterAnswerError
 from anabranch.local_cluster.broker_process import BrokerProcess, wait_until_ready
 from anabranch.local_cluster.cluster_client import Body, ClusterClient
 from anabranch.local_cluster.layout import LOCAL_HOST, Layout, make_layout, prepare
-from anabranch.local_cluster.ports import address, random_block
-from anabranch.testing.link_proxy import LinkProxy
+from anabranch.local_cluster.ports import random_block
+from anabranch.testing.link_proxy import LinkProxies
+from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 
 START_SECONDS_MAX = 60.0
@@ -62,12 +63,9 @@ class ClusterProcesses:
         self.folder = Path(tempfile.mkdtemp(prefix="anabranch-") if folder is None else folder)
         self._settings = dict(settings or {})
         self.layout = _layout(self.folder, brokers)
-        self._processes = {
-            place.broker_id: BrokerProcess(self.layout, place, self._arguments())
-            for place in self.layout.places
-        }
+        self._processes: dict[int, BrokerProcess] = {}
         self._paused: set[int] = set()
-        self._proxy: LinkProxy | None = None
+        self._proxies: LinkProxies | None = None
         # A broker is told to stop when the thread that started it ends: it must not be that of a passing caller.
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="cluster-starter")
 
@@ -82,12 +80,14 @@ class ClusterProcesses:
 
     def start(self) -> None:
         """Start all; every port answers when this returns."""
-        prepare(self.layout)
-        routes = {
-            place.broker_id: (place.advertise or place.peer, place.peer) for place in self.layout.places
-        }
-        self._proxy = LinkProxy(routes, self._pids)
+        self._proxies = LinkProxies().__enter__()
         try:
+            self.layout = _behind(self._proxies, self.layout)
+            prepare(self.layout)
+            self._processes = {
+                place.broker_id: BrokerProcess(self.layout, place, self._arguments())
+                for place in self.layout.places
+            }
             self._start(self._processes.values())
         except BaseException:
             self.stop()
@@ -99,9 +99,6 @@ class ClusterProcesses:
             self._starter.submit(process.start).result()
         wait_until_ready(those, START_SECONDS_MAX)
 
-    def _pids(self) -> dict[int, int]:
-        return {broker: process.pid for broker, process in self._processes.items() if process.is_alive}
-
     def stop(self) -> None:
         """Stop all that run; a temporary folder is removed."""
         self.heal()
@@ -110,9 +107,9 @@ class ClusterProcesses:
         deadline = time.monotonic() + STOP_SECONDS_MAX
         for process in self._processes.values():
             process.finish(max(0.0, deadline - time.monotonic()))
-        if self._proxy is not None:
-            self._proxy.close()
-            self._proxy = None
+        if self._proxies is not None:
+            self._proxies.__exit__(None, None, None)
+            self._proxies = None
         self._starter.shutdown()
         if self._owns_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -151,7 +148,7 @@ class ClusterProcesses:
     @property
     def ids(self) -> list[int]:
         """All brokers, dead or alive."""
-        return list(self._processes)
+        return [place.broker_id for place in self.layout.places]
 
     def is_alive(self, broker: int) -> bool:
         return self._processes[broker].is_alive
@@ -187,21 +184,19 @@ class ClusterProcesses:
     def cut(self, a: int, b: int, one_way: bool = False) -> None:
         """The link between two brokers; one way: only what `a` sends to `b` is held back."""
         self._require(a, b)
-        assert self._proxy is not None
-        self._proxy.cut(a, b)
-        if not one_way:
-            self._proxy.cut(b, a)
+        assert self._proxies is not None
+        self._proxies.cut(BrokerId(a), BrokerId(b), one_way=one_way)
 
     def isolate(self, broker: int) -> None:
         """Cut a broker from all the others; clients still reach it."""
-        for other in self._processes:
-            if other != broker:
-                self.cut(broker, other)
+        self._require(broker)
+        assert self._proxies is not None
+        self._proxies.isolate(BrokerId(broker))
 
     def heal(self) -> None:
         """End all cuts and pauses. Dead brokers need `restart`."""
-        if self._proxy is not None:
-            self._proxy.heal()
+        if self._proxies is not None:
+            self._proxies.heal()
         for broker in list(self._paused):
             self.resume(broker)
 
@@ -280,11 +275,15 @@ class ClusterProcesses:
 
 
 def _layout(folder: Path, brokers: int) -> Layout:
-    ports = random_block(LOCAL_HOST, 4 * brokers, random.Random())
-    kafka, peers, http, told = (ports[part * brokers : (part + 1) * brokers] for part in range(4))
-    layout = make_layout(folder, kafka, peers, http)
-    places = tuple(
-        dataclasses.replace(place, advertise=address(LOCAL_HOST, port))
-        for place, port in zip(layout.places, told, strict=True)
-    )
-    return dataclasses.replace(layout, places=places)
+    ports = random_block(LOCAL_HOST, 3 * brokers, random.Random())
+    return make_layout(folder, ports[:brokers], ports[brokers : 2 * brokers], ports[2 * brokers :])
+
+
+def _behind(proxies: LinkProxies, layout: Layout) -> Layout:
+    """The same brokers, each of which tells the others the address of the proxy in front of it."""
+    places = []
+    for place in layout.places:
+        broker = BrokerId(place.broker_id)
+        places.append(dataclasses.replace(place, advertise=proxies.front(broker)))
+        proxies.behind(broker, place.peer)
+    return dataclasses.replace(layout, places=tuple(places))
