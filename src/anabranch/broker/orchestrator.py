@@ -268,7 +268,9 @@ class Orchestrator:
         """A broker that knows more than this one does."""
         peers = self._broker.peers
         assert peers is not None
-        for broker_id in [*self._joined, *self._metadata.table.brokers]:
+        peering = self._broker.peering
+        linked = peering.linked if peering is not None else ()
+        for broker_id in [*self._joined, *linked, *self._metadata.table.brokers]:
             if broker_id != self._me and peers.is_up(broker_id):
                 return broker_id
         reasons = []
