@@ -120,13 +120,17 @@ class Member:
         raise AssertionError("the group was not loaded")
 
 
-def with_topic(seed: int = 1) -> WholeCluster:
-    cluster = whole_cluster_of(3, seed)
+def make_topic(cluster: WholeCluster, through: int) -> None:
     topic = {"name": "t", "num_partitions": 1, "replication_factor": -1, "assignments": [], "configs": []}
     request = {"topics": [topic], "timeout_ms": 5000, "validate_only": False}
-    answer = cluster.ask(2, ApiKey.CREATE_TOPICS, 7, request)
+    answer = cluster.ask(through, ApiKey.CREATE_TOPICS, 7, request)
     assert answer["topics"][0]["error_code"] == E.NONE, answer
     cluster.run(1000)
+
+
+def with_topic(seed: int = 1) -> WholeCluster:
+    cluster = whole_cluster_of(3, seed)
+    make_topic(cluster, 2)
     return cluster
 
 
@@ -204,3 +208,59 @@ def test_coordinator_that_is_cut_off_acknowledges_nothing_and_gives_the_group_up
 
 def _shard(cluster: WholeCluster) -> int:
     return cluster.broker(1).offsets_topic.shard_of("g")
+
+
+# --- other brokers keep it than before ----------------------------------------------------------------------
+
+
+def reassign(cluster: WholeCluster, replicas: list[int]) -> None:
+    partitions = [{"partition_index": index, "replicas": replicas} for index in range(3)]
+    topics = [{"name": "__consumer_offsets", "partitions": partitions}]
+    request = {"timeout_ms": 5000, "allow_replication_factor_change": True, "topics": topics}
+    answer = cluster.ask(min(cluster.lives), ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, request)
+    assert answer["error_code"] == E.NONE
+
+
+def replicas_of(cluster: WholeCluster) -> set[tuple[int, ...]]:
+    table = cluster.broker(min(cluster.lives)).metadata.table
+    topic = table.topics["__consumer_offsets"]
+    return {table.placement(topic, index).replicas for index in range(3)}
+
+
+def test_group_of_a_first_broker_goes_on_when_others_join_it() -> None:
+    cluster = WholeCluster()
+    cluster.start(1)
+    cluster.settle()
+    make_topic(cluster, 1)
+    member = Member(cluster)
+    member.join()
+    generation = member.generation
+    assert (member.coordinator, member.commit(5)) == (1, E.NONE)
+    cluster.start(2, 3)
+    cluster.settle()
+    cluster.until(lambda: {len(each) for each in replicas_of(cluster)} == {3})
+    cluster.run(3000)
+    assert member.committed() == 5
+    cluster.kill(member.coordinator)
+    assert member.committed() == 5
+    assert (member.commit(6), member.generation) == (E.NONE, generation)
+
+
+def test_group_moves_with_its_partition_while_it_commits() -> None:
+    cluster = with_topic()
+    member = Member(cluster)
+    member.join()
+    old = member.coordinator
+    new = next(each for each in (1, 2, 3) if each != old)
+    reassign(cluster, [new, old, 6 - new - old])
+    refusals = set()
+    for offset in range(100):
+        code = member.commit(offset)
+        if code != E.NONE:
+            refusals.add(code)
+            member.coordinator = -1
+        cluster.run(50)
+        assert member.committed() >= member.acknowledged
+    assert refusals <= {E.NOT_COORDINATOR, E.COORDINATOR_LOAD_IN_PROGRESS, E.COORDINATOR_NOT_AVAILABLE}
+    assert (member.find(), member.acknowledged) == (new, 99)
+    assert replicas_of(cluster) == {(new, old, 6 - new - old)}
