@@ -210,6 +210,26 @@ def _shard(cluster: WholeCluster) -> int:
     return cluster.broker(1).offsets_topic.shard_of("g")
 
 
+def test_coordinator_without_followers_acknowledges_nothing_and_keeps_nobody_waiting() -> None:
+    cluster = with_topic()
+    member = Member(cluster)
+    member.join()
+    assert member.commit(1) == E.NONE
+    others = {1, 2, 3} - {member.coordinator}
+    for other in others:
+        cluster.kill(other)
+    began_ms = cluster.clock.monotonic_ms()
+    assert member.commit(2) in (E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR)
+    assert cluster.clock.monotonic_ms() - began_ms < 7000
+    cluster.run(2000)
+    assert member.commit(3) in (E.COORDINATOR_NOT_AVAILABLE, E.NOT_COORDINATOR)
+    cluster.start(*others)
+    cluster.settle()
+    cluster.run(3000)
+    assert member.committed() in (1, 2)  # What was not acknowledged may have been kept.
+    assert member.commit(4) == E.NONE
+
+
 # --- other brokers keep it than before ----------------------------------------------------------------------
 
 
