@@ -99,6 +99,8 @@ class Peering:
         """A partition is there, or is kept with others than before."""
         if partition.ring is None and is_ring(placement):
             self._broker.opener.join_ring(partition, placement)
+            # It led alone; whether it leads the ring is not said yet, and somebody else may be first.
+            self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
         if partition.ring is not None:
             self.replicas.place(partition, placement)
         else:
