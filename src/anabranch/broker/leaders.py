@@ -63,9 +63,12 @@ class Leaders:
         """A partition that the table knows."""
         placement = self._table.placement(self._table.topics_by_id[topic_id], index)
         own = self._own(topic_id, index, placement)
-        if own is not None and own[0] is not None:
-            return self._available(*own)
         told = self._told.get((topic_id, index))
+        if own is not None and own[0] is not None:
+            leader, generation, in_sync = own
+            if not in_sync and told is not None and told[1].generation == generation:
+                in_sync = told[1].in_sync  # Only the leader itself knows who keeps up.
+            return self._available(leader, generation, in_sync)
         if told is not None and told[1].view >= placement.view:
             return self._available(told[0], told[1].generation, told[1].in_sync)
         first = placement.replicas[0] if placement.replicas and own is None else None

@@ -57,6 +57,11 @@ class Peering:
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
 
+    @property
+    def linked(self) -> list[BrokerId]:
+        """The brokers that can be spoken to now."""
+        return sorted(self._up)
+
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -11,11 +11,12 @@ import logging
 import uuid
 from random import Random
 
+from anabranch.broker.peer_messages import Answer, PeerMessage, Question
 from anabranch.broker.peers import PeerHandler
 from anabranch.broker.stored_state import NodeIdentity, StoredState, directory_of
 from anabranch.clock import Clock
 from anabranch.config import NodeSettings, host_and_port
-from anabranch.errors import PeerError, PeerRefusedError, PeerUnreachableError
+from anabranch.errors import NotControllerError, PeerError, PeerRefusedError, PeerUnreachableError
 from anabranch.server.peer_handshake import Identity
 from anabranch.server.peer_links import PeerLinks
 from anabranch.server.peer_listener import PeerListener
@@ -27,6 +28,25 @@ JOIN_PAUSE_SECONDS = 0.2
 JOIN_SAY_SECONDS = 3.0
 
 logger = logging.getLogger(__name__)
+
+
+class _NotYet:
+    """Answers for a broker that is still opening its logs."""
+
+    def __init__(self) -> None:
+        self.up: set[BrokerId] = set()
+
+    def peer_up(self, broker: BrokerId) -> None:
+        self.up.add(broker)
+
+    def peer_down(self, broker: BrokerId) -> None:
+        self.up.discard(broker)
+
+    def heard(self, sender: BrokerId, message: PeerMessage) -> None:
+        """Whatever it is, it is said again."""
+
+    async def asked(self, sender: BrokerId, question: Question) -> Answer:
+        raise NotControllerError("This broker is still starting: try again.")
 
 
 class PeerPort:
@@ -48,6 +68,8 @@ class PeerPort:
             identity = state.identity(broker_id, new_id)
             me = Identity(identity.cluster_id, broker_id, identity.directory_id)
         self.links = PeerLinks(me, self._security, self._clock, Random())
+        self._not_yet = _NotYet()
+        self.links.start(self._not_yet)
         self.listener = PeerListener(self.links)
         assert settings.peer_listen is not None
         self.bound = self.listener.open(*host_and_port(settings.peer_listen))
@@ -94,6 +116,8 @@ class PeerPort:
 
     def start(self, handler: PeerHandler) -> None:
         self.links.start(handler)
+        for broker in sorted(self._not_yet.up):
+            handler.peer_up(broker)
         self.listener.start()
 
     async def close(self) -> None:
