@@ -80,8 +80,8 @@ class Carrier(Protocol):
         """Somebody must agree that a view ends, or that it goes on."""
         ...
 
-    def unreadable(self, partition: "Partition", error: AnabranchError) -> None:
-        """Our own log could not be read for somebody else."""
+    def unreadable(self, partition: "Partition", start: Offset, error: AnabranchError) -> None:
+        """Our own log could not be read from there on for somebody else."""
         ...
 
 
@@ -247,7 +247,7 @@ class Effects:
             try:
                 records = read_piece(partition.log, message.start, message.end)
             except AnabranchError as error:
-                carrier.unreadable(partition, error)
+                carrier.unreadable(partition, message.start, error)
                 return
             if sum(map(len, records)) + LETTER_BYTES > room:
                 self._full.add(to)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.log.ranges import Ranges
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -168,3 +169,65 @@ def test_a_new_leader_does_not_say_where_the_log_ends_before_it_knows() -> None:
     assert list_offsets(cluster, leader)["error_code"] == ErrorCode.OFFSET_NOT_AVAILABLE
     assert list_offsets(cluster, leader, version=4)["error_code"] == ErrorCode.LEADER_NOT_AVAILABLE
     assert list_offsets(cluster, leader, timestamp=-2)["error_code"] == 0
+
+
+# --- rot
+
+
+def rot(cluster: RingCluster, broker_id: int, position: int) -> None:
+    """A bit of the log turns over, and nobody remembers that it was good."""
+    log = cluster.partition(broker_id, "t").log
+    cluster.lives[broker_id].disk.flip_bit(log.segments[0].file.path, position)
+    log.segments[0].verified = Ranges()
+
+
+def bytes_of(cluster: RingCluster, broker_id: int) -> bytes:
+    log = cluster.partition(broker_id, "t").log
+    return log.segments[0].file.pread(log.segments[0].published_bytes, 0)
+
+
+def filled() -> tuple[RingCluster, int]:
+    cluster = cluster_with_topic()
+    leader = cluster.led("t") or 0
+    for number in range(10):
+        cluster.produce(leader, "t", b"%d" % number * 50)
+    cluster.run(1000)
+    return cluster, leader
+
+
+@pytest.mark.parametrize(
+    "position", [8, 13, 300, 700], ids=["a length", "a generation", "a record", "another"]
+)
+def test_what_has_rotted_is_fetched_from_another_broker(position: int) -> None:
+    cluster, leader = filled()
+    good = bytes_of(cluster, leader)
+    rot(cluster, leader, position)
+    assert only(cluster.fetch(leader, "t", 0))["error_code"] == ErrorCode.CORRUPT_MESSAGE
+    cluster.run(1000)
+    assert bytes_of(cluster, leader) == good
+    assert only(cluster.fetch(leader, "t", 0))["error_code"] == 0
+    assert cluster.broker(leader).peering.repairs.regions_repaired_total == 1  # type: ignore[union-attr]
+
+
+def test_without_a_healthy_copy_everything_stays_as_it_is() -> None:
+    cluster, leader = filled()
+    for broker_id in (1, 2, 3):
+        rot(cluster, broker_id, 300)
+    bad = bytes_of(cluster, leader)
+    assert only(cluster.fetch(leader, "t", 0))["error_code"] == ErrorCode.CORRUPT_MESSAGE
+    cluster.run(1000)
+    assert only(cluster.fetch(leader, "t", 0))["error_code"] == ErrorCode.CORRUPT_MESSAGE
+    assert bytes_of(cluster, leader) == bad
+    repairs = cluster.broker(leader).peering.repairs  # type: ignore[union-attr]
+    assert (repairs.regions_repaired_total, repairs.regions_beyond_repair_total) == (0, 1)
+
+
+def test_a_follower_that_the_leader_cannot_read_for_is_served_after_the_repair() -> None:
+    cluster, leader = filled()
+    behind = others(cluster, leader)[1]
+    cluster.kill(behind, lose_disk=True)
+    rot(cluster, leader, 300)
+    cluster.start(behind)
+    cluster.until(lambda: cluster.broker(behind).topics.find_partition("t", 0) is not None)
+    cluster.until(lambda: cluster.partition(behind, "t").log.end_offset == 10)
+    assert cluster.broker(leader).peering.repairs.regions_repaired_total == 1  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ from anabranch.broker.fetch_sessions import FetchContext, FetchItem, TopicKey
 from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, WaitingFetch
 from anabranch.broker.handlers.leader_hints import LeaderHints
 from anabranch.broker.partition import Partition
-from anabranch.errors import AnabranchError, OffsetOutOfRangeError
+from anabranch.errors import AnabranchError, CorruptDataError, OffsetOutOfRangeError
 from anabranch.log.slice import Slice
 from anabranch.values import Generation, Offset
 from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse_fetch_request
@@ -222,7 +222,7 @@ class Fetch:
                     whole_first=is_first,
                 )
             except AnabranchError as error:
-                self._broker.note_read_error(partition, error)
+                self._note_unreadable(partition, item, error)
                 each.fail(error)
                 continue
             if part.count:
@@ -286,8 +286,13 @@ class Fetch:
             part.mark_verified()
             return
         if item.place is not None:
-            self._broker.note_read_error(item.place, trouble)
+            self._note_unreadable(item.place, item, trouble)
         self._unreadable[item] = trouble
+
+    def _note_unreadable(self, partition: Partition, item: FetchItem, error: AnabranchError) -> None:
+        self._broker.note_read_error(partition, error)
+        if self._broker.peering is not None and isinstance(error, CorruptDataError):
+            self._broker.peering.repairs.begin(partition, Offset(item.offset))
 
     # --- answering -------------------------------------------------------------------------------------------
 
