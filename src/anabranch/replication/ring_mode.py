@@ -79,12 +79,6 @@ class RingMode:
         match event:
             case PeerUp(broker):
                 return replica.peer_up(broker)
-            case _:
-                return self._step_seldom(event, now_ms)
-
-    def _step_seldom(self, event: Event, now_ms: int) -> Iterable[Effect]:
-        replica = self.replica
-        match event:
             case NotTaken(end, published, is_refused):
                 return replica.not_taken(end, published, is_refused)
             case NotSent(to, start):
