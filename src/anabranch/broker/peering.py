@@ -24,10 +24,12 @@ from anabranch.broker.peer_messages import (
     Question,
     ReadIndex,
     ReadIndexAnswer,
+    ReadRecords,
     RegisterBroker,
     RingLetter,
 )
 from anabranch.broker.peers import Peers
+from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError
@@ -50,6 +52,8 @@ class Peering:
         self.peers = peers
         self.replicas = Replicas(BrokerId(broker.id), peers)
         self.moves = Moves(broker)
+        self.repairs = Repairs(peers, broker.workers, broker.clock)
+        self.replicas.on_unreadable = self.repairs.begin
         self.replicas.on_leads = self._leads
         self.replicas.on_settle = self.moves.settle
         self._news: dict[Partition, LeaderRow] = {}
@@ -72,6 +76,7 @@ class Peering:
             self._pulse.cancel()
             self._pulse = None
         await self.moves.stop()
+        await self.repairs.stop()
 
     def _beat(self) -> None:
         self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._beat)
@@ -161,6 +166,8 @@ class Peering:
                 return await broker.orchestrator.asked(question)
             case ReadIndex():
                 return ReadIndexAnswer(await broker.metadata.read_index())
+            case ReadRecords():
+                return read_records(self.replicas.find(question.topic_id, question.partition), question)
             case BeginView():
                 return await self.moves.asked(question)
         raise InvalidRequestError(f"This broker does not answer {type(question).__name__}.")
