@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 
 from anabranch.broker.peer_messages import ForwardRequest
-from anabranch.cluster.metadata import Placement, boundary_entry
 from anabranch.errors import NotControllerError, UnsupportedVersionError
 from anabranch.testing.in_process_client import Pending
 from anabranch.values import BrokerId
@@ -298,31 +297,22 @@ def test_a_move_is_begun_listed_and_called_off() -> None:
     assert moves(cluster, asked) == []
 
 
-def test_growing_from_one_broker_to_three_begins_moves_of_every_topic() -> None:
+def replicas_of(cluster: BrokerCluster, name: str) -> list[list[int]]:
+    return [part["replica_nodes"] for part in described(cluster, cluster.follower_id, name)["partitions"]]
+
+
+def test_growing_from_one_broker_to_three_gives_every_topic_more_replicas() -> None:
     cluster = cluster_of(1)
-    create(cluster, 1, "chosen-by-nobody", partitions=2, factor=1)
+    create(cluster, 1, "chosen-by-nobody", partitions=6, factor=1)
+    cluster.do(cluster.broker(1).topics.create_on_use("__consumer_offsets"))
     cluster.start(2, 3)
     cluster.settle()
     create(cluster, 2, "chosen", partitions=1, factor=1)
-    cluster.until(lambda: len(moves(cluster, 3)) == 2)
-    rows = cluster.ask(3, ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None})["topics"]
-    assert [row["name"] for row in rows] == ["chosen-by-nobody"]
-    assert all(sorted(part["replicas"]) == [1, 2, 3] for part in rows[0]["partitions"])
-
-
-def finish_moves(cluster: BrokerCluster) -> None:
-    """What a partition's leader does in the end."""
-
-    async def finish() -> None:
-        metadata = cluster.leader.metadata
-        async with metadata.lock:
-            for topic in list(metadata.table.topics.values()):
-                for index, placement in enumerate(metadata.table.placements(topic)):
-                    if placement.target is not None:
-                        after = Placement(placement.target, (), placement.view + 1, move=placement.move)
-                        await metadata.commit(boundary_entry(topic.topic_id, index, after))
-
-    cluster.do(finish())
+    for name in ("chosen-by-nobody", "__consumer_offsets"):
+        cluster.until(lambda name=name: all(len(each) == 3 for each in replicas_of(cluster, name)))  # type: ignore[misc]
+    assert {each[0] for each in replicas_of(cluster, "chosen-by-nobody")} == {1, 2, 3}
+    assert len(replicas_of(cluster, "chosen")[0]) == 1
+    assert moves(cluster, 3) == []
 
 
 def drain(cluster: BrokerCluster, asked: int, broker_id: int, value: str = "true") -> Body:
@@ -340,11 +330,8 @@ def test_a_broker_is_drained_and_then_unregistered() -> None:
     assert answer["error_code"] == E.INVALID_REQUEST
     assert f"cluster drain {gone}" in answer["error_message"]
     assert drain(cluster, asked, gone)["error_code"] == 0
-    for _ in range(4):
-        cluster.run(4000)
-        finish_moves(cluster)
-    replicas = [part["replica_nodes"] for part in described(cluster, asked, "t")["partitions"]]
-    assert all(len(each) == 3 and gone not in each for each in replicas)
+    cluster.until(lambda: all(gone not in each for each in replicas_of(cluster, "t")), 60_000)
+    assert all(len(each) == 3 for each in replicas_of(cluster, "t"))
     create(cluster, asked, "later", partitions=8)
     assert all(gone not in part["replica_nodes"] for part in described(cluster, asked, "later")["partitions"])
     cluster.kill(gone)
