@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim fuzz bench bench-large profile compat chaos-pipeline bench-pipeline
+.PHONY: help setup run up check test coverage sim fuzz bench bench-large profile compat chaos chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -54,6 +54,10 @@ sim: $(STAMP) ## repeat one run of the simulator: make sim SEED=7
 
 fuzz: $(STAMP) ## spoiled requests against a node: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py
+
+chaos: $(STAMP) ## faults in a cluster of real processes under load: MINUTES=10 BROKERS=3 SEED=7 repeats
+	PYTHONPATH=tests $(BIN)/python tools/chaos_cluster.py --minutes $(or $(MINUTES),10) --brokers $(or $(BROKERS),3) \
+		$(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 chaos-pipeline: $(STAMP) ## kill -9 a pipeline ten times into Iceberg and ten into Delta: KILLS=10, SEED=1 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_pipeline.py --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED))

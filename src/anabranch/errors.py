@@ -150,6 +150,14 @@ class BackPressureError(AnabranchError):
     """A queue is at its named limit; try again later."""
 
 
+class LocalClusterError(AnabranchError):
+    """Broker processes on this machine that cannot be started as asked: a folder, a port, a program that ended."""
+
+
+class ClusterAnswerError(LocalClusterError):
+    """A running cluster that was asked something and did not answer, or refused."""
+
+
 class RequestTimedOutError(AnabranchError):
     pass
 

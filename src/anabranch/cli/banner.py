@@ -10,6 +10,7 @@ from anabranch.cli.common import DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from anabranch.config import NodeSettings
+    from anabranch.local_cluster.layout import Layout
     from anabranch.node import Node
 
 
@@ -33,7 +34,29 @@ def facts(node: "Node", settings: "NodeSettings", ephemeral: bool) -> dict[str, 
         "authentication": False,
         "pid": os.getpid(),
         "version": anabranch.__version__,
+        **_membership(node, settings),
     }
+
+
+def _membership(node: "Node", settings: "NodeSettings") -> dict[str, object]:
+    """What there is to say of a broker in a cluster; nothing of a node that is alone."""
+    if not settings.peer_listen:
+        return {}
+    return {
+        "broker_id": settings.broker_id,
+        "peer": settings.peer_advertise or settings.peer_listen,
+        "cluster_id": node.broker.cluster_id,
+    }
+
+
+def _cluster_lines(node: "Node", settings: "NodeSettings") -> str:
+    member = _membership(node, settings)
+    if not member:
+        return ""
+    rack = f" in rack {settings.broker_rack}" if settings.broker_rack else ""
+    return f"""
+  broker           {member["broker_id"]} of cluster {member["cluster_id"]}{rack}
+  peer address     {member["peer"]}"""
 
 
 def banner(node: "Node", settings: "NodeSettings", ephemeral: bool) -> str:
@@ -44,7 +67,7 @@ def banner(node: "Node", settings: "NodeSettings", ephemeral: bool) -> str:
     command = command_to_type()
     return f"""anabranch {anabranch.__version__} is ready
 
-  Kafka address    {node.bootstrap}
+  Kafka address    {node.bootstrap}{_cluster_lines(node, settings)}
   data folder      {where} ({kept})
   durability       {durability(settings)}
   authentication   off{_who_may_connect(settings)}
@@ -55,6 +78,32 @@ Try next, in another terminal:
   {command} consume demo{bootstrap}
   {command} topic list{bootstrap}
 Stop with Ctrl-C."""
+
+
+def cluster_banner(layout: "Layout", pids: list[int], ephemeral: bool) -> str:
+    """One banner for all brokers of a local cluster."""
+    kept = "removed when the cluster stops" if ephemeral else "kept when the cluster stops"
+    rows = "\n".join(
+        f"  broker {place.broker_id:<9} {place.kafka}, peers {place.peer}{_http(place.http)}, process {pid}"
+        for place, pid in zip(layout.places, pids, strict=True)
+    )
+    command, bootstrap = command_to_type(), f"--bootstrap {layout.places[0].kafka}"
+    return f"""anabranch {anabranch.__version__}: a cluster of {len(pids)} brokers is ready
+
+  bootstrap        {layout.bootstrap}
+{rows}
+  data folder      {layout.folder.absolute()} ({kept})
+  logs             {layout.folder.absolute()}/broker-N.log
+
+Try next, in another terminal:
+  {command} cluster status {bootstrap}
+  {command} cluster ring {bootstrap}
+  echo hello | {command} produce demo {bootstrap}
+Stop with Ctrl-C."""
+
+
+def _http(address: str | None) -> str:
+    return "" if address is None else f", http://{address}"
 
 
 def command_to_type() -> str:

@@ -12,6 +12,7 @@ import anabranch
 
 COMMANDS = {
     "up": "anabranch.cli.up",
+    "cluster": "anabranch.cli.cluster",
     "topic": "anabranch.cli.topic",
     "produce": "anabranch.cli.produce",
     "consume": "anabranch.cli.consume",

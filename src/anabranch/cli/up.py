@@ -1,8 +1,9 @@
 """`anabranch up`: run one node until SIGINT or SIGTERM.
 
-Nothing slow is imported before the port answers. Settings come from `--config`, then `--set`, then the
-options, the later winning. With `--format json` stdout carries exactly one line, once clients can connect. A
-stop answers what was accepted and exits 0; one that takes longer than `STOP_SECONDS_MAX` is given up with
+With `--peer-listen` it is a broker of a cluster, with `--workers` several of them in processes of their own. Nothing
+slow is imported before the port answers. Settings come from `--config` (one file may serve many brokers), then
+`--set`, then the options, the later winning. With `--format json` stdout carries exactly one line, once clients can
+connect. A stop answers what was accepted and exits 0; one that takes longer than `STOP_SECONDS_MAX` is given up with
 exit code 1, and the next start recovers as after a crash.
 """
 
@@ -39,6 +40,28 @@ STOP_SECONDS_MAX = 4.5
     "--advertise", metavar="HOST:PORT", help="The address told to clients. [the one they connected to]"
 )
 @click.option("--http", metavar="HOST:PORT", help="Serve /metrics and /healthz there. [nowhere]")
+@click.option("--broker-id", metavar="N", help="The number of this broker in its cluster. [0]")
+@click.option(
+    "--peer-listen", metavar="HOST:PORT", help="Be a broker of a cluster: where the others connect. [alone]"
+)
+@click.option(
+    "--join",
+    "joins",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="The peer address of any broker of the cluster to join; may be repeated. [begin a cluster]",
+)
+@click.option("--cluster-secret-file", metavar="FILE", help="What the brokers of a cluster share and prove.")
+@click.option("--rack", metavar="NAME", help="Where this broker stands: copies are spread over racks.")
+@click.option(
+    "--workers",
+    type=int,
+    metavar="N",
+    help="Run N broker processes as one cluster on this machine, on ports from --listen on.",
+)
+@click.option(
+    "--tied-to", type=int, metavar="PID", hidden=True, help="Stop when this process, the parent, ends."
+)
 @click.option("--allow-unauthenticated", is_flag=True, help="Allow an address that other machines can reach.")
 @click.option("--config", "config_file", metavar="FILE", help="Read settings from a TOML file.")
 @click.option(
@@ -54,7 +77,16 @@ def command(config_file: str | None, log_level: str | None, format: str, **optio
     """
     from anabranch.cli.logs import log_to_stderr
 
+    if options["workers"] is not None:
+        from anabranch.cli.cluster_workers import run_workers
+
+        run_workers(config_file, log_level, format, options)
+        return
     log_to_stderr(log_level or ("error" if format == "json" else "warning"))
+    if options["tied_to"] is not None:
+        from anabranch.local_cluster.tied import tie_to
+
+        tie_to(int(str(options["tied_to"])))
     with data_folder(bool(options["ephemeral"]), options["data_dir"]) as folder:
         settings = gather_settings(config_file, {**options, "data_dir": folder})
         prepare_folder(settings.data_dir)
@@ -76,18 +108,56 @@ def data_folder(ephemeral: bool, chosen: object) -> Iterator[str | None]:
 
 
 def gather_settings(config_file: str | None, options: dict[str, object]) -> "NodeSettings":
-    from anabranch.config import NodeSettings, read_settings_file
+    from anabranch.config import NodeSettings
 
-    settings = read_settings_file(config_file) if config_file else {}
-    sets = options["sets"]
+    return NodeSettings.load(given_settings(config_file, options))
+
+
+SETTING_OF_OPTION = {
+    "listen": "listen",
+    "data_dir": "data.dir",
+    "flush": "flush",
+    "advertise": "advertise",
+    "http": "http",
+    "broker_id": "broker.id",
+    "peer_listen": "peer.listen",
+    "cluster_secret_file": "cluster.secret.file",
+    "rack": "broker.rack",
+}
+
+
+def given_settings(config_file: str | None, options: dict[str, object]) -> dict[str, object]:
+    """What the file, `--set` and the options say, not yet judged."""
+    from anabranch.config import read_settings_file, settings_of_broker
+
+    sets, joins = options["sets"], options.get("joins", ())
     assert isinstance(sets, tuple)
-    settings.update(pairs_of(sets, "--set"))
-    for option in ("listen", "data_dir", "flush", "advertise", "http"):
-        if options[option] is not None:
-            settings[option.replace("_", ".")] = options[option]
-    if options["allow_unauthenticated"]:
-        settings["allow.unauthenticated"] = True
-    return NodeSettings.load(settings)
+    assert isinstance(joins, tuple)
+    said: dict[str, object] = dict(pairs_of(sets, "--set"))
+    for option, name in SETTING_OF_OPTION.items():
+        if options.get(option) is not None:
+            said[name] = options[option]
+    if options.get("allow_unauthenticated"):
+        said["allow.unauthenticated"] = True
+    if joins:
+        said["peer.join"] = list(joins)
+    file = read_settings_file(config_file) if config_file else {}
+    settings = {**settings_of_broker(file, said.get("broker.id")), **said}
+    _check_cluster(settings)
+    return settings
+
+
+def _check_cluster(settings: dict[str, object]) -> None:
+    for name, option in (
+        ("peer.join", "--join"),
+        ("cluster.secret.file", "--cluster-secret-file"),
+        ("peer.advertise", "peer.advertise"),
+    ):
+        if settings.get(name) and not settings.get("peer.listen"):
+            raise Failure(
+                f"{option} is for a broker of a cluster, and this one would listen to no other: add --peer-listen, "
+                f"or leave {option} out."
+            )
 
 
 def prepare_folder(folder: str) -> None:

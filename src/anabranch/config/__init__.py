@@ -17,7 +17,7 @@ from anabranch.config.setting import (
     is_loopback,
     text_of,
 )
-from anabranch.config.settings_file import read_settings_file
+from anabranch.config.settings_file import broker_tables, read_settings_file, settings_of_broker
 from anabranch.config.topic_settings import (
     TOPIC_SETTINGS,
     TopicSettings,
@@ -39,9 +39,11 @@ __all__ = [
     "Synonym",
     "TopicSettings",
     "append_to_list",
+    "broker_tables",
     "host_and_port",
     "is_loopback",
     "read_settings_file",
+    "settings_of_broker",
     "subtract_from_list",
     "text_of",
     "validate_topic_override",

@@ -51,6 +51,8 @@ class Cause(Enum):
 
     SECRET = "the secret"
     CLUSTER = "the cluster"
+    NOT_YET = "no cluster yet"
+    """The other one is about to join one itself: it may be asked again."""
     VERSION = "the version"
     SAME_ID = "the broker id"
     OTHER_ID = "the address"
@@ -62,6 +64,12 @@ class Cause(Enum):
     REFUSED = "refused by the other side"
     DUPLICATE = "another link"
     """Not wrong: the two dialled each other at once, and one link is enough."""
+    ITSELF = "its own address"
+    """Not wrong either: one list of addresses may serve all brokers."""
+
+
+_TOLD_CAUSES = (Cause.REFUSED, Cause.DUPLICATE, Cause.ITSELF, Cause.NOT_YET)
+"""What a refusal says besides its text: the other side has to tell what is wrong from what is not."""
 
 
 class Identity(NamedTuple):
@@ -101,7 +109,7 @@ def dial(
     """`meet` hears who answered, and may object by a HandshakeError."""
     mine = _write_hello(me, nonce)
     theirs = _expect(Kind.HELLO, (yield _frame(Kind.HELLO, mine)))
-    them = _read_hello(theirs)
+    them = read_hello(theirs)
     _check_broker(me, them, expected)
     _check_cluster(me, them)
     meet(them)
@@ -113,7 +121,7 @@ def dial(
 def accept(me: Identity, secret: bytes, nonce: bytes, admit: Callable[[Identity], None]) -> Handshake:
     """`admit` hears who wants in once that is proven, and may object by a HandshakeError."""
     theirs = _expect(Kind.HELLO, (yield b""))
-    them = _read_hello(theirs)
+    them = read_hello(theirs)
     _check_broker(me, them, None)
     _check_cluster(them, me)
     mine = _write_hello(me, nonce)
@@ -138,8 +146,15 @@ def next_frame(received: bytes | bytearray | memoryview) -> tuple[Frame, int] | 
     return (Frame(Kind(kind), bytes(received[_head.size : end])), end) if len(received) >= end else None
 
 
-def refusal(text: str) -> bytes:
-    return _frame(Kind.REFUSAL, text.encode()[: HELLO_BYTES_MAX - 1])
+def refusal(error: HandshakeError) -> bytes:
+    cause = _TOLD_CAUSES.index(error.cause) if error.cause in _TOLD_CAUSES else 0
+    return _frame(Kind.REFUSAL, bytes([cause]) + str(error).encode()[: HELLO_BYTES_MAX - 2])
+
+
+def _read_refusal(body: bytes) -> HandshakeError:
+    number = body[0] if body else 0
+    cause = _TOLD_CAUSES[number] if number < len(_TOLD_CAUSES) else Cause.REFUSED
+    return HandshakeError(cause, _printable(body[1:]), is_told=False)
 
 
 def _frame(kind: Kind, body: bytes) -> bytes:
@@ -162,7 +177,7 @@ def _write_hello(me: Identity, nonce: bytes) -> bytes:
     return head + b"".join(len(name).to_bytes(2, "big") + name for name in names)
 
 
-def _read_hello(body: bytes) -> Identity:
+def read_hello(body: bytes) -> Identity:
     if not body.startswith(MAGIC):
         raise HandshakeError(Cause.GARBAGE, "what came is no hello of an anabranch broker.", is_told=False)
     version = int.from_bytes(body[len(MAGIC) : len(MAGIC) + 2], "big")
@@ -185,7 +200,7 @@ def _read_hello(body: bytes) -> Identity:
 
 def _expect(kind: Kind, frame: Frame) -> bytes:
     if frame.kind is Kind.REFUSAL:
-        raise HandshakeError(Cause.REFUSED, _printable(frame.body), is_told=False)
+        raise _read_refusal(frame.body)
     if frame.kind is not kind:
         raise HandshakeError(
             Cause.GARBAGE,
@@ -204,6 +219,8 @@ def _printable(body: bytes) -> str:
 
 
 def _check_broker(me: Identity, them: Identity, expected: BrokerId | None) -> None:
+    if (them.broker_id, them.directory_id) == (me.broker_id, me.directory_id):
+        raise HandshakeError(Cause.ITSELF, f"broker {me.broker_id} answered itself at this address.")
     if them.broker_id == me.broker_id:
         raise HandshakeError(
             Cause.SAME_ID,
@@ -221,7 +238,7 @@ def _check_broker(me: Identity, them: Identity, expected: BrokerId | None) -> No
 def _check_cluster(dialler: Identity, acceptor: Identity) -> None:
     if not acceptor.cluster_id:
         raise HandshakeError(
-            Cause.CLUSTER,
+            Cause.NOT_YET,
             f"broker {acceptor.broker_id} is in no cluster yet: join the address of a broker that is.",
         )
     if dialler.cluster_id and dialler.cluster_id != acceptor.cluster_id:

@@ -169,7 +169,7 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def _end_meeting(self, error: HandshakeError) -> None:
         if error.is_told:
-            self._sending.put([refusal(str(error))])
+            self._sending.put([refusal(error)])
         self.close(str(error), error)
 
     def close(self, reason: str, error: Exception | None = None) -> None:
@@ -272,6 +272,9 @@ class PeerLink(asyncio.BufferedProtocol):
         """Whether it found room."""
         return self._put_if_room(encode(message))
 
+    def flush(self) -> None:
+        self._sending.flush()
+
     async def ask(self, question: Question, timeout_ms: int) -> Answer:
         self._correlation = correlation = self._correlation % 0xFFFF_FFFF + 1
         if not self._put_if_room(encode(question, correlation)):
@@ -290,12 +293,27 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def _put_if_room(self, frame: list[Buffer]) -> bool:
         """A frame that is larger than the whole queue passes when nothing else waits."""
+        size = size_of(frame)
+        if size > PEER_FRAME_BYTES_MAX:
+            logger.error(
+                "a message of %d bytes to broker %d is dropped: at most %d are read there",
+                size,
+                self.broker_id,
+                PEER_FRAME_BYTES_MAX,
+            )
+            return False
         waiting = self._sending.bytes_waiting
-        if not self.is_up or (waiting and waiting + size_of(frame) > QUEUE_BYTES_MAX):
+        if not self.is_up or (waiting and waiting + size > QUEUE_BYTES_MAX):
             return False
         self._sending.put(frame)
         return True
 
     def _put(self, said: Said, correlation: int) -> None:
-        if self.is_up:
-            self._sending.put(encode(said, correlation))
+        """An answer: of those there are no more than questions, so they pass whatever else waits."""
+        if not self.is_up:
+            return
+        frame = encode(said, correlation)
+        if size_of(frame) > PEER_FRAME_BYTES_MAX:
+            reason = f"the answer has {size_of(frame)} bytes; at most {PEER_FRAME_BYTES_MAX} are read"
+            frame = encode(Refused(reason, "PeerProtocolError"), correlation)
+        self._sending.put(frame)

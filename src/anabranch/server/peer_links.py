@@ -14,7 +14,7 @@ from anabranch.broker.peer_messages import Answer, PeerMessage, Question
 from anabranch.broker.peers import Address, Hello, PeerHandler, Peers
 from anabranch.clock import Clock
 from anabranch.errors import PeerRefusedError, PeerUnreachableError
-from anabranch.server.peer_dialler import HANDSHAKE_SECONDS_MAX, Dialler, RareLog
+from anabranch.server.peer_dialler import HANDSHAKE_SECONDS_MAX, PAUSE_SECONDS_MIN, Dialler, RareLog
 from anabranch.server.peer_handshake import Cause, HandshakeError, Identity
 from anabranch.server.peer_link import PeerLink
 from anabranch.server.peer_security import PeerSecurity
@@ -66,6 +66,10 @@ class PeerLinks(Peers):
         if link is None or not link.tell(message):
             self.dropped_total += 1
 
+    def flush(self) -> None:
+        for link in list(self._links.values()):
+            link.flush()
+
     async def ask(self, to: BrokerId, question: Question, timeout_ms: int) -> Answer:
         link = self._links.get(to)
         if link is None:
@@ -96,11 +100,10 @@ class PeerLinks(Peers):
                 link.close("it is no longer in the cluster")
 
     async def join(self, address: Address) -> Hello:
-        dialler = Dialler(self, None, address)
         try:
-            them = await dialler.dial()
+            them = await self._find(Dialler(self, None, address))
         except HandshakeError as error:
-            if error.cause is Cause.UNREACHABLE or error.cause is Cause.SILENCE:
+            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.NOT_YET):
                 raise PeerUnreachableError(str(error)) from None
             raise PeerRefusedError(str(error), error.cause.name) from None
         if not self.me.cluster_id:
@@ -109,6 +112,18 @@ class PeerLinks(Peers):
             self._seeds[them.broker_id] = address
             self._keep_diallers()
         return Hello(them.cluster_id, them.broker_id)
+
+    async def _find(self, dialler: Dialler) -> Identity:
+        """Who is at an address, to whom there is a link by then."""
+        while True:
+            try:
+                return await dialler.dial()
+            except HandshakeError as error:
+                if error.cause is not Cause.DUPLICATE:
+                    raise
+            if dialler.met is not None and (link := self._links.get(dialler.met.broker_id)):
+                return link.them
+            await asyncio.sleep(PAUSE_SECONDS_MIN)  # The dials crossed; one of the two makes it.
 
     def _keep_diallers(self) -> None:
         wanted = self._seeds | self._addresses
@@ -142,6 +157,7 @@ class PeerLinks(Peers):
         if link is not None:
             self._check_replaces(link, them)
         if ours is not None:
+            self.not_met(ours)
             ours.close(
                 "the other side's dial is kept", HandshakeError(Cause.DUPLICATE, _duplicate(self.me, them))
             )

@@ -6,6 +6,7 @@ import errno
 import logging
 import secrets
 import socket
+from functools import partial
 
 from anabranch.errors import PeerError
 from anabranch.server.peer_dialler import HANDSHAKE_SECONDS_MAX
@@ -74,9 +75,25 @@ class PeerListener:
         if len(self._strangers) >= STRANGERS_MAX:
             # The oldest has had the most time; a broker of ours needs a few milliseconds.
             self._turn_away(next(iter(self._strangers)))
-        task = self._loop.create_task(self._welcome(sock, address[0]))
+        link = self._new_link()
+        task = self._loop.create_task(self._welcome(link, sock, address[0]))
         self._strangers[task] = address[0]
-        task.add_done_callback(self._strangers.pop)
+        task.add_done_callback(partial(self._done, link, sock))
+
+    def _new_link(self) -> PeerLink:
+        links = self._links
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        return PeerLink(
+            links,
+            lambda _: accept(links.me, links.security.secret, nonce, links.admit),
+            is_dialled=False,
+        )
+
+    def _done(self, link: PeerLink, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._strangers.pop(task, None)
+        if not link.is_up:
+            link.close("it was not made")
+            sock.close()
 
     def _turn_away(self, oldest: asyncio.Task[None]) -> None:
         host = self._strangers.pop(oldest)
@@ -102,19 +119,12 @@ class PeerListener:
         if self._sock is not None:
             self._loop.add_reader(self._sock.fileno(), self._accept)
 
-    async def _welcome(self, sock: socket.socket, host: str) -> None:
-        links = self._links
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        link = PeerLink(
-            links,
-            lambda _: accept(links.me, links.security.secret, nonce, links.admit),
-            is_dialled=False,
-        )
+    async def _welcome(self, link: PeerLink, sock: socket.socket, host: str) -> None:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
                 tune(sock)
                 await self._loop.connect_accepted_socket(
-                    lambda: link, sock, ssl=links.security.server_context
+                    lambda: link, sock, ssl=self._links.security.server_context
                 )
                 await link.met
         except TimeoutError:
@@ -124,12 +134,8 @@ class PeerListener:
             self._refuse(host, error)
         except (OSError, PeerError) as error:
             self._refuse(host, HandshakeError(Cause.UNREACHABLE, f"it left before it was proven ({error})."))
-        finally:
-            if not link.is_up:
-                link.close("it was not made")
-                sock.close()
 
     def _refuse(self, host: str, error: HandshakeError) -> None:
-        if error.cause is not Cause.DUPLICATE:
+        if error.cause not in (Cause.DUPLICATE, Cause.ITSELF):
             self.refused_total += 1
         self._links.rare_log.warn(host, error, f"refused a connection from {host} to the peer port")

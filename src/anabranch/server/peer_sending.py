@@ -49,10 +49,13 @@ class Sending:
         self.bytes_waiting += size_of(frame)
         if not self._is_flush_due:
             self._is_flush_due = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._is_flush_due = False
+        self.flush()
 
     def flush(self) -> None:
-        self._is_flush_due = False
         while self._queue and not self.is_blocked:
             batch = list(islice(self._queue, BUFFERS_PER_CALL_MAX))
             if self._sock is None:

@@ -1,5 +1,5 @@
 """What we test with, shipped to users: a disk and a clock that fail on purpose, a broker inside the test process,
-and a simulator.
+a cluster of processes, and a simulator.
 
 The top room: it may know every other one, and none knows it. Nothing here is imported until it is used, so that the
 pytest plugin costs a test run that never asks for it nothing: the names below are looked up on first use.
@@ -9,14 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from anabranch.testing.cluster_processes import ClusterProcesses
     from anabranch.testing.embedded import EmbeddedBroker
     from anabranch.testing.fake_clock import FakeClock
     from anabranch.testing.fake_disk import FakeDisk
     from anabranch.testing.simulator import Simulator
 
-__all__ = ["EmbeddedBroker", "FakeClock", "FakeDisk", "Simulator"]
+__all__ = ["ClusterProcesses", "EmbeddedBroker", "FakeClock", "FakeDisk", "Simulator"]
 
 _HOMES = {
+    "ClusterProcesses": "anabranch.testing.cluster_processes",
     "EmbeddedBroker": "anabranch.testing.embedded",
     "FakeClock": "anabranch.testing.fake_clock",
     "FakeDisk": "anabranch.testing.fake_disk",

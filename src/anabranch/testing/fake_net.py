@@ -264,6 +264,9 @@ class FakePeers(Peers):
         if not self._put(to, encode(message), is_told=True):
             self.dropped_total += 1
 
+    def flush(self) -> None:
+        """Everything is under way already."""
+
     async def ask(self, to: BrokerId, question: Question, timeout_ms: int) -> Answer:
         correlation = next(self._correlations)
         if not self._put(to, encode(question, correlation), is_told=False):

@@ -42,7 +42,7 @@ def test_every_command_explains_itself(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["version", "up", "topic", "produce", "consume", "group", "pipeline", "log", "doctor"]
+    "name", ["version", "up", "cluster", "topic", "produce", "consume", "group", "pipeline", "log", "doctor"]
 )
 def test_nothing_slow_is_imported_with_a_command(name):
     slow = {"rich", "confluent_kafka", "asyncio", "anabranch.node"}
@@ -74,6 +74,11 @@ CLIENT_COMMANDS = [
     ("group", "describe", "mine"),
     ("group", "reset", "mine", "--to", "earliest"),
     ("group", "delete", "mine", "--yes"),
+    ("cluster", "status"),
+    ("cluster", "ring"),
+    ("cluster", "add", 3),
+    ("cluster", "drain", 3),
+    ("cluster", "remove", 3, "--yes"),
 ]
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from anabranch.cli.banner import banner, command_to_type, facts
 from anabranch.cli.main import main
-from anabranch.cli.up import explain_os_error
+from anabranch.cli.up import explain_os_error, gather_settings
 from anabranch.config import NodeSettings
 
 NODE = SimpleNamespace(bootstrap="127.0.0.1:9092", http_address=None, data_dir="/data")
@@ -108,3 +108,47 @@ def test_banner_names_a_command_that_can_be_typed(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert command_to_type() == str(program.with_name("anabranch"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--join", "127.0.0.1:1"), ("--cluster-secret-file", "/secret"), ("--set", "peer.advertise=h:1")],
+)
+def test_what_a_cluster_needs_is_refused_without_an_address_for_peers(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = up(*arguments)
+    assert result.exit_code == 1
+    assert "add --peer-listen" in result.stderr
+
+
+def test_options_of_a_cluster_are_settings():
+    options = {
+        "sets": (),
+        "broker_id": "2",
+        "peer_listen": "127.0.0.1:1",
+        "joins": ("127.0.0.1:2", "127.0.0.1:3"),
+        "cluster_secret_file": "/secret",
+        "rack": "a",
+    }
+    settings = gather_settings(None, options)
+    assert (settings.broker_id, settings.peer_listen, settings.broker_rack) == (2, "127.0.0.1:1", "a")
+    assert settings.peer_join == ("127.0.0.1:2", "127.0.0.1:3")
+    assert settings.cluster_secret_file == "/secret"
+
+
+def test_banner_of_a_broker_in_a_cluster_says_its_id_and_addresses():
+    node = SimpleNamespace(**vars(NODE), broker=SimpleNamespace(cluster_id="abc"))
+    given = {
+        "broker.id": 2,
+        "peer.listen": "0.0.0.0:7",
+        "peer.advertise": "10.0.0.1:7",
+        "broker.rack": "left",
+        "cluster.secret.file": "secret",
+    }
+    settings = NodeSettings.load(given)
+    text = banner(node, settings, ephemeral=False)
+    assert "2 of cluster abc in rack left" in text
+    assert "peer address     10.0.0.1:7" in text
+    line = facts(node, settings, ephemeral=False)
+    assert (line["broker_id"], line["peer"], line["cluster_id"]) == (2, "10.0.0.1:7", "abc")
+    assert "cluster_id" not in facts(NODE, NodeSettings.load(), ephemeral=False)

@@ -1,0 +1,22 @@
+"""`anabranch cluster`: start a local cluster, and watch and change a running one."""
+
+import click
+
+from anabranch.cli import cluster_change, cluster_status, cluster_up
+from anabranch.cli.common import Group
+
+
+@click.group(cls=Group)
+def command() -> None:
+    """Start a local cluster; see and change who keeps what in a running one."""
+
+
+for subcommand in (
+    cluster_up.command,
+    cluster_status.status,
+    cluster_status.ring,
+    cluster_change.add,
+    cluster_change.drain,
+    cluster_change.remove,
+):
+    command.add_command(subcommand)

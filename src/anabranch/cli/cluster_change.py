@@ -1,0 +1,243 @@
+"""`anabranch cluster add|drain|remove`: let partitions move onto a broker, off it, and take it out of the cluster.
+
+The moves are Kafka's AlterPartitionReassignments; the command waits until every partition is where it should be, as
+long as ListPartitionReassignments says that they move. Ctrl-C ends the waiting, not the moves; the same command again
+takes up where it was.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anabranch.cli.client import Broker, broker_options
+from anabranch.cli.common import Command, Failure, confirm, format_option, show_json, yes_option
+from anabranch.errors import ClusterAnswerError
+
+if TYPE_CHECKING:
+    from anabranch.cli.cluster_plan import Move
+    from anabranch.cli.cluster_view import ClusterView
+    from anabranch.local_cluster.cluster_client import ClusterClient
+
+LOOK_SECONDS = 0.5
+NAMED_MAX = 20
+PATIENCE_SECONDS = 30.0
+"""A cluster that changes its leaders may be silent for a moment, and no move be listed; longer is told."""
+
+wait_option = click.option("--no-wait", is_flag=True, help="Return once the moves are under way.")
+broker_argument = click.argument("broker_id", metavar="ID", type=click.IntRange(min=0))
+
+
+@click.command(cls=Command)
+@broker_argument
+@wait_option
+@broker_options
+@format_option()
+def add(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
+    """Move partitions onto a broker that has joined."""
+    from anabranch.cli.cluster_plan import moves_onto
+
+    with _client(broker) as client:
+        view = _view(client, broker_id)
+        if view.brokers[broker_id].is_fenced:
+            raise Failure(
+                f"Broker {broker_id} is fenced, so nothing can move there: start it, then ask again."
+            )
+        moves = moves_onto(view, broker_id)
+        _carry_out(client, moves, wait=not no_wait, progress=_progress(format))
+    _tell(format, "added", broker_id, moves, no_wait)
+
+
+@click.command(cls=Command)
+@broker_argument
+@wait_option
+@broker_options
+@format_option()
+def drain(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
+    """Move everything off a broker; it stays in the cluster."""
+    with _client(broker) as client:
+        view = _view(client, broker_id)
+        moves = _drain_plan(view, broker_id)
+        _carry_out(client, moves, wait=not no_wait, progress=_progress(format))
+    _tell(format, "drained", broker_id, moves, no_wait)
+
+
+@click.command(cls=Command)
+@broker_argument
+@yes_option
+@broker_options
+@format_option()
+def remove(broker_id: int, yes: bool, broker: Broker, format: str) -> None:
+    """Take a broker out of the cluster for good, once others keep what it keeps.
+
+    Refused while it holds the only copy of anything: `anabranch cluster drain` moves those away.
+    """
+    from anabranch.cli.cluster_plan import kept_nowhere_else
+
+    with _client(broker) as client:
+        view = _view(client, broker_id)
+        alone = kept_nowhere_else(view, broker_id)
+        if alone:
+            raise Failure(
+                f"Broker {broker_id} holds the only copy of {_named(alone)}: move them away first with "
+                f"`anabranch cluster drain {broker_id}`."
+            )
+        moves = _drain_plan(view, broker_id)
+        confirm(f"Remove broker {broker_id} and move {len(moves)} partitions off it?", yes)
+        _carry_out(client, moves, wait=True, progress=_progress(format))
+        _unregister(client, broker_id)
+    if format == "json":
+        show_json({"removed": broker_id, "moved": len(moves)})
+    else:
+        click.echo(f"Removed broker {broker_id}: stop its process; its folder is not needed any more.")
+
+
+# --- what they share --------------------------------------------------------------------------------------
+
+
+def _client(broker: Broker) -> "ClusterClient":
+    from anabranch.local_cluster.cluster_client import ClusterClient
+
+    broker.require_answer()
+    return ClusterClient(broker.bootstrap, broker.seconds_max)
+
+
+def _view(client: "ClusterClient", broker_id: int) -> "ClusterView":
+    from anabranch.cli.cluster_view import read_view
+
+    view = read_view(client)
+    if broker_id not in view.brokers:
+        known = ", ".join(map(str, view.brokers))
+        raise Failure(f"There is no broker {broker_id} in this cluster: it has {known}.")
+    return view
+
+
+def _drain_plan(view: "ClusterView", broker_id: int) -> "list[Move]":
+    from anabranch.cli.cluster_plan import moves_off, shrunk
+
+    moves = moves_off(view, broker_id)
+    movable = {(move.topic, move.partition) for move in moves}
+    stuck = [
+        partition.name
+        for partition in view.partitions
+        if broker_id in partition.replicas and (partition.topic, partition.partition) not in movable
+    ]
+    if stuck:
+        raise Failure(f"No other broker is up that could take {_named(stuck)}: start or join one first.")
+    fewer = shrunk(moves)
+    if fewer:
+        click.echo(f"Fewer copies than before, because brokers are too few: {_named(fewer)}.", err=True)
+    return moves
+
+
+def _carry_out(
+    client: "ClusterClient", moves: "list[Move]", *, wait: bool, progress: Callable[[int, int], None]
+) -> None:
+    if not moves:
+        return
+    _reassign(client, moves)
+    if not wait:
+        return
+    heard = time.monotonic()
+    left = moves
+    while left:
+        try:
+            moving = under_way(client)
+            left = not_there_yet(moves, client.metadata())
+        except ClusterAnswerError:
+            if time.monotonic() - heard > PATIENCE_SECONDS:
+                raise
+        else:
+            if any((move.topic, move.partition) in moving for move in left):
+                heard = time.monotonic()
+            elif left and time.monotonic() - heard > PATIENCE_SECONDS:
+                stuck = [f"{move.topic}-{move.partition}" for move in left]
+                raise Failure(
+                    f"Nothing moves any more, but not where they should be are {_named(stuck)}: ask again."
+                )
+        progress(len(moves) - len(left), len(moves))
+        if left:
+            time.sleep(LOOK_SECONDS)
+
+
+def not_there_yet(moves: "list[Move]", metadata: dict[str, Any]) -> "list[Move]":
+    """Moves whose partition is still kept by others than it should. A topic that is gone needs none."""
+    kept = {
+        (topic["name"], row["partition_index"]): set(row["replica_nodes"])
+        for topic in metadata["topics"]
+        for row in topic["partitions"]
+    }
+    return [
+        move for move in moves if kept.get((move.topic, move.partition), set(move.after)) != set(move.after)
+    ]
+
+
+def _reassign(client: "ClusterClient", moves: "list[Move]") -> None:
+    from anabranch.cli.cluster_view import require
+    from anabranch.local_cluster.cluster_client import refusal
+    from anabranch.wire.api_keys import ApiKey
+
+    topics: dict[str, list[dict[str, object]]] = {}
+    for move in moves:
+        row = {"partition_index": move.partition, "replicas": list(move.after)}
+        topics.setdefault(move.topic, []).append(row)
+    body = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
+    answer = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
+    require(answer["error_code"], answer["error_message"], "The cluster did not take the moves")
+    refused = [
+        f"{topic['name']}-{row['partition_index']}: {refusal(row['error_code'], row['error_message'])}"
+        for topic in answer["responses"]
+        for row in topic["partitions"]
+        if row["error_code"]
+    ]
+    if refused:
+        raise Failure(f"Not every partition may move: {_named(refused)}.")
+
+
+def under_way(client: "ClusterClient") -> set[tuple[str, int]]:
+    """Partitions that are moving."""
+    from anabranch.cli.cluster_view import require
+    from anabranch.wire.api_keys import ApiKey
+
+    answer = client.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": None})
+    require(answer["error_code"], answer["error_message"], "The moves were not listed")
+    return {
+        (topic["name"], row["partition_index"]) for topic in answer["topics"] for row in topic["partitions"]
+    }
+
+
+def _unregister(client: "ClusterClient", broker_id: int) -> None:
+    from anabranch.cli.cluster_view import require
+    from anabranch.wire.api_keys import ApiKey
+
+    answer = client.ask(ApiKey.UNREGISTER_BROKER, {"broker_id": broker_id})
+    require(answer["error_code"], answer["error_message"], f"Broker {broker_id} was not removed")
+
+
+def _progress(format: str) -> Callable[[int, int], None]:
+    """Says on stderr how far it is, whenever that changes; nothing when JSON was asked for."""
+    last = [-1]
+
+    def say(done: int, total: int) -> None:
+        if format != "json" and done != last[0]:
+            last[0] = done
+            click.echo(f"{done} of {total} partitions have moved", err=True)
+
+    return say
+
+
+def _tell(format: str, verb: str, broker_id: int, moves: "list[Move]", is_under_way: bool) -> None:
+    if format == "json":
+        show_json({verb: broker_id, "moved": [move._asdict() for move in moves], "done": not is_under_way})
+    elif not moves:
+        click.echo(f"Nothing has to move for broker {broker_id}.")
+    elif is_under_way:
+        click.echo(f"{len(moves)} partitions are moving; `anabranch cluster ring` shows where they are.")
+    else:
+        click.echo(f"{len(moves)} partitions have moved: broker {broker_id} is {verb}.")
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more

@@ -1,0 +1,190 @@
+"""`anabranch cluster status` and `cluster ring`: what a running cluster looks like, through any of its brokers."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from anabranch.cli.client import Broker, broker_options
+from anabranch.cli.common import Command, format_option, show_json, show_table
+
+if TYPE_CHECKING:
+    from anabranch.cli.cluster_view import ClusterView, PartitionView, QuorumView, ReplicaView, VoterView
+
+SHOWN_MAX = 20
+"""Partitions in trouble that the text names; the JSON names all."""
+
+
+@click.command(cls=Command)
+@broker_options
+@format_option()
+def status(broker: Broker, format: str) -> None:
+    """Show the brokers, the metadata quorum, and partitions that lack a copy."""
+    from anabranch.cli.cluster_view import read_quorum, read_view
+    from anabranch.local_cluster.cluster_client import ClusterClient
+
+    broker.require_answer()
+    with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
+        view, quorum = read_view(client), read_quorum(client)
+    if format == "json":
+        show_json(status_facts(view, quorum))
+        return
+    show_table(
+        ["#broker", "address", "rack", "state", "quorum", "#metadata lag", "#leads", "#keeps"],
+        [tuple(row.values()) for row in _broker_rows(view, quorum)],
+        f"Cluster {view.cluster_id}, metadata led by {_who(quorum.leader)} in term {quorum.epoch}",
+    )
+    for line in trouble(view):
+        click.echo(line)
+
+
+def status_facts(view: "ClusterView", quorum: "QuorumView") -> dict[str, object]:
+    return {
+        "cluster_id": view.cluster_id,
+        "controller": view.controller,
+        "quorum": {
+            "leader": quorum.leader,
+            "epoch": quorum.epoch,
+            "high_watermark": quorum.high_watermark,
+            "voters": [_voter_facts(voter) for voter in quorum.voters],
+            "observers": [_voter_facts(observer) for observer in quorum.observers],
+        },
+        "brokers": _broker_rows(view, quorum),
+        "under_replicated": [_short_facts(partition) for partition in view.partitions if partition.is_short],
+        "without_leader": [partition.name for partition in view.partitions if partition.leader < 0],
+    }
+
+
+def _voter_facts(voter: "VoterView") -> dict[str, object]:
+    return {"id": voter.broker_id, "end": voter.end, "lag": voter.lag}
+
+
+def _short_facts(partition: "PartitionView") -> dict[str, object]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "replicas": list(partition.replicas),
+        "in_sync": list(partition.in_sync),
+    }
+
+
+def _broker_rows(view: "ClusterView", quorum: "QuorumView") -> list[dict[str, object]]:
+    lags = {voter.broker_id: voter.lag for voter in (*quorum.voters, *quorum.observers)}
+    return [
+        {
+            "id": broker_id,
+            "kafka": seen.address,
+            "rack": seen.rack,
+            "state": "fenced" if seen.is_fenced else "up",
+            "role": quorum.role_of(broker_id),
+            "metadata_lag": lags.get(broker_id),
+            "leads": sum(partition.leader == broker_id for partition in view.partitions),
+            "keeps": sum(broker_id in partition.replicas for partition in view.partitions),
+        }
+        for broker_id, seen in view.brokers.items()
+    ]
+
+
+def trouble(view: "ClusterView") -> list[str]:
+    """What somebody should look at, or that there is nothing."""
+    nobody = [partition.name for partition in view.partitions if partition.leader < 0]
+    short = [partition.name for partition in view.partitions if partition.is_short]
+    lines = [f"Broker {broker.broker_id} is fenced." for broker in view.brokers.values() if broker.is_fenced]
+    if nobody:
+        lines.append(f"Without a leader: {_some(nobody)}.")
+    if short:
+        lines.append(f"Under-replicated: {_some(short)}.")
+    return lines or ["Every partition has a leader and all its copies."]
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
+    return ", ".join(names[:SHOWN_MAX]) + more
+
+
+def _who(leader: int) -> str:
+    return f"broker {leader}" if leader >= 0 else "nobody"
+
+
+@click.command(cls=Command)
+@click.option("--topic", help="This topic only.")
+@click.option("--internal", is_flag=True, help="Show internal topics too.")
+@broker_options
+@format_option()
+def ring(topic: str | None, internal: bool, broker: Broker, format: str) -> None:
+    """Show who leads and follows each partition, its generation, and how far each copy is behind."""
+    from anabranch.cli.cluster_view import read_replicas, read_view
+    from anabranch.cli.common import Failure
+    from anabranch.local_cluster.cluster_client import ClusterClient
+
+    broker.require_answer()
+    with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
+        view = read_view(client)
+        shown = [part for part in view.partitions if _is_wanted(part, topic, internal)]
+        if topic is not None and not shown:
+            raise Failure(f"There is no topic called {topic}: `anabranch topic list` shows those there are.")
+        replicas = read_replicas(client, view.live)
+        ends = client.ends(_by_leader(shown))
+    rows = [ring_facts(partition, ends, replicas) for partition in shown]
+    if format == "json":
+        show_json(rows)
+    elif rows:
+        show_table(
+            ["topic", "#partition", "leader", "#generation", "replicas", "in sync", "#end", "lag"],
+            [_ring_row(row) for row in rows],
+        )
+    else:
+        click.echo("There are no topics yet: make one with `anabranch topic create demo`.")
+
+
+def _is_wanted(partition: "PartitionView", topic: str | None, internal: bool) -> bool:
+    return partition.topic == topic if topic is not None else internal or not partition.is_internal
+
+
+def _by_leader(partitions: "list[PartitionView]") -> dict[int, list[tuple[str, int]]]:
+    led: dict[int, list[tuple[str, int]]] = {}
+    for partition in partitions:
+        if partition.leader >= 0:
+            led.setdefault(partition.leader, []).append((partition.topic, partition.partition))
+    return led
+
+
+def ring_facts(
+    partition: "PartitionView",
+    ends: dict[tuple[str, int], int],
+    replicas: "dict[int, dict[tuple[str, int], ReplicaView]]",
+) -> dict[str, object]:
+    place = (partition.topic, partition.partition)
+    kept = {broker_id: replicas.get(broker_id, {}).get(place) for broker_id in partition.replicas}
+    return {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "leader": partition.leader if partition.leader >= 0 else None,
+        "generation": partition.generation,
+        "end": ends.get(place),
+        "replicas": [
+            {
+                "id": broker_id,
+                "in_sync": broker_id in partition.in_sync,
+                "size_bytes": None if seen is None else seen.size_bytes,
+                "lag": None if seen is None else seen.lag,
+            }
+            for broker_id, seen in kept.items()
+        ],
+    }
+
+
+def _ring_row(row: dict[str, object]) -> tuple[object, ...]:
+    replicas = row["replicas"]
+    assert isinstance(replicas, list)
+    return (
+        row["topic"],
+        row["partition"],
+        row["leader"],
+        row["generation"],
+        " ".join(str(replica["id"]) for replica in replicas),
+        " ".join(str(replica["id"]) for replica in replicas if replica["in_sync"]),
+        row["end"],
+        " ".join(
+            f"{replica['id']}:{'?' if replica['lag'] is None else replica['lag']}" for replica in replicas
+        ),
+    )

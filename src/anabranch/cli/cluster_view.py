@@ -1,0 +1,165 @@
+"""What a running cluster says of itself, gathered by Kafka's own questions: brokers, quorum, who keeps what."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from anabranch.errors import ClusterAnswerError
+
+if TYPE_CHECKING:
+    from anabranch.local_cluster.cluster_client import ClusterClient
+
+QUORUM_TOPIC = "__cluster_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    broker_id: int
+    address: str
+    rack: str | None
+    is_fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    topic: str
+    partition: int
+    partition_count: int
+    leader: int
+    """-1: nobody leads it now."""
+    generation: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    is_internal: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def is_short(self) -> bool:
+        """Fewer copies in sync than it should have."""
+        return len(self.in_sync) < len(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class VoterView:
+    broker_id: int
+    end: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumView:
+    leader: int
+    epoch: int
+    high_watermark: int
+    voters: list[VoterView]
+    observers: list[VoterView]
+
+    def role_of(self, broker_id: int) -> str:
+        if broker_id == self.leader:
+            return "leader"
+        return "voter" if any(voter.broker_id == broker_id for voter in self.voters) else "observer"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    cluster_id: str
+    controller: int
+    brokers: dict[int, BrokerView]
+    partitions: list[PartitionView] = field(default_factory=list)
+
+    @property
+    def live(self) -> list[int]:
+        return sorted(broker.broker_id for broker in self.brokers.values() if not broker.is_fenced)
+
+
+def read_view(client: "ClusterClient") -> ClusterView:
+    from anabranch.wire.api_keys import ApiKey
+
+    described = client.ask(ApiKey.DESCRIBE_CLUSTER, {"include_fenced_brokers": True})
+    require(described["error_code"], described["error_message"], "The cluster was not described")
+    brokers = {
+        row["broker_id"]: BrokerView(
+            row["broker_id"], f"{row['host']}:{row['port']}", row["rack"], row["is_fenced"]
+        )
+        for row in described["brokers"]
+    }
+    partitions = [
+        _partition(topic, row)
+        for topic in sorted(client.metadata()["topics"], key=lambda topic: str(topic["name"]))
+        for row in sorted(topic["partitions"], key=lambda row: int(row["partition_index"]))
+    ]
+    return ClusterView(
+        described["cluster_id"], described["controller_id"], dict(sorted(brokers.items())), partitions
+    )
+
+
+def _partition(topic: dict[str, Any], row: dict[str, Any]) -> PartitionView:
+    return PartitionView(
+        topic["name"],
+        row["partition_index"],
+        len(topic["partitions"]),
+        row["leader_id"],
+        row["leader_epoch"],
+        tuple(row["replica_nodes"]),
+        tuple(row["isr_nodes"]),
+        topic["is_internal"],
+    )
+
+
+def read_quorum(client: "ClusterClient") -> QuorumView:
+    from anabranch.wire.api_keys import ApiKey
+
+    asked = [{"topic_name": QUORUM_TOPIC, "partitions": [{"partition_index": 0}]}]
+    answer = client.ask(ApiKey.DESCRIBE_QUORUM, {"topics": asked})
+    require(answer["error_code"], answer["error_message"], "The quorum was not described")
+    (row,) = answer["topics"][0]["partitions"]
+    require(row["error_code"], row["error_message"], "The quorum was not described")
+    end = max((voter["log_end_offset"] for voter in row["current_voters"]), default=0)
+    return QuorumView(
+        row["leader_id"],
+        row["leader_epoch"],
+        row["high_watermark"],
+        [_voter(voter, end) for voter in row["current_voters"]],
+        [_voter(voter, end) for voter in row["observers"]],
+    )
+
+
+def _voter(row: dict[str, Any], end: int) -> VoterView:
+    return VoterView(row["replica_id"], row["log_end_offset"], max(0, end - row["log_end_offset"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    size_bytes: int
+    lag: int
+    """Records below the high watermark that it does not have."""
+
+
+def read_replicas(
+    client: "ClusterClient", broker_ids: list[int]
+) -> dict[int, dict[tuple[str, int], ReplicaView]]:
+    """What each broker holds. One that does not answer is left out."""
+    from anabranch.wire.api_keys import ApiKey
+
+    found = {}
+    for broker_id in broker_ids:
+        try:
+            answer = client.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, broker_id)
+        except ClusterAnswerError:
+            continue
+        found[broker_id] = {
+            (topic["name"], row["partition_index"]): ReplicaView(row["partition_size"], row["offset_lag"])
+            for folder in answer["results"]
+            for topic in folder["topics"]
+            for row in topic["partitions"]
+        }
+    return found
+
+
+def require(code: int, message: str | None, what: str) -> None:
+    from anabranch.local_cluster.cluster_client import refusal
+
+    if code:
+        raise ClusterAnswerError(f"{what}: {refusal(code, message)}.")

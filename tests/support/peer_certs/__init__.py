@@ -1,0 +1,1 @@
+"""Certificates of two authorities that exist for these tests alone."""

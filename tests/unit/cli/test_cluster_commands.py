@@ -1,0 +1,209 @@
+"""`anabranch cluster status|ring|add|drain|remove` against a cluster that only answers questions."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from anabranch.cli import cluster_change
+from anabranch.cli.main import main
+from anabranch.errors import ClusterAnswerError
+from anabranch.local_cluster.cluster_client import ClusterClient
+from anabranch.wire.api_keys import ApiKey
+from support.fake_cluster import FakeCluster
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(cluster_change, "LOOK_SECONDS", 0.0)
+
+
+@pytest.fixture
+def cluster():
+    topics = {"orders": [[0, 1, 2], [1, 2, 3], [2, 3, 0], [3, 0, 1]], "__consumer_offsets": [[0, 1, 2]]}
+    with FakeCluster(4, topics) as fake:
+        yield fake
+
+
+def run(cluster, *arguments, **more):
+    command = ["cluster", *map(str, arguments), "--bootstrap", cluster.bootstrap, "--timeout", "5"]
+    return CliRunner().invoke(main, command, **more)
+
+
+def answer(cluster, *arguments):
+    result = run(cluster, *arguments, "--format", "json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_status_tells_brokers_and_quorum(cluster):
+    facts = answer(cluster, "status")
+    assert facts["quorum"]["leader"] == 0
+    assert facts["quorum"]["voters"][2] == {"id": 2, "end": 98, "lag": 2}
+    assert facts["quorum"]["observers"] == [{"id": 3, "end": 90, "lag": 10}]
+    assert [row["role"] for row in facts["brokers"]] == ["leader", "voter", "voter", "observer"]
+    assert [row["leads"] for row in facts["brokers"]] == [2, 1, 1, 1]
+    assert (facts["under_replicated"], facts["without_leader"]) == ([], [])
+
+
+def test_status_names_what_is_in_trouble(cluster):
+    cluster.fenced |= {1, 2, 3}
+    facts = answer(cluster, "status")
+    assert [row["state"] for row in facts["brokers"]] == ["up", "fenced", "fenced", "fenced"]
+    assert facts["without_leader"] == ["orders-1"]
+    assert facts["under_replicated"][1]["in_sync"] == [0]
+    text = run(cluster, "status").stdout
+    assert "Broker 3 is fenced." in text
+    assert "Without a leader: orders-1." in text
+
+
+def test_status_of_a_sound_cluster_says_so(cluster):
+    assert "Every partition has a leader and all its copies." in run(cluster, "status").stdout
+
+
+def test_ring_tells_leader_followers_generation_end_and_lag(cluster):
+    rows = answer(cluster, "ring")
+    assert [row["leader"] for row in rows] == [0, 1, 2, 3]
+    assert (rows[1]["generation"], rows[1]["end"]) == (7, 42)
+    assert rows[1]["replicas"][2] == {"id": 3, "in_sync": True, "size_bytes": 1000, "lag": 3}
+    assert "1:1 2:2 3:3" in run(cluster, "ring").stdout
+
+
+def test_ring_shows_one_topic_and_internal_ones_when_asked(cluster):
+    assert {row["topic"] for row in answer(cluster, "ring", "--internal")} == {"orders", "__consumer_offsets"}
+    assert len(answer(cluster, "ring", "--topic", "orders")) == 4
+    assert "There is no topic called nothing" in run(cluster, "ring", "--topic", "nothing").stderr
+
+
+def test_ring_does_not_know_the_lag_of_a_broker_that_hangs_up(cluster):
+    cluster.silent.add(3)
+    rows = answer(cluster, "ring")
+    assert rows[1]["replicas"][2]["lag"] is None
+    assert rows[1]["replicas"][0]["lag"] == 1
+    assert rows[3]["end"] is None
+
+
+def test_drain_moves_everything_and_shows_progress(cluster):
+    result = run(cluster, "drain", 2)
+    assert result.exit_code == 0, result.output
+    assert "4 of 4 partitions have moved" in result.stderr
+    assert all(2 not in replicas for rows in cluster.topics.values() for replicas in rows)
+    assert all(len(replicas) == 3 for rows in cluster.topics.values() for replicas in rows)
+    assert "Nothing has to move" in run(cluster, "drain", 2).stdout
+
+
+def test_drain_that_does_not_wait_says_that_it_goes_on(cluster):
+    facts = answer(cluster, "drain", 2, "--no-wait")
+    assert (facts["done"], len(facts["moved"]), len(cluster.moving)) == (False, 4, 4)
+
+
+def test_drain_that_makes_copies_fewer_says_so(cluster):
+    cluster.fenced.add(3)
+    assert "Fewer copies than before" in run(cluster, "drain", 2).stderr
+
+
+def test_move_that_is_refused_is_named_with_the_reason(cluster):
+    cluster.refuses = "A broker is named twice."
+    result = run(cluster, "drain", 2)
+    assert result.exit_code == 1
+    assert "orders-0: A broker is named twice (INVALID_REPLICA_ASSIGNMENT)" in result.stderr
+
+
+def test_moves_that_stop_half_way_are_an_error_and_no_endless_wait(cluster, monkeypatch):
+    monkeypatch.setattr(cluster_change, "PATIENCE_SECONDS", 0.05)
+    cluster.forgets = True
+    result = run(cluster, "drain", 2)
+    assert result.exit_code == 1
+    assert "Nothing moves any more" in result.stderr
+
+
+def test_broker_is_added_by_moving_its_share(cluster):
+    cluster.topics = {"orders": [[0, 1]] * 6}
+    facts = answer(cluster, "add", 3)
+    assert facts["done"]
+    assert facts["moved"]
+    assert any(3 in replicas for replicas in cluster.topics["orders"])
+
+
+def test_fenced_broker_gets_nothing(cluster):
+    cluster.fenced.add(3)
+    assert "Broker 3 is fenced" in run(cluster, "add", 3).stderr
+
+
+def test_unknown_broker_is_refused_with_those_there_are(cluster):
+    for command in (("add", 9), ("drain", 9), ("remove", 9, "--yes")):
+        result = run(cluster, *command)
+        assert (result.exit_code, "it has 0, 1, 2, 3" in result.stderr) == (1, True)
+
+
+def test_broker_is_removed_once_others_keep_what_it_kept(cluster):
+    assert answer(cluster, "remove", 3, "--yes") == {"removed": 3, "moved": 3}
+    assert cluster.unregistered == [3]
+
+
+def test_broker_with_the_only_copy_is_not_removed(cluster):
+    cluster.topics["alone"] = [[3], [0]]
+    result = run(cluster, "remove", 3, "--yes")
+    assert result.exit_code == 1
+    assert "Broker 3 holds the only copy of alone-0" in result.stderr
+    assert "cluster drain 3" in result.stderr
+    assert (cluster.unregistered, cluster.moving) == ([], {})
+
+
+def test_broker_with_the_only_copy_in_sync_is_not_removed(cluster):
+    cluster.out_of_sync.add(0)
+    cluster.topics = {"orders": [[0, 2]]}
+    assert "the only copy of orders-0" in run(cluster, "remove", 2, "--yes").stderr
+    assert cluster.unregistered == []
+
+
+def test_nothing_is_removed_without_a_yes(cluster):
+    assert run(cluster, "remove", 3).exit_code == 2
+    assert (cluster.unregistered, cluster.moving) == ([], {})
+
+
+# --- the client behind them -------------------------------------------------------------------------------
+
+
+def test_client_goes_on_with_another_broker_when_one_hangs_up(cluster):
+    with ClusterClient(cluster.bootstrap) as client:
+        client.metadata()
+        cluster.silent.add(0)
+        assert len(client.metadata()["brokers"]) == 4
+        assert len(client.metadata()["brokers"]) == 4
+
+
+def test_client_asks_the_broker_it_was_told_to(cluster):
+    with ClusterClient(cluster.bootstrap) as client:
+        client.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, broker=2)
+    assert cluster.asked[-1] == (2, ApiKey.DESCRIBE_LOG_DIRS)
+
+
+def test_client_says_who_did_not_answer_and_why(cluster):
+    cluster.silent |= {0, 1, 2, 3}
+    with (
+        ClusterClient(cluster.bootstrap) as client,
+        pytest.raises(ClusterAnswerError, match=r"could answer METADATA .*(closed|reset)"),
+    ):
+        client.metadata()
+
+
+def test_client_refuses_what_no_broker_serves(cluster):
+    with (
+        ClusterClient(cluster.bootstrap) as client,
+        pytest.raises(ClusterAnswerError, match="ELECT_LEADERS is not served"),
+    ):
+        client.ask(ApiKey.ELECT_LEADERS, {})
+
+
+def test_client_refuses_a_broker_nobody_knows(cluster):
+    with (
+        ClusterClient(cluster.bootstrap) as client,
+        pytest.raises(ClusterAnswerError, match="Broker 9 is not in"),
+    ):
+        client.ask(ApiKey.METADATA, {"topics": []}, broker=9)
+
+
+def test_address_that_is_none_is_refused():
+    with pytest.raises(ClusterAnswerError, match="nowhere is not HOST:PORT"):
+        ClusterClient("nowhere")
