@@ -11,7 +11,7 @@ A node without peers needs no pulse: `found` enters it in the table, once, and a
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from anabranch.broker.peer_messages import (
     RegisterBroker,
     Registered,
 )
-from anabranch.broker.peers import Hello
 from anabranch.broker.registration import registration
 from anabranch.cluster.metadata import (
     BrokerRow,
@@ -84,8 +83,6 @@ class Orchestrator:
         self._may_stop = False
         self.is_stopping = False
         self._is_over = False
-        self.on_joined: Callable[[Hello], None] = lambda hello: None
-        """A broker of the cluster to join has answered, and said which cluster that is."""
         self._joined: list[BrokerId] = []
         self._complaint = ""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -294,7 +291,6 @@ class Orchestrator:
             if hello.broker_id == self._me:
                 reasons.append(f"{address} is this broker itself")
                 continue
-            self.on_joined(hello)
             self._joined = [hello.broker_id]
             return hello.broker_id
         raise NotControllerError("; ".join(reasons) or "No broker of the cluster can be reached.")
