@@ -49,7 +49,9 @@ class Trouble:
         """One at a time. What a power cut takes must not be asked of the next one before it is back."""
         brokers = self.world.brokers.values()
         if all(one.is_alive for one in brokers):
-            trusted = all(one.mode.replica.kept.is_trusted for one in brokers)
+            trusted = all(
+                one.mode.replica.kept.is_trusted and not one.partition.ring.is_busy for one in brokers
+            )
             lose_power = trusted and self.chance.random() < 0.5
             self.world.stop(self.chance.choice(self.world.ids), lose_power=lose_power)
 

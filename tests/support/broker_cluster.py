@@ -49,6 +49,7 @@ class Life:
             "broker.id": str(broker_id),
             "listen": f"127.0.0.1:{9000 + broker_id}",
             "peer.listen": f"{host}:{port}",
+            "cluster.secret.file": "unread: these links are in one process",
             "data.dir": DATA,
             "offsets.topic.num.partitions": "2",
             **settings,

@@ -6,6 +6,7 @@ equal, nothing acknowledged is missing and all of it is in the order in which it
 """
 
 import asyncio
+import contextlib
 import itertools
 import uuid
 from collections import Counter
@@ -15,11 +16,11 @@ from typing import Any
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
-from anabranch.broker.metadata_opener import open_metadata
+from anabranch.broker.metadata_opener import METADATA_ID, open_metadata
 from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.peer_messages import Answer, PeerMessage, Question, ReadIndex, ReadIndexAnswer
 from anabranch.broker.peers import Address, Hello
-from anabranch.broker.stored_state import StoredState
+from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.workers import Done, Result
 from anabranch.cluster.metadata import Entry, Topic, decode_entry, topic_entry
 from anabranch.cluster.quorum import Role
@@ -378,6 +379,7 @@ class World:
             (0.7, self._fail_a_disk),
             (2, self._split),
             (1, self._transfer),
+            (5, self._write_recovery_points),
         ]
         weights, works = zip(*deeds, strict=True)
         for _ in range(steps):
@@ -443,6 +445,15 @@ class World:
             self.split(side, set(self.nodes) - side)
         elif what < 0.6:  # One way only.
             self.cut = {(a, b) for a in self.nodes for b in self.nodes if self.chance.random() < 0.2}
+
+    def _write_recovery_points(self) -> None:
+        """As housekeeping does now and then."""
+        node = self._some()
+        if node and node.metadata and not node.disk.is_dark:
+            with contextlib.suppress(PowerLoss, OSError):
+                mark = node.metadata.partition.recovery_mark
+                node.state.write_recovery_points({partition_key(METADATA_ID, 0): mark})
+                self.counts["checkpoints"] += 1
 
     def _transfer(self) -> None:
         node = self._some()

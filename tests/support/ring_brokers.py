@@ -19,7 +19,7 @@ from anabranch.broker.append_queue import NEVER_MS, AppendJob
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.peer_messages import LeaderRow, PeerMessage, Ping, RingLetter
+from anabranch.broker.peer_messages import LeaderRow, PeerMessage, RingLetter
 from anabranch.broker.replicas import Replicas
 from anabranch.broker.stored_state import StoredState
 from anabranch.cluster.metadata import Placement
@@ -36,7 +36,6 @@ from anabranch.values import TopicPartition
 
 DATA = "data"
 TOPIC_ID = UUID(int=77)
-SILENCE_MS = 1500
 TICK_MS = 100
 ROOM_BYTES = 16 * 2**20
 UNPACKED_MAX = 2**24
@@ -148,9 +147,6 @@ class RingBroker:
         self.replicas = Replicas(self.id, LinkPeers(world, self.id))  # type: ignore[arg-type]
         self.replicas.on_leads = lambda partition, row: self.leads.append(row)
         self.replicas.add(self.partition)
-        now_ms = world.clock.monotonic_ms()
-        self._heard = dict.fromkeys(world.ids, now_ms)
-        self._ages: dict[int, dict[int, int]] = {}
         self.is_alive = True
         world.loop.call_later(world.rng.random() * TICK_MS / 1000, self._tick, self.workers)
 
@@ -178,31 +174,16 @@ class RingBroker:
         return found
 
     def heard(self, sender: int, message: PeerMessage) -> None:
-        self._heard[sender] = self._world.clock.monotonic_ms()
-        if isinstance(message, Ping):
-            self._ages[sender] = dict(message.ages)
-        else:
-            assert isinstance(message, RingLetter)
-            self.replicas.heard(sender, message)
+        assert isinstance(message, RingLetter)
+        self.replicas.heard(sender, message)
 
     def _tick(self, life: LifeWorkers) -> None:
         if life.is_dead:
             return
         world, now_ms = self._world, self._world.clock.monotonic_ms()
-        ages = {other: now_ms - heard for other, heard in self._heard.items()}
-        for other in world.ids:
-            if other != self.id:
-                LinkPeers(world, self.id).tell(other, Ping(ages))
-        self.replicas.tick(now_ms, self._silent(ages))
+        self.replicas.tick(now_ms)
         self.partition.time_out(now_ms)
         world.loop.call_later(TICK_MS / 1000, self._tick, life)
-
-    def _silent(self, ages: dict[int, int]) -> frozenset[int]:
-        mine = {other for other, age in ages.items() if age >= SILENCE_MS and other != self.id}
-        theirs = [theirs for source, theirs in self._ages.items() if ages[source] < SILENCE_MS]
-        return frozenset(
-            other for other in mine if any(known.get(other, 0) >= SILENCE_MS for known in theirs)
-        )
 
     def stop(self, *, lose_power: bool) -> None:
         self.is_alive = False

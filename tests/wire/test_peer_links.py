@@ -330,11 +330,22 @@ async def test_joining_says_why_it_cannot_be(net: Loopback) -> None:
         await stranger.links.join(seed.address)
     with pytest.raises(PeerRefusedError, match="broker 4 belongs to the cluster 'other', broker 1 to 'mine'"):
         await outsider.links.join(seed.address)
-    with pytest.raises(PeerRefusedError, match="broker 2 is in no cluster yet"):
+    with pytest.raises(PeerUnreachableError, match="broker 2 is in no cluster yet"):
         await stranger.links.join(joiner.address)
     with pytest.raises(PeerRefusedError, match="two brokers call themselves broker 1"):
         await net.broker(1, directory_id="x").links.join(seed.address)
     assert seed.ups == []
+
+
+@on_loopback
+async def test_joining_ones_own_address_is_no_trouble(
+    net: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = net.broker(1)
+    with pytest.raises(PeerRefusedError, match="broker 1 answered itself") as caught:
+        await broker.links.join(broker.address)
+    assert caught.value.kind == "ITSELF"
+    assert warnings_of(caplog) == []
 
 
 # --- TLS ---------------------------------------------------------------------------------------------------------

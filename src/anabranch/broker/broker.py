@@ -168,8 +168,8 @@ class Broker:
         """
         self.metadata.leave()
         async with self.metadata.lock, self.housekeeping.starts_lock:
-            await self.topics.settled()
             await self.metadata.idle()
+            await self.topics.settled()
             await self._close_all()
 
     async def _close_all(self) -> None:

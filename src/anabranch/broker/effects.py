@@ -116,13 +116,15 @@ class Effects:
         self._full: set[BrokerId] = set()
         """Links that had no room for a push: those behind it do not leave either."""
         self._is_running = False
+        self._is_waiting = False
+        """For what is being remembered."""
         self._role: Role = (False, mode.generation, False, ())
 
     # --- events ------------------------------------------------------------------------------------------------
 
     def do(self, event: Event) -> None:
         """Have the mode decide, and carry it out; after what came before."""
-        if self._is_running or self.mode.is_remembering:
+        if self._is_running or self._is_waiting:
             self._wait(event)
             return
         self._events.append(event)
@@ -140,12 +142,13 @@ class Effects:
 
     @property
     def is_busy(self) -> bool:
-        return self.mode.is_remembering
+        """What happens now has to wait."""
+        return self._is_waiting
 
     def _run(self) -> None:
         self._is_running = True
         try:
-            while not self.mode.is_remembering and not self._partition.is_gone:
+            while not self._is_waiting and not self._partition.is_gone:
                 if self._effects:
                     self._carry_out(self._effects.popleft())
                 elif self._events:
@@ -157,10 +160,19 @@ class Effects:
 
     def _decide(self, event: Event) -> None:
         self._full.clear()
+        if isinstance(event, FlushFinished):
+            # Since that was said the log may have been cut, and have grown again; what it has now it knows best.
+            log = self._partition.log
+            event = FlushFinished(log.synced_offset if self.mode.sync_first else log.end_offset)
         self._effects.extend(self.mode.step(event, self._clock.monotonic_ms()))
+        self._note_remembering()
         if isinstance(event, Heard) and isinstance(event.message, Beat):
             self._follow_start(event.message)
         self._note_role()
+
+    def _note_remembering(self) -> None:
+        effects = self._effects
+        self.mode.is_remembering = any(isinstance(effect, Remember) for effect in effects)
 
     def _follow_start(self, beat: Beat) -> None:
         """What the leader has deleted is deleted here too."""
@@ -286,7 +298,7 @@ class Effects:
     # --- remembering -----------------------------------------------------------------------------------------------
 
     def _remember(self, kept: Kept) -> None:
-        self.mode.is_remembering = True
+        self._is_waiting = self.mode.is_remembering = True
         files, path = self._files, f"{self._partition.log.folder}/{RING_FILE}"
         state = {**kept.as_state(), "boot": self._boot}
 
@@ -297,7 +309,8 @@ class Effects:
             if self._partition.is_gone:
                 return
             if error is None:
-                self.mode.is_remembering = False
+                self._is_waiting = False
+                self._note_remembering()
                 self._note_role()
                 self._run()
             elif isinstance(error, OSError):
@@ -308,7 +321,6 @@ class Effects:
             else:
                 raise error
 
-        self._note_role()
         self._workers.sync(task, done)
 
     def _tell_unfit(self) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 PATIENCE_MS = 10_000
 """How long a request without a timeout of its own waits for a leader."""
+PATIENCE_MS_MIN = 1000
 PATIENCE_MS_MAX = 60_000
 PAUSE_SECONDS = 0.1
 CREATE_TOPICS_VERSION = 7
@@ -221,8 +222,9 @@ def _error_of(code: int, message: str) -> AnabranchError:
 
 
 def _patience_ms(request: Body) -> int:
+    """Some clients ask not to be waited for at all; a leader needs a moment all the same."""
     wanted = request.get("timeout_ms", PATIENCE_MS)
-    return int(min(max(wanted, 1), PATIENCE_MS_MAX))
+    return int(min(max(wanted, PATIENCE_MS_MIN), PATIENCE_MS_MAX))
 
 
 def _is_refused_as_a_whole(response: Body) -> bool:

@@ -8,19 +8,18 @@ their changes one at a time under `lock`, so that what was checked still holds w
 `ENTRIES_PER_SNAPSHOT` entries the whole table is written aside as a checkpoint and the log below it is dropped.
 
 A member whose disk fails takes no part any more until a restart: it says nothing, so it promises nothing that it
-cannot keep. Until a member of several has heard from a leader, its table is that of its last snapshot.
+cannot keep. Until a member of several has heard from a leader, its table lacks what it does not know to be committed.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
-from anabranch.broker.peer_messages import ReadIndex, ReadIndexAnswer
-from anabranch.broker.peers import Peers
 from anabranch.broker.quorum_store import QuorumState, QuorumStore, read_entries, read_records
 from anabranch.broker.quorum_waits import QuorumWaits
 from anabranch.broker.quorum_writer import QuorumWriter
@@ -39,6 +38,9 @@ from anabranch.errors import (
 )
 from anabranch.values import BrokerId, Offset
 
+if TYPE_CHECKING:
+    from anabranch.broker.peers import Peers
+
 ENTRIES_PER_SNAPSHOT = 1000
 CAUGHT_UP_MS_MAX = 5000
 
@@ -56,7 +58,7 @@ class MetadataLog:
         *,
         me: Member,
         is_founder: bool,
-        peers: Peers | None,
+        peers: "Peers | None",
         chance: Callable[[int], int],
     ) -> None:
         self.table = MetadataTable()
@@ -73,14 +75,15 @@ class MetadataLog:
         self._waits = QuorumWaits()
         self._is_turn_due = False
         self._ended_because: AnabranchError | None = None
+        self._applied_end = Offset(0)
         self._snapshot_refused_at = Offset(-1)
         self._snapshot_task: asyncio.Task[None] | None = None
 
     # --- start and end -------------------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Read the table back: the snapshot, then every entry behind it that is known to be committed. Raises
-        StorageError, CorruptDataError."""
+    def load(self, commit_end: Offset = Offset(0)) -> None:  # noqa: B008 - a number with a name
+        """Read the table back: the snapshot, then every entry behind it that is known to be committed: those below
+        `commit_end`, or all of them if nobody else has a say. Raises StorageError, CorruptDataError."""
         state = self._read_state()
         members = Members(frozenset() if state.has_joined else frozenset({self.me}))
         snapshot, table = self._store.take_snapshot(members)
@@ -96,7 +99,7 @@ class MetadataLog:
                 f"{state.term}: restore both from the same backup."
             )
         state = self._alone(state, log.members) if self._peers is None else replace(state, is_alone=False)
-        self._begin(state, log)
+        self._begin(state, log, commit_end)
 
     def _read_state(self) -> QuorumState:
         state = self._store.read_state()
@@ -130,7 +133,7 @@ class MetadataLog:
             self._store.write_state(state)
         return state
 
-    def _begin(self, state: QuorumState, log: QuorumLog) -> None:
+    def _begin(self, state: QuorumState, log: QuorumLog, commit_end: Offset) -> None:
         self.quorum = Quorum(
             self.me,
             log,
@@ -138,11 +141,13 @@ class MetadataLog:
             term=state.term,
             vote=state.vote,
             now_ms=self._core.clock.monotonic_ms(),
+            commit_end=commit_end,
             is_alone=self._peers is None,
         )
         self._writer = QuorumWriter(self._core, self._store, self.partition, state, self)
+        self._applied_end = Offset(log.start)
         if self._peers is not None:
-            self.partition.log.firm_offset = Offset(log.start)
+            self.partition.log.firm_offset = self._applied_end
         if self.quorum.has_ready():  # The sole voter begins its term.
             self._writer.write_at_start(self.quorum.ready())
             self.quorum.persisted((log.end, log.last_term))
@@ -191,8 +196,18 @@ class MetadataLog:
         return self.quorum.members
 
     @property
+    def commit_end(self) -> Offset:
+        return Offset(self.quorum.commit_end)
+
+    @property
+    def ends(self) -> Mapping[Member, int]:
+        """At the leader: how far each member is known to have the log on its disk; elsewhere empty."""
+        return self.quorum.ends()
+
+    @property
     def applied_end(self) -> Offset:
-        return Offset(self.quorum.applied_end)
+        """What the table holds. The core counts a leader's snapshot at once, the table has it once the disk does."""
+        return self._applied_end
 
     # --- changes -------------------------------------------------------------------------------------------------
 
@@ -245,7 +260,8 @@ class MetadataLog:
         or the leader cannot be reached."""
         try:
             async with asyncio.timeout(CAUGHT_UP_MS_MAX / 1000):
-                await self._waits.applied(await self._read_index_anywhere(), self.quorum.applied_end)
+                end = await self._read_index_anywhere()
+                await self._waits.applied(end, self._applied_end)
         except (TimeoutError, PeerError, NotControllerError) as error:
             raise QuorumBusyError(f"The leader of the metadata quorum does not answer: {error}") from error
 
@@ -255,6 +271,8 @@ class MetadataLog:
             raise NotControllerError("There is no leader at the moment.")
         if leader == self.me.broker_id:
             return await self.read_index()
+        from anabranch.broker.peer_messages import ReadIndex, ReadIndexAnswer  # Not for a node alone.
+
         assert self._peers is not None
         answer = await self._peers.ask(leader, ReadIndex(), CAUGHT_UP_MS_MAX)
         assert isinstance(answer, ReadIndexAnswer)
@@ -319,6 +337,7 @@ class MetadataLog:
         for offset, entry in self.quorum.take_committed():
             if entry.kind is EntryKind.CHANGE:
                 self._apply(Offset(offset), entry)
+            self._applied_end = Offset(offset + 1)
             self._waits.applied_one(offset, entry.term)
         self._note_firm()
 
@@ -335,9 +354,9 @@ class MetadataLog:
                 logger.exception("a change of the metadata could not be followed: this is a defect")
 
     def _note_firm(self) -> None:
-        log, end = self.partition.log, self.quorum.applied_end
-        if log.firm_offset is not None and log.start_offset <= end <= log.end_offset:
-            log.firm_offset = Offset(end)
+        log = self.partition.log
+        if log.firm_offset is not None:
+            log.firm_offset = self._applied_end
 
     # --- what the writer says ------------------------------------------------------------------------------------
 
@@ -349,7 +368,8 @@ class MetadataLog:
         """A leader's snapshot is on the disk, instead of everything that was there."""
         assert isinstance(table, dict)
         self.table.restore(table)
-        self.partition.log.firm_offset = Offset(snapshot.end)
+        self._applied_end = Offset(snapshot.end)
+        self._note_firm()
         self._tell(Offset(snapshot.end), None)
         self._waits.applied_upto(snapshot.end)
 

@@ -3,16 +3,19 @@ interrupted the taking over of a leader's snapshot, and the table read back."""
 
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.peers import Peers
 from anabranch.broker.quorum_store import QuorumStore
-from anabranch.broker.stored_state import StoredState
+from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import METADATA_TOPIC
 from anabranch.cluster.quorum_messages import Member
-from anabranch.values import TopicPartition
+from anabranch.values import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.peers import Peers
 
 METADATA_ID = uuid.UUID(int=1)
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
@@ -25,7 +28,7 @@ def open_metadata(
     me: Member,
     *,
     is_founder: bool,
-    peers: Peers | None,
+    peers: "Peers | None",
     chance: Callable[[int], int],
 ) -> MetadataLog:
     """Without `peers` the node is the sole voter. With them, a blank folder either founds a cluster or waits to be
@@ -42,5 +45,6 @@ def open_metadata(
         start_offset=start_offset,
     )
     metadata = MetadataLog(core, store, partition, me=me, is_founder=is_founder, peers=peers, chance=chance)
-    metadata.load()
+    point = state.recovery_points.get(partition_key(METADATA_ID, 0))
+    metadata.load(point.offset if point is not None else Offset(0))  # It never lies beyond what is committed.
     return metadata

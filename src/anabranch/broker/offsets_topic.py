@@ -113,6 +113,9 @@ class OffsetsTopic:
         return NEVER_MS if self._is_alone else self._core.clock.monotonic_ms() + APPEND_TIMEOUT_MS
 
     def _noted(self, index: int, append: "asyncio.Future[Offset]") -> "asyncio.Future[Offset]":
+        """A later leadership waits for what an earlier one handed to the log; a node that is alone has one only."""
+        if self._is_alone:
+            return append
         appends = self._appends.setdefault(index, set())
         appends.add(append)
         append.add_done_callback(appends.discard)

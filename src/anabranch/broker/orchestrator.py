@@ -11,7 +11,7 @@ A node without peers needs no pulse: `found` enters it in the table, once, and a
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,8 @@ from anabranch.broker.peer_messages import (
     RegisterBroker,
     Registered,
 )
+from anabranch.broker.peers import Hello
+from anabranch.broker.registration import registration
 from anabranch.cluster.metadata import (
     BrokerRow,
     Entry,
@@ -81,6 +83,9 @@ class Orchestrator:
         self._answered_ms: int | None = None
         self._may_stop = False
         self.is_stopping = False
+        self._is_over = False
+        self.on_joined: Callable[[Hello], None] = lambda hello: None
+        """A broker of the cluster to join has answered, and said which cluster that is."""
         self._joined: list[BrokerId] = []
         self._complaint = ""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -95,9 +100,10 @@ class Orchestrator:
 
     def keepers(self) -> list[BrokerRow]:
         """Those that may keep something new. The leader of the quorum is alive, whatever the table says yet."""
+        rows = self.rows() if self._broker.peers is None else self._metadata.table.brokers
         return [
             row
-            for row in self.rows().values()
+            for row in rows.values()
             if not row.is_draining and (not row.is_fenced or row.broker_id == self._leader_here())
         ]
 
@@ -131,22 +137,27 @@ class Orchestrator:
         return self._memory.sessions.get(broker_id) if self._memory is not None else None
 
     def _own_row(self) -> BrokerRow:
-        settings = self._broker.settings
         host, port = self._broker.own_address
-        address = settings.peer_advertise or settings.peer_listen
-        peer_host, peer_port = host_and_port(address) if address else ("", 0)
+        if self._broker.peers is None:
+            return BrokerRow(self._me, self._metadata.me.directory_id, 0, host, port)
+        own = self._registration()
         return BrokerRow(
             self._me,
-            self._metadata.me.directory_id,
+            own.directory_id,
             0,
-            host,
-            port,
-            peer_host,
-            self._broker.peers_bound[1]
-            if address and not peer_port and self._broker.peers_bound
-            else peer_port,
-            settings.broker_rack,
+            own.host,
+            own.port,
+            own.peer_host,
+            own.peer_port,
+            own.rack,
         )
+
+    def _registration(self) -> RegisterBroker:
+        settings, broker = self._broker.settings, self._broker
+        bound = broker.bound or host_and_port(settings.listen)
+        assert settings.peer_listen is not None, "only a broker with a peer port has peers"
+        peers_bound = broker.peers_bound or host_and_port(settings.peer_listen)
+        return registration(settings, self._metadata.me.directory_id, bound, peers_bound)
 
     # --- starting ------------------------------------------------------------------------------------------------
 
@@ -200,6 +211,8 @@ class Orchestrator:
     def pulse(self, now_ms: int) -> None:
         """A few times per `BEAT_MS`, by the monotonic clock; only on a node with peers."""
         assert self._broker.peers is not None
+        if self._is_over:
+            return
         if self._metadata.is_leader:
             self._lead(now_ms)
         else:
@@ -228,6 +241,7 @@ class Orchestrator:
 
     async def stop(self) -> None:
         """Nothing more is begun; what runs is ended."""
+        self._is_over = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -236,10 +250,7 @@ class Orchestrator:
     # --- every broker: registering and beating -------------------------------------------------------------------
 
     async def _register(self) -> None:
-        row = self._own_row()
-        question = RegisterBroker(
-            row.broker_id, row.directory_id, row.host, row.port, row.peer_host, row.peer_port, row.rack
-        )
+        question = self._registration()
         try:
             if self._metadata.is_leader:
                 self._epoch = (await self.registered(question)).epoch
@@ -281,7 +292,9 @@ class Orchestrator:
                 reasons.append(f"{address}: {error}")
                 continue
             if hello.broker_id == self._me:
+                reasons.append(f"{address} is this broker itself")
                 continue
+            self.on_joined(hello)
             self._joined = [hello.broker_id]
             return hello.broker_id
         raise NotControllerError("; ".join(reasons) or "No broker of the cluster can be reached.")
@@ -440,8 +453,10 @@ class Orchestrator:
     async def _begin_move(self, move: BeginMove) -> None:
         async with self._metadata.lock:
             topic = self._metadata.table.topics_by_id.get(move.topic.topic_id)
-            if topic is None or self._metadata.table.placement(topic, move.partition).target is not None:
+            if topic is None:
                 return
+            if self._metadata.table.placement(topic, move.partition).target != move.instead_of:
+                return  # Somebody has decided otherwise meanwhile.
             await self._metadata.commit(move_entry(topic.topic_id, move.partition, move.target))
 
 

@@ -273,8 +273,7 @@ class Partition:
         if self.ring is None:
             self._carry_out(self.mode.step(FlushFinished(end), now_ms))
         elif not self.is_gone:
-            # The log may have been cut since that sync; it knows what is on the disk of what it has now.
-            self.ring.do(FlushFinished(self.log.synced_offset))
+            self.ring.do(FlushFinished(end))
 
     def sync_failed(self, error: StorageError) -> None:
         """The log has fenced itself; whoever waited for this sync must not believe in it."""

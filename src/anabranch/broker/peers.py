@@ -19,7 +19,8 @@ class Hello(NamedTuple):
 
 class Peers(Protocol):
     def tell(self, to: BrokerId, message: PeerMessage) -> None:
-        """Never waits. Lost if there is no link or no room; in order while a link lasts."""
+        """Never waits. Lost if there is no link or no room; in order while a link lasts. Records are sent from where
+        they lie, perhaps much later: give it buffers that nobody writes to any more."""
         ...
 
     def flush(self) -> None:
@@ -46,8 +47,8 @@ class Peers(Protocol):
         ...
 
     async def join(self, address: Address) -> Hello:
-        """Learn who answers there, and keep that link until `connect` says otherwise. Raises PeerUnreachableError,
-        PeerRefusedError."""
+        """Learn who answers there, and keep that link until `connect` has named that broker once. Raises
+        PeerUnreachableError, or PeerRefusedError, whose kind is ITSELF if the address is this broker's own."""
         ...
 
 

@@ -18,7 +18,11 @@ from anabranch.cluster.placement import (
     default_factor,
     place,
 )
-from anabranch.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from anabranch.errors import (
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    NotControllerError,
+)
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -35,6 +39,8 @@ class Choice(NamedTuple):
 
 def by_factor(broker: "Broker", name: str, partition_count: int, factor: int = UNSET) -> Choice:
     keepers = broker.orchestrator.keepers()
+    if not keepers and not broker.metadata.table.brokers:
+        raise NotControllerError("No broker is registered yet: try again in a moment.")
     if not keepers:
         raise InvalidReplicationFactorError(
             "No broker may keep a new partition: all of them are fenced or draining. Try again when one is back."

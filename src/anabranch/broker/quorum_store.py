@@ -129,7 +129,6 @@ class QuorumStore:
     def replace_all(self, snapshot: Snapshot, table: Any, log: Log) -> None:
         """Another member's snapshot instead of ours and of our log."""
         self.write_snapshot(snapshot, table, replaces_log=True)
-        log.firm_offset = None
         log.restart_at(Offset(snapshot.end))
         self.write_snapshot(snapshot, table)
 

@@ -186,19 +186,7 @@ class QuorumWriter:
 
     async def _replace(self, snapshot: Snapshot) -> None:
         log = self._partition.log
-
-        def parse() -> Any:
-            try:
-                assert isinstance(snapshot.data, bytes | bytearray | memoryview | str)
-                table = json.loads(snapshot.data if isinstance(snapshot.data, str) else bytes(snapshot.data))
-                MetadataTable().restore(table)
-            except (AssertionError, ValueError, KeyError, TypeError) as error:
-                raise CorruptDataError(
-                    f"The leader's snapshot of the metadata is no table: {error}"
-                ) from error
-            return table
-
-        table = await in_heavy_worker(self._core.workers, parse)
+        table = await in_heavy_worker(self._core.workers, lambda: _table_of(snapshot))
         async with self._snapshot_lock:
             await self._alter_log(lambda: self._store.replace_all(snapshot, table, log))
         self._owner.replaced(snapshot, table)
@@ -252,3 +240,15 @@ async def _all_of(futures: "list[asyncio.Future[Offset]]") -> None:
     for result in await asyncio.gather(*futures, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
+
+
+def _table_of(snapshot: Snapshot) -> Any:
+    """The table in a leader's snapshot, tried out: once it is on the disk, nothing else is."""
+    if not isinstance(snapshot.data, bytes | bytearray | memoryview):
+        raise CorruptDataError("The leader's snapshot of the metadata has no table.")
+    try:
+        table = json.loads(bytes(snapshot.data))
+        MetadataTable().restore(table)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CorruptDataError(f"The leader's snapshot of the metadata is no table: {error!r}.") from error
+    return table

@@ -5,6 +5,7 @@
     recovery-points    where each log's recovery scan may begin, and how long its snapshot of producers holds
     log-start-offsets  where each log starts, once DeleteRecords or retention has moved it
     cleaner-offsets    how far each log has been cleaned
+    metadata-snapshot, quorum-state    are the metadata log's (`quorum_store`)
 
 Partitions are named by topic id and number, so that a topic made again under an old name inherits nothing.
 """

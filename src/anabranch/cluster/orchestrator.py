@@ -27,6 +27,8 @@ BEAT_MS = 500
 SETTLED_MS = 3000
 """Brokers often join in a row: partitions grow once for all of them."""
 MOVES_AT_ONCE_MAX = 4
+MOVE_PATIENCE_MS = 30_000
+"""A move to a broker that is silent for so long is given up for another."""
 
 
 # --- what to do -------------------------------------------------------------------------------------------------------
@@ -57,7 +59,10 @@ class HandOver:
 class BeginMove:
     topic: Topic
     partition: int
-    target: Replicas
+    target: Replicas | None
+    """None: call the present one off."""
+    instead_of: Replicas | None = None
+    """The target so far."""
 
 
 Action = Fence | ChangeMembers | HandOver | BeginMove
@@ -98,7 +103,7 @@ class Orchestrator:
     sessions: dict[BrokerId, Session] = field(default_factory=dict)
     _settled_since_ms: int = 0
     _keepers: frozenset[BrokerId] = frozenset()
-    _looked_at: tuple[int, frozenset[BrokerId]] | None = None
+    _looked_at: tuple[int, frozenset[BrokerId], frozenset[BrokerId]] | None = None
 
     # --- hearing
 
@@ -128,6 +133,11 @@ class Orchestrator:
         if session is None or session.epoch != row.epoch or session.is_stopping:
             return None
         return session if now_ms - session.heard_ms < SESSION_MS else None
+
+    def _is_lost(self, row: BrokerRow, now_ms: int) -> bool:
+        session = self.sessions.get(row.broker_id)
+        heard_ms = self.since_ms if session is None else session.heard_ms
+        return row.is_fenced and now_ms - heard_ms >= MOVE_PATIENCE_MS
 
     # --- deciding
 
@@ -286,13 +296,14 @@ class Orchestrator:
             self._keepers, self._settled_since_ms = keepers, now_ms
         if now_ms - self._settled_since_ms < SETTLED_MS:
             return []
-        looked_at = (cluster.applied_end, keepers)
+        lost = frozenset(row.broker_id for row in rows if self._is_lost(row, now_ms))
+        looked_at = (cluster.applied_end, keepers, lost)
         if looked_at == self._looked_at:
             return []
         under_way = sum(
             placement.target is not None for topic in _topics(cluster) for placement in topic.placements
         )
-        moves: list[BeginMove] = []
+        moves: list[BeginMove] = list(_moves_given_up(cluster, rows, lost))
         for move in _moves_wanted(cluster, rows):
             if under_way + len(moves) >= MOVES_AT_ONCE_MAX:
                 break
@@ -330,6 +341,22 @@ def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove
             target = walk(ring, placement.replicas, count)
             if _is_better(placement, target, staying):
                 yield BeginMove(topic, partition, target)
+
+
+def _moves_given_up(
+    cluster: Cluster, rows: list[BrokerRow], lost: frozenset[BrokerId]
+) -> Iterator[BeginMove]:
+    """Moves that wait for a broker that does not come back, or is leaving; others are decided on afterwards. What
+    somebody has chosen stays as long as the broker is registered at all."""
+    staying = {row.broker_id for row in rows}
+    for topic in _topics(cluster):
+        for partition, placement in enumerate(topic.placements):
+            if placement.target is None:
+                continue
+            coming = set(placement.target) - set(placement.replicas)
+            gone = coming - cluster.table.brokers.keys()
+            if gone or (not topic.is_pinned and (coming - staying or coming & lost)):
+                yield BeginMove(topic, partition, None, placement.target)
 
 
 def _is_better(placement: Placement, target: Replicas, staying: set[BrokerId]) -> bool:

@@ -88,13 +88,16 @@ class Quorum:
         term: int = 0,
         vote: Member | None = None,
         now_ms: int = 0,
+        commit_end: int = 0,
         is_alone: bool = False,
     ) -> None:
+        """`commit_end`: what is known to be committed; more may be."""
         self.me, self.log = me, log
         self.term, self.vote = term, vote
         self.role = Role.FOLLOWER
         self.leader: Member | None = None
-        self.commit_end = self.applied_end = log.start
+        self.applied_end = log.start
+        self.commit_end = max(log.start, min(commit_end, log.end))
         self._chance = chance
         self._now_ms = now_ms
         self._reign: Reign | None = None
@@ -114,6 +117,13 @@ class Quorum:
     def is_in_charge(self) -> bool:
         """Leads, and has applied everything that was committed before it did: only then may it judge by its table."""
         return self._reign is not None and self.applied_end > self._reign.start
+
+    def ends(self) -> dict[Member, int]:
+        """Of a leader: how far each member is known to have the log on its disk. Of others: nothing."""
+        if self._reign is None:
+            return {}
+        known = {peer: progress.equal_end for peer, progress in self._reign.peers.items()}
+        return {**known, self.me: self.log.stable_end}
 
     def _go_on_alone(self) -> None:
         """All that this disk has is committed, for nobody else is asked; and nobody else can have led meanwhile."""

@@ -7,6 +7,7 @@ the next on the ring are its followers (B2, B3).
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from anabranch.values import BrokerId
 
@@ -53,7 +54,13 @@ def partition_of(token: int, partition_count: int) -> int:
 
 def partition_token(topic: str, partition: int, partition_count: int) -> int:
     """Where on the ring of brokers a partition sits."""
-    return (murmur3(topic.encode()) + partition * TOKENS // partition_count) % TOKENS
+    return (_topic_token(topic) + partition * TOKENS // partition_count) % TOKENS
+
+
+@lru_cache(maxsize=64)
+def _topic_token(topic: str) -> int:
+    """Remembered, because a topic is placed with all its partitions at once."""
+    return murmur3(topic.encode())
 
 
 def ring_order(token: int, brokers: Sequence[BrokerId]) -> list[BrokerId]:

@@ -686,7 +686,7 @@ class RingReplica:
         follower = None if leader is None else leader.followers.get(message.sender)
         if leader is None or follower is None or message.generation != leader.generation:
             return
-        if message.sender not in self.replicas and message.move != self.move:
+        if message.end > self.end or (message.sender not in self.replicas and message.move != self.move):
             return
         follower.heard_ms = self._now_ms
         follower.has_entered = message.has_entered
@@ -720,6 +720,7 @@ class RingReplica:
         """What a `Sync` asked for is done."""
         if cuts != self.cuts or end <= self.synced_end:
             return
+        assert end <= self.end, f"{end} is synced of {self.end}"
         self.synced_end = end
         if self.leader is not None:
             yield from self._advance()

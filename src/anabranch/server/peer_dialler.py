@@ -43,7 +43,7 @@ class RareLog:
             if len(self._said) >= SAID_MAX:
                 self._said.clear()
             self._said[who, error.cause] = now_ms
-        is_wrong = error.cause is not Cause.DUPLICATE
+        is_wrong = error.cause not in (Cause.DUPLICATE, Cause.ITSELF)
         logger.log(logging.WARNING if is_new and is_wrong else logging.DEBUG, "%s: %s", text, error)
 
     def forget(self, who: object) -> None:
@@ -90,7 +90,7 @@ class Dialler:
         except HandshakeError as error:
             where = f"no link to broker {self._broker} at {self.address[0]}:{self.address[1]}"
             self._links.rare_log.warn(self._broker, error, where)
-            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.DUPLICATE):
+            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.DUPLICATE, Cause.NOT_YET):
                 return min(2 * pause, PAUSE_SECONDS_MAX)
             return PAUSE_SECONDS_REFUSED
         return PAUSE_SECONDS_MIN
@@ -142,10 +142,10 @@ class Dialler:
                 ssl=security.client_context,
                 server_hostname=host if security.client_context else None,
             )
+            tune(transport.get_extra_info("socket"))
         except OSError as error:
             why = error.strerror or str(error)
             raise HandshakeError(
                 Cause.UNREACHABLE,
                 f"it cannot be reached ({why}): is the broker running, and is the address right?",
             ) from None
-        tune(transport.get_extra_info("socket"))

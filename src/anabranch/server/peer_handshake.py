@@ -51,6 +51,8 @@ class Cause(Enum):
 
     SECRET = "the secret"
     CLUSTER = "the cluster"
+    NOT_YET = "no cluster yet"
+    """The other one is about to join one itself: it may be asked again."""
     VERSION = "the version"
     SAME_ID = "the broker id"
     OTHER_ID = "the address"
@@ -62,6 +64,12 @@ class Cause(Enum):
     REFUSED = "refused by the other side"
     DUPLICATE = "another link"
     """Not wrong: the two dialled each other at once, and one link is enough."""
+    ITSELF = "its own address"
+    """Not wrong either: one list of addresses may serve all brokers."""
+
+
+_TOLD_CAUSES = (Cause.REFUSED, Cause.DUPLICATE, Cause.ITSELF, Cause.NOT_YET)
+"""What a refusal says besides its text: the other side has to tell what is wrong from what is not."""
 
 
 class Identity(NamedTuple):
@@ -139,12 +147,13 @@ def next_frame(received: bytes | bytearray | memoryview) -> tuple[Frame, int] | 
 
 
 def refusal(error: HandshakeError) -> bytes:
-    is_duplicate = error.cause is Cause.DUPLICATE
-    return _frame(Kind.REFUSAL, bytes([is_duplicate]) + str(error).encode()[: HELLO_BYTES_MAX - 2])
+    cause = _TOLD_CAUSES.index(error.cause) if error.cause in _TOLD_CAUSES else 0
+    return _frame(Kind.REFUSAL, bytes([cause]) + str(error).encode()[: HELLO_BYTES_MAX - 2])
 
 
 def _read_refusal(body: bytes) -> HandshakeError:
-    cause = Cause.DUPLICATE if body[:1] == b"\1" else Cause.REFUSED
+    number = body[0] if body else 0
+    cause = _TOLD_CAUSES[number] if number < len(_TOLD_CAUSES) else Cause.REFUSED
     return HandshakeError(cause, _printable(body[1:]), is_told=False)
 
 
@@ -210,6 +219,8 @@ def _printable(body: bytes) -> str:
 
 
 def _check_broker(me: Identity, them: Identity, expected: BrokerId | None) -> None:
+    if (them.broker_id, them.directory_id) == (me.broker_id, me.directory_id):
+        raise HandshakeError(Cause.ITSELF, f"broker {me.broker_id} answered itself at this address.")
     if them.broker_id == me.broker_id:
         raise HandshakeError(
             Cause.SAME_ID,
@@ -227,7 +238,7 @@ def _check_broker(me: Identity, them: Identity, expected: BrokerId | None) -> No
 def _check_cluster(dialler: Identity, acceptor: Identity) -> None:
     if not acceptor.cluster_id:
         raise HandshakeError(
-            Cause.CLUSTER,
+            Cause.NOT_YET,
             f"broker {acceptor.broker_id} is in no cluster yet: join the address of a broker that is.",
         )
     if dialler.cluster_id and dialler.cluster_id != acceptor.cluster_id:

@@ -103,7 +103,7 @@ class PeerLinks(Peers):
         try:
             them = await self._find(Dialler(self, None, address))
         except HandshakeError as error:
-            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE):
+            if error.cause in (Cause.UNREACHABLE, Cause.SILENCE, Cause.NOT_YET):
                 raise PeerUnreachableError(str(error)) from None
             raise PeerRefusedError(str(error), error.cause.name) from None
         if not self.me.cluster_id:
@@ -157,6 +157,7 @@ class PeerLinks(Peers):
         if link is not None:
             self._check_replaces(link, them)
         if ours is not None:
+            self.not_met(ours)
             ours.close(
                 "the other side's dial is kept", HandshakeError(Cause.DUPLICATE, _duplicate(self.me, them))
             )

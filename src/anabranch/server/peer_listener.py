@@ -136,6 +136,6 @@ class PeerListener:
             self._refuse(host, HandshakeError(Cause.UNREACHABLE, f"it left before it was proven ({error})."))
 
     def _refuse(self, host: str, error: HandshakeError) -> None:
-        if error.cause is not Cause.DUPLICATE:
+        if error.cause not in (Cause.DUPLICATE, Cause.ITSELF):
             self.refused_total += 1
         self._links.rare_log.warn(host, error, f"refused a connection from {host} to the peer port")

@@ -183,11 +183,10 @@ class Simulator:
         """End a life: nothing it still does reaches the disk or a client."""
         self._is_over = True
         self.disk.crash_at = self.disk.operations
-        rest = asyncio.all_tasks(self._loop)
-        for task in rest:
-            task.cancel()
         self._loop.set_exception_handler(lambda loop, context: None)
-        while not all(task.done() for task in rest):
+        while rest := asyncio.all_tasks(self._loop):  # Some begin another in their last moment.
+            for task in rest:
+                task.cancel()
             self._loop.run_for(0)
         self._loop.close()
 

@@ -399,3 +399,100 @@ def test_snapshot_that_is_no_table_ends_the_member_and_harms_no_disk(few_per_sna
         await world.calm()
 
     in_world(16, test)
+
+
+def test_what_was_known_to_be_committed_is_in_the_table_at_the_start() -> None:
+    async def test(world: World) -> None:
+        await world.grow(3)
+        leader = await world.leader()
+        for _ in range(5):
+            await world.commit(leader)
+        await asyncio.sleep(1)
+        node = next(node for node in world.nodes.values() if node is not leader)
+        assert node.metadata is not None
+        key = partition_key(METADATA_ID, 0)
+        node.state.write_recovery_points({key: node.metadata.partition.recovery_mark})
+        world.split({node.id}, set(world.nodes) - {node.id})
+        node.crash()
+        node.boot()
+        assert node.names == leader.names
+
+    in_world(18, test)
+
+
+def test_member_that_leaves_lets_nobody_wait_and_says_nothing() -> None:
+    async def test(world: World) -> None:
+        await world.grow(3)
+        old = await world.leader()
+        metadata = old.metadata
+        assert metadata is not None
+        world.split({old.id}, set(world.nodes) - {old.id})
+        waiting = asyncio.create_task(world.commit(old))
+        await asyncio.sleep(0.01)
+        metadata.leave()
+        with pytest.raises(NotControllerError, match="stops"):
+            await waiting
+        await metadata.idle()
+        world.cut = set()
+        new = await world.leader()
+        await world.commit(new)
+        await asyncio.sleep(1)
+        assert old.names == []
+        assert (metadata.is_leader, metadata.leader_id) == (False, None)
+
+    in_world(19, test)
+
+
+def test_leader_knows_how_far_the_others_are() -> None:
+    async def test(world: World) -> None:
+        await world.grow(3)
+        leader = await world.leader()
+        assert leader.metadata is not None
+        await world.commit(leader)
+        await asyncio.sleep(1)
+        end = leader.metadata.partition.log.end_offset
+        assert leader.metadata.commit_end == leader.metadata.applied_end == end
+        assert leader.metadata.ends == {node.member: end for node in world.nodes.values()}
+        follower = next(node for node in world.nodes.values() if node is not leader)
+        assert follower.metadata is not None
+        assert follower.metadata.ends == {}
+
+    in_world(20, test)
+
+
+def test_voter_and_leader_that_are_removed_are_gone() -> None:
+    async def test(world: World) -> None:
+        await world.grow(3)
+        old = await world.leader()
+        assert old.metadata is not None
+        await world.change_members(old.member, "")
+        await asyncio.sleep(3)
+        assert not old.metadata.is_leader
+        new = await world.leader()
+        assert new is not old
+        assert new.metadata is not None
+        assert old.member not in new.metadata.members.everyone
+        await world.commit(new)
+
+    in_world(21, test)
+
+
+def test_read_waits_until_the_table_has_the_snapshot_that_the_core_knows(few_per_snapshot: None) -> None:
+    async def test(world: World) -> None:
+        await world.grow(3)
+        leader = await world.leader()
+        lost = next(node for node in world.nodes.values() if node is not leader)
+        world.split(set(world.nodes) - {lost.id}, {lost.id})
+        for _ in range(20):
+            await world.commit(leader)
+        world.cut = set()
+        assert lost.metadata is not None
+        for _ in range(10_000):
+            if lost.metadata.quorum.applied_end > lost.metadata.applied_end:
+                break
+            await asyncio.sleep(0.001)
+        assert lost.names == []
+        await lost.metadata.caught_up()
+        assert lost.names == leader.names
+
+    in_world(22, test)

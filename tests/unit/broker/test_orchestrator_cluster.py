@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from anabranch.broker.peer_messages import BrokerBeat, RegisterBroker, Registered
 from anabranch.cluster.quorum_messages import Member
+from anabranch.errors import InvalidRequestError, PeerRefusedError, UnknownBrokerError
 from anabranch.values import BrokerId
 from support.broker_cluster import BrokerCluster, close_all, cluster_of
 
@@ -83,19 +85,43 @@ def test_a_broker_with_a_new_disk_replaces_its_old_member() -> None:
     assert old not in cluster.leader.metadata.members.everyone
 
 
-def test_a_broker_id_that_lives_is_not_given_twice(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = cluster_of(3)
-    taken = cluster.follower_id
+def test_a_broker_id_that_lives_is_not_given_twice() -> None:
+    cluster = cluster_of(4)
+    leader_id, taken = BrokerId(cluster.leader_id or 0), cluster.follower_id
+    asking = cluster.lives[next(each for each in (2, 3, 4) if each not in (leader_id, taken))]
     row = cluster.leader.metadata.table.brokers[BrokerId(taken)]
-    cluster.start(4, broker_id="4")
-    cluster.settle()
-    impostor = cluster.broker(4)
-    impostor.orchestrator._me = BrokerId(taken)
-    impostor.orchestrator._epoch = None
-    cluster.run(2000)
+    twin = RegisterBroker(BrokerId(taken), "another disk", "host", 9, "host", 10, None)
+    with pytest.raises(PeerRefusedError, match=f"There is a broker {taken}.*another --broker-id") as refusal:
+        cluster.do(asking.peers.ask(leader_id, twin, 1000))
+    assert refusal.value.kind == "DuplicateBrokerError"
     assert cluster.leader.metadata.table.brokers[BrokerId(taken)] == row
-    assert f"There is a broker {taken}" in caplog.text
-    assert "another --broker-id" in caplog.text
+    cluster.kill(taken)
+    cluster.run(5000)
+    assert isinstance(cluster.do(asking.peers.ask(leader_id, twin, 1000)), Registered)
+
+
+@pytest.mark.parametrize(
+    "registration",
+    [
+        RegisterBroker(BrokerId(5), "", "host", 9, "host", 10, None),
+        RegisterBroker(BrokerId(5), "disk", "", 9, "host", 10, None),
+        RegisterBroker(BrokerId(5), "disk", "host", 0, "host", 10, None),
+        RegisterBroker(BrokerId(5), "disk", "host", 9, "host", 70_000, None),
+        RegisterBroker(BrokerId(5), "disk", "h" * 256, 9, "host", 10, None),
+    ],
+)
+def test_a_registration_without_sense_is_refused(registration: RegisterBroker) -> None:
+    cluster = cluster_of(1)
+    with pytest.raises(InvalidRequestError):
+        cluster.do(cluster.leader.orchestrator.registered(registration))
+    assert set(cluster.leader.metadata.table.brokers) == {1}
+
+
+def test_a_beat_of_nobody_is_refused() -> None:
+    cluster = cluster_of(1)
+    for broker_id, epoch in ((9, 0), (1, 999)):
+        with pytest.raises(UnknownBrokerError):
+            cluster.leader.orchestrator.beaten(BrokerBeat(BrokerId(broker_id), epoch, 0, False))
 
 
 def test_a_stopping_leader_hands_over_and_may_stop() -> None:

@@ -20,6 +20,7 @@ from anabranch.cluster.metadata import (
 )
 from anabranch.cluster.orchestrator import (
     BEAT_MS,
+    MOVE_PATIENCE_MS,
     MOVES_AT_ONCE_MAX,
     SESSION_MS,
     SETTLED_MS,
@@ -124,7 +125,7 @@ class World:
         for topic in list(self.table.topics.values()):
             for partition, placement in enumerate(self.table.placements(topic)):
                 if placement.target is not None:
-                    after = Placement(placement.target, (), placement.view + 1)
+                    after = Placement(placement.target, (), placement.view + 1, move=placement.move)
                     self.commit(boundary_entry(topic.topic_id, partition, after))
 
     def replicas(self, name: str) -> list[tuple[BrokerId, ...]]:
@@ -398,6 +399,35 @@ def test_a_replica_is_not_dropped_only_because_its_broker_drains() -> None:
     world.run()
     world.finish_moves()
     assert sorted(world.replicas("t")[0]) == [1, 2, 4]
+
+
+def test_a_move_to_a_broker_that_does_not_come_back_goes_to_another() -> None:
+    world = World(1, 2, 3, 4)
+    world.topic("t", (1,))
+    world.run()
+    target = world.table.topics["t"].placements[0].target
+    assert target is not None
+    lost = next(each for each in target if each != 1)
+    world.silent = {lost}
+    world.run(MOVE_PATIENCE_MS // BEAT_MS - 2)
+    assert world.table.topics["t"].placements[0].target == target
+    world.run(10)
+    now = world.table.topics["t"].placements[0].target
+    assert now is not None
+    assert lost not in now
+    assert len(now) == 3
+
+
+def test_a_move_that_somebody_chose_waits_for_its_broker_until_that_is_removed() -> None:
+    world = World(1, 2, 3)
+    topic = world.topic("t", (1,), is_pinned=True)
+    world.commit(move_entry(topic.topic_id, 0, (BrokerId(3),), is_pinned=True))
+    world.silent = {3}
+    world.run(2 * MOVE_PATIENCE_MS // BEAT_MS)
+    assert world.table.topics["t"].placements[0].target == (3,)
+    world.commit(broker_removed_entry(BrokerId(3)))
+    world.run()
+    assert world.table.topics["t"].placements[0].target is None
 
 
 def test_the_setting_says_how_many_copies_topics_grow_to() -> None:

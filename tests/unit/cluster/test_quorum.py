@@ -19,6 +19,7 @@ from anabranch.cluster.quorum_messages import (
     Snapshot,
     TakeOver,
 )
+from anabranch.cluster.quorum_reign import BYTES_PER_MESSAGE_MAX
 from anabranch.errors import NotControllerError, QuorumBusyError
 
 A, B, C, D = (Member(number, f"disk-{number}") for number in range(1, 5))
@@ -350,3 +351,57 @@ def test_whoever_is_asked_to_take_over_is_elected_although_the_leader_lives() ->
     other.step(Beat(A, C, 1, 0, 0))
     other.step(asks[1])
     assert GiveVote(C, B, 2, is_trial=False, is_given=True) in done(other).after
+
+
+def test_message_holds_as_many_entries_as_fit_and_at_least_one() -> None:
+    large = change(1, b"x" * (BYTES_PER_MESSAGE_MAX + 1))
+    half = change(1, b"x" * (BYTES_PER_MESSAGE_MAX // 2 - 100))
+    log = QuorumLog(Snapshot(0, 0, THREE), [large, half, half, half, change(1)])
+    counts = [len(log.portion(start, 512, BYTES_PER_MESSAGE_MAX)) for start in range(6)]
+    assert counts == [1, 2, 3, 2, 1, 0]
+    assert len(log.portion(1, 1, BYTES_PER_MESSAGE_MAX)) == 1
+
+
+def test_leader_splits_what_a_peer_lacks_by_bytes() -> None:
+    quorum = settled_leader()
+    quorum.propose([b"x" * 700_000] * 3)
+    sent = [message for message in done(quorum).now if isinstance(message, AppendEntries)]
+    assert [(message.receiver, len(message.entries)) for message in sent if message.receiver == B] == [
+        (B, 1)
+    ] * 3
+
+
+def test_lone_voter_goes_on_in_its_term_and_writes_nothing_for_it() -> None:
+    log = QuorumLog(Snapshot(0, 0, Members(frozenset({A}))), [change(4), change(4)])
+    quorum = Quorum(A, log, lambda _: 0, term=4, is_alone=True)
+    assert (quorum.role, quorum.term, quorum.has_ready()) == (Role.LEADER, 4, False)
+    assert [offset for offset, _ in quorum.take_committed()] == [0, 1]
+    assert quorum.is_in_charge
+    quorum.read("question")
+    assert quorum.ready().answered == [("question", 2)]
+    assert quorum.propose([b"next"]) == 2
+    ready = done(quorum)
+    assert (ready.vote, ready.entries) == (None, (2, [change(4, b"next")]))
+    assert [offset for offset, _ in quorum.take_committed()] == [2]
+
+
+def test_lone_voter_takes_back_what_its_disk_refused() -> None:
+    log = QuorumLog(Snapshot(0, 0, Members(frozenset({A}))), [change(0)])
+    quorum = Quorum(A, log, lambda _: 0, is_alone=True)
+    quorum.propose([b"refused"])
+    quorum.ready()
+    log.take_back(1)
+    assert (log.end, quorum.has_ready()) == (1, False)
+    assert quorum.propose([b"taken"]) == 1
+    done(quorum)
+    assert [entry.data for _, entry in quorum.take_committed()] == [b"", b"taken"]
+
+
+def test_leader_is_in_charge_once_it_has_applied_what_was_before() -> None:
+    quorum = leader([change(0)])
+    assert not quorum.is_in_charge
+    done(quorum)
+    quorum.step(AppendAnswer(B, A, quorum.term, True, quorum.log.end))
+    assert not quorum.is_in_charge
+    quorum.take_committed()
+    assert quorum.is_in_charge

@@ -270,6 +270,44 @@ def test_truncation_forgets_batches_durably_and_appends_go_on(both_disks: Open) 
     assert read_all(both_disks(clean=True)) == written
 
 
+@pytest.mark.parametrize("base", [0, 17, 40, 5000])
+def test_log_begins_anew_wherever_it_is_told_to(both_disks: Open, base: int) -> None:
+    log = both_disks(segment_bytes=1000, index_interval_bytes=100)
+    fill(log, 40, count=2)
+    log.restart_at(Offset(base))
+    assert (log.start_offset, log.synced_offset, log.end_offset) == (base, base, base)
+    assert read_all(log) == []
+    written = fill(log, 30)
+    log.sync()
+    assert read_all(log) == written
+    log.close(clean=False)
+    again = both_disks()
+    assert again.start_offset == base
+    assert read_all(again) == written
+
+
+def test_log_that_cannot_begin_anew_is_fenced(disk: FakeDisk, open_log: Open) -> None:
+    log = open_log()
+    fill(log, 3)
+    disk.fail_next("create")
+    with pytest.raises(FencedLogError, match="could not begin anew"):
+        log.restart_at(Offset(9))
+    with pytest.raises(FencedLogError):
+        log.append([make_batch(3)], NOW_MS)
+
+
+def test_what_may_still_be_cut_is_not_promised_to_a_recovery(open_log: Open) -> None:
+    log = open_log()
+    fill(log, 5)
+    log.sync()
+    assert log.recovery_mark == (5, 5)
+    log.firm_offset = Offset(3)
+    assert log.recovery_mark == (3, 3)
+    log.truncate_to(Offset(3))
+    with pytest.raises(AssertionError, match="firm"):
+        log.truncate_to(Offset(2))
+
+
 def test_headers_come_from_the_asked_offset_to_the_end(open_log: Open) -> None:
     log = open_log(segment_bytes=700)
     fill(log, 12, count=2)

@@ -81,7 +81,7 @@ def test_a_leader_whose_disk_refuses_stops_and_says_so() -> None:
     one.step(Refused(), 2100)
     assert not one.leads
     said = [effect.message for effect in one.step(Tick(), 2200) if isinstance(effect, Tell)]
-    assert said == [Returned(B1, 1, "")] * 2
+    assert said.count(Returned(B1, 1, "")) == 2
     two = mode(B2)
     two.step(Tick(), 2200)
     two.step(Heard(Returned(B1, 1, "")), 2250)

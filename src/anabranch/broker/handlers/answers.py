@@ -8,6 +8,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.partition import Partition
     from anabranch.broker.topics import TopicState
     from anabranch.cluster.metadata import Topic
 
@@ -38,8 +39,6 @@ def message_of(error: AnabranchError) -> str | None:
 
 def partition_row(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any]:
     """A partition as Metadata and DescribeTopicPartitions tell of it."""
-    if broker.peers is None:
-        return _row_of_one(broker, topic, index)
     leader = broker.leaders.of(topic.topic_id, index)
     replicas = broker.metadata.table.placement(topic, index).replicas
     is_available = broker.orchestrator.is_available
@@ -54,9 +53,8 @@ def partition_row(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any
     }
 
 
-def _row_of_one(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any]:
-    """Of a node without peers, which keeps and leads everything."""
-    partition = broker.topics.find_partition(topic.topic_id, index)
+def _row_of_one(broker: "Broker", index: int, partition: "Partition | None") -> dict[str, Any]:
+    """Of a node without peers, which keeps and leads everything that it has opened."""
     return {
         "error_code": ErrorCode.NONE if partition is not None else ErrorCode.LEADER_NOT_AVAILABLE,
         "partition_index": index,
@@ -71,12 +69,16 @@ def _row_of_one(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any]:
 def topic_row(broker: "Broker", state: "TopicState", *, operations: bool) -> dict[str, Any]:
     """A topic as Metadata and DescribeTopicPartitions tell of it."""
     topic = state.topic
+    if broker.peers is None:
+        rows = [_row_of_one(broker, index, each) for index, each in enumerate(state.partitions)]
+    else:
+        rows = [partition_row(broker, topic, index) for index in range(topic.partition_count)]
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [partition_row(broker, topic, index) for index in range(topic.partition_count)],
+        "partitions": rows,
         "topic_authorized_operations": TOPIC_OPERATIONS if operations else OPERATIONS_NOT_ASKED,
     }
 

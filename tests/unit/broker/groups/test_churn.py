@@ -1,4 +1,4 @@
-"""Ten members that join, leave, crash and commit while the coordinator restarts.
+"""Ten members that join, leave, crash and commit while the coordinator restarts, or loses the group and gets it back.
 
 In every history: no partition has two owners in one generation; no acknowledged commit is lost; what is read
 back from the log is what was there; and once the churn ends the group settles, with every partition owned
@@ -24,10 +24,21 @@ from anabranch.errors import (
     StorageError,
     UnknownMemberIdError,
 )
-from anabranch.values import TopicPartition
+from anabranch.values import Generation, TopicPartition
 
 PARTITIONS = 12
 STEPS = 250
+ACTIONS = {
+    "heartbeat": 30,
+    "commit": 12,
+    "crash": 4,
+    "leave": 3,
+    "time": 30,
+    "hold": 4,
+    "open": 12,
+    "restart": 1,
+}
+MOVES = {"give up": 4, "take over": 12}
 
 
 class Consumer:
@@ -102,8 +113,9 @@ def _assign(answer: JoinAnswer) -> tuple[tuple[str, bytes], ...]:
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, actions: dict[str, int]) -> None:
         self.rng = random.Random(seed)
+        self.actions = actions
         self.log = FakeLog()
         self.node = Node(self.log)
         self.starts = 1
@@ -142,6 +154,36 @@ class World:
         self.node = Node(self.log, first_id=self.starts * 1_000_000)
         self.node.clock.jump_wall(clock.wall_ms() - self.node.clock.wall_ms())
 
+    @property
+    def is_coordinated(self) -> bool:
+        return self.groups.shard(0) is not None
+
+    async def disturb(self, action: str) -> None:
+        if action == "hold":
+            self.log.hold()
+        elif action == "open":
+            self.log.open()
+        elif action == "restart":
+            self.restart()
+        elif action == "give up":
+            self.groups.give_up(0)
+        elif action == "take over":
+            await self.take_over()
+
+    async def take_over(self) -> None:
+        """What the last leadership handed to the log ends first, one way or the other; then the log is read."""
+        if self.is_coordinated:
+            return
+        self.log.open()
+        await turn()
+        self.starts += 1
+        shard = self.groups.take_over(0, Generation(self.starts))
+        for record in self.log.records:
+            self.groups.replay(shard, *record)
+        for _ in range(self.rng.randrange(4)):
+            await asyncio.sleep(0)
+        self.groups.loaded(shard)
+
     async def collect(self) -> None:
         """Refusals are a part of life, defects are not."""
         for task in [task for task in self.background if task.done()]:
@@ -153,6 +195,8 @@ class World:
                 consumer.task.result()
 
     def check_commits(self) -> None:
+        if not self.is_coordinated:
+            return
         committed = self.groups.fetch("g")
         for partition, offset in self.acknowledged.items():
             assert committed[TopicPartition("orders", partition)].offset >= offset
@@ -160,7 +204,7 @@ class World:
     async def check_replay(self) -> None:
         self.log.open()
         await turn()
-        if shard_of(self.groups).lanes:
+        if not self.is_coordinated or shard_of(self.groups).lanes:
             return
         live, replayed = snapshot(self.groups), snapshot(Node(self.log).groups)
         group = shard_of(self.groups).table.groups.get("g")
@@ -191,17 +235,14 @@ def snapshot(groups: GroupCoordinator) -> dict[str, Any]:
 async def step(world: World) -> None:
     rng = world.rng
     consumer = rng.choice(world.consumers)
-    action = rng.choices(
-        ["heartbeat", "commit", "crash", "leave", "time", "hold", "open", "restart"],
-        [30, 12, 4, 3, 30, 4, 12, 1],
-    )[0]
+    action = rng.choices(list(world.actions), list(world.actions.values()))[0]
     if action == "heartbeat":
         consumer.heartbeat()
     elif action == "commit":
         world.commit(consumer)
     elif action == "crash":
         consumer.crash()
-    elif action == "leave" and consumer.member_id:
+    elif action == "leave" and consumer.member_id and world.is_coordinated:
         identity = (
             Identity("", consumer.instance_id) if consumer.instance_id else Identity(consumer.member_id)
         )
@@ -209,12 +250,8 @@ async def step(world: World) -> None:
         consumer.crash()
     elif action == "time":
         world.node.advance(rng.choice([1, 50, 100, 500, 3_000]))
-    elif action == "hold":
-        world.log.hold()
-    elif action == "open":
-        world.log.open()
-    elif action == "restart":
-        world.restart()
+    else:
+        await world.disturb(action)
     for _ in range(rng.randrange(4)):
         await asyncio.sleep(0)
 
@@ -223,6 +260,7 @@ async def settle(world: World) -> None:
     """No more churn: everybody heartbeats until the group is at rest."""
     world.log.error = None
     world.log.open()
+    await world.take_over()
     for _ in range(300):
         for consumer in world.consumers:
             consumer.heartbeat()
@@ -231,8 +269,8 @@ async def settle(world: World) -> None:
         await world.collect()
 
 
-async def history(seed: int, *, failures: bool) -> None:
-    world = World(seed)
+async def history(seed: int, *, failures: bool, moves: bool = False) -> None:
+    world = World(seed, ACTIONS | MOVES if moves else ACTIONS)
     for number in range(STEPS):
         await step(world)
         await world.collect()
@@ -260,3 +298,11 @@ def test_a_log_that_fails_at_times_gives_no_partition_two_owners_and_loses_no_co
     seed: int,
 ) -> None:
     asyncio.run(history(seed, failures=True))
+
+
+@pytest.mark.parametrize("failures", [False, True])
+@pytest.mark.parametrize("seed", range(200, 210))
+def test_a_group_that_is_given_up_and_taken_over_again_and_again_loses_no_commit(
+    seed: int, failures: bool
+) -> None:
+    asyncio.run(history(seed, failures=failures, moves=True))

@@ -1,0 +1,464 @@
+"""Any broker takes what only the leader of the metadata quorum can do, and knows of it when it answers."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from anabranch.broker.peer_messages import ForwardRequest, LeaderRow, Leads
+from anabranch.cluster.metadata import Placement, boundary_entry
+from anabranch.errors import NotControllerError, UnsupportedVersionError
+from anabranch.testing.in_process_client import Pending
+from anabranch.values import BrokerId, Generation
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.codec import encode_request
+from anabranch.wire.error_codes import ErrorCode as E
+from support.broker_cluster import BrokerCluster, close_all, cluster_of
+
+Body = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def clusters_end() -> Iterator[None]:
+    yield
+    close_all()
+
+
+def new_topic(name: str, partitions: int = 3, factor: int = -1, **more: Any) -> Body:
+    row = {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": factor,
+        "assignments": [],
+        "configs": [],
+    }
+    return {"topics": [{**row, **more}], "timeout_ms": 5000}
+
+
+def create(cluster: BrokerCluster, broker_id: int, name: str, partitions: int = 3, factor: int = -1) -> Body:
+    answer = cluster.ask(broker_id, ApiKey.CREATE_TOPICS, 7, new_topic(name, partitions, factor))
+    return dict(answer["topics"][0])
+
+
+def described(cluster: BrokerCluster, broker_id: int, name: str, *, may_create: bool = False) -> Body:
+    body = {"topics": [{"name": name}], "allow_auto_topic_creation": may_create}
+    return dict(cluster.ask(broker_id, ApiKey.METADATA, 9, body)["topics"][0])
+
+
+def test_a_topic_made_anywhere_is_known_there_at_once_and_everywhere_soon() -> None:
+    cluster = cluster_of(3)
+    for broker_id in (1, 2, 3):
+        name = f"made-at-{broker_id}"
+        row = create(cluster, broker_id, name)
+        assert (row["error_code"], row["num_partitions"], row["replication_factor"]) == (0, 3, 3)
+        seen = described(cluster, broker_id, name)
+        assert seen["error_code"] == 0
+        assert {part["leader_id"] for part in seen["partitions"]} == {1, 2, 3}
+        assert all(sorted(part["replica_nodes"]) == [1, 2, 3] for part in seen["partitions"])
+        cluster.run(500)
+        assert [described(cluster, each, name)["error_code"] for each in (1, 2, 3)] == [0, 0, 0]
+
+
+def test_every_broker_says_the_same_of_the_cluster() -> None:
+    cluster = cluster_of(3)
+    for broker_id in (1, 2, 3):
+        answer = cluster.ask(broker_id, ApiKey.METADATA, 9, {"topics": []})
+        assert answer["controller_id"] == cluster.leader_id
+        ports = {row["node_id"]: row["port"] for row in answer["brokers"]}
+        # Of itself a broker tells where this client has found it.
+        assert ports == {each: 9092 if each == broker_id else 9000 + each for each in (1, 2, 3)}
+        answer = cluster.ask(broker_id, ApiKey.DESCRIBE_CLUSTER, 2, {"include_fenced_brokers": True})
+        assert answer["controller_id"] == cluster.leader_id
+        assert {row["broker_id"]: row["is_fenced"] for row in answer["brokers"]} == dict.fromkeys(
+            (1, 2, 3), False
+        )
+
+
+def test_racks_are_told_and_spread_over() -> None:
+    cluster = BrokerCluster()
+    for broker_id, rack in ((1, "a"), (2, "a"), (3, "b")):
+        cluster.start(broker_id, broker_rack=rack)
+    cluster.settle()
+    create(cluster, 1, "t", partitions=6, factor=2)
+    assert all(3 in part["replica_nodes"] for part in described(cluster, 2, "t")["partitions"])
+    rows = cluster.ask(2, ApiKey.METADATA, 9, {"topics": []})["brokers"]
+    assert {row["node_id"]: row["rack"] for row in rows} == {1: "a", 2: "a", 3: "b"}
+
+
+def test_everything_that_changes_the_table_works_from_a_broker_that_does_not_lead() -> None:
+    cluster = cluster_of(3)
+    asked = cluster.follower_id
+    create(cluster, asked, "t", partitions=2)
+    body = {"topics": [{"name": "t", "count": 4, "assignments": None}], "timeout_ms": 5000}
+    assert cluster.ask(asked, ApiKey.CREATE_PARTITIONS, 3, body)["results"][0]["error_code"] == 0
+    assert len(described(cluster, asked, "t")["partitions"]) == 4
+    configs = [{"name": "retention.ms", "config_operation": 0, "value": "77"}]
+    body = {"resources": [{"resource_type": 2, "resource_name": "t", "configs": configs}]}
+    assert cluster.ask(asked, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body)["responses"][0]["error_code"] == 0
+    assert cluster.broker(asked).topics.known("t").settings.retention_ms == 77
+    body = {"resources": [{"resource_type": 2, "resource_name": "t", "configs": []}]}
+    assert cluster.ask(asked, ApiKey.ALTER_CONFIGS, 2, body)["responses"][0]["error_code"] == 0
+    assert cluster.broker(asked).topics.known("t").topic.overrides == {}
+    body = {"topic_names": ["t"], "timeout_ms": 5000}
+    assert cluster.ask(asked, ApiKey.DELETE_TOPICS, 5, body)["responses"][0]["error_code"] == 0
+    assert described(cluster, asked, "t")["error_code"] == E.UNKNOWN_TOPIC_OR_PARTITION
+    cluster.run(1000)
+    assert all(cluster.broker(each).topics.find("t") is None for each in (1, 2, 3))
+
+
+def test_refusals_come_back_with_their_words() -> None:
+    cluster = cluster_of(3)
+    asked = cluster.follower_id
+    create(cluster, asked, "t")
+    assert create(cluster, asked, "t")["error_code"] == E.TOPIC_ALREADY_EXISTS
+    row = create(cluster, asked, "u", factor=4)
+    assert row["error_code"] == E.INVALID_REPLICATION_FACTOR
+    assert "at most 3" in row["error_message"]
+    body = new_topic("v", -1, assignments=[{"partition_index": 0, "broker_ids": [1, 9]}])
+    row = cluster.ask(asked, ApiKey.CREATE_TOPICS, 7, body)["topics"][0]
+    assert row["error_code"] == E.INVALID_REPLICA_ASSIGNMENT
+    assert "no broker 9" in row["error_message"]
+
+
+def test_an_assignment_is_kept_as_it_is_asked_for() -> None:
+    cluster = cluster_of(3)
+    assignments = [{"partition_index": 1, "broker_ids": [3, 1]}, {"partition_index": 0, "broker_ids": [2, 3]}]
+    body = new_topic("t", -1, assignments=assignments)
+    assert cluster.ask(2, ApiKey.CREATE_TOPICS, 7, body)["topics"][0]["replication_factor"] == 2
+    parts = described(cluster, 2, "t")["partitions"]
+    assert [part["replica_nodes"] for part in parts] == [[2, 3], [3, 1]]
+    added = {"name": "t", "count": 3, "assignments": [{"broker_ids": [1, 2, 3]}]}
+    row = cluster.ask(2, ApiKey.CREATE_PARTITIONS, 3, {"topics": [added], "timeout_ms": 1000})["results"][0]
+    assert row["error_code"] == E.INVALID_REPLICA_ASSIGNMENT
+    assert "2 replicas each" in row["error_message"]
+    added["assignments"] = [{"broker_ids": [1, 2]}]
+    row = cluster.ask(2, ApiKey.CREATE_PARTITIONS, 3, {"topics": [added], "timeout_ms": 1000})["results"][0]
+    assert row["error_code"] == 0
+    cluster.run(10_000)  # Somebody chose it: it does not grow.
+    assert [part["replica_nodes"] for part in described(cluster, 1, "t")["partitions"]] == [
+        [2, 3],
+        [3, 1],
+        [1, 2],
+    ]
+
+
+def test_a_topic_is_made_on_first_use_from_any_broker() -> None:
+    cluster = cluster_of(3)
+    for broker_id in (1, 2, 3):
+        row = described(cluster, broker_id, f"used-{broker_id}", may_create=True)
+        assert row["error_code"] == 0
+        assert len(row["partitions"][0]["replica_nodes"]) == 3
+
+
+def test_a_name_that_collides_is_refused_on_first_use_as_it_is_by_the_leader() -> None:
+    cluster = cluster_of(3)
+    create(cluster, 1, "a.b")
+    row = described(cluster, cluster.follower_id, "a_b", may_create=True)
+    assert row["error_code"] == E.INVALID_TOPIC_EXCEPTION
+
+
+def test_without_a_leader_a_request_waits_as_long_as_its_client_and_is_then_told_to_try_again() -> None:
+    cluster = cluster_of(3)
+    left = cluster.follower_id
+    for broker_id in {1, 2, 3} - {left}:
+        cluster.kill(broker_id)
+    cluster.run(3000)
+    began_ms = cluster.clock.monotonic_ms()
+    row = create(cluster, left, "t")
+    assert row["error_code"] == E.NOT_CONTROLLER
+    assert row["error_message"]
+    assert 4000 <= cluster.clock.monotonic_ms() - began_ms <= 5500
+    assert described(cluster, left, "t", may_create=True)["error_code"] == E.LEADER_NOT_AVAILABLE
+    resources = [{"resource_type": 2, "resource_name": "t", "configs": []}]
+    patient = {"timeout_ms": 300}
+    for key, version, body, where in (
+        (ApiKey.DELETE_TOPICS, 5, {"topic_names": ["t"], **patient}, "responses"),
+        (
+            ApiKey.DELETE_TOPICS,
+            6,
+            {"topics": [{"name": "t", "topic_id": UUID(int=0)}], **patient},
+            "responses",
+        ),
+        (ApiKey.CREATE_PARTITIONS, 3, {"topics": [{"name": "t", "count": 4}], **patient}, "results"),
+        (ApiKey.ALTER_CONFIGS, 2, {"resources": resources}, "responses"),
+        (ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": resources}, "responses"),
+    ):
+        assert cluster.ask(left, key, version, body)[where][0]["error_code"] == E.NOT_CONTROLLER, key
+    for key, body in (
+        (ApiKey.ALTER_PARTITION_REASSIGNMENTS, {"topics": [], **patient}),
+        (ApiKey.DESCRIBE_QUORUM, {"topics": []}),
+        (ApiKey.UNREGISTER_BROKER, {"broker_id": 2}),
+    ):
+        assert cluster.ask(left, key, 0, body)["error_code"] == E.NOT_CONTROLLER, key
+
+
+def test_a_request_survives_the_death_of_the_leader() -> None:
+    cluster = cluster_of(3)
+    dead, asked = cluster.leader_id, cluster.follower_id
+    assert dead is not None
+    cluster.kill(dead)
+    body = {**new_topic("t"), "timeout_ms": 20_000}
+    assert cluster.ask(asked, ApiKey.CREATE_TOPICS, 7, body)["topics"][0]["error_code"] == 0
+    assert described(cluster, asked, "t")["error_code"] == 0
+
+
+def test_a_leader_that_dies_over_a_request_leaves_it_open_whether_it_was_done() -> None:
+    cluster = cluster_of(3)
+    dead, asked = cluster.leader_id, cluster.follower_id
+    assert dead is not None
+
+    async def ask() -> Pending:
+        pending = cluster.lives[asked].client.send(ApiKey.CREATE_TOPICS, 7, new_topic("t"))
+        cluster.net.pause(BrokerId(dead))  # It gets the question and cannot answer it.
+        return pending
+
+    pending = cluster.do(ask())
+    cluster.run(200)
+    cluster.kill(dead)
+    cluster.until(lambda: pending.is_settled)
+    row = pending.body["topics"][0]
+    assert row["error_code"] == E.REQUEST_TIMED_OUT
+    assert "not known" in row["error_message"]
+
+
+def test_producer_ids_of_all_brokers_differ() -> None:
+    cluster = cluster_of(3)
+    taken = []
+    for _ in range(3):
+        for broker_id in (1, 2, 3):
+            answer = cluster.ask(
+                broker_id,
+                ApiKey.INIT_PRODUCER_ID,
+                4,
+                {"transactional_id": None, "producer_id": -1, "producer_epoch": -1},
+            )
+            assert answer["error_code"] == 0
+            taken.append(answer["producer_id"])
+    assert len(set(taken)) == 9
+    assert cluster.leader.metadata.table.producer_id_next == 3000
+
+
+def test_without_a_leader_there_are_no_producer_ids_for_now() -> None:
+    cluster = cluster_of(3)
+    left = cluster.follower_id
+    for broker_id in {1, 2, 3} - {left}:
+        cluster.kill(broker_id)
+    cluster.run(3000)
+    answer = cluster.ask(
+        left, ApiKey.INIT_PRODUCER_ID, 4, {"transactional_id": None, "producer_id": -1, "producer_epoch": -1}
+    )
+    assert answer["error_code"] == E.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_broker_carries_out_for_others_only_what_is_meant_for_that() -> None:
+    cluster = cluster_of(3)
+    leader, follower = cluster.leader, cluster.broker(cluster.follower_id)
+    body = encode_request(ApiKey.METADATA, 9, {"topics": None})
+    for key, version in ((ApiKey.METADATA, 9), (ApiKey.CREATE_TOPICS, 99), (4242, 0)):
+        with pytest.raises(UnsupportedVersionError):
+            cluster.do(leader.forwarding.asked(ForwardRequest(key, version, None, "h", body)))
+    body = encode_request(ApiKey.CREATE_TOPICS, 7, new_topic("t"))
+    with pytest.raises(NotControllerError):
+        cluster.do(follower.forwarding.asked(ForwardRequest(ApiKey.CREATE_TOPICS, 7, None, "h", body)))
+
+
+# --- where partitions are, and who leads them
+
+
+def reassign(cluster: BrokerCluster, broker_id: int, replicas: list[int] | None, **more: Any) -> Body:
+    partitions = [{"partition_index": 0, "replicas": replicas}]
+    body = {"topics": [{"name": "t", "partitions": partitions}], "timeout_ms": 5000, **more}
+    answer = cluster.ask(broker_id, ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, body)
+    assert answer["error_code"] == 0
+    return dict(answer["responses"][0]["partitions"][0])
+
+
+def moves(cluster: BrokerCluster, broker_id: int) -> list[Body]:
+    answer = cluster.ask(broker_id, ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None})
+    return [part for topic in answer["topics"] for part in topic["partitions"]]
+
+
+def test_a_move_is_begun_listed_and_called_off() -> None:
+    cluster = cluster_of(4)
+    asked = cluster.follower_id
+    body = new_topic("t", -1, assignments=[{"partition_index": 0, "broker_ids": [1, 2, 3]}])
+    cluster.ask(asked, ApiKey.CREATE_TOPICS, 7, body)
+    assert reassign(cluster, asked, None)["error_code"] == E.NO_REASSIGNMENT_IN_PROGRESS
+    assert reassign(cluster, asked, [4, 2, 3])["error_code"] == 0
+    assert moves(cluster, asked) == [
+        {"partition_index": 0, "replicas": [4, 2, 3, 1], "adding_replicas": [4], "removing_replicas": [1]}
+    ]
+    assert reassign(cluster, asked, None)["error_code"] == 0
+    assert moves(cluster, asked) == []
+    row = reassign(cluster, asked, [1], allow_replication_factor_change=False)
+    assert row["error_code"] == E.INVALID_REPLICATION_FACTOR
+    assert reassign(cluster, asked, [3, 2, 1])["error_code"] == 0
+    assert reassign(cluster, asked, [1, 2, 3])["error_code"] == 0  # Back to where it is.
+    assert moves(cluster, asked) == []
+
+
+def test_growing_from_one_broker_to_three_begins_moves_of_every_topic() -> None:
+    cluster = cluster_of(1)
+    create(cluster, 1, "chosen-by-nobody", partitions=2, factor=1)
+    cluster.start(2, 3)
+    cluster.settle()
+    create(cluster, 2, "chosen", partitions=1, factor=1)
+    cluster.until(lambda: len(moves(cluster, 3)) == 2)
+    rows = cluster.ask(3, ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None})["topics"]
+    assert [row["name"] for row in rows] == ["chosen-by-nobody"]
+    assert all(sorted(part["replicas"]) == [1, 2, 3] for part in rows[0]["partitions"])
+
+
+def finish_moves(cluster: BrokerCluster) -> None:
+    """What a partition's leader does in the end."""
+
+    async def finish() -> None:
+        metadata = cluster.leader.metadata
+        async with metadata.lock:
+            for topic in list(metadata.table.topics.values()):
+                for index, placement in enumerate(metadata.table.placements(topic)):
+                    if placement.target is not None:
+                        after = Placement(placement.target, (), placement.view + 1, move=placement.move)
+                        await metadata.commit(boundary_entry(topic.topic_id, index, after))
+
+    cluster.do(finish())
+
+
+def drain(cluster: BrokerCluster, asked: int, broker_id: int, value: str = "true") -> Body:
+    configs = [{"name": "broker.draining", "config_operation": 0, "value": value}]
+    body = {"resources": [{"resource_type": 4, "resource_name": str(broker_id), "configs": configs}]}
+    return dict(cluster.ask(asked, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body)["responses"][0])
+
+
+def test_a_broker_is_drained_and_then_unregistered() -> None:
+    cluster = cluster_of(4)
+    asked = cluster.follower_id
+    create(cluster, asked, "t", partitions=4)
+    gone = next(each for each in (4, 3, 2) if each not in (asked, cluster.leader_id))
+    answer = cluster.ask(asked, ApiKey.UNREGISTER_BROKER, 0, {"broker_id": gone})
+    assert answer["error_code"] == E.INVALID_REQUEST
+    assert f"cluster drain {gone}" in answer["error_message"]
+    assert drain(cluster, asked, gone)["error_code"] == 0
+    for _ in range(4):
+        cluster.run(4000)
+        finish_moves(cluster)
+    replicas = [part["replica_nodes"] for part in described(cluster, asked, "t")["partitions"]]
+    assert all(len(each) == 3 and gone not in each for each in replicas)
+    create(cluster, asked, "later", partitions=8)
+    assert all(gone not in part["replica_nodes"] for part in described(cluster, asked, "later")["partitions"])
+    cluster.kill(gone)
+    assert cluster.ask(asked, ApiKey.UNREGISTER_BROKER, 0, {"broker_id": gone})["error_code"] == 0
+    cluster.settle()
+    assert gone not in {member.broker_id for member in cluster.leader.metadata.members.everyone}
+
+
+def test_draining_is_refused_where_nobody_could_take_over_and_can_be_taken_back() -> None:
+    cluster = cluster_of(2)
+    assert drain(cluster, 1, 2)["error_code"] == 0
+    row = drain(cluster, 2, 1)
+    assert row["error_code"] == E.INVALID_REQUEST
+    assert "no other" in row["error_message"]
+    assert drain(cluster, 1, 2, "false")["error_code"] == 0
+    assert drain(cluster, 2, 1)["error_code"] == 0
+    assert drain(cluster, 1, 2, "perhaps")["error_code"] == E.INVALID_CONFIG
+    assert drain(cluster, 1, 9)["error_code"] == E.INVALID_REQUEST
+
+
+def test_the_quorum_is_described_by_its_leader_whoever_is_asked() -> None:
+    cluster = cluster_of(4)
+    asked = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    for broker_id in (1, 2, 3, 4):
+        answer = cluster.ask(broker_id, ApiKey.DESCRIBE_QUORUM, 2, {"topics": asked})
+        row = answer["topics"][0]["partitions"][0]
+        assert row["leader_id"] == cluster.leader_id
+        assert row["leader_epoch"] == cluster.leader.metadata.term
+        assert len(row["current_voters"]) == 3
+        assert len(row["observers"]) == 1
+        for replica in row["current_voters"] + row["observers"]:
+            assert replica["log_end_offset"] == row["high_watermark"] > 0
+            assert replica["last_caught_up_timestamp"] > 0
+            assert replica["replica_directory_id"].int > 0
+        assert {node["node_id"] for node in answer["nodes"]} == {1, 2, 3, 4}
+
+
+class Rings:
+    """In the place of the ring partitions of one broker."""
+
+    def __init__(self, me: int) -> None:
+        self.me = BrokerId(me)
+        self.preferred: list[tuple[UUID, int]] = []
+        self.leads: dict[tuple[UUID, int], tuple[BrokerId | None, Generation, tuple[BrokerId, ...]]] = {}
+
+    def leader_of(
+        self, topic_id: UUID, index: int
+    ) -> tuple[BrokerId | None, Generation, tuple[BrokerId, ...]] | None:
+        return self.leads.get((topic_id, index))
+
+    def prefer(self, topic_id: UUID, index: int) -> None:
+        self.preferred.append((topic_id, index))
+        self.leads[topic_id, index] = self.me, Generation(3), (self.me,)
+
+
+def elect(cluster: BrokerCluster, broker_id: int, timeout_ms: int = 1000) -> list[int]:
+    asked = [{"topic": "t", "partitions": [0]}]
+    body = {"topic_partitions": asked, "timeout_ms": timeout_ms}
+    answer = cluster.ask(broker_id, ApiKey.ELECT_LEADERS, 2, body)
+    return [
+        row["error_code"] for topic in answer["replica_election_results"] for row in topic["partition_result"]
+    ]
+
+
+def test_the_preferred_leader_is_asked_to_take_over_whoever_is_asked() -> None:
+    cluster = cluster_of(3)
+    body = new_topic("t", -1, assignments=[{"partition_index": 0, "broker_ids": [2, 3, 1]}])
+    cluster.ask(1, ApiKey.CREATE_TOPICS, 7, body)
+    cluster.run(500)
+    topic_id = cluster.broker(1).topics.known("t").topic.topic_id
+    assert elect(cluster, 1) == [E.ELECTION_NOT_NEEDED]
+    rings = {each: Rings(each) for each in (1, 2, 3)}
+    for broker_id, ring in rings.items():
+        cluster.broker(broker_id).replicas = ring
+        ring.leads[topic_id, 0] = BrokerId(3), Generation(2), (BrokerId(3), BrokerId(1))
+    part = described(cluster, 1, "t")["partitions"][0]
+    assert (part["leader_id"], part["leader_epoch"], part["isr_nodes"]) == (3, 2, [3, 1])
+    assert elect(cluster, 1) == [0]
+    assert rings[2].preferred == [(topic_id, 0)]
+    assert rings[1].preferred == rings[3].preferred == []
+    rings[2].leads[topic_id, 0] = BrokerId(3), Generation(4), ()
+    rings[2].prefer = lambda topic_id, index: None  # type: ignore[method-assign]  # It may not yet.
+    assert elect(cluster, 1) == [E.PREFERRED_LEADER_NOT_AVAILABLE]
+    cluster.kill(2)
+    cluster.run(8000)
+    assert elect(cluster, 1) == [E.PREFERRED_LEADER_NOT_AVAILABLE]
+
+
+def test_a_partition_whose_leader_is_gone_has_none_until_another_says_so() -> None:
+    cluster = cluster_of(3)
+    dead = cluster.follower_id
+    others = [each for each in (1, 2, 3) if each != dead]
+    body = new_topic("t", -1, assignments=[{"partition_index": 0, "broker_ids": [dead, *others]}])
+    cluster.ask(others[0], ApiKey.CREATE_TOPICS, 7, body)
+    cluster.run(500)
+    topic_id = cluster.broker(others[0]).topics.known("t").topic.topic_id
+    cluster.kill(dead)
+    cluster.run(8000)
+    part = described(cluster, others[0], "t")["partitions"][0]
+    assert (part["error_code"], part["leader_id"]) == (E.LEADER_NOT_AVAILABLE, -1)
+    assert part["offline_replicas"] == [dead]
+    row = LeaderRow(topic_id, 0, 0, Generation(2), (BrokerId(others[1]), BrokerId(others[0])))
+    cluster.broker(others[0]).leaders.heard(BrokerId(others[1]), Leads([row], is_whole=False))
+    part = described(cluster, others[0], "t")["partitions"][0]
+    assert (part["error_code"], part["leader_id"], part["leader_epoch"]) == (0, others[1], 2)
+    brokers = cluster.ask(others[0], ApiKey.METADATA, 9, {"topics": []})["brokers"]
+    assert sorted(row["node_id"] for row in brokers) == others
+
+
+def test_settings_of_a_broker_are_told_by_itself_only() -> None:
+    cluster = cluster_of(2)
+    for name, code in (("1", 0), ("2", E.INVALID_REQUEST), ("9", E.INVALID_REQUEST)):
+        body = {"resources": [{"resource_type": 4, "resource_name": name, "configuration_keys": None}]}
+        row = cluster.ask(1, ApiKey.DESCRIBE_CONFIGS, 4, body)["results"][0]
+        assert row["error_code"] == code
+    rows = cluster.ask(1, ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [4]})["config_resources"]
+    assert [row["resource_name"] for row in rows] == ["1", "2"]
