@@ -132,6 +132,7 @@ class Broker:
         self.housekeeping = Housekeeping(self)
         if self.peers is not None:
             self.peering = Peering(self, self.peers)
+            self.core.flush_peers = self.peers.flush
             self.topics.on_opened, self.topics.on_closed = self.peering.placed, self.peering.closed
         else:
             self.topics.sweep()

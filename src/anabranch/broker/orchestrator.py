@@ -286,7 +286,7 @@ class Orchestrator:
         peers = self._broker.peers
         assert peers is not None
         peering = self._broker.peering
-        linked = peering.linked if peering is not None else ()
+        linked: list[BrokerId] = peering.linked if peering is not None else []
         for broker_id in [*self._joined, *linked, *self._metadata.table.brokers]:
             if broker_id != self._me and peers.is_up(broker_id):
                 return broker_id

@@ -69,6 +69,14 @@ class RingMode:
                 return replica.synced(end, replica.cuts)
             case Tick():
                 return self._tick(now_ms)
+            case Placed():
+                return self._place(event, now_ms)
+            case _:
+                return self._step_rarely(event)
+
+    def _step_rarely(self, event: Event) -> Iterable[Effect]:
+        replica = self.replica
+        match event:
             case PeerUp(broker):
                 return replica.peer_up(broker)
             case NotTaken(end, published, is_refused):
@@ -78,8 +86,6 @@ class RingMode:
                 replica.not_sent(to, start)
             case Refused():
                 replica.refused()
-            case Placed():
-                return self._place(event, now_ms)
             case Retake():
                 return replica.retake()
         return ()

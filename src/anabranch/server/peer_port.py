@@ -104,8 +104,10 @@ class PeerPort:
         for address in self._settings.peer_join:
             try:
                 hello = await self.links.join(host_and_port(address))
-            except PeerRefusedError:
-                raise
+            except PeerRefusedError as error:
+                if error.kind != "ITSELF":  # One list of addresses may serve all brokers.
+                    raise
+                reasons.append(f"{address}: that is this broker itself")
             except PeerError as error:
                 reasons.append(f"{address}: {error}")
             else:

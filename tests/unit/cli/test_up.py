@@ -143,6 +143,7 @@ def test_banner_of_a_broker_in_a_cluster_says_its_id_and_addresses():
         "peer.listen": "0.0.0.0:7",
         "peer.advertise": "10.0.0.1:7",
         "broker.rack": "left",
+        "cluster.secret.file": "secret",
     }
     settings = NodeSettings.load(given)
     text = banner(node, settings, ephemeral=False)
