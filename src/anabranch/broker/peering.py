@@ -175,15 +175,16 @@ class Peering:
     # --- joining -------------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Until everything that was agreed on before is known here: what a client asked sooner would be half of it."""
-        metadata = self._broker.metadata
+        """Until everything that was agreed on before is known here, and the others count on this broker: what a client
+        asked sooner would be half of it, and a topic made sooner would leave it out."""
+        metadata, orchestrator = self._broker.metadata, self._broker.orchestrator
         while True:
             try:
                 await metadata.caught_up()
             except QuorumBusyError as error:
                 logger.debug("not caught up yet: %s", error)
             else:
-                if BrokerId(self._broker.id) in metadata.table.brokers:
+                if orchestrator.is_counted_on:
                     break
             await asyncio.sleep(PULSE_SECONDS)
         await self._broker.topics.settled()
