@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 ASK_MS_MAX = 2000
 REGISTER_AGAIN_MS = 500
-LEAVE_MS_MAX = 8000
+LEAVE_MS_MAX = 2500
 LEAVE_PAUSE_SECONDS = 0.05
 NAME_LENGTH_MAX = 255
 PORT_MAX = 65_535
@@ -326,16 +326,16 @@ class Orchestrator:
         end_ms = clock.monotonic_ms() + wait_ms_max
         while not self._may_stop and clock.monotonic_ms() < end_ms:
             self.pulse(clock.monotonic_ms())
-            if self._metadata.is_leader and not self._has_heirs():
+            if self._epoch is None or not self._has_heirs():
                 break  # Nobody is left who could notice.
-            if self._epoch is None:
-                break
             await asyncio.sleep(LEAVE_PAUSE_SECONDS)
 
     def _has_heirs(self) -> bool:
-        others = self._metadata.members.voters - {self._metadata.me}
-        peers = self._broker.peers
-        return peers is not None and any(peers.is_up(BrokerId(each.broker_id)) for each in others)
+        """Whether the quorum can still agree on something, and another voter can lead it."""
+        voters, me, peers = self._metadata.members.voters, self._metadata.me, self._broker.peers
+        assert peers is not None
+        others = [each for each in voters - {me} if peers.is_up(BrokerId(each.broker_id))]
+        return bool(others) and 2 * (len(others) + (me in voters)) > len(voters)
 
     # --- the leader: hearing -------------------------------------------------------------------------------------
 

@@ -87,7 +87,14 @@ class Retake:
     """Somebody wants the first replica to lead, without waiting any longer."""
 
 
-Event = Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake
+@dataclass(slots=True)
+class Resign:
+    """The broker is about to stop: another replica should lead."""
+
+
+Event = (
+    Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake | Resign
+)
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from anabranch.replication.mode import (
     PeerUp,
     Placed,
     Refused,
+    Resign,
     Retake,
     Tick,
 )
@@ -88,6 +89,8 @@ class RingMode:
                 replica.refused()
             case Retake():
                 return replica.retake()
+            case Resign():
+                return replica.resign()
         return ()
 
     def _place(self, placed: Placed, now_ms: int) -> Iterable[Effect]:
