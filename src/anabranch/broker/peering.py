@@ -75,6 +75,7 @@ class Peering:
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
+        self.replicas.resign()
         await self.moves.stop()
         await self.repairs.stop()
 

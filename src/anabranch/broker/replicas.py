@@ -106,6 +106,12 @@ class Replicas:
     def peer_down(self, broker: BrokerId) -> None:
         """Silence is what counts: a link may be back in a moment."""
 
+    def resign(self) -> None:
+        """The broker stops: let others lead now, rather than when they have missed us for a while."""
+        for partition in list(self._partitions.values()):
+            if partition.ring is not None and partition.ring.mode.leads:
+                partition.ring.refused()
+
     # --- who leads -------------------------------------------------------------------------------------------------
 
     def leader_of(self, topic_id: UUID, index: int) -> Leadership | None:

@@ -600,10 +600,11 @@ class RingReplica:
         else:
             yield from self._ask()
 
-    def refused(self) -> None:
-        """The disk takes nothing: whoever leads has to let somebody else."""
-        self._refused_ms = self._now_ms
+    def refused(self) -> Iterator[Effect]:
+        """The disk takes nothing, or we are about to stop: whoever leads has to let somebody else, and says so."""
+        self._refused_ms = self._told_return_ms = self._now_ms
         self._stop()
+        yield from self._tell_all(Returned(self.me, self.kept.promised, ""))
 
     def _is_current(self, message: Message) -> bool:
         if self.candidate is not None:
@@ -750,7 +751,11 @@ class RingReplica:
         """A leader that does not know of it yet opens a generation that does."""
         self._returned_ms[message.sender] = self._now_ms
         if not message.return_id:
-            return  # It has everything it had, and is no leader now.
+            # It has everything it had, and is no leader now: nobody need wait until it has been silent for a while.
+            if self._following is not None and self._following[0] == message.sender:
+                self._stop()
+                self._heard_leader_ms = self._now_ms - SILENCE_MS
+            return
         self._returns[message.sender] = message.return_id
         leader = self.leader
         if (
