@@ -86,7 +86,7 @@ class RingMode:
                 self._is_short = True
                 replica.not_sent(to, start)
             case Refused():
-                replica.refused()
+                return replica.refused()
             case Retake():
                 return replica.retake()
             case Resign():

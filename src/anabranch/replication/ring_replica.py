@@ -643,10 +643,11 @@ class RingReplica:
         else:
             yield from self._ask()
 
-    def refused(self) -> None:
-        """The disk takes nothing: whoever leads has to let somebody else."""
-        self._refused_ms = self._now_ms
+    def refused(self) -> Iterator[Effect]:
+        """The disk takes nothing, or we are about to stop: whoever leads has to let somebody else, and says so."""
+        self._refused_ms = self._told_return_ms = self._now_ms
         self._stop()
+        yield from self._tell_all(Returned(self.me, self.kept.promised, ""))
 
     def _is_current(self, message: Message) -> bool:
         if self.candidate is not None:
