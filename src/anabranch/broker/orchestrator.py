@@ -125,6 +125,12 @@ class Orchestrator:
         peers = self._broker.peers
         return not row.is_fenced or (peers is not None and peers.is_up(broker_id))
 
+    @property
+    def is_counted_on(self) -> bool:
+        """The table has this start of the broker, and not as a silent one."""
+        row = self._metadata.table.brokers.get(self._me)
+        return row is not None and row.epoch == self._epoch and not row.is_fenced
+
     def is_cut_off(self, now_ms: int) -> bool:
         """No leader has answered this broker for a session."""
         if self._broker.peers is None or self._metadata.is_leader:
@@ -220,7 +226,7 @@ class Orchestrator:
             if now_ms - self._tried_ms >= REGISTER_AGAIN_MS:
                 self._tried_ms = now_ms
                 self._begin("register", self._register())
-        elif now_ms - self._beaten_ms >= BEAT_MS or self.is_stopping:
+        elif now_ms - self._beaten_ms >= BEAT_MS or self.is_stopping or not self.is_counted_on:
             self._beaten_ms = now_ms
             self._begin("beat", self._beat(now_ms))
 
