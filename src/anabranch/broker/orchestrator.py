@@ -337,7 +337,18 @@ class Orchestrator:
         if self._metadata.is_leader:
             return bool(self._remembered().heirs(self._cluster(), now_ms))
         heard_ms = max(began_ms, self._answered_ms or 0)
-        return now_ms - heard_ms < LEADERLESS_MS_MAX
+        return self._could_be_led() and now_ms - heard_ms < LEADERLESS_MS_MAX
+
+    def _could_be_led(self) -> bool:
+        """A majority of the voters can be reached from here."""
+        peers, members = self._broker.peers, self._metadata.members
+        assert peers is not None
+        there = {
+            each
+            for each in members.voters
+            if each == self._metadata.me or peers.is_up(BrokerId(each.broker_id))
+        }
+        return members.is_majority(there)
 
     # --- the leader: hearing -------------------------------------------------------------------------------------
 

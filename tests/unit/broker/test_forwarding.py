@@ -348,7 +348,11 @@ def test_a_broker_is_drained_and_then_unregistered() -> None:
     assert all(len(each) == 3 for each in replicas_of(cluster, "t"))
     create(cluster, asked, "later", partitions=8)
     assert all(gone not in part["replica_nodes"] for part in described(cluster, asked, "later")["partitions"])
+    answer = cluster.ask(asked, ApiKey.UNREGISTER_BROKER, 0, {"broker_id": gone})
+    assert answer["error_code"] == E.INVALID_REQUEST
+    assert "stop its process" in answer["error_message"]
     cluster.kill(gone)
+    cluster.run(5000)
     assert cluster.ask(asked, ApiKey.UNREGISTER_BROKER, 0, {"broker_id": gone})["error_code"] == 0
     cluster.settle()
     assert gone not in {member.broker_id for member in cluster.leader.metadata.members.everyone}

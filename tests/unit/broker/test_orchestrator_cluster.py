@@ -163,6 +163,17 @@ def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
     assert max(took_ms.values()) < 3500
 
 
+def test_the_last_brokers_to_stop_do_not_wait_for_a_leader_that_cannot_come() -> None:
+    cluster = cluster_of(4)
+    for broker_id in (1, 2, 3, 4):
+        began_ms = cluster.clock.monotonic_ms()
+        cluster.do(cluster.broker(broker_id).orchestrator.leave())
+        assert cluster.clock.monotonic_ms() - began_ms < 3000
+        cluster.kill(broker_id)
+        if len(cluster.lives) > 1:
+            cluster.run(100)
+
+
 def test_a_stopping_only_broker_waits_for_nobody() -> None:
     cluster = cluster_of(1)
     began_ms = cluster.clock.monotonic_ms()
