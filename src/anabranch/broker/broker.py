@@ -252,6 +252,9 @@ class Broker:
         return self._advertised or listens
 
     def check_writable(self, partition: Partition) -> None:
+        refusal = partition.ring.refusal() if partition.ring is not None else None
+        if refusal is not None:
+            raise refusal
         if partition.mode.writer() != self.id:
             raise NotOwnerError(f"This broker may not write {partition.id} now.")
         if partition.log.fenced:

@@ -11,7 +11,7 @@ A node without peers needs no pulse: `found` enters it in the table, once, and a
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from anabranch.broker.peer_messages import (
     RegisterBroker,
     Registered,
 )
-from anabranch.broker.peers import Hello
 from anabranch.broker.registration import registration
 from anabranch.cluster.metadata import (
     BrokerRow,
@@ -84,8 +83,6 @@ class Orchestrator:
         self._may_stop = False
         self.is_stopping = False
         self._is_over = False
-        self.on_joined: Callable[[Hello], None] = lambda hello: None
-        """A broker of the cluster to join has answered, and said which cluster that is."""
         self._joined: list[BrokerId] = []
         self._complaint = ""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -125,6 +122,12 @@ class Orchestrator:
             return False
         peers = self._broker.peers
         return not row.is_fenced or (peers is not None and peers.is_up(broker_id))
+
+    @property
+    def is_counted_on(self) -> bool:
+        """The table has this start of the broker, and not as a silent one."""
+        row = self._metadata.table.brokers.get(self._me)
+        return row is not None and row.epoch == self._epoch and not row.is_fenced
 
     def is_cut_off(self, now_ms: int) -> bool:
         """No leader has answered this broker for a session."""
@@ -221,7 +224,7 @@ class Orchestrator:
             if now_ms - self._tried_ms >= REGISTER_AGAIN_MS:
                 self._tried_ms = now_ms
                 self._begin("register", self._register())
-        elif now_ms - self._beaten_ms >= BEAT_MS or self.is_stopping:
+        elif now_ms - self._beaten_ms >= BEAT_MS or self.is_stopping or not self.is_counted_on:
             self._beaten_ms = now_ms
             self._begin("beat", self._beat(now_ms))
 
@@ -294,7 +297,6 @@ class Orchestrator:
             if hello.broker_id == self._me:
                 reasons.append(f"{address} is this broker itself")
                 continue
-            self.on_joined(hello)
             self._joined = [hello.broker_id]
             return hello.broker_id
         raise NotControllerError("; ".join(reasons) or "No broker of the cluster can be reached.")

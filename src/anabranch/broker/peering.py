@@ -24,10 +24,12 @@ from anabranch.broker.peer_messages import (
     Question,
     ReadIndex,
     ReadIndexAnswer,
+    ReadRecords,
     RegisterBroker,
     RingLetter,
 )
 from anabranch.broker.peers import Peers
+from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError
@@ -50,6 +52,8 @@ class Peering:
         self.peers = peers
         self.replicas = Replicas(BrokerId(broker.id), peers)
         self.moves = Moves(broker)
+        self.repairs = Repairs(peers, broker.workers, broker.clock)
+        self.replicas.on_unreadable = self.repairs.begin
         self.replicas.on_leads = self._leads
         self.replicas.on_settle = self.moves.settle
         self._news: dict[Partition, LeaderRow] = {}
@@ -72,6 +76,7 @@ class Peering:
             self._pulse.cancel()
             self._pulse = None
         await self.moves.stop()
+        await self.repairs.stop()
 
     def _beat(self) -> None:
         self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._beat)
@@ -99,6 +104,8 @@ class Peering:
         """A partition is there, or is kept with others than before."""
         if partition.ring is None and is_ring(placement):
             self._broker.opener.join_ring(partition, placement)
+            # It led alone; whether it leads the ring is not said yet, and somebody else may be first.
+            self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
         if partition.ring is not None:
             self.replicas.place(partition, placement)
         else:
@@ -159,6 +166,8 @@ class Peering:
                 return await broker.orchestrator.asked(question)
             case ReadIndex():
                 return ReadIndexAnswer(await broker.metadata.read_index())
+            case ReadRecords():
+                return read_records(self.replicas.find(question.topic_id, question.partition), question)
             case BeginView():
                 return await self.moves.asked(question)
         raise InvalidRequestError(f"This broker does not answer {type(question).__name__}.")
@@ -166,15 +175,16 @@ class Peering:
     # --- joining -------------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Until everything that was agreed on before is known here: what a client asked sooner would be half of it."""
-        metadata = self._broker.metadata
+        """Until everything that was agreed on before is known here, and the others count on this broker: what a client
+        asked sooner would be half of it, and a topic made sooner would leave it out."""
+        metadata, orchestrator = self._broker.metadata, self._broker.orchestrator
         while True:
             try:
                 await metadata.caught_up()
             except QuorumBusyError as error:
                 logger.debug("not caught up yet: %s", error)
             else:
-                if BrokerId(self._broker.id) in metadata.table.brokers:
+                if orchestrator.is_counted_on:
                     break
             await asyncio.sleep(PULSE_SECONDS)
         await self._broker.topics.settled()

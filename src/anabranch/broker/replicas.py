@@ -18,7 +18,7 @@ from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.replication.mode import Heard, PeerUp, Placed, Retake, Tick
 from anabranch.replication.ring_effects import EndView, Unseal
 from anabranch.replication.ring_messages import Message
-from anabranch.values import BrokerId, Generation
+from anabranch.values import BrokerId, Generation, Offset
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ class Replicas:
         self._partitions: dict[Key, Partition] = {}
         self.on_leads: Callable[[Partition, LeaderRow | None], None] = _nobody_asks
         """Called when this broker begins to lead a partition, its followers change, or it leads it no longer (None)."""
-        self.on_unreadable: Callable[[Partition, AnabranchError], None] = _nobody_repairs
+        self.on_unreadable: Callable[[Partition, Offset], None] = _nobody_repairs
+        """Records from an offset on were to be sent to another broker, and are damaged."""
         self.on_settle: Callable[[Partition, EndView | Unseal], None] = _nobody_settles
         """A view may end, or should not have been sealed."""
         self.letters_ignored_total = 0
@@ -63,6 +64,9 @@ class Replicas:
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    def find(self, topic_id: UUID, index: int) -> Partition | None:
+        return self._partitions.get((topic_id, index))
 
     # --- what happens --------------------------------------------------------------------------------------------
 
@@ -138,11 +142,10 @@ class Replicas:
         self.pushes_spoiled_total += 1
         logger.error("%s was sent records that are not what they should be: %s", partition.id, error)
 
-    def unreadable(self, partition: Partition, error: AnabranchError) -> None:
+    def unreadable(self, partition: Partition, start: Offset, error: AnabranchError) -> None:
+        logger.error("%s cannot be read for another broker: %s", partition.id, error)
         if isinstance(error, CorruptDataError):
-            self.on_unreadable(partition, error)
-        else:
-            logger.warning("%s cannot be read for another broker: %s", partition.id, error)
+            self.on_unreadable(partition, start)
 
 
 def _row(partition: Partition) -> LeaderRow | None:
@@ -163,5 +166,5 @@ def _nobody_settles(partition: Partition, effect: EndView | Unseal) -> None:
     """It is said again."""
 
 
-def _nobody_repairs(partition: Partition, error: AnabranchError) -> None:
-    logger.error("corrupt data in %s: %s", partition.id, error)
+def _nobody_repairs(partition: Partition, start: Offset) -> None:
+    """It stays as it is."""
