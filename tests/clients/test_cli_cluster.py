@@ -101,12 +101,15 @@ def test_broker_with_the_only_copy_may_not_leave(cluster: ClusterProcesses) -> N
 
 
 def test_dead_broker_is_taken_out_once_others_keep_what_it_kept(cluster: ClusterProcesses) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.delete_topics(["alone"])["alone"].result()
     cluster.kill(3)
     wait_until(
         lambda: ask(cluster, "status")["brokers"][3]["state"] == "fenced", "it is missed", seconds_max=60
     )
+    refused = run(cluster, "remove", 3, "--yes")
+    assert "Too few copies are up of drained-" in json.loads(refused.stderr)["error"]
+    admin.delete_topics(["drained"])["drained"].result()
     assert ask(cluster, "remove", 3, "--yes")["removed"] == 3
     assert [broker["id"] for broker in ask(cluster, "status")["brokers"]] == [0, 1, 2]
     assert all(3 not in kept for kept in keepers(cluster, "seen"))
