@@ -146,9 +146,15 @@ def _view(client: "ClusterClient", broker_id: int) -> "ClusterView":
 
 
 def _drain_plan(view: "ClusterView", broker_id: int) -> "list[Move]":
-    from anabranch.cli.cluster_plan import moves_off, shrunk
+    from anabranch.cli.cluster_plan import cannot_move, moves_off, shrunk
 
     moves = moves_off(view, broker_id)
+    frozen = cannot_move(view, moves)
+    if frozen:
+        raise Failure(
+            f"Too few copies are up of {_named(frozen)}, so they cannot move: start broker {broker_id} again first, "
+            "with an empty folder if its disk is lost."
+        )
     movable = {(move.topic, move.partition) for move in moves}
     stuck = [
         partition.name

@@ -151,6 +151,15 @@ def test_dead_broker_is_removed_at_once(cluster):
     assert cluster.unregistered == [3]
 
 
+def test_dead_broker_whose_partitions_cannot_move_is_not_waited_for(cluster):
+    cluster.topics["two"] = [[0, 3]]
+    cluster.fenced.add(3)
+    result = run(cluster, "remove", 3, "--yes")
+    assert result.exit_code == 1
+    assert "Too few copies are up of two-0" in result.stderr
+    assert (cluster.unregistered, cluster.moving) == ([], {})
+
+
 def test_broker_that_still_runs_is_drained_but_not_removed(cluster):
     result = run(cluster, "remove", 3, "--yes", "--stop-timeout", 0.05)
     assert result.exit_code == 1
