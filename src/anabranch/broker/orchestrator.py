@@ -60,9 +60,14 @@ if TYPE_CHECKING:
 
 ASK_MS_MAX = 2000
 REGISTER_AGAIN_MS = 500
+<<<<<<< HEAD
 LEAVE_MS_MAX = 5000
 LEADERLESS_MS_MAX = 2500
 """A broker that leaves waits for another leader's election; when all leave, there is none."""
+=======
+LEAVE_MS_MAX = 2500
+"""Enough for another leader to be elected."""
+>>>>>>> h6-orch
 LEAVE_PAUSE_SECONDS = 0.05
 NAME_LENGTH_MAX = 255
 PORT_MAX = 65_535
@@ -325,22 +330,21 @@ class Orchestrator:
         if self._broker.peers is None:
             return
         clock = self._broker.clock
-        began_ms = clock.monotonic_ms()
-        while not self._may_stop and clock.monotonic_ms() < began_ms + wait_ms_max:
+        end_ms = clock.monotonic_ms() + wait_ms_max
+        while not self._may_stop and clock.monotonic_ms() < end_ms:
             self.pulse(clock.monotonic_ms())
+<<<<<<< HEAD
             if self._epoch is None or not self._is_missed(began_ms, clock.monotonic_ms()):
+=======
+            if self._epoch is None or not self._is_missed(clock.monotonic_ms()):
+>>>>>>> h6-orch
                 break
             await asyncio.sleep(LEAVE_PAUSE_SECONDS)
 
-    def _is_missed(self, began_ms: int, now_ms: int) -> bool:
-        """Somebody is left who could take note of it."""
+    def _is_missed(self, now_ms: int) -> bool:
+        """Somebody is left who could take note of it: another voter that stays, or a quorum that agrees."""
         if self._metadata.is_leader:
             return bool(self._remembered().heirs(self._cluster(), now_ms))
-        heard_ms = max(began_ms, self._answered_ms or 0)
-        return self._could_be_led() and now_ms - heard_ms < LEADERLESS_MS_MAX
-
-    def _could_be_led(self) -> bool:
-        """A majority of the voters can be reached from here."""
         peers, members = self._broker.peers, self._metadata.members
         assert peers is not None
         there = {
