@@ -374,6 +374,21 @@ def test_a_blank_follower_begins_where_the_leader_does() -> None:
         assert blank.partition.log.start_offset == 5
 
 
+def test_what_was_synced_before_a_cut_is_not_believed_after_it() -> None:
+    """The word of a sync may have to wait for something to be remembered, and a cut come before it."""
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        follower = world.brokers[2]
+        carried_out = follower.partition.ring
+        carried_out._is_waiting = True
+        follower.partition.synced(9, 0)
+        carried_out._is_waiting = False
+        with world._acting():
+            carried_out._run()
+        assert follower.mode.replica.synced_end == 1
+
+
 # --- who hears what
 
 
