@@ -60,7 +60,9 @@ if TYPE_CHECKING:
 
 ASK_MS_MAX = 2000
 REGISTER_AGAIN_MS = 500
-LEAVE_MS_MAX = 8000
+LEAVE_MS_MAX = 5000
+LEADERLESS_MS_MAX = 2500
+"""A broker that leaves waits for another leader's election; when all leave, there is none."""
 LEAVE_PAUSE_SECONDS = 0.05
 NAME_LENGTH_MAX = 255
 PORT_MAX = 65_535
@@ -323,19 +325,30 @@ class Orchestrator:
         if self._broker.peers is None:
             return
         clock = self._broker.clock
-        end_ms = clock.monotonic_ms() + wait_ms_max
-        while not self._may_stop and clock.monotonic_ms() < end_ms:
+        began_ms = clock.monotonic_ms()
+        while not self._may_stop and clock.monotonic_ms() < began_ms + wait_ms_max:
             self.pulse(clock.monotonic_ms())
-            if self._metadata.is_leader and not self._has_heirs():
-                break  # Nobody is left who could notice.
-            if self._epoch is None:
+            if self._epoch is None or not self._is_missed(began_ms, clock.monotonic_ms()):
                 break
             await asyncio.sleep(LEAVE_PAUSE_SECONDS)
 
-    def _has_heirs(self) -> bool:
-        others = self._metadata.members.voters - {self._metadata.me}
-        peers = self._broker.peers
-        return peers is not None and any(peers.is_up(BrokerId(each.broker_id)) for each in others)
+    def _is_missed(self, began_ms: int, now_ms: int) -> bool:
+        """Somebody is left who could take note of it."""
+        if self._metadata.is_leader:
+            return bool(self._remembered().heirs(self._cluster(), now_ms))
+        heard_ms = max(began_ms, self._answered_ms or 0)
+        return self._could_be_led() and now_ms - heard_ms < LEADERLESS_MS_MAX
+
+    def _could_be_led(self) -> bool:
+        """A majority of the voters can be reached from here."""
+        peers, members = self._broker.peers, self._metadata.members
+        assert peers is not None
+        there = {
+            each
+            for each in members.voters
+            if each == self._metadata.me or peers.is_up(BrokerId(each.broker_id))
+        }
+        return members.is_majority(there)
 
     # --- the leader: hearing -------------------------------------------------------------------------------------
 
@@ -410,16 +423,18 @@ class Orchestrator:
             memory.heard(own, end, end, now_ms, is_stopping=self.is_stopping)
         if "lead" in self._tasks:
             return
-        cluster = Cluster(
+        actions = memory.step(self._cluster(), now_ms)
+        if actions:
+            self._begin("lead", self._carry_out(actions))
+
+    def _cluster(self) -> Cluster:
+        return Cluster(
             self._metadata.table,
             self._metadata.members,
             self._metadata.applied_end,
             self._metadata.me,
             self._broker.settings.default_replication_factor,
         )
-        actions = memory.step(cluster, now_ms)
-        if actions:
-            self._begin("lead", self._carry_out(actions))
 
     async def _carry_out(self, actions: list[Action]) -> None:
         try:

@@ -275,13 +275,18 @@ class Orchestrator:
         mine = self.sessions.get(BrokerId(cluster.me.broker_id))
         if mine is None or not mine.is_stopping:
             return None
+        heirs = self.heirs(cluster, now_ms)
+        return HandOver(heirs[-1]) if heirs else None
+
+    def heirs(self, cluster: Cluster, now_ms: int) -> list[Member]:
+        """Voters that live and stay, the one that knows most last."""
         rows = {member_of(row): row for row in cluster.table.brokers.values()}
         heirs = [
             (said.applied_end, voter)
             for voter in sorted(cluster.members.voters - {cluster.me})
             if voter in rows and (said := self._has_said(rows[voter], now_ms)) is not None
         ]
-        return HandOver(max(heirs)[1]) if heirs else None
+        return [voter for _, voter in sorted(heirs)]
 
     # --- moves
 

@@ -329,6 +329,22 @@ def test_a_leader_that_cannot_write_down_its_promise_is_not_waited_for(
         world.check_equal()
 
 
+def test_a_leader_that_stops_hands_over_at_once() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        waiting = world.produce([b"b"])
+        with world._acting():
+            world.brokers[1].replicas.resign()
+        world.run(400)
+        assert world.brokers[2].mode.may_write, "nobody waits for a silence"
+        assert not world.brokers[1].mode.leads
+        world.produced([b"c"], at=world.brokers[2])
+        assert waiting[0].error is None or isinstance(waiting[0].error, NotOwnerError)
+        world.run(1000)
+        world.check_equal()
+
+
 def test_a_follower_follows_the_start_of_its_leader() -> None:
     with ring() as world:
         for number in range(5):
