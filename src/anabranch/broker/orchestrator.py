@@ -60,14 +60,8 @@ if TYPE_CHECKING:
 
 ASK_MS_MAX = 2000
 REGISTER_AGAIN_MS = 500
-<<<<<<< HEAD
-LEAVE_MS_MAX = 5000
-LEADERLESS_MS_MAX = 2500
-"""A broker that leaves waits for another leader's election; when all leave, there is none."""
-=======
 LEAVE_MS_MAX = 2500
 """Enough for another leader to be elected."""
->>>>>>> h6-orch
 LEAVE_PAUSE_SECONDS = 0.05
 NAME_LENGTH_MAX = 255
 PORT_MAX = 65_535
@@ -333,11 +327,7 @@ class Orchestrator:
         end_ms = clock.monotonic_ms() + wait_ms_max
         while not self._may_stop and clock.monotonic_ms() < end_ms:
             self.pulse(clock.monotonic_ms())
-<<<<<<< HEAD
-            if self._epoch is None or not self._is_missed(began_ms, clock.monotonic_ms()):
-=======
             if self._epoch is None or not self._is_missed(clock.monotonic_ms()):
->>>>>>> h6-orch
                 break
             await asyncio.sleep(LEAVE_PAUSE_SECONDS)
 
