@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from anabranch.broker.append_queue import AppendJob
-from anabranch.broker.effects import Effects
 from anabranch.broker.producers import Producer, ProducerTable
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, FencedLogError, NotOwnerError, RequestTimedOutError, StorageError
@@ -30,10 +29,10 @@ from anabranch.record.batch import stamp
 from anabranch.record.form import COMPILED
 from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Appended, Effect, FlushFinished, Mode, Publish
-from anabranch.replication.ring_mode import COPIES
 from anabranch.values import Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.effects import Effects
     from anabranch.broker.fetch_wait import WaitingFetch
 
 place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
@@ -127,7 +126,7 @@ class Partition:
     @property
     def copies(self) -> int:
         """On how many brokers a record is when it is safe."""
-        return min(COPIES, len(self.ring.mode.replica.replicas)) if self.ring is not None else 1
+        return self.ring.mode.copies if self.ring is not None else 1
 
     @property
     def acks1_waits(self) -> bool:
