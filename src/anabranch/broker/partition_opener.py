@@ -153,6 +153,7 @@ class PartitionOpener:
         self._restore_producers(partition, point)
         if placement is not None and is_ring(placement):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
+            log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
             self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
         if not clean and not log.is_synced:
             self.unsynced.append(partition)
@@ -169,6 +170,8 @@ class PartitionOpener:
         sync_first = settings.flush == "always"
         if sync_first and not log.is_synced:
             log.sync()
+        # What lies above may yet be withdrawn: the recovery points must not speak of it.
+        log.firm_offset = max(partition.high_watermark, log.firm_offset or Offset(0))
         clock, pieces = self._core.clock, Pieces(log)
         mode = RingMode(
             BrokerId(settings.broker_id),
