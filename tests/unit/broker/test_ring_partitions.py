@@ -258,6 +258,33 @@ def test_what_was_firm_before_a_restart_still_is_before_anybody_is_heard() -> No
         assert world.brokers[3].partition.recovery_mark == RecoveryMark(2, 2)
 
 
+def test_a_snapshot_of_producers_does_not_outlive_what_is_withdrawn_while_it_is_written() -> None:
+    with ring() as world:
+        sequenced(world, 0, b"a")
+        world.run(200)
+        world.cut_off(1)
+        world.produce([b"lost"], producer_id=9, producer_epoch=0, base_sequence=1)
+        world.run(20)
+        old = world.brokers[1]
+        snapshot = old.opener.producers_to_save(old.partition)
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        for value in (b"b", b"c"):
+            world.produce([value], at=world.brokers[2])
+        world.heal()
+        world.run_until(lambda: old.partition.log.end_offset == 3, 5000)
+        assert snapshot is not None
+        old.opener.write_producers(old.partition.log.folder, snapshot)
+        old.partition.snapshot_offset = snapshot["offset"]
+        world.stop(1)
+        world.start(1)
+        world.led_by(1)
+        job = sequenced(world, 1, b"d")
+        assert job.base_offset == 3  # type: ignore[attr-defined]
+        world.run(1000)
+        assert world.brokers[1].values == [b"a", b"b", b"c", b"d"]
+        world.check_equal()
+
+
 # --- disks
 
 
