@@ -334,7 +334,12 @@ class Partition:
 
     def cut_back(self, end: Offset) -> None:
         """Forget the records from `end` on. Raises StorageError."""
-        self.log.cut_back(end)
+        log = self.log
+        if log.firm_offset is not None:
+            log.firm_offset = min(
+                log.firm_offset, end
+            )  # Only who is not trusted loses what it took for firm.
+        log.cut_back(end)
         self.producers.cut(end)
         if self.snapshot_offset > end:
             assert self.ring is not None
@@ -344,6 +349,8 @@ class Partition:
     def publish(self, end: Offset) -> None:
         assert end <= self.log.end_offset, "published beyond the end of the log"
         self.high_watermark = end
+        if self.ring is not None:
+            self.log.firm_offset = max(end, self.log.firm_offset or end)
         awaiting = self._awaiting
         if awaiting and awaiting[0].end_offset <= end:
             safe = []

@@ -145,6 +145,7 @@ class PartitionOpener:
         self._restore_producers(partition, point)
         if placement is not None and is_ring(placement):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
+            log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
             self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
         if not clean and not log.is_synced:
             self.unsynced.append(partition)
@@ -208,7 +209,10 @@ class PartitionOpener:
         """The snapshot as it should be; None: the one on the disk holds."""
         if _snapshot_holds(partition):
             return None
-        return {"offset": partition.log.end_offset, "producers": partition.producers.snapshot()}
+        # What may be withdrawn is not in it: the log could be cut while a worker writes the file. It is replayed.
+        log = partition.log
+        end = log.end_offset if log.firm_offset is None else min(log.firm_offset, log.end_offset)
+        return {"offset": end, "producers": partition.producers.snapshot(end)}
 
     def producers_mark(self, partition: Partition) -> ProducersMark:
         """For the recovery points: how far the snapshot on the disk holds."""

@@ -50,6 +50,8 @@ class RingOpener:
         sync_first = settings.flush == "always"
         if sync_first and not log.is_synced:
             log.sync()
+        # What lies above may yet be withdrawn: the recovery points must not speak of it.
+        log.firm_offset = max(partition.high_watermark, log.firm_offset or Offset(0))
         clock, pieces = self._core.clock, Pieces(log)
         mode = RingMode(
             BrokerId(settings.broker_id),
