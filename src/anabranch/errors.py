@@ -130,6 +130,10 @@ class NotOwnerError(AnabranchError):
     """This broker may not write or serve the partition now."""
 
 
+class OffsetNotAvailableError(AnabranchError):
+    """A new leader does not know yet how far records are safe."""
+
+
 class FencedGenerationError(AnabranchError):
     """The client knows an older generation than ours."""
 

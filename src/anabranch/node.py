@@ -150,8 +150,8 @@ class Node:
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
-        if self._peer_port is not None:
-            await self.broker.orchestrator.leave()
+        if self.broker.peering is not None:
+            await self.broker.peering.leave()
         self.listener.stop_accepting()
         try:
             if self._http is not None:

@@ -1,7 +1,4 @@
-"""Several whole brokers in one thread: metadata quorum, orchestrator and forwarding, over a net that can be cut.
-
-Partitions are not replicated here: who keeps and leads what is only written in the table.
-"""
+"""Several whole brokers in one thread, over a net that can be cut: without ports and threads, by virtual time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,18 +6,6 @@ from random import Random
 from typing import Any
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.peer_messages import (
-    Answer,
-    BrokerBeat,
-    ForwardRequest,
-    Leads,
-    PeerMessage,
-    ProducerIdBlock,
-    Question,
-    ReadIndex,
-    ReadIndexAnswer,
-    RegisterBroker,
-)
 from anabranch.config import NodeSettings
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.fake_disk import FakeDisk
@@ -30,17 +15,15 @@ from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 
-TIMER_SECONDS = 0.1
 DATA = "data"
 
 
 class Life:
-    """One life of one broker, and the handler of its links."""
+    """One life of one broker."""
 
     def __init__(
         self, cluster: "BrokerCluster", broker_id: int, disk: FakeDisk, settings: dict[str, str]
     ) -> None:
-        self._loop = cluster.loop
         self.disk = disk
         self.is_over = False
         me = BrokerId(broker_id)
@@ -55,50 +38,24 @@ class Life:
             **settings,
         }
         workers = SimWorkers(cluster.loop, cluster.rng)
-        self.broker = Broker(NodeSettings.load(everything), cluster.clock, disk, workers, DATA, "boot")
         self.peers = cluster.net.peers(me)
-        self.broker.peers = self.peers
-        self.broker.is_alone = False
+        self.broker = Broker(
+            NodeSettings.load(everything), cluster.clock, disk, workers, DATA, "boot", self.peers
+        )
         self.broker.open()
-        self.peers.start(self)
-        self.broker.orchestrator.connect()
+        assert self.broker.peering is not None
+        self.peers.start(self.broker.peering)
+        self.broker.start()
         self.client = InProcessClient(self.broker, is_cut=lambda: self.is_over)
-        self._timer()
 
-    def _timer(self) -> None:
-        if not self.is_over:
-            now_ms = self.broker.clock.monotonic_ms()
-            self.broker.metadata.tick(now_ms)
-            self.broker.orchestrator.pulse(now_ms)
-            self._loop.call_later(TIMER_SECONDS, self._timer)
-
-    def end(self) -> None:
+    async def end(self) -> None:
+        """Nothing that this life still does reaches anybody."""
         self.is_over = True
-        for task in list(self.broker.orchestrator._tasks.values()):
-            task.cancel()
         self.broker.metadata.leave()
-
-    # --- PeerHandler
-
-    def peer_up(self, broker: BrokerId) -> None: ...
-
-    def peer_down(self, broker: BrokerId) -> None: ...
-
-    def heard(self, sender: BrokerId, message: PeerMessage) -> None:
-        if isinstance(message, Leads):
-            self.broker.leaders.heard(sender, message)
-        else:
-            self.broker.metadata.heard(message)  # type: ignore[arg-type]
-
-    async def asked(self, sender: BrokerId, question: Question) -> Answer:
-        match question:
-            case RegisterBroker() | BrokerBeat() | ProducerIdBlock():
-                return await self.broker.orchestrator.asked(question)
-            case ForwardRequest():
-                return await self.broker.forwarding.asked(question)
-            case ReadIndex():
-                return ReadIndexAnswer(await self.broker.metadata.read_index())
-        raise AssertionError(question)
+        assert self.broker.peering is not None
+        await self.broker.peering.stop()
+        await self.broker.orchestrator.stop()
+        await self.broker.housekeeping.stop()
 
 
 class BrokerCluster:
@@ -131,8 +88,8 @@ class BrokerCluster:
     def kill(self, broker_id: int, *, lose_disk: bool = False) -> None:
         """The process dies, as by kill -9; `start` brings it back."""
         life = self.lives.pop(broker_id)
-        life.end()
         self.net.crash(BrokerId(broker_id))
+        self.do(life.end())
         life.disk.kill()
         if lose_disk:
             del self._disks[broker_id]
@@ -197,15 +154,11 @@ class BrokerCluster:
     def close(self) -> None:
         for life in self.lives.values():
             life.is_over = True
-        tasks = asyncio.all_tasks(self.loop)
-        for task in tasks:
-            task.cancel()
-        self.loop.run_until_complete(_gathered(tasks))
+        while tasks := asyncio.all_tasks(self.loop):
+            for task in tasks:
+                task.cancel()
+            self.loop.run_for(0)
         self.loop.close()
-
-
-async def _gathered(tasks: set[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 _OPEN: list[BrokerCluster] = []

@@ -26,6 +26,7 @@ class FakeCluster:
         self.refuses: str | None = None
         self.forgets = False
         self.unregistered: list[int] = []
+        self.stops_when_empty: int | None = None
         self.asked: list[tuple[int, ApiKey]] = []
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(brokers)]
         self._threads: list[threading.Thread] = []
@@ -120,6 +121,9 @@ class FakeCluster:
         ]
 
     def _describe_cluster(self, broker: int, request: Body) -> Body:
+        leaving = self.stops_when_empty
+        if leaving is not None and not any(leaving in kept for rows in self.topics.values() for kept in rows):
+            self.fenced.add(leaving)
         rows = [
             {
                 "broker_id": number,

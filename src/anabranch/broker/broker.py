@@ -132,6 +132,7 @@ class Broker:
         self.housekeeping = Housekeeping(self)
         if self.peers is not None:
             self.peering = Peering(self, self.peers)
+            self.core.flush_peers = self.peers.flush
             self.topics.on_opened, self.topics.on_closed = self.peering.placed, self.peering.closed
         else:
             self.topics.sweep()
@@ -251,6 +252,9 @@ class Broker:
         return self._advertised or listens
 
     def check_writable(self, partition: Partition) -> None:
+        refusal = partition.ring.refusal() if partition.ring is not None else None
+        if refusal is not None:
+            raise refusal
         if partition.mode.writer() != self.id:
             raise NotOwnerError(f"This broker may not write {partition.id} now.")
         if partition.log.fenced:

@@ -38,6 +38,8 @@ class BrokerCore:
         self._loop = asyncio.get_running_loop()
         self.send_answers: Callable[[], None] = _nobody_listens
         """Set by the server: lets the answers of this turn leave, each connection's together."""
+        self.flush_peers: Callable[[], None] | None = None
+        """Set among peers: lets what this turn tells them leave. The loop has their sockets, so it must get on."""
         self.is_turn_open = False
         """What is handed in now is seen to at the end of this turn."""
         self._is_turn_due = False
@@ -61,7 +63,12 @@ class BrokerCore:
     @property
     def is_loop_awaited(self) -> bool:
         """Something that is not a socket waits for its turn, or will at any moment."""
-        return self._is_turn_due or self.tasks_open > 0 or not self.syncer.is_idle
+        return (
+            self._is_turn_due
+            or self.tasks_open > 0
+            or not self.syncer.is_idle
+            or self.flush_peers is not None
+        )
 
     def turn(self) -> None:
         if not self._is_turn_due:
@@ -72,6 +79,8 @@ class BrokerCore:
             if self.queue:
                 self._write()
                 self.syncer.begin_gathered()
+                if self.flush_peers is not None:
+                    self.flush_peers()
             self.send_answers()
             if self.syncer.kept is not None:
                 self.syncer.sync_kept()

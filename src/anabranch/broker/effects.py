@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from anabranch.broker.pieces import check_piece, read_piece, stamped
+from anabranch.broker.pieces import Pieces, check_piece, stamped
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.errors import (
@@ -80,8 +80,8 @@ class Carrier(Protocol):
         """Somebody must agree that a view ends, or that it goes on."""
         ...
 
-    def unreadable(self, partition: "Partition", error: AnabranchError) -> None:
-        """Our own log could not be read for somebody else."""
+    def unreadable(self, partition: "Partition", start: Offset, error: AnabranchError) -> None:
+        """Our own log could not be read from there on for somebody else."""
         ...
 
 
@@ -95,6 +95,7 @@ class Effects:
         files: Files,
         boot: str,
         *,
+        pieces: Pieces,
         sync_now: "Callable[[Partition], None]",
         drop_snapshot: "Callable[[Partition], None]",
         acks1_waits: bool,
@@ -111,6 +112,7 @@ class Effects:
         self._workers = workers
         self._files = files
         self._boot = boot
+        self._pieces = pieces
         self._effects: deque[Effect] = deque()
         self._events: deque[Event] = deque()
         self._full: set[BrokerId] = set()
@@ -157,9 +159,11 @@ class Effects:
                     break
         finally:
             self._is_running = False
+            self._pieces.forget()
 
     def _decide(self, event: Event) -> None:
         self._full.clear()
+        self._pieces.forget()
         if isinstance(event, FlushFinished):
             # Since that was said the log may have been cut, and have grown again; what it has now it knows best.
             log = self._partition.log
@@ -245,9 +249,9 @@ class Effects:
             if not room or to in self._full:
                 return  # Where there is no link, a new one begins with where the other is.
             try:
-                records = read_piece(partition.log, message.start, message.end)
+                records = self._pieces.read(message.start, message.end)
             except AnabranchError as error:
-                carrier.unreadable(partition, error)
+                carrier.unreadable(partition, message.start, error)
                 return
             if sum(map(len, records)) + LETTER_BYTES > room:
                 self._full.add(to)

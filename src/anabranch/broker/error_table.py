@@ -32,6 +32,7 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.PolicyViolationError: ErrorCode.POLICY_VIOLATION,
     errors.TopicDeletionDisabledError: ErrorCode.TOPIC_DELETION_DISABLED,
     errors.NotOwnerError: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    errors.OffsetNotAvailableError: ErrorCode.OFFSET_NOT_AVAILABLE,
     errors.FencedGenerationError: ErrorCode.FENCED_LEADER_EPOCH,
     errors.UnknownGenerationError: ErrorCode.UNKNOWN_LEADER_EPOCH,
     errors.InvalidAcksError: ErrorCode.INVALID_REQUIRED_ACKS,

@@ -33,6 +33,7 @@ class FetchItem:
     __slots__ = (
         "bytes_max",
         "generation",
+        "generation_fetched",
         "high_watermark_sent",
         "offset",
         "partition",
@@ -41,12 +42,22 @@ class FetchItem:
         "topic",
     )
 
-    def __init__(self, topic: TopicKey, partition: int, generation: int, offset: int, bytes_max: int) -> None:
+    def __init__(
+        self,
+        topic: TopicKey,
+        partition: int,
+        generation: int,
+        offset: int,
+        bytes_max: int,
+        generation_fetched: int = -1,
+    ) -> None:
         self.topic = topic
         self.partition = partition
         self.generation = generation
         self.offset = offset
         self.bytes_max = bytes_max
+        self.generation_fetched = generation_fetched
+        """That of the last record it has; -1: it does not say."""
         self.place: Partition | None = None
         self.high_watermark_sent = -1
         self.start_sent = -1
@@ -70,6 +81,7 @@ class FetchSession:
                 self.items[key] = item
             else:
                 known.generation, known.offset, known.bytes_max = item.generation, item.offset, item.bytes_max
+                known.generation_fetched = item.generation_fetched
         for topic, partitions in request.forgotten:
             for partition in partitions:
                 self.items.pop((topic, partition), None)
@@ -98,9 +110,9 @@ class FetchContext:
 
 def items_of(request: FetchRequest) -> list[FetchItem]:
     return [
-        FetchItem(topic, partition, generation, offset, bytes_max)
+        FetchItem(topic, partition, generation, offset, bytes_max, generation_fetched)
         for topic, partitions in request.topics
-        for partition, generation, offset, _last_fetched, _start, bytes_max in partitions
+        for partition, generation, offset, generation_fetched, _start, bytes_max in partitions
     ]
 
 

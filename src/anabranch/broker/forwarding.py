@@ -42,6 +42,9 @@ PATIENCE_MS_MIN = 1000
 PATIENCE_MS_MAX = 60_000
 PAUSE_SECONDS = 0.1
 CREATE_TOPICS_VERSION = 7
+MAKERS = (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS)
+LED_TRIES_MAX = 75
+LED_PAUSE_SECONDS = 0.02
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +93,10 @@ class Forwarding:
 
     async def _answer(self, asked: Asked, api: Api, request: Body) -> Body:
         try:
-            return await self._somewhere(asked, api, request)
+            response = await self._somewhere(asked, api, request)
+            if asked.api_key in MAKERS:
+                await self._led({topic["name"] for topic in request["topics"]})
+            return response
         except AnabranchError as error:
             assert api.refuse is not None
             return api.refuse(request, error)
@@ -158,6 +164,20 @@ class Forwarding:
             logger.info("a forwarded change is not known here yet: %s", error)
         await self._broker.topics.settled()
 
+    async def _led(self, names: set[str]) -> None:
+        """Wait a moment until new partitions have leaders: a client that has just made them wants to use them."""
+        for _ in range(LED_TRIES_MAX):
+            if all(self._is_led(name) for name in names):
+                return
+            await asyncio.sleep(LED_PAUSE_SECONDS)
+
+    def _is_led(self, name: str) -> bool:
+        state = self._broker.topics.find(name)
+        if state is None:
+            return True  # It was refused, or is gone again.
+        topic, of = state.topic, self._broker.leaders.of
+        return all(of(topic.topic_id, index).broker_id is not None for index in range(topic.partition_count))
+
     async def make_topic(self, name: str, partition_count: int, overrides: Mapping[str, str | None]) -> None:
         """A topic on its first use, made by whoever leads. Raises what CreateTopics would answer."""
         if self._broker.peers is None:
@@ -180,6 +200,7 @@ class Forwarding:
         row = (await self._somewhere(asked, api, request))["topics"][0]
         if row["error_code"] != ErrorCode.NONE:
             raise _error_of(row["error_code"], row["error_message"] or f"Topic {name} could not be made.")
+        await self._led({name})
 
     # --- the broker that does it ---------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ A node without peers needs no pulse: `found` enters it in the table, once, and a
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ from anabranch.broker.peer_messages import (
     RegisterBroker,
     Registered,
 )
-from anabranch.broker.peers import Hello
 from anabranch.broker.registration import registration
 from anabranch.cluster.metadata import (
     BrokerRow,
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
 
 ASK_MS_MAX = 2000
 REGISTER_AGAIN_MS = 500
-LEAVE_MS_MAX = 8000
+LEAVE_MS_MAX = 2500
 LEAVE_PAUSE_SECONDS = 0.05
 NAME_LENGTH_MAX = 255
 PORT_MAX = 65_535
@@ -84,8 +83,6 @@ class Orchestrator:
         self._may_stop = False
         self.is_stopping = False
         self._is_over = False
-        self.on_joined: Callable[[Hello], None] = lambda hello: None
-        """A broker of the cluster to join has answered, and said which cluster that is."""
         self._joined: list[BrokerId] = []
         self._complaint = ""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -125,6 +122,12 @@ class Orchestrator:
             return False
         peers = self._broker.peers
         return not row.is_fenced or (peers is not None and peers.is_up(broker_id))
+
+    @property
+    def is_counted_on(self) -> bool:
+        """The table has this start of the broker, and not as a silent one."""
+        row = self._metadata.table.brokers.get(self._me)
+        return row is not None and row.epoch == self._epoch and not row.is_fenced
 
     def is_cut_off(self, now_ms: int) -> bool:
         """No leader has answered this broker for a session."""
@@ -221,7 +224,7 @@ class Orchestrator:
             if now_ms - self._tried_ms >= REGISTER_AGAIN_MS:
                 self._tried_ms = now_ms
                 self._begin("register", self._register())
-        elif now_ms - self._beaten_ms >= BEAT_MS or self.is_stopping:
+        elif now_ms - self._beaten_ms >= BEAT_MS or self.is_stopping or not self.is_counted_on:
             self._beaten_ms = now_ms
             self._begin("beat", self._beat(now_ms))
 
@@ -280,7 +283,7 @@ class Orchestrator:
         peers = self._broker.peers
         assert peers is not None
         peering = self._broker.peering
-        linked = peering.linked if peering is not None else ()
+        linked: list[BrokerId] = peering.linked if peering is not None else []
         for broker_id in [*self._joined, *linked, *self._metadata.table.brokers]:
             if broker_id != self._me and peers.is_up(broker_id):
                 return broker_id
@@ -294,7 +297,6 @@ class Orchestrator:
             if hello.broker_id == self._me:
                 reasons.append(f"{address} is this broker itself")
                 continue
-            self.on_joined(hello)
             self._joined = [hello.broker_id]
             return hello.broker_id
         raise NotControllerError("; ".join(reasons) or "No broker of the cluster can be reached.")
@@ -324,16 +326,16 @@ class Orchestrator:
         end_ms = clock.monotonic_ms() + wait_ms_max
         while not self._may_stop and clock.monotonic_ms() < end_ms:
             self.pulse(clock.monotonic_ms())
-            if self._metadata.is_leader and not self._has_heirs():
+            if self._epoch is None or not self._has_heirs():
                 break  # Nobody is left who could notice.
-            if self._epoch is None:
-                break
             await asyncio.sleep(LEAVE_PAUSE_SECONDS)
 
     def _has_heirs(self) -> bool:
-        others = self._metadata.members.voters - {self._metadata.me}
-        peers = self._broker.peers
-        return peers is not None and any(peers.is_up(BrokerId(each.broker_id)) for each in others)
+        """Whether the quorum can still agree on something, and another voter can lead it."""
+        voters, me, peers = self._metadata.members.voters, self._metadata.me, self._broker.peers
+        assert peers is not None
+        others = [each for each in voters - {me} if peers.is_up(BrokerId(each.broker_id))]
+        return bool(others) and 2 * (len(others) + (me in voters)) > len(voters)
 
     # --- the leader: hearing -------------------------------------------------------------------------------------
 

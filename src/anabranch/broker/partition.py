@@ -23,7 +23,7 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.effects import Effects
 from anabranch.broker.producers import Producer, ProducerTable
 from anabranch.config import TopicSettings
-from anabranch.errors import AnabranchError, FencedLogError, RequestTimedOutError, StorageError
+from anabranch.errors import AnabranchError, FencedLogError, NotOwnerError, RequestTimedOutError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
 from anabranch.log.log import Log
 from anabranch.record.batch import stamp
@@ -128,6 +128,22 @@ class Partition:
     def copies(self) -> int:
         """On how many brokers a record is when it is safe."""
         return min(COPIES, len(self.ring.mode.replica.replicas)) if self.ring is not None else 1
+
+    @property
+    def acks1_waits(self) -> bool:
+        """Whether a producer that asks for the leader's word alone waits for that of a follower all the same."""
+        return self.ring is not None and self.ring.acks1_waits
+
+    def check_writable(self) -> None:
+        """Raises what a producer is to be told if nothing may be written here now."""
+        refusal = self._refusal()
+        if refusal is not None:
+            raise refusal
+
+    def check_leader(self) -> None:
+        """Only the leader serves readers. Raises NotOwnerError."""
+        if self.ring is not None and not self.ring.mode.leads:
+            raise NotOwnerError(f"This broker does not lead {self.id}.")
 
     @property
     def is_leader(self) -> bool:

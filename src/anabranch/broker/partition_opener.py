@@ -13,14 +13,13 @@ boot of the machine it last ran (`join_ring`).
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.effects import RING_FILE, Effects
 from anabranch.broker.partition import Partition
-from anabranch.broker.pieces import fits
+from anabranch.broker.pieces import Pieces
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings, TopicSettings
@@ -170,14 +169,14 @@ class PartitionOpener:
         sync_first = settings.flush == "always"
         if sync_first and not log.is_synced:
             log.sync()
-        clock = self._core.clock
+        clock, pieces = self._core.clock, Pieces(log)
         mode = RingMode(
             BrokerId(settings.broker_id),
             placement.replicas,
             kept,
             log.end_offset,
             clock.monotonic_ms(),
-            fits=partial(fits, log),
+            fits=pieces.fits,
             sync_first=sync_first,
             safe=partition.high_watermark,
         )
@@ -189,6 +188,7 @@ class PartitionOpener:
             self._core.workers,
             self.files,
             self._state.boot,
+            pieces=pieces,
             sync_now=self._core.syncer.request,
             drop_snapshot=self._drop_snapshot,
             acks1_waits=settings.ring_acks1 == "safe",

@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from anabranch.broker.moves import Moves
+from anabranch.broker.orchestrator import LEAVE_MS_MAX
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import is_ring
 from anabranch.broker.peer_messages import (
@@ -24,10 +25,12 @@ from anabranch.broker.peer_messages import (
     Question,
     ReadIndex,
     ReadIndexAnswer,
+    ReadRecords,
     RegisterBroker,
     RingLetter,
 )
 from anabranch.broker.peers import Peers
+from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 PULSE_SECONDS = 0.1
 PING_MS = 500
+LEAVE_PAUSE_SECONDS = 0.02
 TOLD_ROWS_MAX = 1000
 """In one message about who leads what."""
 
@@ -50,6 +54,8 @@ class Peering:
         self.peers = peers
         self.replicas = Replicas(BrokerId(broker.id), peers)
         self.moves = Moves(broker)
+        self.repairs = Repairs(peers, broker.workers, broker.clock)
+        self.replicas.on_unreadable = self.repairs.begin
         self.replicas.on_leads = self._leads
         self.replicas.on_settle = self.moves.settle
         self._news: dict[Partition, LeaderRow] = {}
@@ -72,6 +78,7 @@ class Peering:
             self._pulse.cancel()
             self._pulse = None
         await self.moves.stop()
+        await self.repairs.stop()
 
     def _beat(self) -> None:
         self._pulse = asyncio.get_running_loop().call_later(PULSE_SECONDS, self._beat)
@@ -93,12 +100,27 @@ class Peering:
         for broker in self._up:
             self.peers.tell(broker, Ping(ages))
 
+    async def leave(self) -> None:
+        """Before this broker stops: let others lead what it leads, and the quorum know that it goes. While there is
+        nobody who could take over, there is nothing to wait for."""
+        clock = self._broker.clock
+        end_ms = clock.monotonic_ms() + LEAVE_MS_MAX
+        self.replicas.resign()
+        await self._broker.orchestrator.leave()
+        while self.replicas.is_missed:
+            if clock.monotonic_ms() >= end_ms:
+                logger.warning("this broker stops although nobody has taken over all that it led")
+                break
+            await asyncio.sleep(LEAVE_PAUSE_SECONDS)
+
     # --- partitions ----------------------------------------------------------------------------------------------
 
     def placed(self, partition: Partition, placement: Placement) -> None:
         """A partition is there, or is kept with others than before."""
         if partition.ring is None and is_ring(placement):
             self._broker.opener.join_ring(partition, placement)
+            # It led alone; whether it leads the ring is not said yet, and somebody else may be first.
+            self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
         if partition.ring is not None:
             self.replicas.place(partition, placement)
         else:
@@ -159,6 +181,8 @@ class Peering:
                 return await broker.orchestrator.asked(question)
             case ReadIndex():
                 return ReadIndexAnswer(await broker.metadata.read_index())
+            case ReadRecords():
+                return read_records(self.replicas.find(question.topic_id, question.partition), question)
             case BeginView():
                 return await self.moves.asked(question)
         raise InvalidRequestError(f"This broker does not answer {type(question).__name__}.")
@@ -166,15 +190,16 @@ class Peering:
     # --- joining -------------------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Until everything that was agreed on before is known here: what a client asked sooner would be half of it."""
-        metadata = self._broker.metadata
+        """Until everything that was agreed on before is known here, and the others count on this broker: what a client
+        asked sooner would be half of it, and a topic made sooner would leave it out."""
+        metadata, orchestrator = self._broker.metadata, self._broker.orchestrator
         while True:
             try:
                 await metadata.caught_up()
             except QuorumBusyError as error:
                 logger.debug("not caught up yet: %s", error)
             else:
-                if BrokerId(self._broker.id) in metadata.table.brokers:
+                if orchestrator.is_counted_on:
                     break
             await asyncio.sleep(PULSE_SECONDS)
         await self._broker.topics.settled()

@@ -19,6 +19,34 @@ NO_TIMESTAMP = -1
 Checked = tuple[memoryview, BatchHeader]
 
 
+class Pieces:
+    """Those of one log. What was found for one follower is at hand for the next, until `forget`."""
+
+    __slots__ = ("_end", "_fitted", "_log", "_read")
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._fitted: tuple[Offset, Offset] | None = None
+        self._end = Offset(0)
+        self._read: tuple[Offset, Offset, list[bytes]] | None = None
+
+    def fits(self, start: Offset, end: Offset) -> Offset:
+        if self._fitted != (start, end):
+            self._fitted, self._end = (start, end), fits(self._log, start, end)
+        return self._end
+
+    def read(self, start: Offset, end: Offset) -> list[bytes]:
+        """Raises CorruptDataError, StorageError."""
+        read = self._read
+        if read is None or read[:2] != (start, end):
+            self._read = read = (start, end, read_piece(self._log, start, end))
+        return read[2]
+
+    def forget(self) -> None:
+        """The log may change."""
+        self._fitted = self._read = None
+
+
 def fits(log: Log, start: Offset, end: Offset) -> Offset:
     """Where a piece ends that begins at `start`: whole batches, at least one, about `PIECE_BYTES_MAX` at most. What
     cannot be read counts as one piece: sending it will find out what is wrong."""
@@ -67,6 +95,8 @@ def read_piece(log: Log, start: Offset, end: Offset) -> list[bytes]:
         if not part.verified:
             check_batches(data)
         found.append(data)
+        if end == log.end_offset and _reaches_end(log, part):
+            break
         at = _next_offset(data)
     return found
 

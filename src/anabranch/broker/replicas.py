@@ -15,10 +15,10 @@ from anabranch.broker.peer_messages import LeaderRow, RingLetter
 from anabranch.broker.peers import Peers
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import AnabranchError, CorruptDataError
-from anabranch.replication.mode import Heard, PeerUp, Placed, Retake, Tick
+from anabranch.replication.mode import Heard, PeerUp, Placed, Resign, Retake, Tick
 from anabranch.replication.ring_effects import EndView, Unseal
 from anabranch.replication.ring_messages import Message
-from anabranch.values import BrokerId, Generation
+from anabranch.values import BrokerId, Generation, Offset
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ class Replicas:
         self._partitions: dict[Key, Partition] = {}
         self.on_leads: Callable[[Partition, LeaderRow | None], None] = _nobody_asks
         """Called when this broker begins to lead a partition, its followers change, or it leads it no longer (None)."""
-        self.on_unreadable: Callable[[Partition, AnabranchError], None] = _nobody_repairs
+        self.on_unreadable: Callable[[Partition, Offset], None] = _nobody_repairs
+        """Records from an offset on were to be sent to another broker, and are damaged."""
         self.on_settle: Callable[[Partition, EndView | Unseal], None] = _nobody_settles
         """A view may end, or should not have been sealed."""
         self.letters_ignored_total = 0
@@ -64,6 +65,9 @@ class Replicas:
     def __len__(self) -> int:
         return len(self._partitions)
 
+    def find(self, topic_id: UUID, index: int) -> Partition | None:
+        return self._partitions.get((topic_id, index))
+
     # --- what happens --------------------------------------------------------------------------------------------
 
     def heard(self, sender: BrokerId, letter: RingLetter) -> None:
@@ -85,6 +89,24 @@ class Replicas:
         partition = self._partitions.get((topic_id, index))
         if partition is not None and partition.ring is not None:
             partition.ring.do(Retake())
+
+    def resign(self) -> None:
+        """This broker is about to stop: let others lead."""
+        for partition in list(self._partitions.values()):
+            if partition.ring is not None:
+                partition.ring.do(Resign())
+
+    @property
+    def is_missed(self) -> bool:
+        """After `resign`: somebody who could has not taken over yet."""
+        return any(self._has_heir(partition) for partition in self._partitions.values())
+
+    def _has_heir(self, partition: Partition) -> bool:
+        assert partition.ring is not None
+        mode = partition.ring.mode
+        if mode.is_fenced or mode.leader() not in (None, self._me):
+            return False
+        return any(self._peers.is_up(broker) for broker in mode.replica.heirs)
 
     def tick(self, now_ms: int) -> None:
         """To be called every 100 ms."""
@@ -138,11 +160,10 @@ class Replicas:
         self.pushes_spoiled_total += 1
         logger.error("%s was sent records that are not what they should be: %s", partition.id, error)
 
-    def unreadable(self, partition: Partition, error: AnabranchError) -> None:
+    def unreadable(self, partition: Partition, start: Offset, error: AnabranchError) -> None:
+        logger.error("%s cannot be read for another broker: %s", partition.id, error)
         if isinstance(error, CorruptDataError):
-            self.on_unreadable(partition, error)
-        else:
-            logger.warning("%s cannot be read for another broker: %s", partition.id, error)
+            self.on_unreadable(partition, start)
 
 
 def _row(partition: Partition) -> LeaderRow | None:
@@ -163,5 +184,5 @@ def _nobody_settles(partition: Partition, effect: EndView | Unseal) -> None:
     """It is said again."""
 
 
-def _nobody_repairs(partition: Partition, error: AnabranchError) -> None:
-    logger.error("corrupt data in %s: %s", partition.id, error)
+def _nobody_repairs(partition: Partition, start: Offset) -> None:
+    """It stays as it is."""

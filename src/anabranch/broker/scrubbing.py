@@ -55,3 +55,5 @@ class Scrubbing:
             if damage not in self._reported:
                 self._reported.add(damage)
                 logger.error("the scrubber found damage in %s: %s", partition.id, damage.reason)
+                if self._broker.peering is not None:
+                    self._broker.peering.repairs.begin(partition, damage.base_offset)

@@ -280,6 +280,11 @@ class Topics:
         """The present number of partitions, if `count` may follow it."""
         state = self.known(name)
         current = state.topic.partition_count
+        if name == OFFSETS_TOPIC:
+            # A group's partition follows from its name and their number: with another, none of its offsets is found.
+            raise InvalidPartitionsError(
+                f"{name} keeps its {current} partitions: groups are found by their number."
+            )
         if count <= current:
             raise InvalidPartitionsError(f"Topic {name} has {current} partitions; {count} is not more.")
         if count > PARTITIONS_MAX:

@@ -65,32 +65,61 @@ def drain(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
 
 @click.command(cls=Command)
 @broker_argument
+@click.option(
+    "--stop-timeout", type=click.FloatRange(min=0), default=120.0, show_default=True, metavar="SECONDS",
+    help="How long to wait until its process has been stopped.",
+)  # fmt: skip
 @yes_option
 @broker_options
 @format_option()
-def remove(broker_id: int, yes: bool, broker: Broker, format: str) -> None:
-    """Take a broker out of the cluster for good, once others keep what it keeps.
+def remove(broker_id: int, stop_timeout: float, yes: bool, broker: Broker, format: str) -> None:
+    """Take a broker out of the cluster for good, once others keep what it keeps and its process has stopped.
 
     Refused while it holds the only copy of anything: `anabranch cluster drain` moves those away.
     """
-    from anabranch.cli.cluster_plan import kept_nowhere_else
-
     with _client(broker) as client:
         view = _view(client, broker_id)
-        alone = kept_nowhere_else(view, broker_id)
-        if alone:
-            raise Failure(
-                f"Broker {broker_id} holds the only copy of {_named(alone)}: move them away first with "
-                f"`anabranch cluster drain {broker_id}`."
-            )
+        _require_copies(view, broker_id)
         moves = _drain_plan(view, broker_id)
         confirm(f"Remove broker {broker_id} and move {len(moves)} partitions off it?", yes)
         _carry_out(client, moves, wait=True, progress=_progress(format))
+        view = _wait_for_stop(client, broker_id, stop_timeout, format)
+        # What was placed there since.
+        _require_copies(view, broker_id)
+        _carry_out(client, _drain_plan(view, broker_id), wait=True, progress=_progress(format))
         _unregister(client, broker_id)
     if format == "json":
         show_json({"removed": broker_id, "moved": len(moves)})
     else:
-        click.echo(f"Removed broker {broker_id}: stop its process; its folder is not needed any more.")
+        click.echo(f"Removed broker {broker_id}; its folder is not needed any more.")
+
+
+def _require_copies(view: "ClusterView", broker_id: int) -> None:
+    from anabranch.cli.cluster_plan import kept_nowhere_else
+
+    alone = kept_nowhere_else(view, broker_id)
+    if alone:
+        raise Failure(
+            f"Broker {broker_id} holds the only copy of {_named(alone)}: move them away first with "
+            f"`anabranch cluster drain {broker_id}`."
+        )
+
+
+def _wait_for_stop(client: "ClusterClient", broker_id: int, seconds_max: float, format: str) -> "ClusterView":
+    """Until the broker is gone: one that runs would only join again."""
+    deadline = time.monotonic() + seconds_max
+    view = _view(client, broker_id)
+    if not view.brokers[broker_id].is_fenced and format != "json":
+        click.echo(f"Broker {broker_id} keeps nothing any more: stop its process now.", err=True)
+    while not view.brokers[broker_id].is_fenced:
+        if time.monotonic() > deadline:
+            raise Failure(
+                f"Broker {broker_id} keeps nothing any more, but still runs and would join again: stop its process, "
+                "then ask again."
+            )
+        time.sleep(LOOK_SECONDS)
+        view = _view(client, broker_id)
+    return view
 
 
 # --- what they share --------------------------------------------------------------------------------------

@@ -62,12 +62,13 @@ class Layout:
         return ",".join(place.kafka for place in self.places)
 
     def joins_of(self, place: Place) -> list[str]:
-        """Whom this broker asks to be let in. The first one asks nobody, unless another has begun the cluster: then
-        it is the first one's disk that is new."""
+        """Whom this broker asks to be let in: those that have been in the cluster before. In a new cluster that is
+        nobody yet: the first broker begins it, and the others ask that one, since they cannot let each other in."""
         others = [other for other in self.places if other is not place]
-        if place is self.places[0] and not any(is_data_folder(other.folder) for other in others):
-            return []
-        return [other.advertise or other.peer for other in others]
+        begun = [other for other in others if is_data_folder(other.folder)]
+        if not begun and place is not self.places[0]:
+            begun = [self.places[0]]
+        return [other.advertise or other.peer for other in begun]
 
 
 def make_layout(

@@ -68,7 +68,7 @@ class NotSent:
 
 @dataclass(slots=True)
 class Refused:
-    """The disk took none of what producers sent."""
+    """The disk took none of what producers sent, or the broker stops: others shall lead."""
 
 
 @dataclass(slots=True)
@@ -87,7 +87,14 @@ class Retake:
     """Somebody wants the first replica to lead, without waiting any longer."""
 
 
-Event = Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake
+@dataclass(slots=True)
+class Resign:
+    """The broker is about to stop: another replica should lead."""
+
+
+Event = (
+    Appended | FlushFinished | Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake | Resign
+)
 
 
 @dataclass(slots=True)

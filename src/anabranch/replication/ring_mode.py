@@ -18,6 +18,7 @@ from anabranch.replication.mode import (
     PeerUp,
     Placed,
     Refused,
+    Resign,
     Retake,
     Tick,
 )
@@ -69,6 +70,14 @@ class RingMode:
                 return replica.synced(end, replica.cuts)
             case Tick():
                 return self._tick(now_ms)
+            case Placed():
+                return self._place(event, now_ms)
+            case _:
+                return self._step_rarely(event)
+
+    def _step_rarely(self, event: Event) -> Iterable[Effect]:
+        replica = self.replica
+        match event:
             case PeerUp(broker):
                 return replica.peer_up(broker)
             case NotTaken(end, published, is_refused):
@@ -77,11 +86,11 @@ class RingMode:
                 self._is_short = True
                 replica.not_sent(to, start)
             case Refused():
-                replica.refused()
-            case Placed():
-                return self._place(event, now_ms)
+                return replica.refused()
             case Retake():
                 return replica.retake()
+            case Resign():
+                return replica.resign()
         return ()
 
     def _place(self, placed: Placed, now_ms: int) -> Iterable[Effect]:

@@ -75,6 +75,7 @@ class PeerPort:
         self.bound = self.listener.open(*host_and_port(settings.peer_listen))
         if not is_joining:
             return identity
+        self.listener.start()  # Others that join may ask us too: they should hear at once that we know nothing yet.
         try:
             cluster_id = await self._join()
         except BaseException:
@@ -104,8 +105,10 @@ class PeerPort:
         for address in self._settings.peer_join:
             try:
                 hello = await self.links.join(host_and_port(address))
-            except PeerRefusedError:
-                raise
+            except PeerRefusedError as error:
+                if error.kind != "ITSELF":  # One list of addresses may serve all brokers.
+                    raise
+                reasons.append(f"{address}: that is this broker itself")
             except PeerError as error:
                 reasons.append(f"{address}: {error}")
             else:

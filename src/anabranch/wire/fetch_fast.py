@@ -6,11 +6,13 @@ bytes, and the caller's own file slices where records go, so that they can be se
 """
 
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import Body, decode_request
+from anabranch.wire.leader_hints import Endpoint, LeaderHint, leader_field, write_endpoints
 from anabranch.wire.primitives import (
     ELEMENTS_MAX,
     MALFORMED,
@@ -34,6 +36,7 @@ FLEXIBLE_SINCE = 12
 TOPIC_IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15
 PARTITION_TAGS_SINCE = 17
+ENDPOINTS_SINCE = 16
 
 NO_REPLICA = -1
 
@@ -229,11 +232,23 @@ Records = bytes | bytearray | memoryview | FileSlice | None
 Piece = bytes | bytearray | memoryview | FileSlice
 PartitionAnswer = (
     tuple[int, int, int, int, int, list[tuple[int, int]] | None, int, Records]
-    | tuple[int, int, int, int, int, list[tuple[int, int]] | None, int, Records, tuple[int, int]]
+    | tuple[
+        int,
+        int,
+        int,
+        int,
+        int,
+        list[tuple[int, int]] | None,
+        int,
+        Records,
+        tuple[int, int] | None,
+        LeaderHint | None,
+    ]
 )
 """Index, error code, high watermark, last stable offset, log start offset, aborted transactions (producer
-id, first offset), preferred read replica, records; and where logs diverge (epoch, end offset), told from
-v12 on."""
+id, first offset), preferred read replica, records; and where logs diverge (epoch, end offset) and who leads instead,
+told from v12 on."""
+CURRENT_LEADER_TAG = 1
 
 _size = struct.Struct(">i")
 _answer_v4 = struct.Struct(">iii").pack
@@ -244,7 +259,7 @@ _part_v5 = struct.Struct(">ihqqq").pack
 _int32 = struct.Struct(">i").pack
 _aborted = struct.Struct(">qq").pack
 _aborted_flexible = struct.Struct(">qqx").pack
-_diverging_epoch = struct.Struct(">BBBiqx").pack
+_diverging_epoch = struct.Struct(">BBiqx").pack
 NULL_ARRAY = b"\xff\xff\xff\xff"
 
 
@@ -280,15 +295,17 @@ def encode_fetch_response(
     error_code: int,
     session_id: int,
     topics: list[tuple[str | UUID, list[PartitionAnswer]]],
+    endpoints: Sequence[Endpoint] = (),
 ) -> list[Piece]:
     """The whole frame in pieces, in order; the size at its start counts the slices too.
 
-    Leaders that moved and snapshots are not told here (tagged fields).
+    `endpoints` are of those who lead instead, told from v16 on. Snapshots are not told of (tagged fields).
     """
     assert version in VERSIONS, version
     if version >= FLEXIBLE_SINCE:
         pieces = _Pieces(_answer_v12(0, correlation_id, throttle_ms, error_code, session_id))
         _flexible_topics(pieces, topics)
+        write_endpoints(pieces.out, endpoints if version >= ENDPOINTS_SINCE else ())
     else:
         start = _answer_v4(0, correlation_id, throttle_ms)
         if version >= 7:
@@ -342,11 +359,10 @@ def _flexible_topics(pieces: _Pieces, topics: list[tuple[str | UUID, list[Partit
         for partition in partitions:
             _flexible_answer(pieces, partition)
         pieces.out.append(0)
-    pieces.out.append(0)
 
 
 def _flexible_answer(pieces: _Pieces, partition: PartitionAnswer) -> None:
-    index, error, high, stable, start, aborted, preferred, records, *diverging = partition
+    index, error, high, stable, start, aborted, preferred, records, *tagged = partition
     out = pieces.out
     out += _part_v5(index, error, high, stable, start)
     if aborted is None:
@@ -362,11 +378,20 @@ def _flexible_answer(pieces: _Pieces, partition: PartitionAnswer) -> None:
         size = _bytes_of(records)
         write_uvarint(out, size + 1)
         pieces.add(records, size)
-    if diverging:
-        epoch, end_offset = diverging[0]
-        pieces.out += _diverging_epoch(1, 0, 13, epoch, end_offset)
+    if tagged:
+        _tagged_fields(pieces.out, *tagged)
     else:
         pieces.out.append(0)
+
+
+def _tagged_fields(
+    out: bytearray, diverging: tuple[int, int] | None, leader: LeaderHint | None = None
+) -> None:
+    out.append((diverging is not None) + (leader is not None))
+    if diverging is not None:
+        out += _diverging_epoch(0, 13, *diverging)
+    if leader is not None:
+        out += leader_field(CURRENT_LEADER_TAG, leader)
 
 
 def _bytes_of(records: Piece) -> int:

@@ -5,11 +5,13 @@ What is malformed here is malformed for the table too, and the table then says w
 """
 
 import struct
+from collections.abc import Sequence
 from uuid import UUID
 
 from anabranch.errors import ProtocolError
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_request
+from anabranch.wire.leader_hints import Endpoint, LeaderHint, leader_field, write_endpoints
 from anabranch.wire.primitives import (
     ELEMENTS_MAX,
     MALFORMED,
@@ -35,6 +37,7 @@ from anabranch.wire.primitives import (
 VERSIONS = range(3, 14)
 FLEXIBLE_SINCE = 9
 TOPIC_IDS_SINCE = 13
+LEADER_HINTS_SINCE = 10
 
 NULL_RECORDS = -1
 """Where the records of a partition start when there are none at all."""
@@ -140,8 +143,12 @@ def _flexible_spans(view: memoryview, position: int) -> tuple[list[PartitionSpan
 
 # --- the answer ------------------------------------------------------------------------------------------
 
-PartitionAnswer = tuple[int, int, int, int, int, str | None]
-"""Index, error code, base offset, log append time, log start offset, error message."""
+PartitionAnswer = (
+    tuple[int, int, int, int, int, str | None] | tuple[int, int, int, int, int, str | None, LeaderHint]
+)
+"""Index, error code, base offset, log append time, log start offset, error message; and who leads instead, told from
+v10 on."""
+CURRENT_LEADER_TAG = 0
 
 _size = struct.Struct(">i")
 _header = struct.Struct(">ii")
@@ -160,15 +167,16 @@ def encode_produce_response(
     correlation_id: int,
     topics: list[tuple[str | UUID, list[PartitionAnswer]]],
     throttle_ms: int = 0,
+    endpoints: Sequence[Endpoint] = (),
 ) -> bytes:
-    """The whole frame: size, header, body. Leaders that moved are not told here (tagged fields of v10)."""
+    """The whole frame: size, header, body. `endpoints` are of those who lead instead, told from v10 on."""
     assert version in VERSIONS, version
     flexible = version >= FLEXIBLE_SINCE
     out = bytearray((_flexible_header if flexible else _header).pack(0, correlation_id))
     (_flexible_topics if flexible else _plain_topics)(out, version, topics)
     out += _size.pack(throttle_ms)
     if flexible:
-        out.append(0)
+        write_endpoints(out, endpoints if version >= LEADER_HINTS_SINCE else ())
     _size.pack_into(out, 0, len(out) - _size.size)
     return bytes(out)
 
@@ -180,7 +188,7 @@ def _plain_topics(
     for topic, answers in topics:
         write_string(out, str(topic))
         write_count(out, len(answers))
-        for index, error_code, base_offset, time_ms, start_offset, message in answers:
+        for index, error_code, base_offset, time_ms, start_offset, message, *_ in answers:
             if version < 5:
                 out += _v3(index, error_code, base_offset, time_ms)
             elif version < 8:
@@ -200,8 +208,12 @@ def _flexible_topics(
         else:
             write_compact_string(out, topic)
         write_compact_count(out, len(answers))
-        for index, error_code, base_offset, time_ms, start_offset, message in answers:
+        for index, error_code, base_offset, time_ms, start_offset, message, *leader in answers:
             out += _v9(index, error_code, base_offset, time_ms, start_offset, NO_RECORD_ERRORS)
             write_compact_nullable_string(out, message)
-            out.append(0)
+            if leader and version >= LEADER_HINTS_SINCE:
+                out.append(1)
+                out += leader_field(CURRENT_LEADER_TAG, leader[0])
+            else:
+                out.append(0)
         out.append(0)

@@ -6,11 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from anabranch.broker.peer_messages import ForwardRequest, LeaderRow, Leads
-from anabranch.cluster.metadata import Placement, boundary_entry
+from anabranch.broker.peer_messages import ForwardRequest
 from anabranch.errors import NotControllerError, UnsupportedVersionError
 from anabranch.testing.in_process_client import Pending
-from anabranch.values import BrokerId, Generation
+from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import encode_request
 from anabranch.wire.error_codes import ErrorCode as E
@@ -298,31 +297,22 @@ def test_a_move_is_begun_listed_and_called_off() -> None:
     assert moves(cluster, asked) == []
 
 
-def test_growing_from_one_broker_to_three_begins_moves_of_every_topic() -> None:
+def replicas_of(cluster: BrokerCluster, name: str) -> list[list[int]]:
+    return [part["replica_nodes"] for part in described(cluster, cluster.follower_id, name)["partitions"]]
+
+
+def test_growing_from_one_broker_to_three_gives_every_topic_more_replicas() -> None:
     cluster = cluster_of(1)
-    create(cluster, 1, "chosen-by-nobody", partitions=2, factor=1)
+    create(cluster, 1, "chosen-by-nobody", partitions=6, factor=1)
+    cluster.do(cluster.broker(1).topics.create_on_use("__consumer_offsets"))
     cluster.start(2, 3)
     cluster.settle()
     create(cluster, 2, "chosen", partitions=1, factor=1)
-    cluster.until(lambda: len(moves(cluster, 3)) == 2)
-    rows = cluster.ask(3, ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, {"topics": None})["topics"]
-    assert [row["name"] for row in rows] == ["chosen-by-nobody"]
-    assert all(sorted(part["replicas"]) == [1, 2, 3] for part in rows[0]["partitions"])
-
-
-def finish_moves(cluster: BrokerCluster) -> None:
-    """What a partition's leader does in the end."""
-
-    async def finish() -> None:
-        metadata = cluster.leader.metadata
-        async with metadata.lock:
-            for topic in list(metadata.table.topics.values()):
-                for index, placement in enumerate(metadata.table.placements(topic)):
-                    if placement.target is not None:
-                        after = Placement(placement.target, (), placement.view + 1, move=placement.move)
-                        await metadata.commit(boundary_entry(topic.topic_id, index, after))
-
-    cluster.do(finish())
+    for name in ("chosen-by-nobody", "__consumer_offsets"):
+        cluster.until(lambda name=name: all(len(each) == 3 for each in replicas_of(cluster, name)))  # type: ignore[misc]
+    assert {each[0] for each in replicas_of(cluster, "chosen-by-nobody")} == {1, 2, 3}
+    assert len(replicas_of(cluster, "chosen")[0]) == 1
+    assert moves(cluster, 3) == []
 
 
 def drain(cluster: BrokerCluster, asked: int, broker_id: int, value: str = "true") -> Body:
@@ -340,11 +330,8 @@ def test_a_broker_is_drained_and_then_unregistered() -> None:
     assert answer["error_code"] == E.INVALID_REQUEST
     assert f"cluster drain {gone}" in answer["error_message"]
     assert drain(cluster, asked, gone)["error_code"] == 0
-    for _ in range(4):
-        cluster.run(4000)
-        finish_moves(cluster)
-    replicas = [part["replica_nodes"] for part in described(cluster, asked, "t")["partitions"]]
-    assert all(len(each) == 3 and gone not in each for each in replicas)
+    cluster.until(lambda: all(gone not in each for each in replicas_of(cluster, "t")), 60_000)
+    assert all(len(each) == 3 for each in replicas_of(cluster, "t"))
     create(cluster, asked, "later", partitions=8)
     assert all(gone not in part["replica_nodes"] for part in described(cluster, asked, "later")["partitions"])
     cluster.kill(gone)
@@ -382,24 +369,6 @@ def test_the_quorum_is_described_by_its_leader_whoever_is_asked() -> None:
         assert {node["node_id"] for node in answer["nodes"]} == {1, 2, 3, 4}
 
 
-class Rings:
-    """In the place of the ring partitions of one broker."""
-
-    def __init__(self, me: int) -> None:
-        self.me = BrokerId(me)
-        self.preferred: list[tuple[UUID, int]] = []
-        self.leads: dict[tuple[UUID, int], tuple[BrokerId | None, Generation, tuple[BrokerId, ...]]] = {}
-
-    def leader_of(
-        self, topic_id: UUID, index: int
-    ) -> tuple[BrokerId | None, Generation, tuple[BrokerId, ...]] | None:
-        return self.leads.get((topic_id, index))
-
-    def prefer(self, topic_id: UUID, index: int) -> None:
-        self.preferred.append((topic_id, index))
-        self.leads[topic_id, index] = self.me, Generation(3), (self.me,)
-
-
 def elect(cluster: BrokerCluster, broker_id: int, timeout_ms: int = 1000) -> list[int]:
     asked = [{"topic": "t", "partitions": [0]}]
     body = {"topic_partitions": asked, "timeout_ms": timeout_ms}
@@ -409,49 +378,56 @@ def elect(cluster: BrokerCluster, broker_id: int, timeout_ms: int = 1000) -> lis
     ]
 
 
+def leader_of(cluster: BrokerCluster, asked: int) -> int:
+    return int(described(cluster, asked, "t")["partitions"][0]["leader_id"])
+
+
+def assigned(cluster: BrokerCluster, *replicas: int) -> None:
+    body = new_topic("t", -1, assignments=[{"partition_index": 0, "broker_ids": list(replicas)}])
+    asked = next(each for each in cluster.lives if each not in replicas[:1])
+    assert cluster.ask(asked, ApiKey.CREATE_TOPICS, 7, body)["topics"][0]["error_code"] == 0
+
+
 def test_the_preferred_leader_is_asked_to_take_over_whoever_is_asked() -> None:
-    cluster = cluster_of(3)
-    body = new_topic("t", -1, assignments=[{"partition_index": 0, "broker_ids": [2, 3, 1]}])
-    cluster.ask(1, ApiKey.CREATE_TOPICS, 7, body)
-    cluster.run(500)
-    topic_id = cluster.broker(1).topics.known("t").topic.topic_id
+    cluster = cluster_of(4)
+    assigned(cluster, 2, 3, 4)
     assert elect(cluster, 1) == [E.ELECTION_NOT_NEEDED]
-    rings = {each: Rings(each) for each in (1, 2, 3)}
-    for broker_id, ring in rings.items():
-        cluster.broker(broker_id).replicas = ring
-        ring.leads[topic_id, 0] = BrokerId(3), Generation(2), (BrokerId(3), BrokerId(1))
-    part = described(cluster, 1, "t")["partitions"][0]
-    assert (part["leader_id"], part["leader_epoch"], part["isr_nodes"]) == (3, 2, [3, 1])
-    assert elect(cluster, 1) == [0]
-    assert rings[2].preferred == [(topic_id, 0)]
-    assert rings[1].preferred == rings[3].preferred == []
-    rings[2].leads[topic_id, 0] = BrokerId(3), Generation(4), ()
-    rings[2].prefer = lambda topic_id, index: None  # type: ignore[method-assign]  # It may not yet.
-    assert elect(cluster, 1) == [E.PREFERRED_LEADER_NOT_AVAILABLE]
     cluster.kill(2)
-    cluster.run(8000)
+    cluster.until(lambda: leader_of(cluster, 1) == 3)
+    cluster.until(lambda: cluster.leader.metadata.table.brokers[BrokerId(2)].is_fenced)
     assert elect(cluster, 1) == [E.PREFERRED_LEADER_NOT_AVAILABLE]
+    cluster.start(2)
+    cluster.settle()
+    assert elect(cluster, 1, 10_000) in ([0], [E.ELECTION_NOT_NEEDED])
+    assert leader_of(cluster, 1) == 2
 
 
-def test_a_partition_whose_leader_is_gone_has_none_until_another_says_so() -> None:
+def test_another_replica_leads_when_the_leader_is_gone_and_everybody_hears_of_it() -> None:
+    cluster = cluster_of(4)
+    assigned(cluster, 2, 3, 4)
+    cluster.kill(2)
+    for asked in (1, 3, 4):
+        cluster.until(lambda asked=asked: leader_of(cluster, asked) == 3, 4000)  # type: ignore[misc]
+    cluster.run(4000)
+    part = described(cluster, 1, "t")["partitions"][0]
+    assert (part["error_code"], part["offline_replicas"]) == (0, [2])
+    assert part["leader_epoch"] == 2
+    assert 2 not in part["isr_nodes"]
+    brokers = cluster.ask(1, ApiKey.METADATA, 9, {"topics": []})["brokers"]
+    assert sorted(row["node_id"] for row in brokers) == [1, 3, 4]
+
+
+def test_a_partition_whose_only_replica_is_gone_has_no_leader() -> None:
     cluster = cluster_of(3)
     dead = cluster.follower_id
-    others = [each for each in (1, 2, 3) if each != dead]
-    body = new_topic("t", -1, assignments=[{"partition_index": 0, "broker_ids": [dead, *others]}])
-    cluster.ask(others[0], ApiKey.CREATE_TOPICS, 7, body)
-    cluster.run(500)
-    topic_id = cluster.broker(others[0]).topics.known("t").topic.topic_id
+    asked = next(each for each in (1, 2, 3) if each != dead)
+    assigned(cluster, dead)
+    assert leader_of(cluster, asked) == dead
     cluster.kill(dead)
-    cluster.run(8000)
-    part = described(cluster, others[0], "t")["partitions"][0]
+    cluster.run(6000)
+    part = described(cluster, asked, "t")["partitions"][0]
     assert (part["error_code"], part["leader_id"]) == (E.LEADER_NOT_AVAILABLE, -1)
-    assert part["offline_replicas"] == [dead]
-    row = LeaderRow(topic_id, 0, 0, Generation(2), (BrokerId(others[1]), BrokerId(others[0])))
-    cluster.broker(others[0]).leaders.heard(BrokerId(others[1]), Leads([row], is_whole=False))
-    part = described(cluster, others[0], "t")["partitions"][0]
-    assert (part["error_code"], part["leader_id"], part["leader_epoch"]) == (0, others[1], 2)
-    brokers = cluster.ask(others[0], ApiKey.METADATA, 9, {"topics": []})["brokers"]
-    assert sorted(row["node_id"] for row in brokers) == others
+    assert (part["replica_nodes"], part["offline_replicas"]) == ([dead], [dead])
 
 
 def test_settings_of_a_broker_are_told_by_itself_only() -> None:

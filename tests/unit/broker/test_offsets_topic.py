@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.offsets_topic import OffsetsTopic, java_hash
-from anabranch.errors import CoordinatorNotAvailableError
+from anabranch.errors import CoordinatorNotAvailableError, InvalidPartitionsError
 from support.broker_bench import Bench, in_loop, turn
 
 
@@ -98,3 +98,12 @@ async def test_disk_that_refuses_makes_the_coordinator_unavailable() -> None:
     with pytest.raises(CoordinatorNotAvailableError):
         await topic.append("g", [(b"a", b"1")])
     await topic.append("g", [(b"a", b"1")])
+
+
+@in_loop
+async def test_number_of_partitions_stays_for_groups_are_found_by_it() -> None:
+    bench = Bench(offsets_topic_num_partitions=2)
+    await OffsetsTopic(bench.core, bench.topics).append("g", [(b"a", b"1")])
+    with pytest.raises(InvalidPartitionsError):
+        await bench.topics.add_partitions("__consumer_offsets", 3)
+    assert len(bench.topics.known("__consumer_offsets").partitions) == 2

@@ -244,6 +244,23 @@ def test_who_may_lack_what_it_had_is_not_trusted_at_once(
         world.check_equal()
 
 
+def test_a_replica_that_has_lost_safe_records_to_rot_is_not_trusted_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ring() as world, caplog.at_level(logging.CRITICAL):
+        for number in range(5):
+            world.produced([b"%d" % number])
+        world.run(200)
+        world.stop(3)
+        world.brokers[3].disk.flip_bit("data/t-0/00000000000000000000.log", 100)
+        world.start(3)
+        assert world.brokers[3].partition.log.damaged
+        assert not world.brokers[3].mode.replica.kept.is_trusted
+        world.run_until(lambda: world.brokers[3].mode.replica.kept.is_trusted, 5000)
+        world.run(1000)
+        world.check_equal()
+
+
 def test_a_new_disk_is_filled_before_it_counts() -> None:
     with ring() as world:
         for number in range(5):
@@ -308,6 +325,22 @@ def test_a_leader_that_cannot_write_down_its_promise_is_not_waited_for(
         world.led_by(2)
         world.produced([b"b"])
         world.led_by(1)
+        world.run(1000)
+        world.check_equal()
+
+
+def test_a_leader_that_stops_hands_over_at_once() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        waiting = world.produce([b"b"])
+        with world._acting():
+            world.brokers[1].replicas.resign()
+        world.run(400)
+        assert world.brokers[2].mode.may_write, "nobody waits for a silence"
+        assert not world.brokers[1].mode.leads
+        world.produced([b"c"], at=world.brokers[2])
+        assert waiting[0].error is None or isinstance(waiting[0].error, NotOwnerError)
         world.run(1000)
         world.check_equal()
 

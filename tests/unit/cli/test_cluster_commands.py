@@ -136,9 +136,25 @@ def test_unknown_broker_is_refused_with_those_there_are(cluster):
         assert (result.exit_code, "it has 0, 1, 2, 3" in result.stderr) == (1, True)
 
 
-def test_broker_is_removed_once_others_keep_what_it_kept(cluster):
+def test_broker_is_removed_once_others_keep_what_it_kept_and_it_has_stopped(cluster):
+    cluster.stops_when_empty = 3
     assert answer(cluster, "remove", 3, "--yes") == {"removed": 3, "moved": 3}
     assert cluster.unregistered == [3]
+
+
+def test_dead_broker_is_removed_at_once(cluster):
+    cluster.fenced.add(3)
+    assert answer(cluster, "remove", 3, "--yes") == {"removed": 3, "moved": 3}
+    assert cluster.unregistered == [3]
+
+
+def test_broker_that_still_runs_is_drained_but_not_removed(cluster):
+    result = run(cluster, "remove", 3, "--yes", "--stop-timeout", 0.05)
+    assert result.exit_code == 1
+    assert "stop its process now" in result.stderr
+    assert "still runs and would join again" in result.stderr
+    assert cluster.unregistered == []
+    assert all(3 not in replicas for rows in cluster.topics.values() for replicas in rows)
 
 
 def test_broker_with_the_only_copy_is_not_removed(cluster):

@@ -143,8 +143,9 @@ def test_banner_of_a_broker_in_a_cluster_says_its_id_and_addresses():
         "peer.listen": "0.0.0.0:7",
         "peer.advertise": "10.0.0.1:7",
         "broker.rack": "left",
+        "cluster.secret.file": "secret",
     }
-    settings = NodeSettings.load(given)
+    settings = NodeSettings.load({**given, "cluster.secret.file": "/secret"})
     text = banner(node, settings, ephemeral=False)
     assert "2 of cluster abc in rack left" in text
     assert "peer address     10.0.0.1:7" in text

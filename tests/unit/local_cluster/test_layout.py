@@ -107,14 +107,22 @@ def test_first_broker_begins_the_cluster_and_the_others_join(tmp_path):
     layout = three(tmp_path)
     prepare(layout)
     assert layout.joins_of(layout.places[0]) == []
-    assert layout.joins_of(layout.places[1]) == ["127.0.0.1:1003", "127.0.0.1:1005"]
+    assert layout.joins_of(layout.places[1]) == layout.joins_of(layout.places[2]) == ["127.0.0.1:1003"]
 
 
 def test_first_broker_with_a_new_disk_joins_what_the_others_are(tmp_path):
     layout = three(tmp_path)
     prepare(layout)
-    (layout.places[2].folder / "node").touch()
+    for place in layout.places[1:]:
+        (place.folder / "node").touch()
     assert layout.joins_of(layout.places[0]) == ["127.0.0.1:1004", "127.0.0.1:1005"]
+
+
+def test_broker_asks_only_those_that_can_let_it_in(tmp_path):
+    layout = three(tmp_path)
+    prepare(layout)
+    (layout.places[2].folder / "node").touch()
+    assert layout.joins_of(layout.places[1]) == ["127.0.0.1:1005"]
 
 
 def test_folder_of_a_single_node_is_refused_and_stays_as_it_was(tmp_path):

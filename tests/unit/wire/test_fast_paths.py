@@ -109,18 +109,26 @@ def test_refusing_what_the_table_accepts_would_be_noticed() -> None:
         produce_fast._refusal(memoryview(data), 0, len(data), 9)
 
 
+ENDPOINTS = st.lists(
+    st.tuples(st.integers(0, 9), wire_messages.TEXTS, st.integers(0, 65535), st.none() | wire_messages.TEXTS),
+    max_size=3,
+)
+
+
 @pytest.mark.parametrize("version", produce_fast.VERSIONS)
 def test_produce_response_is_what_its_table_writes(version: int) -> None:
     int64 = st.integers(-(2**63), 2**63 - 1)
-    partition = st.tuples(
-        st.integers(0, 9), st.integers(-1, 90), int64, int64, int64, st.none() | wire_messages.TEXTS
-    )
+    plain = (st.integers(0, 9), st.integers(-1, 90), int64, int64, int64, st.none() | wire_messages.TEXTS)
+    leader = st.tuples(st.integers(0, 9), st.integers(-1, 9))
+    partition = st.tuples(*plain) | st.tuples(*plain, leader)
     topic = st.uuids() if version >= 13 else wire_messages.TEXTS
 
     @some
-    @given(st.lists(st.tuples(topic, st.lists(partition, max_size=3)), max_size=3), st.integers(0, 9))
-    def check(topics: list[Any], throttle_ms: int) -> None:
-        frame = produce_fast.encode_produce_response(version, 77, topics, throttle_ms)
+    @given(
+        st.lists(st.tuples(topic, st.lists(partition, max_size=3)), max_size=3), st.integers(0, 9), ENDPOINTS
+    )
+    def check(topics: list[Any], throttle_ms: int, endpoints: list[Any]) -> None:
+        frame = produce_fast.encode_produce_response(version, 77, topics, throttle_ms, endpoints)
         names = (
             "index",
             "error_code",
@@ -134,14 +142,23 @@ def test_produce_response_is_what_its_table_writes(version: int) -> None:
             "responses": [
                 {
                     "topic_id" if version >= 13 else "name": topic,
-                    "partition_responses": [dict(zip(names, each, strict=True)) for each in partitions],
+                    "partition_responses": [produce_row(names, each, version) for each in partitions],
                 }
                 for topic, partitions in topics
             ],
         }
+        if version >= 10:
+            body["node_endpoints"] = endpoint_rows(endpoints)
         assert_frame(frame, ApiKey.PRODUCE, version, codec.encode_response(ApiKey.PRODUCE, version, body))
 
     check()
+
+
+def produce_row(names: tuple[str, ...], values: tuple[Any, ...], version: int) -> dict[str, Any]:
+    row = dict(zip(names, values[:6], strict=True))
+    if len(values) > 6 and version >= 10:
+        row["current_leader"] = {"leader_id": values[6][0], "leader_epoch": values[6][1]}
+    return row
 
 
 def assert_frame(frame: bytes, api_key: int, version: int, body: bytes) -> None:
@@ -260,7 +277,8 @@ def fetch_answers(draw: st.DrawFn, version: int) -> list[Any]:
         records,
     )
     diverging = st.tuples(st.integers(0, 9), st.integers(0, 9))
-    partition = st.tuples(*plain) | st.tuples(*plain, diverging)
+    leader = st.none() | st.tuples(st.integers(0, 9), st.integers(-1, 9))
+    partition = st.tuples(*plain) | st.tuples(*plain, st.none() | diverging, leader)
     topic = st.uuids() if version >= 13 else wire_messages.TEXTS
     return draw(st.lists(st.tuples(topic, st.lists(partition, max_size=3)), max_size=3))
 
@@ -272,7 +290,7 @@ def contents(records: Any) -> bytes | None:
 
 
 def fetch_partition(values: tuple[Any, ...]) -> dict[str, Any]:
-    index, error_code, high, stable, start, aborted, preferred, records, *diverging = values
+    index, error_code, high, stable, start, aborted, preferred, records, *tagged = values
     partition = {
         "partition_index": index,
         "error_code": error_code,
@@ -284,23 +302,32 @@ def fetch_partition(values: tuple[Any, ...]) -> dict[str, Any]:
         "preferred_read_replica": preferred,
         "records": contents(records),
     }
-    for epoch, end_offset in diverging:
-        partition["diverging_epoch"] = {"epoch": epoch, "end_offset": end_offset}
+    diverging, leader = tagged or (None, None)
+    if diverging is not None:
+        partition["diverging_epoch"] = {"epoch": diverging[0], "end_offset": diverging[1]}
+    if leader is not None:
+        partition["current_leader"] = {"leader_id": leader[0], "leader_epoch": leader[1]}
     return partition
+
+
+def endpoint_rows(endpoints: list[Any]) -> list[dict[str, Any]]:
+    return [dict(zip(("node_id", "host", "port", "rack"), each, strict=True)) for each in endpoints]
 
 
 @pytest.mark.parametrize("version", fetch_fast.VERSIONS)
 def test_fetch_response_is_what_its_table_writes(version: int) -> None:
     @some
-    @given(fetch_answers(version))
-    def check(topics: list[Any]) -> None:
-        pieces = fetch_fast.encode_fetch_response(version, 77, 3, 6, 5, topics)
+    @given(fetch_answers(version), ENDPOINTS)
+    def check(topics: list[Any], endpoints: list[Any]) -> None:
+        pieces = fetch_fast.encode_fetch_response(version, 77, 3, 6, 5, topics, endpoints)
         name = "topic_id" if version >= 13 else "topic"
         responses = [
             {name: topic, "partitions": [fetch_partition(each) for each in partitions]}
             for topic, partitions in topics
         ]
         body = {"throttle_time_ms": 3, "error_code": 6, "session_id": 5, "responses": responses}
+        if version >= 16:
+            body["node_endpoints"] = endpoint_rows(endpoints)
         frame = b"".join(contents(piece) or b"" for piece in pieces)
         assert_frame(frame, ApiKey.FETCH, version, codec.encode_response(ApiKey.FETCH, version, body))
         assert all(len(piece) for piece in pieces if not isinstance(piece, FakeSlice))

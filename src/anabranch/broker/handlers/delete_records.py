@@ -35,6 +35,7 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 async def _row(broker: "Broker", name: str, index: int, offset: int) -> dict[str, Any]:
     try:
         partition = broker.topics.partition(name, index)
+        partition.check_leader()
         if name == OFFSETS_TOPIC:
             raise InvalidTopicError(f"{OFFSETS_TOPIC} is shortened by the broker alone.")
         if not partition.settings.is_deleted_by_age:

@@ -26,6 +26,7 @@ def _row(broker: "Broker", name: str, index: int) -> dict[str, Any]:
     try:
         broker.topics.check_name(name)
         partition = broker.topics.partition(name, index)
+        partition.check_leader()
     except AnabranchError as error:
         return {**refused(error), "partition_index": index, "active_producers": []}
     return {

@@ -4,8 +4,9 @@ Large slices leave as file slices for sendfile, small ones as bytes. Bytes that 
 verified yet are first checked in a worker; a batch whose checksum fails is answered CORRUPT_MESSAGE. A consumer may
 fetch a thousand partitions of which one has news: all of them are looked at when a fetch begins and when its time is
 up, and only those that were published to when it is woken in between. Without transactions the last stable offset is
-the high watermark, so both isolation levels see the same. Left out: reading from followers, and diverging epochs,
-which one node cannot have.
+the high watermark, so both isolation levels see the same. Only a partition's leader serves it; others say who that is.
+A reader whose last record is of a generation that ended earlier here is told where (the diverging epoch). Between the
+high watermark, which a new leader has to find out, and the end it is empty. Left out: reading from followers.
 """
 
 import logging
@@ -15,10 +16,11 @@ from anabranch.broker.call import Call, Piece
 from anabranch.broker.error_table import code_of
 from anabranch.broker.fetch_sessions import FetchContext, FetchItem, TopicKey
 from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, WaitingFetch
+from anabranch.broker.handlers.leader_hints import LeaderHints
 from anabranch.broker.partition import Partition
-from anabranch.errors import AnabranchError, OffsetOutOfRangeError
+from anabranch.errors import AnabranchError, CorruptDataError, OffsetOutOfRangeError
 from anabranch.log.slice import Slice
-from anabranch.values import Offset
+from anabranch.values import Generation, Offset
 from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse_fetch_request
 
 if TYPE_CHECKING:
@@ -37,22 +39,31 @@ GATHER_BYTES = 512 * 1024
 class Found:
     """What one partition has to say."""
 
-    __slots__ = ("code", "data", "high_watermark", "item", "slice", "start_offset")
+    __slots__ = ("code", "data", "diverging", "error", "high_watermark", "item", "slice", "start_offset")
 
     def __init__(self, item: FetchItem) -> None:
         self.item = item
         self.code = 0
+        self.error: AnabranchError | None = None
+        self.diverging: tuple[int, int] | None = None
+        """The generation up to which the reader's log is ours, and where it ends."""
         self.high_watermark = -1
         self.start_offset = -1
         self.slice: Slice | None = None
         self.data: bytes | None = None
 
+    @property
+    def has_news(self) -> bool:
+        """Something to tell at once that is no record."""
+        return self.code != 0 or self.diverging is not None
+
     def fail(self, error: AnabranchError) -> None:
         self.code = code_of(error)
+        self.error = error
         self.slice = None
 
-    def row(self) -> tuple[Any, ...]:
-        return (
+    def row(self, hints: LeaderHints) -> tuple[Any, ...]:
+        row = (
             self.item.partition,
             self.code,
             self.high_watermark,
@@ -62,6 +73,9 @@ class Found:
             -1,
             self._records(),
         )
+        if self.error is None and self.diverging is None:
+            return row
+        return (*row, self.diverging, hints.of(self.item.topic, self.item.partition, self.error))
 
     def _records(self) -> Piece:
         if self.slice is None:
@@ -139,7 +153,7 @@ class Fetch:
             return True
         self._bytes_found = sum(each.slice.count for each in found if each.slice is not None)
         is_short = self._bytes_found < self._bytes_wanted and not any(
-            each.code or self._is_cut(each) for each in found
+            each.has_news or self._is_cut(each) for each in found
         )
         if is_short and not final:
             return False
@@ -169,6 +183,7 @@ class Fetch:
             if partition is None or partition.is_gone:
                 item.place = None
                 item.place = partition = self._broker.topics.partition(item.topic, item.partition)
+            partition.check_leader()
             if item.generation >= 0:
                 self._broker.check_generation(partition, item.generation)
             found.high_watermark = high_watermark = partition.high_watermark
@@ -179,10 +194,12 @@ class Fetch:
                     raise OffsetOutOfRangeError(f"Offset {item.offset} is not in {partition.id}.")
                 if item in self._unreadable:
                     raise self._unreadable[item]
+            if item.generation_fetched >= 0 and _diverges(found, partition):
+                self._ready.add(number)
             if high_watermark != item.high_watermark_sent or start_offset != item.start_sent:
                 self._news.add(number)
         except AnabranchError as error:
-            found.code = code_of(error)
+            found.fail(error)
             self._ready.add(number)
         return found
 
@@ -193,7 +210,7 @@ class Fetch:
         for each in found:
             item = each.item
             each.slice = None
-            if each.code or item.offset >= each.high_watermark or (left <= 0 and not is_first):
+            if each.has_news or item.offset >= each.high_watermark or (left <= 0 and not is_first):
                 continue
             partition = item.place
             assert partition is not None, "looked up a moment ago"
@@ -205,7 +222,7 @@ class Fetch:
                     whole_first=is_first,
                 )
             except AnabranchError as error:
-                self._broker.note_read_error(partition, error)
+                self._note_unreadable(partition, item, error)
                 each.fail(error)
                 continue
             if part.count:
@@ -269,8 +286,13 @@ class Fetch:
             part.mark_verified()
             return
         if item.place is not None:
-            self._broker.note_read_error(item.place, trouble)
+            self._note_unreadable(item.place, item, trouble)
         self._unreadable[item] = trouble
+
+    def _note_unreadable(self, partition: Partition, item: FetchItem, error: AnabranchError) -> None:
+        self._broker.note_read_error(partition, error)
+        if self._broker.peering is not None and isinstance(error, CorruptDataError):
+            self._broker.peering.repairs.begin(partition, Offset(item.offset))
 
     # --- answering -------------------------------------------------------------------------------------------
 
@@ -281,8 +303,9 @@ class Fetch:
             told = [self._found[number] for number in sorted(self._ready | self._news)]
             told = [each for each in told if _is_news(each)]
         topics: dict[TopicKey, list[tuple[Any, ...]]] = {}
+        hints = LeaderHints(self._broker, self._call.client)
         for each in told:
-            topics.setdefault(each.item.topic, []).append(each.row())
+            topics.setdefault(each.item.topic, []).append(each.row(hints))
             if session is not None:
                 session.told(each.item, each.high_watermark if not each.code else -1, each.start_offset)
         header = self._call.header
@@ -295,8 +318,22 @@ class Fetch:
                 0,
                 self._context.session_id,
                 list(topics.items()),
+                hints.endpoints,
             )
         )
+
+
+def _diverges(found: Found, partition: Partition) -> bool:
+    """Whether the reader's log leaves ours before the offset it asks for: its last record is not here. Where, is noted
+    then."""
+    if partition.ring is None:
+        return False
+    item, end = found.item, partition.log.end_offset
+    generation, generation_end = partition.generations.end_of(Generation(item.generation_fetched), end)
+    if generation == item.generation_fetched and generation_end >= item.offset:
+        return False
+    found.diverging = (generation, generation_end)
+    return True
 
 
 def _trouble(part: Slice) -> AnabranchError | None:
@@ -313,7 +350,7 @@ def _is_news(found: Found) -> bool:
     item = found.item
     return bool(
         found.slice is not None
-        or found.code
+        or found.has_news
         or found.high_watermark != item.high_watermark_sent
         or found.start_offset != item.start_sent
     )

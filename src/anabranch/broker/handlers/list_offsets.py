@@ -1,7 +1,8 @@
 """ListOffsets, versions 1 to 11: first, last, by time, of the largest timestamp; both isolation levels.
 
 Without tiered storage the earliest local offset is the earliest, and the last tiered and the earliest pending
-upload are none (-1).
+upload are none (-1). Only a partition's leader answers, and a new one tells where it ends once it knows how far records
+are safe.
 """
 
 from enum import IntEnum
@@ -10,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.partition import Partition
-from anabranch.errors import AnabranchError, InvalidRequestError, UnsupportedVersionError
+from anabranch.errors import (
+    AnabranchError,
+    InvalidRequestError,
+    OffsetNotAvailableError,
+    UnsupportedVersionError,
+)
+from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -38,6 +45,8 @@ SPECIAL_SINCE = {
 """The version of the API that brought each of them."""
 
 NEVER = 2**15
+NOT_AVAILABLE_SINCE = 5
+"""Older clients are told to look for the leader again."""
 NOTHING = (-1, -1, -1)
 
 
@@ -66,9 +75,14 @@ def _row(
             raise InvalidRequestError(f"Partition {name}-{index} appears twice in one request.")
         seen.add((name, index))
         partition = broker.topics.partition(name, index)
+        partition.check_leader()
         broker.check_generation(partition, asked["current_leader_epoch"])
         _check_special(asked["timestamp"], version)
+        _check_settled(partition, asked["timestamp"])
         offset, timestamp, generation = _offset(partition, asked["timestamp"])
+    except OffsetNotAvailableError as error:
+        code = code_of(error) if version >= NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
+        return {"partition_index": index, "error_code": code}
     except AnabranchError as error:
         return {"partition_index": index, "error_code": code_of(error)}
     return {
@@ -83,6 +97,12 @@ def _row(
 def _check_special(timestamp: int, version: int) -> None:
     if timestamp < 0 and version < SPECIAL_SINCE.get(timestamp, NEVER):
         raise UnsupportedVersionError(f"ListOffsets v{version} knows no special offset {timestamp}.")
+
+
+def _check_settled(partition: Partition, timestamp: int) -> None:
+    """The start is where it is; anything else depends on how far readers may see."""
+    if not partition.is_settled and timestamp not in (Special.EARLIEST, Special.EARLIEST_LOCAL):
+        raise OffsetNotAvailableError(f"{partition.id} has a new leader that does not know yet what is safe.")
 
 
 def _offset(partition: Partition, timestamp: int) -> tuple[int, int, int]:

@@ -1,5 +1,5 @@
 """OffsetForLeaderEpoch, versions 2 to 4: where a generation ended, so that a client can tell whether it read
-something that is no longer there. A solo partition has one generation.
+something that is no longer there. A partition that one broker keeps has one generation. Only the leader answers.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.partition import Partition
 from anabranch.errors import AnabranchError
+from anabranch.values import Generation
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -31,6 +32,7 @@ def _row(broker: "Broker", name: str, asked: dict[str, Any]) -> dict[str, Any]:
     index = asked["partition"]
     try:
         partition = broker.topics.partition(name, index)
+        partition.check_leader()
         broker.check_generation(partition, asked["current_leader_epoch"])
     except AnabranchError as error:
         return {"partition": index, "error_code": code_of(error)}
@@ -39,6 +41,12 @@ def _row(broker: "Broker", name: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _end_of(partition: Partition, generation: int) -> tuple[int, int]:
-    if generation != partition.generation:
+    """Of a generation that is not known, the one before; nothing is known of one that is still to come."""
+    if partition.ring is None:
+        is_ours = generation == partition.generation
+        return (partition.generation, partition.high_watermark) if is_ours else UNKNOWN
+    known = partition.generations
+    if not 0 <= generation <= known.last:
         return UNKNOWN
-    return partition.generation, partition.high_watermark
+    # Not the high watermark: that of a new leader may still lie below what the client has read.
+    return known.end_of(Generation(generation), partition.log.end_offset)

@@ -1,8 +1,8 @@
 """Produce, versions 3 to 13 (0 to 2 are advertised, as Kafka does, and refused).
 
-acks=0 is never answered (an error closes the connection), acks=1 is answered when written, acks=all when the
-topic's mode calls the records safe. Idempotent producers are served; transactional ones are refused. Left out:
-the leader hints of KIP-951, which one node has no use for.
+acks=0 is never answered (an error closes the connection), acks=1 is answered when written (where several brokers keep
+the partition, as acks=all is, unless `ring.acks1` says otherwise), acks=all when the topic's mode calls the records
+safe. Idempotent producers are served; transactional ones are refused.
 """
 
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from anabranch.broker.append_queue import NEVER_MS, AppendJob, Batch
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import message_of
+from anabranch.broker.handlers.leader_hints import LeaderHints
 from anabranch.broker.intake import UNPACKED_BYTES_AT_ONCE_MAX, check_contents, check_envelope
 from anabranch.broker.partition import Partition
 from anabranch.broker.topics import OFFSETS_TOPIC
@@ -38,13 +39,10 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 TopicKey = str | UUID
-ACKS_NONE, ACKS_ALL = 0, -1
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 ZSTD_SINCE = 7
 UNPACKED_AT_ONCE_MAX = 8
 """So many compressed batches of a request; the others are a worker's."""
-
-COPIES = 1
-"""What one node keeps of a partition."""
 
 
 Outcome = AppendJob | AnabranchError
@@ -114,17 +112,19 @@ class Produce:
 
     def _check_may_write(self, partition: Partition) -> None:
         copies_min = partition.settings.min_insync_replicas
-        if self._acks == ACKS_ALL and copies_min > COPIES:
+        if self._acks == ACKS_ALL and copies_min > partition.copies:
+            kept = "one node keeps one copy" if partition.copies == 1 else "records are safe with two copies"
             raise NotEnoughCopiesError(
-                f"min.insync.replicas of {partition.id.topic} is {copies_min}, and one node "
-                "keeps one copy: lower it, or produce with acks=1."
+                f"min.insync.replicas of {partition.id.topic} is {copies_min}, and {kept}: lower it, or produce "
+                "with acks=1."
             )
+        partition.check_writable()
         if partition.id.topic == OFFSETS_TOPIC:
             raise InvalidTopicError(f"{OFFSETS_TOPIC} is written by the broker alone.")
 
     def _job(self, partition: Partition, batch: Batch, header: BatchHeader) -> AppendJob:
         self._open += 1
-        wait_safe = self._acks == ACKS_ALL
+        wait_safe = self._acks == ACKS_ALL or (self._acks == ACKS_LEADER and partition.acks1_waits)
         deadline_ms = self._broker.clock.monotonic_ms() + max(0, self._timeout_ms) if wait_safe else NEVER_MS
         return AppendJob(
             partition, batch, header, self._settled, wait_safe=wait_safe, deadline_ms=deadline_ms
@@ -168,10 +168,18 @@ class Produce:
                 call.answer(None)
             return
         header = call.header
+        hints = LeaderHints(self._broker, call.client)
         topics = [
-            (key, [_row(index, outcome) for index, outcome in outcomes]) for key, outcomes in self._topics
+            (key, [_row(hints, key, index, outcome) for index, outcome in outcomes])
+            for key, outcomes in self._topics
         ]
-        call.answer([encode_produce_response(header.api_version, header.correlation_id, topics)])
+        call.answer(
+            [
+                encode_produce_response(
+                    header.api_version, header.correlation_id, topics, endpoints=hints.endpoints
+                )
+            ]
+        )
 
     def _first_error(self) -> AnabranchError | None:
         for _, outcomes in self._topics:
@@ -182,14 +190,16 @@ class Produce:
         return None
 
 
-def _row(index: int, outcome: Outcome) -> PartitionAnswer:
+def _row(hints: LeaderHints, topic: TopicKey, index: int, outcome: Outcome) -> PartitionAnswer:
     if isinstance(outcome, AppendJob):
         if outcome.error is None:
             header = outcome.header
             append_time_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else -1
             return (index, 0, outcome.base_offset, append_time_ms, outcome.partition.log.start_offset, None)
         outcome = outcome.error
-    return (index, code_of(outcome), -1, -1, -1, message_of(outcome))
+    code, message = code_of(outcome), message_of(outcome)
+    hint = hints.of(topic, index, outcome)
+    return (index, code, -1, -1, -1, message) if hint is None else (index, code, -1, -1, -1, message, hint)
 
 
 def handle(broker: "Broker", call: Call) -> None:

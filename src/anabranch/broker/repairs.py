@@ -1,0 +1,138 @@
+"""Repairs: what has rotted in one replica's log is fetched from another, and put back in its place.
+
+Begun by whoever finds it: a reader, a push to another replica, the scrubber. The whole segment is looked at, in a
+worker. Only what lies below the high watermark is asked for, since only that is the same everywhere, and it is put back
+only if it is as long as what was there and its checksums hold (`log.repair`). Where no other broker has a healthy copy,
+or the cleaner has been at work differently there, everything stays as it is, and readers are told so as before.
+"""
+
+import asyncio
+import logging
+
+from anabranch.broker.partition import Partition
+from anabranch.broker.peer_messages import ReadRecords, Records
+from anabranch.broker.peers import Peers
+from anabranch.broker.pieces import PIECE_BYTES_MAX, check_batches
+from anabranch.broker.workers import Workers, in_heavy_worker
+from anabranch.clock import Clock
+from anabranch.errors import AnabranchError, CorruptDataError, InvalidRequestError
+from anabranch.log.repair import Rotten, Suspect, put_back, rotten, suspect
+from anabranch.values import BrokerId, Offset
+
+logger = logging.getLogger(__name__)
+
+ASK_MS = 5000
+AGAIN_MS = 30_000
+"""Before the next try at the same partition, if somebody finds it damaged still."""
+
+
+class Repairs:
+    def __init__(self, peers: Peers, workers: Workers, clock: Clock) -> None:
+        self._peers = peers
+        self._workers = workers
+        self._clock = clock
+        self._begun_ms: dict[Partition, int] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.regions_repaired_total = 0
+        self.regions_beyond_repair_total = 0
+
+    def begin(self, partition: Partition, offset: Offset) -> None:
+        """Records from this offset on cannot be read: see to it."""
+        now_ms = self._clock.monotonic_ms()
+        begun_ms = self._begun_ms.get(partition)
+        if partition.ring is None or (begun_ms is not None and now_ms - begun_ms < AGAIN_MS):
+            return
+        self._begun_ms = {one: ms for one, ms in self._begun_ms.items() if now_ms - ms < AGAIN_MS}
+        self._begun_ms[partition] = now_ms
+        task = asyncio.get_running_loop().create_task(self._repair(partition, offset))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a repair failed: this is a defect", exc_info=error)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _repair(self, partition: Partition, offset: Offset) -> None:
+        async with partition.upkeep:
+            if partition.is_gone:
+                return
+            segments = [one for one in partition.log.segments if one.base_offset <= offset]
+            found = suspect((segments or partition.log.segments)[-1])
+            try:
+                bad = await in_heavy_worker(self._workers, lambda: rotten(found))
+            except AnabranchError as error:
+                self._give_up(partition, error)
+                return
+            for one in bad:
+                await self._repair_one(partition, found, one)
+
+    async def _repair_one(self, partition: Partition, found: Suspect, bad: Rotten) -> None:
+        if bad.end > partition.high_watermark:
+            self._give_up(partition, CorruptDataError("it is not known to be safe anywhere"))
+            return
+        assert partition.ring is not None
+        reason: AnabranchError = CorruptDataError("nobody else is heard")
+        for broker in partition.ring.mode.replica.others:
+            if not self._peers.is_up(broker):
+                continue
+            try:
+                data = await self._fetch(partition, broker, bad)
+                await in_heavy_worker(self._workers, lambda data=data: put_back(found.file, bad, data))  # type: ignore[misc]
+            except AnabranchError as error:
+                reason = error
+                continue
+            self.regions_repaired_total += 1
+            logger.warning(
+                "%s: offsets %d to %d were repaired from broker %d", partition.id, *bad[1:], broker
+            )
+            return
+        self._give_up(partition, reason)
+
+    def _give_up(self, partition: Partition, reason: AnabranchError) -> None:
+        self.regions_beyond_repair_total += 1
+        logger.error("%s cannot be repaired from another broker: %s", partition.id, reason)
+
+    async def _fetch(self, partition: Partition, broker: BrokerId, bad: Rotten) -> bytes:
+        assert partition.ring is not None
+        at, pieces, size = bad.start, [], 0
+        while at < bad.end and size <= bad.size_bytes:
+            question = ReadRecords(
+                partition.topic_id,
+                partition.id.partition,
+                partition.ring.mode.view,
+                at,
+                bad.end,
+                PIECE_BYTES_MAX,
+            )
+            answer = await self._peers.ask(broker, question, ASK_MS)
+            assert isinstance(answer, Records)
+            data = bytes(answer.data)
+            batches = check_batches(data)
+            if not batches:
+                break
+            if any(not at <= header.base_offset <= header.last_offset < bad.end for _, header in batches):
+                raise CorruptDataError(f"Broker {broker} sent other records than were asked for.")
+            at = batches[-1][1].next_offset
+            pieces.append(data)
+            size += len(data)
+        return b"".join(pieces)
+
+
+def read_records(partition: Partition | None, question: ReadRecords) -> Records:
+    """The other side: whole batches of our copy that are safe, and hold. Raises AnabranchError."""
+    ring = partition.ring if partition is not None else None
+    if partition is None or ring is None or ring.mode.view != question.view:
+        raise InvalidRequestError("The partition is not kept here, or not with those.")
+    if not question.start < question.end <= partition.high_watermark:
+        raise InvalidRequestError(f"{question.end} lies beyond what is known to be safe here.")
+    limit = min(question.bytes_max, PIECE_BYTES_MAX)
+    data = partition.log.slice(question.start, limit, question.end).read()
+    check_batches(data)
+    return Records(data)
