@@ -312,6 +312,9 @@ class Topics:
             self._check_free(topic.name)
             await self._prepare(topic, self._kept_here(topic))
             await self._commit(topic_entry(topic), topic)
+            if topic.topic_id not in self._metadata.table.topics_by_id:
+                # While the logs were made another leader came and went, which made one of the same name.
+                raise TopicExistsError(f"Topic {topic.name} exists already.")
 
     async def add_partitions(
         self, name: str, count: int, replicas: Sequence[Sequence[BrokerId]] = ()
