@@ -135,6 +135,11 @@ class PartitionOpener:
         )
         if always_sync and not clean:
             log.sync()
+        if placement is None and self._has_been_in_a_ring(log.folder):
+            raise StorageError(
+                f"{log.folder} was kept together with other brokers: start this one with --peer-listen, so that it "
+                "finds them."
+            )
         sync_first = always_sync or self._settings.flush == "always"
         _tell_recovery(partition_id, log)
         if point is not None and log.end_offset < point.offset:
@@ -151,7 +156,7 @@ class PartitionOpener:
             finished=self._core.finished,
         )
         self._restore_producers(partition, point)
-        if placement is not None and is_ring(placement):
+        if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
             log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
             self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
@@ -175,7 +180,7 @@ class PartitionOpener:
         clock, pieces = self._core.clock, Pieces(log)
         mode = RingMode(
             BrokerId(settings.broker_id),
-            placement.replicas,
+            kept.replicas or placement.replicas,
             kept,
             log.end_offset,
             clock.monotonic_ms(),
@@ -208,7 +213,9 @@ class PartitionOpener:
             is_same_boot = bool(boot) and state["boot"] == boot
             may_lack = not clean and not is_same_boot and self._settings.flush != "always"
         else:
-            before = Kept(table=_of_one_leader(log.end_offset), view=placement.view)
+            before = Kept(
+                table=_of_one_leader(log.end_offset), view=placement.view, replicas=placement.replicas
+            )
             is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
             is_same_boot, may_lack = True, is_stranger or (is_keeper and log.end_offset < placement.start)
             if self.files.exists(path):
@@ -223,10 +230,13 @@ class PartitionOpener:
             )
         kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
         if before.view < placement.view:
-            kept = replace(kept, view=placement.view, sealed=None)
+            kept = replace(kept, view=placement.view, sealed=None, replicas=placement.replicas)
         if kept != before or not is_same_boot:
             self._write_kept(path, kept)
         return kept
+
+    def _has_been_in_a_ring(self, folder: str) -> bool:
+        return self.files.exists(f"{folder}/{RING_FILE}")
 
     def _write_kept(self, path: str, kept: Kept) -> None:
         try:
