@@ -16,6 +16,7 @@ from uuid import UUID
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
+from anabranch.broker.topic_folders import RING_FILE
 from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
@@ -127,6 +128,11 @@ class PartitionOpener:
         )
         if always_sync and not clean:
             log.sync()
+        if placement is None and self._has_been_in_a_ring(log.folder):
+            raise StorageError(
+                f"{log.folder} was kept together with other brokers: start this one with --peer-listen, so that it "
+                "finds them."
+            )
         sync_first = always_sync or self._settings.flush == "always"
         _tell_recovery(partition_id, log)
         if point is not None and log.end_offset < point.offset:
@@ -143,7 +149,7 @@ class PartitionOpener:
             finished=self._core.finished,
         )
         self._restore_producers(partition, point)
-        if placement is not None and is_ring(placement):
+        if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
             log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
             self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
@@ -163,6 +169,9 @@ class PartitionOpener:
 
         opener = RingOpener(self._core, self._settings, self.files, self._state.boot, self._drop_snapshot)
         opener.join(partition, placement, is_stranger=is_stranger, clean=clean)
+
+    def _has_been_in_a_ring(self, folder: str) -> bool:
+        return self.files.exists(f"{folder}/{RING_FILE}")
 
     def _drop_snapshot(self, partition: Partition) -> None:
         self._forget_producers(partition.log.folder)

@@ -10,9 +10,10 @@ from dataclasses import replace
 from uuid import uuid4
 
 from anabranch.broker.core import BrokerCore
-from anabranch.broker.effects import RING_FILE, Effects
+from anabranch.broker.effects import Effects
 from anabranch.broker.partition import Partition
 from anabranch.broker.pieces import Pieces
+from anabranch.broker.topic_folders import RING_FILE
 from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings
 from anabranch.errors import StorageError
@@ -55,7 +56,7 @@ class RingOpener:
         clock, pieces = self._core.clock, Pieces(log)
         mode = RingMode(
             BrokerId(settings.broker_id),
-            placement.replicas,
+            kept.replicas or placement.replicas,
             kept,
             log.end_offset,
             clock.monotonic_ms(),
@@ -88,7 +89,9 @@ class RingOpener:
             is_same_boot = bool(boot) and state["boot"] == boot
             may_lack = not clean and not is_same_boot and self._settings.flush != "always"
         else:
-            before = Kept(table=_of_one_leader(log.end_offset), view=placement.view)
+            before = Kept(
+                table=_of_one_leader(log.end_offset), view=placement.view, replicas=placement.replicas
+            )
             is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
             is_same_boot, may_lack = True, is_stranger or (is_keeper and log.end_offset < placement.start)
             if self._files.exists(path):
@@ -103,7 +106,7 @@ class RingOpener:
             )
         kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
         if before.view < placement.view:
-            kept = replace(kept, view=placement.view, sealed=None)
+            kept = replace(kept, view=placement.view, sealed=None, replicas=placement.replicas)
         if kept != before or not is_same_boot:
             self._write_kept(path, kept)
         return kept

@@ -8,15 +8,18 @@ import pytest
 
 from anabranch.broker import pieces
 from anabranch.broker.stored_state import partition_key
+from anabranch.cluster.metadata import Placement
 from anabranch.errors import (
     NotEnoughCopiesError,
     NotOwnerError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
+    StorageError,
 )
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint
 from anabranch.replication.ring_messages import Beat
 from anabranch.replication.ring_replica import PUSHES_UNDER_WAY_MAX
+from anabranch.values import TopicPartition
 from support.ring_brokers import TOPIC_ID, RingBrokers
 
 
@@ -283,6 +286,33 @@ def test_a_snapshot_of_producers_does_not_outlive_what_is_withdrawn_while_it_is_
         world.run(1000)
         assert world.brokers[1].values == [b"a", b"b", b"c", b"d"]
         world.check_equal()
+
+
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_a_restart_with_an_older_table_goes_on_in_the_view_that_was_entered(is_moving: bool) -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        first = world.brokers[1]
+        with world._acting():
+            first.replicas.place(first.partition, Placement((1, 2, 3), view=1, start=1, generation=3))
+        world.run(100)
+        for broker_id in world.ids:
+            world.stop(broker_id)
+        world.placement = Placement((1,), target=(1, 2, 3) if is_moving else None)
+        world.start(1)
+        world.run(5000)
+        assert first.mode.replica.replicas == (1, 2, 3)
+        assert not first.partition.is_leader, "it must not go on alone"
+        assert first.partition.high_watermark == 0
+
+
+def test_a_node_without_peers_does_not_open_what_it_kept_with_others() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.stop(1)
+        first = world.brokers[1]
+        with pytest.raises(StorageError, match="--peer-listen"):
+            first.opener.open(TopicPartition("t", 0), TOPIC_ID, first.partition.settings)
 
 
 # --- disks
