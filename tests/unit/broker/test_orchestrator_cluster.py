@@ -160,7 +160,7 @@ def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
         await asyncio.gather(*(leave(each) for each in (1, 2, 3)))
 
     cluster.do(leave_all())
-    assert max(took_ms.values()) < 3500
+    assert max(took_ms.values()) < 1500
 
 
 def test_the_last_brokers_to_stop_do_not_wait_for_a_leader_that_cannot_come() -> None:
