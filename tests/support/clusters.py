@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from anabranch.local_cluster.cluster_client import Body, ClusterClient
+from anabranch.record.builder import BatchBuilder
 from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -63,3 +64,29 @@ def coordinator_of(cluster: ClusterProcesses, group: str) -> int:
         return [row["node_id"]] if row["error_code"] == 0 else []
 
     return wait_until(find, f"a coordinator of {group}")[0]
+
+
+def produce(
+    cluster: ClusterProcesses,
+    topic: str,
+    value: bytes,
+    broker: int,
+    *,
+    partition: int = 0,
+    timeout_ms: int = 2000,
+) -> ErrorCode:
+    """One record with acks=all to exactly that broker."""
+    builder = BatchBuilder()
+    builder.add(None, value, timestamp_ms=0)
+    data = {"index": partition, "records": bytes(builder.build())}
+    [row] = ask(cluster, ApiKey.METADATA, {"topics": [{"name": topic}]}, broker)["topics"]
+    rows = [{"name": topic, "topic_id": row["topic_id"], "partition_data": [data]}]
+    body = {"acks": -1, "timeout_ms": timeout_ms, "topic_data": rows}
+    answer = ask(cluster, ApiKey.PRODUCE, body, broker)
+    return ErrorCode(answer["responses"][0]["partition_responses"][0]["error_code"])
+
+
+def log_bytes(cluster: ClusterProcesses, broker: int, topic: str, partition: int = 0) -> bytes:
+    """The records of a partition as they lie on that broker's disk."""
+    folder = cluster.layout.places[broker].folder / f"{topic}-{partition}"
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))

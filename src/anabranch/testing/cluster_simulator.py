@@ -413,7 +413,9 @@ class ClusterSimulator:
             raise SimulationError(
                 f"generation {row.generation} of {partition.id} was led by {self.leaders[key]} and by {broker_id}"
             )
-        self.note(f"{broker_id} leads {partition.id} view {row.view} generation {row.generation} {row.in_sync}")
+        self.note(
+            f"{broker_id} leads {partition.id} view {row.view} generation {row.generation} {row.in_sync}"
+        )
 
     def is_settled(self) -> bool:
         """All that run are known to all as running, and as many vote as should."""
