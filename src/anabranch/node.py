@@ -151,7 +151,7 @@ class Node:
     async def stop(self) -> None:
         """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
         if self.broker.peering is not None:
-            await self.broker.peering.orchestrator.leave()
+            await self.broker.peering.leave()
         self.listener.stop_accepting()
         try:
             if self._http is not None:

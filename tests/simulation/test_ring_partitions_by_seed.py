@@ -69,8 +69,10 @@ class Trouble:
         self.world.links[self.chance.choice(pairs)].spoil = _spoil
 
     def fill_disk(self) -> None:
+        """One at a time: with two full nobody may write, and there is nothing to see."""
         disk = self.world.brokers[self.chance.choice(self.world.ids)].disk
-        disk.capacity_bytes = None if disk.capacity_bytes else 1
+        full = [one for one in self.world.brokers.values() if one.disk.capacity_bytes]
+        disk.capacity_bytes = None if disk.capacity_bytes or full else 1
 
     def narrow_links(self) -> None:
         self.world.room_bytes = self.chance.choice([3000, self.room_bytes])

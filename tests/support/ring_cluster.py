@@ -1,48 +1,14 @@
-"""Whole brokers whose partitions are rings: `BrokerCluster` with everything that a broker among peers has."""
+"""Whole brokers, and what a client asks of a partition that all of them keep."""
 
 from typing import Any
 
 from anabranch.broker.partition import Partition
-from anabranch.broker.peer_messages import Answer, PeerMessage, Question
-from anabranch.broker.peering import Peering
 from anabranch.record.builder import BatchBuilder
-from anabranch.testing.fake_disk import FakeDisk
-from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
-from support.broker_cluster import BrokerCluster, Life
-
-
-class RingLife(Life):
-    @property
-    def _peering(self) -> Peering:
-        assert self.broker.peering is not None
-        return self.broker.peering
-
-    def _timer(self) -> None:
-        self._peering.start()
-
-    def end(self) -> None:
-        super().end()
-        if self._peering._pulse is not None:
-            self._peering._pulse.cancel()
-
-    def peer_up(self, broker: BrokerId) -> None:
-        self._peering.peer_up(broker)
-
-    def peer_down(self, broker: BrokerId) -> None:
-        self._peering.peer_down(broker)
-
-    def heard(self, sender: BrokerId, message: PeerMessage) -> None:
-        self._peering.heard(sender, message)
-
-    async def asked(self, sender: BrokerId, question: Question) -> Answer:
-        return await self._peering.asked(sender, question)
+from support.broker_cluster import BrokerCluster
 
 
 class RingCluster(BrokerCluster):
-    async def _start(self, broker_id: int, disk: FakeDisk, settings: dict[str, str]) -> None:
-        self.lives[broker_id] = RingLife(self, broker_id, disk, settings)
-
     def topic(self, name: str, **configs: str) -> None:
         """With one partition on all three, which somebody leads when this returns."""
         wanted = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
@@ -59,10 +25,11 @@ class RingCluster(BrokerCluster):
         self.until(lambda: self.led(name) is not None)
 
     def led(self, name: str) -> int | None:
-        """Who leads its partition, and knows what is safe."""
+        """Who leads its partition, may write, and knows what is safe."""
         for broker_id in self.lives:
             partition = self.broker(broker_id).topics.find_partition(name, 0)
-            if partition is not None and partition.is_leader and partition.is_settled:
+            ring = partition.ring if partition is not None else None
+            if ring is not None and ring.mode.may_write and ring.mode.is_settled:
                 return broker_id
         return None
 

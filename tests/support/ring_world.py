@@ -278,7 +278,7 @@ class RingWorld:
                 continue
             assert replica.leader is not None
             if self.chance.random() < self.loss / 20:
-                replica.refused()  # Its disk is full.
+                self.do(broker, "refused")  # Its disk is full.
                 continue
             for _ in range(self.chance.randint(1, 3)):
                 self._value += 1

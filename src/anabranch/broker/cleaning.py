@@ -69,7 +69,13 @@ class Cleaning:
         if not partition.settings.is_compacted or key in self._damaged:
             return None
         first_dirty = max(self._clean_upto.get(key, Offset(0)), partition.log.start_offset)
-        return plan(partition.log, first_dirty, self._broker.clock.wall_ms(), self._is_stopping)
+        return plan(
+            partition.log,
+            first_dirty,
+            self._broker.clock.wall_ms(),
+            self._is_stopping,
+            safe_end=partition.high_watermark,
+        )
 
     async def _run(self, partition: Partition, due: CleanPlan) -> None:
         broker = self._broker

@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 ASK_MS_MAX = 2000
 REGISTER_AGAIN_MS = 500
-LEAVE_MS_MAX = 8000
+LEAVE_MS_MAX = 2500
+"""Enough for another leader to be elected."""
 LEAVE_PAUSE_SECONDS = 0.05
 NAME_LENGTH_MAX = 255
 PORT_MAX = 65_535
@@ -242,16 +243,22 @@ class Orchestrator(Membership):
         end_ms = clock.monotonic_ms() + wait_ms_max
         while not self._may_stop and clock.monotonic_ms() < end_ms:
             self.pulse(clock.monotonic_ms())
-            if self._metadata.is_leader and not self._has_heirs():
-                break  # Nobody is left who could notice.
-            if self._epoch is None:
+            if self._epoch is None or not self._is_missed(clock.monotonic_ms()):
                 break
             await asyncio.sleep(LEAVE_PAUSE_SECONDS)
 
-    def _has_heirs(self) -> bool:
-        others = self._metadata.members.voters - {self._metadata.me}
-        peers = self._broker.peers
-        return peers is not None and any(peers.is_up(BrokerId(each.broker_id)) for each in others)
+    def _is_missed(self, now_ms: int) -> bool:
+        """Somebody is left who could take note of it: another voter that stays, or a quorum that agrees."""
+        if self._metadata.is_leader:
+            return bool(self._remembered().heirs(self._cluster(), now_ms))
+        peers, members = self._broker.peers, self._metadata.members
+        assert peers is not None
+        there = {
+            each
+            for each in members.voters
+            if each == self._metadata.me or peers.is_up(BrokerId(each.broker_id))
+        }
+        return members.is_majority(there)
 
     # --- the leader: hearing -------------------------------------------------------------------------------------
 
@@ -326,16 +333,18 @@ class Orchestrator(Membership):
             memory.heard(own, end, end, now_ms, is_stopping=self.is_stopping)
         if "lead" in self._tasks:
             return
-        cluster = Cluster(
+        actions = memory.step(self._cluster(), now_ms)
+        if actions:
+            self._begin("lead", self._carry_out(actions))
+
+    def _cluster(self) -> Cluster:
+        return Cluster(
             self._metadata.table,
             self._metadata.members,
             self._metadata.applied_end,
             self._metadata.me,
             self._broker.settings.default_replication_factor,
         )
-        actions = memory.step(cluster, now_ms)
-        if actions:
-            self._begin("lead", self._carry_out(actions))
 
     async def _carry_out(self, actions: list[Action]) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.forwarding import Forwarding
 from anabranch.broker.moves import Moves
-from anabranch.broker.orchestrator import Orchestrator
+from anabranch.broker.orchestrator import LEAVE_MS_MAX, Orchestrator
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import is_ring
 from anabranch.broker.peer_messages import (
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 PULSE_SECONDS = 0.1
 PING_MS = 500
+LEAVE_PAUSE_SECONDS = 0.02
 TOLD_ROWS_MAX = 1000
 """In one message about who leads what."""
 
@@ -103,6 +104,19 @@ class Peering:
         ages = {broker: now_ms - at_ms for broker, at_ms in heard.items() if at_ms is not None}
         for broker in self._up:
             self.peers.tell(broker, Ping(ages))
+
+    async def leave(self) -> None:
+        """Before this broker stops: let others lead what it leads, and the quorum know that it goes. While there is
+        nobody who could take over, there is nothing to wait for."""
+        clock = self._broker.clock
+        end_ms = clock.monotonic_ms() + LEAVE_MS_MAX
+        self.replicas.resign()
+        await self.orchestrator.leave()
+        while self.replicas.is_missed:
+            if clock.monotonic_ms() >= end_ms:
+                logger.warning("this broker stops although nobody has taken over all that it led")
+                break
+            await asyncio.sleep(LEAVE_PAUSE_SECONDS)
 
     # --- partitions ----------------------------------------------------------------------------------------------
 

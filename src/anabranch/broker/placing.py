@@ -37,6 +37,11 @@ class Choice(NamedTuple):
         return [Placement(each) for each in self.replicas]
 
 
+def usual_factor(broker: "Broker") -> int:
+    """The replicas of a topic of which nobody has said anything."""
+    return default_factor(broker.settings.default_replication_factor, len(broker.orchestrator.keepers()))
+
+
 def by_factor(broker: "Broker", name: str, partition_count: int, factor: int = UNSET) -> Choice:
     keepers = broker.orchestrator.keepers()
     if not keepers and not broker.metadata.table.brokers:
@@ -45,7 +50,7 @@ def by_factor(broker: "Broker", name: str, partition_count: int, factor: int = U
         raise InvalidReplicationFactorError(
             "No broker may keep a new partition: all of them are fenced or draining. Try again when one is back."
         )
-    default = default_factor(broker.settings.default_replication_factor, len(keepers))
+    default = usual_factor(broker)
     wanted = default if factor == UNSET else factor
     check_factor(wanted, len(keepers))
     return Choice(place(Partitions(name, 0, partition_count), keepers, wanted), is_pinned=wanted != default)

@@ -16,7 +16,7 @@ from anabranch.broker.peers import Peers
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.replication.ring_effects import EndView, Unseal
-from anabranch.replication.ring_events import Heard, PeerUp, Placed, Retake, Tick
+from anabranch.replication.ring_events import Heard, PeerUp, Placed, Resign, Retake, Tick
 from anabranch.replication.ring_messages import Message
 from anabranch.values import BrokerId, Generation, Offset
 
@@ -89,6 +89,24 @@ class Replicas:
         partition = self._partitions.get((topic_id, index))
         if partition is not None and partition.ring is not None:
             partition.ring.do(Retake())
+
+    def resign(self) -> None:
+        """This broker is about to stop: let others lead."""
+        for partition in list(self._partitions.values()):
+            if partition.ring is not None:
+                partition.ring.do(Resign())
+
+    @property
+    def is_missed(self) -> bool:
+        """After `resign`: somebody who could has not taken over yet."""
+        return any(self._has_heir(partition) for partition in self._partitions.values())
+
+    def _has_heir(self, partition: Partition) -> bool:
+        assert partition.ring is not None
+        mode = partition.ring.mode
+        if mode.is_fenced or mode.leader() not in (None, self._me):
+            return False
+        return any(self._peers.is_up(broker) for broker in mode.replica.heirs)
 
     def tick(self, now_ms: int) -> None:
         """To be called every 100 ms."""

@@ -82,14 +82,25 @@ class KeysMapped:
 
 
 def plan(
-    log: Log, first_dirty: Offset, now_ms: int, stopped: Callable[[], bool] = lambda: False
+    log: Log,
+    first_dirty: Offset,
+    now_ms: int,
+    stopped: Callable[[], bool] = lambda: False,
+    *,
+    safe_end: Offset | None = None,
 ) -> CleanPlan | None:
-    """The writer's thread. None if the log is not to be compacted, or has nothing that may be."""
+    """The writer's thread. None if the log is not to be compacted, or has nothing that may be.
+
+    Segments that reach beyond `safe_end` are left alone: what they have may be withdrawn, and until then it must not
+    take the place of anything older.
+    """
     config = log.config
     if not config.compacted or log.fenced:
         return None
     segments = []
     for segment in log.segments[:-1]:
+        if safe_end is not None and segment.published_offset > safe_end:
+            break
         timestamp = segment.largest_timestamp()[0]
         if config.compaction_lag_ms_min > 0 and timestamp > now_ms - config.compaction_lag_ms_min:
             break

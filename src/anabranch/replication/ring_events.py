@@ -45,7 +45,7 @@ class NotSent:
 
 @dataclass(slots=True)
 class Refused:
-    """The disk took none of what producers sent."""
+    """The disk took none of what producers sent, or the broker stops: others shall lead."""
 
 
 @dataclass(slots=True)
@@ -64,4 +64,9 @@ class Retake:
     """Somebody wants the first replica to lead, without waiting any longer."""
 
 
-RingEvent = Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake
+@dataclass(slots=True)
+class Resign:
+    """The broker is about to stop: another replica should lead."""
+
+
+RingEvent = Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake | Resign

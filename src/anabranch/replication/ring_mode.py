@@ -17,6 +17,7 @@ from anabranch.replication.ring_events import (
     PeerUp,
     Placed,
     Refused,
+    Resign,
     Retake,
     Tick,
 )
@@ -83,9 +84,11 @@ class RingMode:
                 self._is_short = True
                 replica.not_sent(to, start)
             case Refused():
-                replica.refused()
+                return replica.refused()
             case Retake():
                 return replica.retake()
+            case Resign():
+                return replica.resign()
         return ()
 
     def _place(self, placed: Placed, now_ms: int) -> Iterable[Effect]:

@@ -30,6 +30,7 @@ from dataclasses import replace
 from anabranch.replication.generations import Generations
 from anabranch.replication.mode import Publish
 from anabranch.replication.ring_effects import (
+    NOT_PROMISED,
     CutBack,
     Effect,
     EndView,
@@ -75,6 +76,8 @@ REFUSED_MS = 10_000
 """How long a replica whose disk took nothing leaves it to others to lead."""
 SEND_AGAIN_MS = 2 * BEAT_MS
 """What a follower has not answered by then is taken for lost."""
+RESIGN_MS_MAX = 1000
+"""How long a leader that goes waits for what it has taken to be safe."""
 AT_ONCE_MS = -1
 
 Fits = Callable[[Offset, Offset], Offset]
@@ -117,6 +120,9 @@ class RingReplica:
         self._asked: tuple[Offset, int] | None = None
         self._told_return_ms: int | None = None
         self._refused_ms: int | None = None
+        self._resigned_ms: int | None = None
+        self._is_new = kept.promised == NOT_PROMISED
+        """Nobody can have led this view yet."""
         self.due_ms = AT_ONCE_MS
         """A tick before this has nothing to do."""
 
@@ -151,6 +157,7 @@ class RingReplica:
         return (
             leader is not None
             and leader.closing_ms is None
+            and self._resigned_ms is None
             and (not self.others or any(follower.counts for follower in leader.followers.values()))
         )
 
@@ -174,6 +181,7 @@ class RingReplica:
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
         self._now_ms = now_ms
+        yield from self._leave_office()
         if self.leader is not None:
             yield from self._tick_leader(self.leader)
         elif self._is_kept_waiting() or self._should_lead():
@@ -181,7 +189,7 @@ class RingReplica:
         elif self.candidate is None and not self._was_led_lately:
             yield from self._say_missing()
         yield from self._pull_again()
-        return_id = "" if self.is_refused else self.kept.return_id
+        return_id = "" if self._is_unfit and self.leader is None else self.kept.return_id
         if return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
             self._told_return_ms = now_ms
             yield from self._tell_all(Returned(self.me, self.kept.promised, return_id))
@@ -193,13 +201,18 @@ class RingReplica:
         """The disk has lately taken nothing."""
         return self._refused_ms is not None and self._now_ms - self._refused_ms < REFUSED_MS
 
+    @property
+    def _is_unfit(self) -> bool:
+        """It must not lead, whatever it knows."""
+        return self.is_refused or self._resigned_ms is not None
+
     def _is_time(self, last_ms: int | None, every_ms: int) -> bool:
         return last_ms is None or self._now_ms - last_ms >= every_ms
 
     def _next_due_ms(self) -> int:
         if self.leader is not None:
             return self.leader.beaten_ms + BEAT_MS
-        if self._following is None or not self.kept.is_trusted or self.is_refused:
+        if self._following is None or not self.kept.is_trusted or self._is_unfit:
             return AT_ONCE_MS
         silent_ms = self._heard_leader_ms + SILENCE_MS
         return min(silent_ms, self._entered_ms + REIGN_MS_MIN) if self.me == self.replicas[0] else silent_ms
@@ -219,12 +232,13 @@ class RingReplica:
 
     def _should_lead(self) -> bool:
         place, kept = self._place, self.kept
-        if self.candidate is not None or place is None or place > 1 or self.is_refused:
+        if self.candidate is not None or place is None or place > 1 or self._is_unfit:
             return False
         if not kept.is_trusted or kept.sealed is not None:
             return False
         if place == 0:
-            return self._following is None or not self._was_led_lately or self._may_retake()
+            is_free = self._is_new or not self.others or not self._was_led_lately
+            return is_free or self._may_retake()
         if self._was_led_lately:
             return False
         return self._is_missed_by_others() or self._cannot_lead(self.replicas[0])
@@ -242,6 +256,11 @@ class RingReplica:
         said_ms = self._returned_ms.get(broker)
         return said_ms is not None and self._now_ms - said_ms < SILENCE_MS
 
+    @property
+    def heirs(self) -> tuple[BrokerId, ...]:
+        """Who else may lead, as far as they have said."""
+        return tuple(one for one in self.replicas[:2] if one != self.me and not self._cannot_lead(one))
+
     def _may_retake(self) -> bool:
         """B1 takes over from B2 when it has everything, and not at once."""
         return self._follows_closely() and self._now_ms - self._entered_ms >= REIGN_MS_MIN
@@ -251,9 +270,25 @@ class RingReplica:
 
     def retake(self) -> Iterator[Effect]:
         """B1 takes over at once, if it has everything: somebody asked for it."""
-        is_fit = self.kept.is_trusted and self.kept.sealed is None and not self.is_refused
+        is_fit = self.kept.is_trusted and self.kept.sealed is None and not self._is_unfit
         if self._place == 0 and self.candidate is None and is_fit and self._follows_closely():
             yield from self.propose()
+
+    def resign(self) -> Iterator[Effect]:
+        """This broker is about to stop: take nothing more, and when all that was taken is safe, let others lead."""
+        if self._resigned_ms is None:
+            self._resigned_ms, self.due_ms = self._now_ms, AT_ONCE_MS
+            self.candidate = None
+            yield from self._leave_office()
+
+    def _leave_office(self) -> Iterator[Effect]:
+        resigned_ms = self._resigned_ms
+        if self.leader is None or resigned_ms is None:
+            return
+        if self.safe >= self.end or self._is_time(resigned_ms, RESIGN_MS_MAX):
+            self._stop()
+            self._told_return_ms = self._now_ms
+            yield from self._tell_all(Returned(self.me, self.kept.promised, ""))
 
     def _tick_leader(self, leader: Leader) -> Iterator[Effect]:
         heard = [
@@ -320,6 +355,7 @@ class RingReplica:
 
     def _stop(self) -> None:
         self.leader = self.candidate = self.copying = self._following = self._asked = None
+        self._is_new = False
         self.due_ms = AT_ONCE_MS
 
     def _keep(self, **changes: object) -> Remember:
@@ -333,12 +369,18 @@ class RingReplica:
         again = generation == promised and self.kept.table.last < generation and self._following is None
         if generation > promised or (again and self.candidate is None):
             self._stop()
+            self._wait_for_leader()
             if generation > promised:
                 yield self._keep(promised=generation)
             promise = Promise(self.me, generation, True, generation, self.synced_end, self.kept.table)
             yield Tell(message.sender, promise)
         else:
             yield Tell(message.sender, Promise(self.me, generation, False, promised))
+
+    def _wait_for_leader(self) -> None:
+        """Somebody else is about to lead: give it the time, but not again and again."""
+        if not self._was_led_lately:
+            self._heard_leader_ms = self._now_ms
 
     def _on_promise(self, message: Promise) -> Iterator[Effect]:
         candidate = self.candidate
@@ -475,6 +517,7 @@ class RingReplica:
         if view <= self.kept.view:
             return
         self._stop()
+        self._is_new = True
         self.replicas, self.target = replicas, None
         self._returns.clear()
         self._returned_ms.clear()
@@ -600,10 +643,11 @@ class RingReplica:
         else:
             yield from self._ask()
 
-    def refused(self) -> None:
-        """The disk takes nothing: whoever leads has to let somebody else."""
-        self._refused_ms = self._now_ms
+    def refused(self) -> Iterator[Effect]:
+        """The disk takes nothing, or we are about to stop: whoever leads has to let somebody else, and says so."""
+        self._refused_ms = self._told_return_ms = self._now_ms
         self._stop()
+        yield from self._tell_all(Returned(self.me, self.kept.promised, ""))
 
     def _is_current(self, message: Message) -> bool:
         if self.candidate is not None:
@@ -708,6 +752,7 @@ class RingReplica:
         safe = min(self.synced_end, max(ends, default=self.synced_end))
         if safe >= leader.start:
             yield from self._publish(safe)
+            yield from self._leave_office()
 
     def _publish(self, safe: Offset) -> Iterator[Effect]:
         if safe > self.safe:
@@ -740,6 +785,7 @@ class RingReplica:
     def _on_outdated(self, message: Outdated) -> Iterator[Effect]:
         if message.generation > self.kept.promised:
             self._stop()
+            self._wait_for_leader()
             yield self._keep(promised=message.generation)
 
     def _on_missing(self, message: Missing) -> Iterator[Effect]:
@@ -750,7 +796,8 @@ class RingReplica:
         """A leader that does not know of it yet opens a generation that does."""
         self._returned_ms[message.sender] = self._now_ms
         if not message.return_id:
-            return  # It has everything it had, and is no leader now.
+            yield from self._without(message.sender)  # It has everything it had, and is no leader now.
+            return
         self._returns[message.sender] = message.return_id
         leader = self.leader
         if (
@@ -759,6 +806,15 @@ class RingReplica:
             and leader.returns.get(message.sender) != message.return_id
             and self.kept.sealed is None
         ):
+            yield from self.propose()
+
+    def _without(self, broker: BrokerId) -> Iterator[Effect]:
+        """If it led us, somebody else may, at once."""
+        if self.leader_id != broker:
+            return
+        self._heard_leader_ms = self._now_ms - SILENCE_MS
+        self.due_ms = AT_ONCE_MS
+        if self._should_lead():
             yield from self.propose()
 
     def _tell_all(self, message: Message) -> Iterator[Effect]:

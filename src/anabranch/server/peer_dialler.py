@@ -43,7 +43,7 @@ class RareLog:
             if len(self._said) >= SAID_MAX:
                 self._said.clear()
             self._said[who, error.cause] = now_ms
-        is_wrong = error.cause not in (Cause.DUPLICATE, Cause.ITSELF)
+        is_wrong = error.cause not in (Cause.DUPLICATE, Cause.ITSELF, Cause.NOT_YET)
         logger.log(logging.WARNING if is_new and is_wrong else logging.DEBUG, "%s: %s", text, error)
 
     def forget(self, who: object) -> None:

@@ -75,6 +75,7 @@ class PeerPort:
         self.bound = self.listener.open(*host_and_port(settings.peer_listen))
         if not is_joining:
             return identity
+        self.listener.start()  # Others that join may ask us too: they should hear at once that we know nothing yet.
         try:
             cluster_id = await self._join()
         except BaseException:

@@ -35,6 +35,18 @@ async def test_how_far_a_log_is_clean_is_remembered() -> None:
 
 
 @in_loop
+async def test_what_may_still_be_withdrawn_takes_the_place_of_nothing() -> None:
+    bench = Bench()
+    partition = await dirty(bench)
+    partition.high_watermark = 1
+    await bench.broker.housekeeping.cleaning.clean_all()
+    assert len(offsets_of(partition)) == 6
+    partition.high_watermark = partition.log.end_offset
+    await bench.broker.housekeeping.cleaning.clean_all()
+    assert len(offsets_of(partition)) < 6
+
+
+@in_loop
 async def test_topic_that_is_not_compacted_is_left_alone() -> None:
     bench = Bench()
     partition = await dirty(bench)

@@ -329,6 +329,22 @@ def test_a_leader_that_cannot_write_down_its_promise_is_not_waited_for(
         world.check_equal()
 
 
+def test_a_leader_that_stops_hands_over_at_once() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        waiting = world.produce([b"b"])
+        with world._acting():
+            world.brokers[1].replicas.resign()
+        world.run(400)
+        assert world.brokers[2].mode.may_write, "nobody waits for a silence"
+        assert not world.brokers[1].mode.leads
+        world.produced([b"c"], at=world.brokers[2])
+        assert waiting[0].error is None or isinstance(waiting[0].error, NotOwnerError)
+        world.run(1000)
+        world.check_equal()
+
+
 def test_a_follower_follows_the_start_of_its_leader() -> None:
     with ring() as world:
         for number in range(5):
@@ -356,6 +372,21 @@ def test_a_blank_follower_begins_where_the_leader_does() -> None:
         world.run(1500)
         world.check_equal()
         assert blank.partition.log.start_offset == 5
+
+
+def test_what_was_synced_before_a_cut_is_not_believed_after_it() -> None:
+    """The word of a sync may have to wait for something to be remembered, and a cut come before it."""
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        follower = world.brokers[2]
+        carried_out = follower.partition.ring
+        carried_out._is_waiting = True
+        follower.partition.synced(9, 0)
+        carried_out._is_waiting = False
+        with world._acting():
+            carried_out._run()
+        assert follower.mode.replica.synced_end == 1
 
 
 # --- who hears what

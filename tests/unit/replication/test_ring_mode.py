@@ -69,10 +69,10 @@ def test_a_fenced_replica_says_nothing_but_that_others_must_lead() -> None:
 
 def test_a_leader_whose_disk_refuses_stops_and_says_so() -> None:
     one = writing()
-    one.step(Refused(), 2100)
+    for event, at_ms in ((Refused(), 2100), (Tick(), 2600)):
+        said = [effect.message for effect in one.step(event, at_ms) if isinstance(effect, Tell)]
+        assert said.count(Returned(B1, 1, "")) == 2
     assert not one.leads
-    said = [effect.message for effect in one.step(Tick(), 2200) if isinstance(effect, Tell)]
-    assert said.count(Returned(B1, 1, "")) == 2
     two = mode(B2)
     two.step(Tick(), 2200)
     two.step(Heard(Returned(B1, 1, "")), 2250)

@@ -20,6 +20,7 @@ from anabranch.replication.ring_messages import (
 from anabranch.replication.ring_replica import (
     BEAT_MS,
     PUSHES_UNDER_WAY_MAX,
+    RESIGN_MS_MAX,
     SEND_AGAIN_MS,
     SILENCE_MS,
     RingReplica,
@@ -287,3 +288,70 @@ def test_a_tick_before_its_time_is_not_needed() -> None:
     assert two.due_ms == SILENCE_MS
     list(two.heard(Enter(B2, 4, table((1, 0), (3, 5), (4, 5)), {})))
     assert two.due_ms < 0
+
+
+def test_a_first_replica_that_comes_back_waits_for_whoever_leads() -> None:
+    one = replica(B1, 5, promised=2, rows=table((1, 0), (2, 3)))
+    assert told(one.tick(SILENCE_MS - 1)) == []
+    assert told(one.tick(SILENCE_MS), B2) == [Propose(B1, 3)]
+
+
+def test_the_first_replica_of_a_new_partition_leads_at_once() -> None:
+    assert told(replica(B1).tick(0), B2) == [Propose(B1, 1)]
+
+
+def test_who_has_promised_gives_the_candidate_time() -> None:
+    one = replica(B1, 5, promised=1, rows=table((1, 0)))
+    one.at(10 * SILENCE_MS)
+    list(one.heard(Propose(B2, 2)))
+    assert not any(isinstance(message, Propose) for message in told(one.tick(11 * SILENCE_MS - 1)))
+    assert told(one.tick(11 * SILENCE_MS), B2) == [Propose(B1, 3)]
+
+
+def followed(me: int, generation: int, by: int) -> RingReplica:
+    one = replica(me, 5, promised=generation, rows=table((1, 0)))
+    list(one.heard(Enter(by, generation, table((1, 0), (generation, 5)), {})))
+    assert one.leader_id == by
+    return one
+
+
+def test_a_leader_that_resigns_takes_nothing_more_and_leaves_when_all_is_safe() -> None:
+    one = leader()
+    list(one.heard(Equal(B2, 3, 5, True, True, 0)))
+    list(one.appended(6))
+    assert told(one.resign()) == []
+    assert not one.may_write
+    assert one.leader is not None
+    list(one.synced(6, one.cuts))
+    effects = list(one.heard(Equal(B2, 3, 6, True, True, 0)))
+    assert any(isinstance(effect, Publish) for effect in effects)
+    assert told(effects) == [Returned(B1, 3, ""), Returned(B1, 3, "")]
+    assert one.leader is None
+
+
+def test_a_leader_that_resigns_leaves_also_if_nothing_becomes_safe() -> None:
+    one = leader()
+    list(one.resign())
+    list(one.tick(RESIGN_MS_MAX - 1))
+    assert one.leader is not None
+    assert Returned(B1, 3, "") in told(one.tick(RESIGN_MS_MAX), B2)
+    assert one.leader is None
+
+
+def test_who_resigned_leads_no_more() -> None:
+    one = replica(B1)
+    list(one.resign())
+    assert not any(isinstance(message, Propose) for message in told(one.tick(100 * SILENCE_MS)))
+
+
+def test_the_second_leads_as_soon_as_the_first_resigns_and_the_first_as_soon_as_the_second_does() -> None:
+    assert told(followed(B2, 3, by=B1).heard(Returned(B1, 3, "")), B3) == [Propose(B2, 4)]
+    assert told(followed(B1, 4, by=B2).heard(Returned(B2, 4, "")), B3) == [Propose(B1, 5)]
+
+
+def test_the_third_does_not_lead_when_the_first_resigns() -> None:
+    assert told(followed(B3, 3, by=B1).heard(Returned(B1, 3, ""))) == []
+
+
+def test_that_somebody_else_is_unfit_changes_nothing() -> None:
+    assert told(followed(B2, 3, by=B1).heard(Returned(B3, 3, ""))) == []
