@@ -5,9 +5,9 @@ last ran.
 """
 
 import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from uuid import uuid4
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.effects import Effects
@@ -100,7 +100,7 @@ class RingOpener:
         promised = Generation(max(before.promised, placement.generation))
         return_id = before.return_id
         if return_id is None and (may_lack or log.damaged or log.quarantined):
-            return_id = uuid4().hex
+            return_id = uuid.uuid4().hex
             logger.warning(
                 "%s may lack records that were safe, and counts when others gave it all", log.folder
             )
