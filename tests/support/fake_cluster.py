@@ -25,6 +25,7 @@ class FakeCluster:
         self.moving: dict[tuple[str, int], list[int]] = {}
         self.refuses: str | None = None
         self.forgets = False
+        self.draining: set[int] = set()
         self.unregistered: list[int] = []
         self.stops_when_empty: int | None = None
         self.asked: list[tuple[int, ApiKey]] = []
@@ -41,6 +42,7 @@ class FakeCluster:
             ApiKey.ALTER_PARTITION_REASSIGNMENTS: self._alter_reassignments,
             ApiKey.LIST_PARTITION_REASSIGNMENTS: self._list_reassignments,
             ApiKey.UNREGISTER_BROKER: self._unregister,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
         }
 
     def address(self, broker: int) -> tuple[str, int]:
@@ -229,6 +231,16 @@ class FakeCluster:
             topics.setdefault(name, []).append(row)
         rows = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
         return {"error_code": 0, "error_message": None, "topics": rows}
+
+    def _alter_configs(self, broker: int, request: Body) -> Body:
+        rows = []
+        for resource in request["resources"]:
+            assert [config["name"] for config in resource["configs"]] == ["broker.draining"]
+            change = self.draining.add if resource["configs"][0]["value"] == "true" else self.draining.discard
+            change(int(resource["resource_name"]))
+            name = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
+            rows.append({"error_code": 0, "error_message": None, **name})
+        return {"responses": rows}
 
     def _unregister(self, broker: int, request: Body) -> Body:
         self.unregistered.append(request["broker_id"])

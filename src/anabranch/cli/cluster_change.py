@@ -45,6 +45,7 @@ def add(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
                 f"Broker {broker_id} is fenced, so nothing can move there: start it, then ask again."
             )
         moves = moves_onto(view, broker_id)
+        _say_draining(client, broker_id, is_draining=False)
         _carry_out(client, moves, wait=not no_wait, progress=_progress(format))
     _tell(format, "added", broker_id, moves, no_wait)
 
@@ -59,6 +60,7 @@ def drain(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
     with _client(broker) as client:
         view = _view(client, broker_id)
         moves = _drain_plan(view, broker_id)
+        _say_draining(client, broker_id, is_draining=True)
         _carry_out(client, moves, wait=not no_wait, progress=_progress(format))
     _tell(format, "drained", broker_id, moves, no_wait)
 
@@ -82,6 +84,7 @@ def remove(broker_id: int, stop_timeout: float, yes: bool, broker: Broker, forma
         _require_copies(view, broker_id)
         moves = _drain_plan(view, broker_id)
         confirm(f"Remove broker {broker_id} and move {len(moves)} partitions off it?", yes)
+        _say_draining(client, broker_id, is_draining=True)
         _carry_out(client, moves, wait=True, progress=_progress(format))
         view = _wait_for_stop(client, broker_id, stop_timeout, format)
         # What was placed there since.
@@ -143,9 +146,15 @@ def _view(client: "ClusterClient", broker_id: int) -> "ClusterView":
 
 
 def _drain_plan(view: "ClusterView", broker_id: int) -> "list[Move]":
-    from anabranch.cli.cluster_plan import moves_off, shrunk
+    from anabranch.cli.cluster_plan import cannot_move, moves_off, shrunk
 
     moves = moves_off(view, broker_id)
+    frozen = cannot_move(view, moves)
+    if frozen:
+        raise Failure(
+            f"Too few copies are up of {_named(frozen)}, so they cannot move: start broker {broker_id} again first, "
+            "with an empty folder if its disk is lost."
+        )
     movable = {(move.topic, move.partition) for move in moves}
     stuck = [
         partition.name
@@ -234,6 +243,18 @@ def under_way(client: "ClusterClient") -> set[tuple[str, int]]:
     return {
         (topic["name"], row["partition_index"]) for topic in answer["topics"] for row in topic["partitions"]
     }
+
+
+def _say_draining(client: "ClusterClient", broker_id: int, *, is_draining: bool) -> None:
+    """Whether new partitions may be placed there; otherwise a drained broker would soon have some again."""
+    from anabranch.cli.cluster_view import require
+    from anabranch.wire.api_keys import ApiKey
+
+    config = {"name": "broker.draining", "config_operation": 0, "value": "true" if is_draining else "false"}
+    resource = {"resource_type": 4, "resource_name": str(broker_id), "configs": [config]}
+    answer = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False})
+    row = answer["responses"][0]
+    require(row["error_code"], row["error_message"], f"Broker {broker_id} was not told whether it drains")
 
 
 def _unregister(client: "ClusterClient", broker_id: int) -> None:

@@ -65,3 +65,13 @@ def kept_nowhere_else(view: ClusterView, broker_id: int) -> list[str]:
 def shrunk(moves: Collection[Move]) -> list[str]:
     """Partitions that will have fewer copies than before, because there are too few brokers."""
     return [f"{move.topic}-{move.partition}" for move in moves if len(move.after) < len(move.before)]
+
+
+def cannot_move(view: ClusterView, moves: Collection[Move]) -> list[str]:
+    """Partitions of which too few copies are up: a ring changes by the word of more than half of its replicas."""
+    live = set(view.live)
+    return [
+        f"{move.topic}-{move.partition}"
+        for move in moves
+        if len(live & set(move.before)) * 2 <= len(move.before)
+    ]

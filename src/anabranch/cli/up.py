@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from anabranch.node import Node
 
 STOP_SECONDS_MAX = 4.5
+LEAVE_SECONDS_MAX = 8.0
+"""What a broker of a cluster may take beyond that: it hands over before it stops."""
 
 
 @click.command(cls=Command)
@@ -205,11 +207,12 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
     for number in (signal.SIGINT, signal.SIGTERM):
         # A second Ctrl-C must be able to end a stop that hangs.
         loop.remove_signal_handler(number)
+    seconds_max = STOP_SECONDS_MAX + (LEAVE_SECONDS_MAX if settings.peer_listen else 0.0)
     try:
-        await asyncio.wait_for(node.stop(), STOP_SECONDS_MAX)
+        await asyncio.wait_for(node.stop(), seconds_max)
     except TimeoutError:
         raise Failure(
-            f"The node did not stop within {STOP_SECONDS_MAX} s and was ended: the next start recovers."
+            f"The node did not stop within {seconds_max} s and was ended: the next start recovers."
         ) from None
 
 

@@ -24,6 +24,8 @@ from anabranch.values import BrokerId
 SESSION_MS = 3000
 """A broker that is not heard for this long is fenced."""
 BEAT_MS = 500
+HEARD_ROUND_MS = BEAT_MS + 100
+"""In this time everybody who lives has said so again, and whether it is leaving too."""
 SETTLED_MS = 3000
 """Brokers often join in a row: partitions grow once for all of them."""
 MOVES_AT_ONCE_MAX = 4
@@ -78,9 +80,13 @@ class Session:
     epoch: int
     heard_ms: int
     applied_end: int = 0
-    is_stopping: bool = False
+    stopping_since_ms: int | None = None
     caught_up_ms: int | None = None
     """When it last had everything that was committed."""
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.stopping_since_ms is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,10 @@ class Orchestrator:
             session = self.sessions[row.broker_id] = Session(row.epoch, now_ms)
         session.heard_ms = now_ms
         session.applied_end = max(session.applied_end, applied_end)
-        session.is_stopping = is_stopping
+        if not is_stopping:
+            session.stopping_since_ms = None
+        elif session.stopping_since_ms is None:
+            session.stopping_since_ms = now_ms
         if applied_end >= committed_end:
             session.caught_up_ms = now_ms
         return session
@@ -271,17 +280,24 @@ class Orchestrator:
         return len(alive) * 2 > len(voters)
 
     def _hand_over(self, cluster: Cluster, now_ms: int) -> HandOver | None:
-        """A leader that is stopping leaves its office to whoever knows most."""
+        """A leader that is stopping leaves its office to whoever knows most, once it has heard who else is stopping."""
         mine = self.sessions.get(BrokerId(cluster.me.broker_id))
-        if mine is None or not mine.is_stopping:
+        if mine is None or mine.stopping_since_ms is None:
             return None
+        if now_ms - mine.stopping_since_ms < HEARD_ROUND_MS:
+            return None
+        heirs = self.heirs(cluster, now_ms)
+        return HandOver(heirs[-1]) if heirs else None
+
+    def heirs(self, cluster: Cluster, now_ms: int) -> list[Member]:
+        """Voters that live and stay, the one that knows most last."""
         rows = {member_of(row): row for row in cluster.table.brokers.values()}
         heirs = [
             (said.applied_end, voter)
             for voter in sorted(cluster.members.voters - {cluster.me})
             if voter in rows and (said := self._has_said(rows[voter], now_ms)) is not None
         ]
-        return HandOver(max(heirs)[1]) if heirs else None
+        return [voter for _, voter in sorted(heirs)]
 
     # --- moves
 

@@ -14,7 +14,7 @@ from anabranch.local_cluster.broker_process import BrokerProcess, wait_until_rea
 from anabranch.local_cluster.layout import Layout
 
 START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 15.0
+STOP_SECONDS_MAX = 20.0
 """A node gives its own stop up long before that."""
 LOOK_SECONDS = 0.2
 

@@ -35,7 +35,7 @@ from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 
 START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 10.0
+STOP_SECONDS_MAX = 20.0
 ASK_SECONDS_MAX = 2.0
 POLL_SECONDS = 0.05
 QUORUM_TOPIC = "__cluster_metadata"

@@ -297,6 +297,20 @@ def test_a_move_is_begun_listed_and_called_off() -> None:
     assert moves(cluster, asked) == []
 
 
+def test_a_move_is_no_choice_of_how_many_replicas_unless_it_changes_that() -> None:
+    cluster = cluster_of(3)
+    create(cluster, 1, "t", partitions=1)
+    replicas = described(cluster, 1, "t")["partitions"][0]["replica_nodes"]
+    assert reassign(cluster, 1, replicas[::-1])["error_code"] == 0
+    cluster.until(lambda: not moves(cluster, 1))
+    assert replicas_of(cluster, "t") == [replicas[::-1]]
+    assert not cluster.leader.metadata.table.topics["t"].is_pinned
+    assert reassign(cluster, 1, replicas[:1])["error_code"] == 0
+    cluster.until(lambda: not moves(cluster, 1))
+    cluster.run(10_000)
+    assert replicas_of(cluster, "t") == [replicas[:1]]
+
+
 def replicas_of(cluster: BrokerCluster, name: str) -> list[list[int]]:
     return [part["replica_nodes"] for part in described(cluster, cluster.follower_id, name)["partitions"]]
 
@@ -334,7 +348,11 @@ def test_a_broker_is_drained_and_then_unregistered() -> None:
     assert all(len(each) == 3 for each in replicas_of(cluster, "t"))
     create(cluster, asked, "later", partitions=8)
     assert all(gone not in part["replica_nodes"] for part in described(cluster, asked, "later")["partitions"])
+    answer = cluster.ask(asked, ApiKey.UNREGISTER_BROKER, 0, {"broker_id": gone})
+    assert answer["error_code"] == E.INVALID_REQUEST
+    assert "stop its process" in answer["error_message"]
     cluster.kill(gone)
+    cluster.run(5000)
     assert cluster.ask(asked, ApiKey.UNREGISTER_BROKER, 0, {"broker_id": gone})["error_code"] == 0
     cluster.settle()
     assert gone not in {member.broker_id for member in cluster.leader.metadata.members.everyone}

@@ -1,5 +1,6 @@
 """Whole brokers that find each other: registration, beats, fences, voters, and who may not join."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -142,6 +143,35 @@ def test_a_stopping_follower_is_fenced_at_once() -> None:
     cluster.do(cluster.broker(leaving).orchestrator.leave())
     assert cluster.clock.monotonic_ms() - began_ms < 1500
     assert cluster.leader.metadata.table.brokers[BrokerId(leaving)].is_fenced
+
+
+def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
+    cluster = cluster_of(3)
+    began_ms = cluster.clock.monotonic_ms()
+    took_ms = {}
+
+    async def leave(broker_id: int) -> None:
+        await cluster.broker(broker_id).orchestrator.leave()
+        took_ms[broker_id] = cluster.clock.monotonic_ms() - began_ms
+        await cluster.lives[broker_id].end()
+        cluster.net.crash(BrokerId(broker_id))
+
+    async def leave_all() -> None:
+        await asyncio.gather(*(leave(each) for each in (1, 2, 3)))
+
+    cluster.do(leave_all())
+    assert max(took_ms.values()) < 1500
+
+
+def test_the_last_brokers_to_stop_do_not_wait_for_a_leader_that_cannot_come() -> None:
+    cluster = cluster_of(4)
+    for broker_id in (1, 2, 3, 4):
+        began_ms = cluster.clock.monotonic_ms()
+        cluster.do(cluster.broker(broker_id).orchestrator.leave())
+        assert cluster.clock.monotonic_ms() - began_ms < 3000
+        cluster.kill(broker_id)
+        if len(cluster.lives) > 1:
+            cluster.run(100)
 
 
 def test_a_stopping_only_broker_waits_for_nobody() -> None:

@@ -90,6 +90,7 @@ def test_drain_moves_everything_and_shows_progress(cluster):
     assert all(2 not in replicas for rows in cluster.topics.values() for replicas in rows)
     assert all(len(replicas) == 3 for rows in cluster.topics.values() for replicas in rows)
     assert "Nothing has to move" in run(cluster, "drain", 2).stdout
+    assert cluster.draining == {2}
 
 
 def test_drain_that_does_not_wait_says_that_it_goes_on(cluster):
@@ -119,7 +120,9 @@ def test_moves_that_stop_half_way_are_an_error_and_no_endless_wait(cluster, monk
 
 def test_broker_is_added_by_moving_its_share(cluster):
     cluster.topics = {"orders": [[0, 1]] * 6}
+    cluster.draining = {3}
     facts = answer(cluster, "add", 3)
+    assert cluster.draining == set()
     assert facts["done"]
     assert facts["moved"]
     assert any(3 in replicas for replicas in cluster.topics["orders"])
@@ -146,6 +149,15 @@ def test_dead_broker_is_removed_at_once(cluster):
     cluster.fenced.add(3)
     assert answer(cluster, "remove", 3, "--yes") == {"removed": 3, "moved": 3}
     assert cluster.unregistered == [3]
+
+
+def test_dead_broker_whose_partitions_cannot_move_is_not_waited_for(cluster):
+    cluster.topics["two"] = [[0, 3]]
+    cluster.fenced.add(3)
+    result = run(cluster, "remove", 3, "--yes")
+    assert result.exit_code == 1
+    assert "Too few copies are up of two-0" in result.stderr
+    assert (cluster.unregistered, cluster.moving) == ([], {})
 
 
 def test_broker_that_still_runs_is_drained_but_not_removed(cluster):

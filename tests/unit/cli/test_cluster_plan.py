@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.cli.cluster_plan import kept_nowhere_else, moves_off, moves_onto, shrunk
+from anabranch.cli.cluster_plan import cannot_move, kept_nowhere_else, moves_off, moves_onto, shrunk
 from anabranch.cli.cluster_view import BrokerView, ClusterView, PartitionView
 
 
@@ -76,3 +76,18 @@ def test_only_copy_is_named(replicas, in_sync, alone):
 def test_copy_that_is_alone_and_out_of_sync_is_named_too():
     lost = ClusterView("c", 0, {}, [PartitionView("t", 0, 1, -1, 1, (1,), ())])
     assert kept_nowhere_else(lost, 1) == ["t-0"]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "fenced", "frozen"),
+    [
+        ([0, 1, 2], [2], []),
+        ([0, 1, 2], [1, 2], ["t-0"]),
+        ([0, 2], [2], ["t-0"]),
+        ([0, 2], [], []),
+        ([2], [], []),
+    ],
+)
+def test_ring_without_half_of_its_replicas_cannot_move(replicas, fenced, frozen):
+    cluster = view(4, [replicas], fenced=fenced)
+    assert cannot_move(cluster, moves_off(cluster, 2)) == frozen

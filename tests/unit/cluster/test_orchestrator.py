@@ -297,7 +297,19 @@ def test_a_stopping_leader_hands_over_to_the_voter_that_knows_most() -> None:
     world.run()
     world.stopping, world.behind = {1}, {2}
     world.memory.sessions[BrokerId(2)].applied_end = 0
+    assert not any(isinstance(action, HandOver) for _ in range(2) for action in world.step())
     assert HandOver(Member(3, "disk3")) in world.step()
+
+
+def test_a_stopping_leader_does_not_hand_over_to_one_that_stops_too() -> None:
+    world = World(1, 2, 3)
+    world.run()
+    world.stopping = {1, 2}
+    assert {action for action in world.run() if isinstance(action, HandOver)} == {
+        HandOver(Member(3, "disk3"))
+    }
+    world.stopping = {1, 2, 3}
+    assert not any(isinstance(action, HandOver) for action in world.run())
 
 
 def test_a_stopping_leader_without_another_voter_hands_over_to_nobody() -> None:

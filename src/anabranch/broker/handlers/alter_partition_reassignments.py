@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.placing import usual_factor
 from anabranch.cluster.metadata import move_entry
 from anabranch.cluster.placement import check_replicas
 from anabranch.errors import (
@@ -18,6 +19,8 @@ from anabranch.errors import (
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.cluster.metadata import Topic
+    from anabranch.cluster.placement import Replicas
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +67,7 @@ async def _move(
         if replicas is None:
             if placement.target is None:
                 raise NoReassignmentError(f"{name}-{index} is not being moved.")
-            await metadata.commit(move_entry(topic.topic_id, index, None, is_pinned=True))
+            await _commit(broker, topic, index, None, len(placement.replicas))
             return
         target = check_replicas(replicas, broker.orchestrator.rows())
         if not may_change and len(target) != len(placement.replicas):
@@ -74,9 +77,16 @@ async def _move(
             )
         if target == placement.replicas:
             if placement.target is not None:
-                await metadata.commit(move_entry(topic.topic_id, index, None, is_pinned=True))
+                await _commit(broker, topic, index, None, len(target))
             return
-        await metadata.commit(move_entry(topic.topic_id, index, target, is_pinned=True))
+        await _commit(broker, topic, index, target, len(target))
+
+
+async def _commit(
+    broker: "Broker", topic: "Topic", index: int, target: "Replicas | None", count: int
+) -> None:
+    is_pinned = count != usual_factor(broker)
+    await broker.metadata.commit(move_entry(topic.topic_id, index, target, is_pinned=is_pinned))
 
 
 def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:

@@ -35,6 +35,10 @@ async def _remove(broker: "Broker", broker_id: BrokerId) -> None:
                 f"Broker {broker_id} keeps {len(kept)} partitions{only}: move them away first with "
                 f"`anabranch cluster drain {broker_id}`."
             )
+        if not metadata.table.brokers[broker_id].is_fenced:
+            raise InvalidRequestError(
+                f"Broker {broker_id} runs, and would join again: stop its process first, and wait a few seconds."
+            )
         await metadata.commit(broker_removed_entry(broker_id))
 
 
