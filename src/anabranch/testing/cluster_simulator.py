@@ -26,7 +26,7 @@ from random import Random
 from typing import Any, Self
 from unittest.mock import patch
 
-from anabranch.broker import partition_opener
+from anabranch.broker import ring_opener
 from anabranch.broker.broker import Broker
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow
@@ -402,7 +402,7 @@ class ClusterSimulator:
     def _acting(self) -> Iterator[None]:
         """Ids come from the seed and defects are noticed while anybody acts."""
         ids = patch.object(uuid, "uuid4", self._uuid4)
-        imported = patch.object(partition_opener, "uuid4", self._uuid4)
+        imported = patch.object(ring_opener, "uuid4", self._uuid4)
         with ids, imported, self.defects.watching():
             yield
         self.defects.check()
@@ -420,7 +420,9 @@ class ClusterSimulator:
             raise SimulationError(
                 f"generation {row.generation} of {partition.id} was led by {self.leaders[key]} and by {broker_id}"
             )
-        self.note(f"{broker_id} leads {partition.id} view {row.view} generation {row.generation} {row.in_sync}")
+        self.note(
+            f"{broker_id} leads {partition.id} view {row.view} generation {row.generation} {row.in_sync}"
+        )
 
     def is_settled(self) -> bool:
         """All that run are known to all as running, and as many vote as should."""
