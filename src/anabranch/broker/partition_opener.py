@@ -4,13 +4,13 @@ Opens (and if need be recovers) the log, gives it the node's mode, and rebuilds 
 snapshot plus the batch headers behind it. A snapshot is written only when a producer with an id has written since
 the last one; the recovery points say how far it holds, so that the headers of other records need not be read. Whatever
 recovery had to cut or move aside is said in the log file. May run in a worker: a partition belongs to nobody before it
-is handed over.
-A partition that several brokers keep is made one of a ring by ring_opener.py.
+is handed over. A partition that several brokers keep is made one of a ring by ring_opener.py.
 """
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from anabranch.broker.core import BrokerCore
@@ -33,6 +33,9 @@ from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.replication.solo_mode import SoloMode
 from anabranch.values import BrokerId, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.ring_opener import RingOpener
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +118,8 @@ class PartitionOpener:
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
+        if placement is not None and is_ring(placement) and not clean:
+            shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
             self.files,
             self.folder_of(partition_id),
@@ -163,12 +168,13 @@ class PartitionOpener:
         self, partition: Partition, placement: Placement, *, is_stranger: bool = False, clean: bool = True
     ) -> None:
         """Make it one of several replicas, with what its folder says of its past. Raises StorageError."""
-        from anabranch.broker.ring_opener import (
-            RingOpener,
-        )  # Only here: a node without others needs none of it.
+        self._rings.join(partition, placement, is_stranger=is_stranger, clean=clean)
 
-        opener = RingOpener(self._core, self._settings, self.files, self._state.boot, self._drop_snapshot)
-        opener.join(partition, placement, is_stranger=is_stranger, clean=clean)
+    @cached_property
+    def _rings(self) -> "RingOpener":
+        from anabranch.broker.ring_opener import RingOpener  # A node without others needs none of it.
+
+        return RingOpener(self._core, self._settings, self.files, self._state.boot, self._drop_snapshot)
 
     def _has_been_in_a_ring(self, folder: str) -> bool:
         return self.files.exists(f"{folder}/{RING_FILE}")

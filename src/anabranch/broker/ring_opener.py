@@ -79,6 +79,12 @@ class RingOpener:
         )
         partition.role_changed(mode.generation)
 
+    def may_be_torn(self, folder: str) -> bool:
+        """Whether the machine has lost power since: of the writes that waited for one sync then, any may be missing.
+        A process that was killed leaves none out, so that a gap is rot."""
+        state, _ = read_checkpoint(self._files, f"{folder}/{RING_FILE}")
+        return state is not None and bool(self._boot) and state["boot"] != self._boot
+
     def _kept(self, partition: Partition, placement: Placement, is_stranger: bool, clean: bool) -> Kept:
         """What its replica has promised; rule 7 says whether it may be trusted with it."""
         log, boot = partition.log, self._boot
@@ -99,7 +105,9 @@ class RingOpener:
                 may_lack = True
         promised = Generation(max(before.promised, placement.generation))
         return_id = before.return_id
-        if return_id is None and (may_lack or log.damaged or log.quarantined):
+        # After a power cut the end of a log may be torn, and what follows the tear is set aside.
+        is_odd = is_same_boot and bool(log.quarantined)
+        if return_id is None and (may_lack or log.damaged or is_odd):
             return_id = uuid.uuid4().hex
             logger.warning(
                 "%s may lack records that were safe, and counts when others gave it all", log.folder

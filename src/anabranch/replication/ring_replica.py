@@ -13,7 +13,8 @@ generation has one possible leader, and nobody holds elections.
 5. A leader that hears no follower lets nobody write, and needs a new generation to go on.
 6. A record that was published is never withdrawn. (Readers see nothing else.)
 7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
-   whose candidate knew of its return: what was acknowledged before lies below that generation's start.
+   whose candidate knew of its return: what was acknowledged before lies below that generation's start. (Of two replicas
+   it promises, but offers nothing: the other has all that was acknowledged.)
 
 A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
 (`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
@@ -79,6 +80,8 @@ SEND_AGAIN_MS = 2 * BEAT_MS
 RESIGN_MS_MAX = 1000
 """How long a leader that goes waits for what it has taken to be safe."""
 AT_ONCE_MS = -1
+NOTHING = Offset(0), Generations()
+"""What a replica has to offer that is not trusted."""
 
 Fits = Callable[[Offset, Offset], Offset]
 """Where a piece of a log ends that begins at the first offset and reaches the second at most: it has whole batches, at
@@ -363,7 +366,7 @@ class RingReplica:
         return Remember(self.kept)
 
     def _on_propose(self, message: Propose) -> Iterator[Effect]:
-        if not self.kept.is_trusted or self._place is None or self.kept.sealed is not None:
+        if not self._may_promise or self._place is None or self.kept.sealed is not None:
             return
         generation, promised = message.generation, self.kept.promised
         again = generation == promised and self.kept.table.last < generation and self._following is None
@@ -372,10 +375,16 @@ class RingReplica:
             self._wait_for_leader()
             if generation > promised:
                 yield self._keep(promised=generation)
-            promise = Promise(self.me, generation, True, generation, self.synced_end, self.kept.table)
-            yield Tell(message.sender, promise)
+            end, table = (self.synced_end, self.kept.table) if self.kept.is_trusted else NOTHING
+            yield Tell(message.sender, Promise(self.me, generation, True, generation, end, table))
         else:
             yield Tell(message.sender, Promise(self.me, generation, False, promised))
+
+    @property
+    def _may_promise(self) -> bool:
+        """Rule 7. Of two, the other has everything that was ever safe, and needs no more than our word that we follow
+        nothing lower."""
+        return self.kept.is_trusted or len(self.replicas) == 2
 
     def _wait_for_leader(self) -> None:
         """Somebody else is about to lead: give it the time, but not again and again."""

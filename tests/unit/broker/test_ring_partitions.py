@@ -366,6 +366,44 @@ def test_a_replica_that_has_lost_safe_records_to_rot_is_not_trusted_at_once(
         world.check_equal()
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_log_torn_by_a_power_cut_has_lost_nothing_that_was_safe(seed: int) -> None:
+    """Several writes wait for one sync, and any of them may be missing: whole ones follow, or whole segments."""
+    with ring(seed=seed, log_segment_bytes=2048) as world:
+        world.produced([b"safe"])
+        world.run(200)
+        for number in range(20):
+            world.produce([b"%03d" % number * 100])
+            world.run(1)
+        for broker_id in world.ids:
+            world.stop(broker_id, lose_power=True)
+        for broker_id in world.ids:
+            world.start(broker_id)
+        assert all(one.mode.replica.kept.is_trusted for one in world.brokers.values())
+        world.led_by(1)
+        world.run(1000)
+        world.check_equal()
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize("flush", ["os", "always"])
+def test_of_two_the_other_fills_a_new_disk_and_one_that_lost_power(lost: int, flush: str) -> None:
+    with ring(count=2, flush=flush) as world:
+        for number in range(5):
+            world.produced([b"%d" % number])
+        world.stop(lost, lose_power=True)
+        if flush == "always":
+            blank = world.brokers[lost]
+            blank.disk, blank.is_stranger = type(blank.disk)(), True
+        world.start(lost)
+        assert not world.brokers[lost].mode.replica.kept.is_trusted
+        world.run_until(lambda: world.brokers[lost].mode.replica.kept.is_trusted, 10_000)
+        world.run_until(world.leaders, 5000)
+        world.produced([b"more"])
+        world.run(1000)
+        world.check_equal()
+
+
 def test_a_new_disk_is_filled_before_it_counts() -> None:
     with ring() as world:
         for number in range(5):
