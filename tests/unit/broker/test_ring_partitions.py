@@ -349,6 +349,21 @@ def test_who_may_lack_what_it_had_is_not_trusted_at_once(
         world.check_equal()
 
 
+@pytest.mark.parametrize(("before", "after", "is_trusted"), [("os", "always", False), ("always", "os", True)])
+def test_how_it_was_synced_counts_and_not_how_it_will_be(before: str, after: str, is_trusted: bool) -> None:
+    with ring(flush=before) as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.stop(3, lose_power=True)
+        world.settings["flush"] = after
+        world.start(3)
+        assert world.brokers[3].mode.replica.kept.is_trusted is is_trusted
+        world.run(3000)
+        world.stop(3, lose_power=True)
+        world.start(3)
+        assert world.brokers[3].mode.replica.kept.is_trusted is (after == "always")
+
+
 def test_a_replica_that_has_lost_safe_records_to_rot_is_not_trusted_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
