@@ -13,7 +13,8 @@ generation has one possible leader, and nobody holds elections.
 5. A leader that hears no follower lets nobody write, and needs a new generation to go on.
 6. A record that was published is never withdrawn. (Readers see nothing else.)
 7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
-   whose candidate knew of its return: what was acknowledged before lies below that generation's start.
+   whose candidate knew of its return: what was acknowledged before lies below that generation's start. Of two
+   replicas the other one has everything, and begins that generation alone.
 
 A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
 (`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
@@ -184,7 +185,9 @@ class RingReplica:
         yield from self._leave_office()
         if self.leader is not None:
             yield from self._tick_leader(self.leader)
-        elif self._is_kept_waiting() or self._should_lead():
+        elif self.candidate is not None and self._is_kept_waiting(self.candidate):
+            yield from self._propose_again(self.candidate)
+        elif self._should_lead():
             yield from self.propose()
         elif self.candidate is None and not self._was_led_lately:
             yield from self._say_missing()
@@ -226,9 +229,8 @@ class RingReplica:
     def _was_led_lately(self) -> bool:
         return self._now_ms - self._heard_leader_ms < SILENCE_MS
 
-    def _is_kept_waiting(self) -> bool:
-        candidate = self.candidate
-        return candidate is not None and self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
+    def _is_kept_waiting(self, candidate: Candidate) -> bool:
+        return self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
 
     def _should_lead(self) -> bool:
         place, kept = self._place, self.kept
@@ -353,6 +355,15 @@ class RingReplica:
         yield from self._tell_all(Propose(self.me, generation))
         yield from self._decide()
 
+    def _propose_again(self, candidate: Candidate) -> Iterator[Effect]:
+        """While nobody answers, the same: a new generation costs a sync, and the others may be gone for days."""
+        if candidate.promises or candidate.returns != self._returns:
+            yield from self.propose()
+            return
+        candidate.since_ms = self._now_ms
+        yield from self._tell_all(Propose(self.me, candidate.generation))
+        yield from self._decide()
+
     def _stop(self) -> None:
         self.leader = self.candidate = self.copying = self._following = self._asked = None
         self._is_new = False
@@ -397,13 +408,21 @@ class RingReplica:
         """With one promise more than our own, or as many as there can be."""
         candidate = self.candidate
         assert candidate is not None
-        if self.others and not candidate.promises:
+        if self.others and not candidate.promises and not self._has_everything(candidate):
             return
         best = max(candidate.promises.values(), key=lambda one: (one.table.last, one.end), default=None)
         if best is not None and (best.table.last, best.end) > (self.kept.table.last, self.synced_end):
             yield from self._copy(best.sender, best.table, best.end)
         else:
             yield from self._open_when_synced()
+
+    def _has_everything(self, candidate: Candidate) -> bool:
+        """Of two replicas both have what was acknowledged. If the other has lost its disk, nobody else is to be asked,
+        and it can promise nothing before somebody leads."""
+        if len(self.replicas) != 2:
+            return False
+        (other,) = self.others
+        return other in candidate.returns and self._cannot_lead(other)
 
     def _open_when_synced(self) -> Iterator[Effect]:
         if self.synced_end < self.end:
@@ -770,7 +789,7 @@ class RingReplica:
         if self.leader is not None:
             yield from self._advance()
         elif self.candidate is not None and self.copying is None:
-            yield from self._open_when_synced() if self.candidate.promises or not self.others else ()
+            yield from self._decide()
         else:
             yield from self._go_on()
             yield from self._trust_if_entered()
