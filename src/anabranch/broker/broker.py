@@ -28,6 +28,7 @@ from anabranch.broker.peering import Peering
 from anabranch.broker.peers import Peers
 from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.replicas import Replicas
+from anabranch.broker.routing import Routing
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import TopicFolders
 from anabranch.broker.topics import Topics, TopicState
@@ -82,6 +83,7 @@ class Broker:
         self.peers = peers
         """How the other brokers of the cluster are reached; None: there are none."""
         self.peering: Peering | None = None
+        self.routing = Routing(self, peers) if peers is not None else None
         self.bound: tuple[str, int] | None = None
         self.peers_bound: tuple[str, int] | None = None
         """Where the listeners really are, if they were told to find a port."""

@@ -35,6 +35,7 @@ from anabranch.broker.replicas import Replicas
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError
 from anabranch.values import BrokerId
+from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -175,6 +176,9 @@ class Peering:
     async def asked(self, sender: BrokerId, question: Question) -> Answer:
         broker = self._broker
         match question:
+            case ForwardRequest(api_key=ApiKey.PRODUCE):
+                assert broker.routing is not None
+                return await broker.routing.asked(question)
             case ForwardRequest():
                 return await broker.forwarding.asked(question)
             case RegisterBroker() | BrokerBeat() | ProducerIdBlock():
