@@ -31,7 +31,7 @@ from anabranch.errors import (
 )
 from anabranch.log.checkpoint import write_checkpoint
 from anabranch.log.files import Files
-from anabranch.replication.mode import Event, FlushFinished, Heard, NotSent, NotTaken, Publish, Refused
+from anabranch.replication.mode import Event, FlushFinished, Publish
 from anabranch.replication.ring_effects import (
     CutBack,
     Effect,
@@ -43,6 +43,7 @@ from anabranch.replication.ring_effects import (
     Tell,
     Unseal,
 )
+from anabranch.replication.ring_events import Heard, NotSent, NotTaken, Refused
 from anabranch.replication.ring_messages import Beat, Message, Push
 from anabranch.replication.ring_mode import RingMode
 from anabranch.values import BrokerId, Generation, Offset

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 import pytest
 
 from anabranch.broker import pieces
+from anabranch.broker.stored_state import partition_key
 from anabranch.errors import (
     NotEnoughCopiesError,
     NotOwnerError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
 )
-from anabranch.log.checkpoint import read_checkpoint
+from anabranch.log.checkpoint import RecoveryMark, read_checkpoint
 from anabranch.replication.ring_messages import Beat
 from anabranch.replication.ring_replica import PUSHES_UNDER_WAY_MAX
 from support.ring_brokers import TOPIC_ID, RingBrokers
@@ -208,6 +209,80 @@ def test_what_was_cut_back_is_forgotten_by_the_table_of_producers() -> None:
         answered = world.produce([b"d"], producer_id=9, producer_epoch=0, base_sequence=5)
         world.run(100)
         assert isinstance(answered[0].error, OutOfOrderSequenceError)
+
+
+def checkpoint(world: RingBrokers, broker_id: int) -> None:
+    """As housekeeping does every now and then."""
+    broker = world.brokers[broker_id]
+    key, partition = partition_key(TOPIC_ID, 0), broker.partition
+    broker.state.write_recovery_points(
+        {key: partition.recovery_mark}, {key: broker.opener.producers_mark(partition)}
+    )
+
+
+def test_a_recovery_does_not_go_by_what_was_withdrawn_since_the_checkpoint() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.cut_off(1)
+        for _ in range(5):
+            world.produce([b"lost"], at=world.brokers[1])
+            world.run(20)
+        checkpoint(world, 1)
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        for number in range(3):
+            sequenced(world, number, b"%d" % number, at=world.brokers[2])
+        world.heal()
+        world.run_until(lambda: world.brokers[1].partition.log.end_offset == 4, 5000)
+        world.stop(1)
+        world.start(1)
+        back = world.brokers[1]
+        assert (back.partition.log.damaged, back.mode.replica.kept.is_trusted) == ([], True)
+        world.led_by(1)
+        assert sequenced(world, 2, b"2").base_offset == 3  # type: ignore[attr-defined]
+        world.run(1000)
+        world.check_equal()
+        assert back.values == [b"a", b"0", b"1", b"2"]
+
+
+def test_what_was_firm_before_a_restart_still_is_before_anybody_is_heard() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.produced([b"b"])
+        world.run(1000)
+        checkpoint(world, 3)
+        world.stop(3)
+        world.severed = {(one, other) for one in (1, 2) for other in (3,)}
+        world.start(3)
+        assert world.brokers[3].partition.high_watermark == 0
+        assert world.brokers[3].partition.recovery_mark == RecoveryMark(2, 2)
+
+
+def test_a_snapshot_of_producers_does_not_outlive_what_is_withdrawn_while_it_is_written() -> None:
+    with ring() as world:
+        sequenced(world, 0, b"a")
+        world.run(200)
+        world.cut_off(1)
+        world.produce([b"lost"], producer_id=9, producer_epoch=0, base_sequence=1)
+        world.run(20)
+        old = world.brokers[1]
+        snapshot = old.opener.producers_to_save(old.partition)
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        for value in (b"b", b"c"):
+            world.produce([value], at=world.brokers[2])
+        world.heal()
+        world.run_until(lambda: old.partition.log.end_offset == 3, 5000)
+        assert snapshot is not None
+        old.opener.write_producers(old.partition.log.folder, snapshot)
+        old.partition.snapshot_offset = snapshot["offset"]
+        world.stop(1)
+        world.start(1)
+        world.led_by(1)
+        job = sequenced(world, 1, b"d")
+        assert job.base_offset == 3  # type: ignore[attr-defined]
+        world.run(1000)
+        assert world.brokers[1].values == [b"a", b"b", b"c", b"d"]
+        world.check_equal()
 
 
 # --- disks
