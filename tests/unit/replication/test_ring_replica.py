@@ -370,7 +370,10 @@ def test_of_two_replicas_the_other_leads_when_one_has_lost_its_disk() -> None:
         one = RingReplica(me, (B1, B2), Kept(2, table((1, 0))), 5, fits=fits)
         one.at(SILENCE_MS)
         list(one.heard(Returned(other, 0, "new")))
-        entered = [message for message in told(one.tick(SILENCE_MS), other) if isinstance(message, Enter)]
+        blank = RingReplica(other, (B1, B2), Kept(return_id="new"), 0, fits=fits)
+        (asked,) = [each for each in told(one.tick(SILENCE_MS), other) if isinstance(each, Propose)]
+        (promise,) = told(blank.heard(asked), me)
+        entered = [each for each in told(one.heard(promise), other) if isinstance(each, Enter)]
         assert entered
         assert entered[0].returns == {other: "new"}
         assert not one.may_write
