@@ -55,7 +55,8 @@ class RingOpener:
         clock, pieces = self._core.clock, Pieces(log)
         mode = RingMode(
             BrokerId(settings.broker_id),
-            placement.replicas,
+            # After a restart the table may not know yet of the view that this replica has entered.
+            kept.replicas if kept.view > placement.view and kept.replicas else placement.replicas,
             kept,
             log.end_offset,
             clock.monotonic_ms(),
@@ -94,7 +95,9 @@ class RingOpener:
             is_same_boot = bool(boot) and state["boot"] == boot
             may_lack = not clean and not is_same_boot and self._settings.flush != "always"
         else:
-            before = Kept(table=_of_one_leader(log.end_offset), view=placement.view)
+            before = Kept(
+                table=_of_one_leader(log.end_offset), view=placement.view, replicas=placement.replicas
+            )
             is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
             is_same_boot, may_lack = True, is_stranger or (is_keeper and log.end_offset < placement.start)
             if self._files.exists(path):
@@ -111,7 +114,7 @@ class RingOpener:
             )
         kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
         if before.view < placement.view:
-            kept = replace(kept, view=placement.view, sealed=None)
+            kept = replace(kept, view=placement.view, sealed=None, replicas=placement.replicas)
         if kept != before or not is_same_boot:
             self._write_kept(path, kept)
         return kept

@@ -534,7 +534,7 @@ class RingReplica:
         self._knows_of_us = None
         self._now_ms = self._heard_leader_ms = self._entered_ms = self._settled_ms = now_ms
         promised = max(self.kept.promised, generation)
-        yield self._keep(view=view, promised=promised, sealed=None)
+        yield self._keep(view=view, promised=promised, sealed=None, replicas=replicas)
 
     # --- copying ----------------------------------------------------------------------------------------------------
 

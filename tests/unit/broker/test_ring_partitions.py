@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.broker import pieces
 from anabranch.broker.stored_state import partition_key
+from anabranch.cluster.metadata import Placement
 from anabranch.errors import (
     NotEnoughCopiesError,
     NotOwnerError,
@@ -17,6 +18,7 @@ from anabranch.errors import (
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint
 from anabranch.replication.ring_messages import Beat
 from anabranch.replication.ring_replica import PUSHES_UNDER_WAY_MAX
+from anabranch.values import BrokerId
 from support.ring_brokers import TOPIC_ID, RingBrokers
 
 
@@ -371,6 +373,24 @@ def test_of_two_the_other_fills_a_new_disk_and_one_that_lost_power(lost: int, fl
         world.run_until(world.leaders, 5000)
         world.produced([b"more"])
         world.run(1000)
+        world.check_equal()
+
+
+def test_a_replica_knows_its_view_before_the_table_does() -> None:
+    """What the table says after a restart may be older than what was entered."""
+    with ring() as world:
+        newer = Placement((BrokerId(2), BrokerId(3), BrokerId(1)), view=1)
+        for one in world.brokers.values():
+            one.replicas.place(one.partition, newer)
+        world.led_by(2)
+        world.produced([b"a"])
+        world.stop(1)
+        world.start(1)
+        back = world.brokers[1]
+        assert (back.mode.view, back.mode.replica.replicas) == (1, newer.replicas)
+        back.replicas.place(back.partition, newer)
+        world.run(1000)
+        assert back.mode.leader() == 2
         world.check_equal()
 
 
