@@ -117,8 +117,8 @@ class ClusterWorkload:
         }
 
         def answered(pending: Pending) -> None:
-            code = pending.body["topics"][0]["error_code"] if pending.body is not None else None
-            self.sim.note(f"CREATE_TOPICS {topic}: {pending.closed_because or ErrorCode(code).name}")
+            code = ErrorCode(pending.body["topics"][0]["error_code"]) if pending.body is not None else None
+            self.sim.note(f"CREATE_TOPICS {topic}: {pending.closed_because or code!r}")
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and topic not in self._made:
                 self._made.append(topic)
 
@@ -151,8 +151,8 @@ class ClusterWorkload:
         return producer
 
     def _got_producer_id(self, place: Place, pending: Pending) -> None:
-        code = pending.body["error_code"] if pending.body is not None else None
-        self.sim.note(f"INIT_PRODUCER_ID: {pending.closed_because or ErrorCode(code).name}")
+        code = ErrorCode(pending.body["error_code"]) if pending.body is not None else None
+        self.sim.note(f"INIT_PRODUCER_ID: {pending.closed_because or code!r}")
         if pending.body is None or code:
             return
         producer_id = pending.body["producer_id"]
@@ -223,16 +223,15 @@ class ClusterWorkload:
         """Nothing fails any more: everybody must get through, and all copies must become equal."""
         self.faults.end_all()
         end_ms = self.sim.clock.monotonic_ms() + LIVELY_MS_MAX
-        waiting: list[Producer] = [self._plain_producer(place) for place in self._places()]
         before = self.witness.counts()
+        fresh: dict[Place, PlainProducer] = {}
 
         def is_lively() -> bool:
-            for producer in [*waiting, *self._producers]:
-                if isinstance(producer, IdempotentProducer):
-                    if not producer.is_done:
-                        producer.act(self._rng)
-                elif self.witness.counts().get(producer.place, 0) == before.get(producer.place, 0):
+            for producer in self._producers:
+                if isinstance(producer, IdempotentProducer) and not producer.is_done:
                     producer.act(self._rng)
+            for place in self._unwritten(before):
+                fresh.setdefault(place, self._plain_producer(place)).act(self._rng)
             return self.sim.is_settled() and self._is_all_written(before)
 
         while not is_lively():
