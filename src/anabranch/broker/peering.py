@@ -34,9 +34,11 @@ from anabranch.broker.peer_messages import (
 from anabranch.broker.peers import Peers
 from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
+from anabranch.broker.routing import Routing
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError
 from anabranch.values import BrokerId
+from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -59,6 +61,7 @@ class Peering:
         self.replicas = Replicas(BrokerId(broker.id), peers)
         self.orchestrator = Orchestrator(broker)
         self.forwarding = Forwarding(broker)
+        self.routing = Routing(broker, peers)
         self.moves = Moves(broker)
         self.repairs = Repairs(peers, broker.workers, broker.clock)
         self.replicas.on_unreadable = self.repairs.begin
@@ -187,6 +190,8 @@ class Peering:
     async def asked(self, sender: BrokerId, question: Question) -> Answer:
         broker = self._broker
         match question:
+            case ForwardRequest(api_key=ApiKey.PRODUCE):
+                return await self.routing.asked(question)
             case ForwardRequest():
                 return await self.forwarding.asked(question)
             case RegisterBroker() | BrokerBeat() | ProducerIdBlock():

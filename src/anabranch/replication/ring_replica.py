@@ -187,7 +187,9 @@ class RingReplica:
         yield from self._leave_office()
         if self.leader is not None:
             yield from self._tick_leader(self.leader)
-        elif self._is_kept_waiting() or self._should_lead():
+        elif self.candidate is not None and self._is_kept_waiting(self.candidate):
+            yield from self._propose_again(self.candidate)
+        elif self._should_lead():
             yield from self.propose()
         elif self.candidate is None and not self._was_led_lately:
             yield from self._say_missing()
@@ -229,9 +231,8 @@ class RingReplica:
     def _was_led_lately(self) -> bool:
         return self._now_ms - self._heard_leader_ms < SILENCE_MS
 
-    def _is_kept_waiting(self) -> bool:
-        candidate = self.candidate
-        return candidate is not None and self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
+    def _is_kept_waiting(self, candidate: Candidate) -> bool:
+        return self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
 
     def _should_lead(self) -> bool:
         place, kept = self._place, self.kept
@@ -354,6 +355,15 @@ class RingReplica:
         self.candidate = Candidate(generation, dict(self._returns), self._now_ms)
         yield self._keep(promised=generation)
         yield from self._tell_all(Propose(self.me, generation))
+        yield from self._decide()
+
+    def _propose_again(self, candidate: Candidate) -> Iterator[Effect]:
+        """While nobody answers, the same: a new generation costs a sync, and the others may be gone for days."""
+        if candidate.promises or candidate.returns != self._returns:
+            yield from self.propose()
+            return
+        candidate.since_ms = self._now_ms
+        yield from self._tell_all(Propose(self.me, candidate.generation))
         yield from self._decide()
 
     def _stop(self) -> None:
@@ -779,7 +789,7 @@ class RingReplica:
         if self.leader is not None:
             yield from self._advance()
         elif self.candidate is not None and self.copying is None:
-            yield from self._open_when_synced() if self.candidate.promises or not self.others else ()
+            yield from self._decide()
         else:
             yield from self._go_on()
             yield from self._trust_if_entered()
