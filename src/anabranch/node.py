@@ -90,6 +90,11 @@ class Node:
             self.broker.open()
             if self._peer_port is not None:
                 await self._meet_peers(self._peer_port)
+        except (
+            asyncio.CancelledError
+        ):  # Nobody was served; but what others have sent is there, and should stay.
+            await self.stop()
+            raise
         except BaseException:
             self.listener.stop_accepting()
             raise
