@@ -122,7 +122,13 @@ class Node:
         broker.peers_bound = port.bound
         broker.start()
         port.start(broker.peering)
-        await broker.peering.join()
+        try:
+            await broker.peering.join()
+        except asyncio.CancelledError:
+            await broker.drain()
+            await port.close()
+            await broker.close()  # The next start should find all in order.
+            raise
 
     def _bind(self) -> tuple[str, int]:
         try:

@@ -21,6 +21,8 @@ from anabranch.cli.common import Command, Failure, format_option, pairs_of
 from anabranch.cli.logs import LEVELS
 
 if TYPE_CHECKING:
+    import asyncio
+
     from anabranch.config import NodeSettings
     from anabranch.node import Node
 
@@ -160,6 +162,9 @@ def _check_cluster(settings: dict[str, object]) -> None:
                 f"{option} is for a broker of a cluster, and this one would listen to no other: add --peer-listen, "
                 f"or leave {option} out."
             )
+    listen = settings.get("listen")
+    if listen is not None and listen == settings.get("peer.listen") and not str(listen).endswith(":0"):
+        raise Failure(f"listen and peer.listen are both {listen}: clients and brokers need a port each.")
 
 
 def prepare_folder(folder: str) -> None:
@@ -200,7 +205,7 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     node = Node(settings)
-    await node.start()
+    await _start(node, stopping)
     settle_memory()
     announce(node, settings, format, ephemeral)
     await stopping.wait()
@@ -214,6 +219,21 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
         raise Failure(
             f"The node did not stop within {seconds_max} s and was ended: the next start recovers."
         ) from None
+
+
+async def _start(node: "Node", stopping: "asyncio.Event") -> None:
+    """A broker may wait for the others of its cluster for as long as it takes: that must be possible to end."""
+    import asyncio
+
+    starting, told_to_stop = asyncio.ensure_future(node.start()), asyncio.ensure_future(stopping.wait())
+    await asyncio.wait({starting, told_to_stop}, return_when=asyncio.FIRST_COMPLETED)
+    told_to_stop.cancel()
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        raise Failure("The node was stopped before it was ready.")
+    await starting
 
 
 def settle_memory() -> None:

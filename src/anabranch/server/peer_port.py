@@ -86,23 +86,30 @@ class PeerPort:
     async def _join(self) -> str:
         """The id of the cluster that the seeds belong to. They may be starting at this moment."""
         loop = asyncio.get_running_loop()
-        started = said = loop.time()
+        started, said = loop.time(), ""
         while True:
             try:
                 return await self._ask_seeds()
             except PeerUnreachableError as error:
-                if loop.time() - started >= JOIN_SECONDS_MAX:
+                seconds, reason = loop.time() - started, str(error)
+                if seconds >= JOIN_SECONDS_MAX:
                     raise PeerUnreachableError(
-                        f"No broker of the cluster answers: {error}. Check --join, or start one of those brokers first."
+                        f"No broker of the cluster answers: check --join, or start one of those brokers first ({reason})."
                     ) from error
-                if loop.time() - said >= JOIN_SAY_SECONDS:
-                    said = loop.time()
-                    logger.warning("no broker of the cluster answers yet: %s", error)
+                if seconds >= JOIN_SAY_SECONDS and reason != said:
+                    said = reason
+                    logger.warning("no broker of the cluster answers yet: %s", reason)
             await asyncio.sleep(JOIN_PAUSE_SECONDS)
 
     async def _ask_seeds(self) -> str:
+        seeds = [address for address in self._settings.peer_join if not self._is_own(address)]
+        if not seeds:
+            raise PeerRefusedError(
+                "--join names nobody but this broker itself: name another broker of the cluster, or leave --join out to "
+                "begin one."
+            )
         reasons = []
-        for address in self._settings.peer_join:
+        for address in seeds:
             try:
                 hello = await self.links.join(host_and_port(address))
             except PeerRefusedError as error:
@@ -110,12 +117,15 @@ class PeerPort:
                     raise
                 reasons.append(f"{address}: that is this broker itself")
             except PeerError as error:
-                reasons.append(f"{address}: {error}")
+                reasons.append(f"{address}: {str(error).rstrip('.')}")
             else:
                 if hello.cluster_id:
                     return hello.cluster_id
                 reasons.append(f"{address}: broker {hello.broker_id} is still joining itself")
         raise PeerUnreachableError("; ".join(reasons))
+
+    def _is_own(self, address: str) -> bool:
+        return address in (self._settings.peer_listen, self._settings.peer_advertise)
 
     def start(self, handler: PeerHandler) -> None:
         self.links.start(handler)
