@@ -156,10 +156,10 @@ class Node:
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
-        if self.broker.peering is not None:
-            await self.broker.peering.leave()
-        self.listener.stop_accepting()
         try:
+            if self.broker.peering is not None:
+                await self.broker.peering.leave()
+            self.listener.stop_accepting()
             if self._http is not None:
                 await self._http.close()
             await self.broker.drain()

@@ -94,7 +94,8 @@ class PeerPort:
                 seconds, reason = loop.time() - started, str(error)
                 if seconds >= JOIN_SECONDS_MAX:
                     raise PeerUnreachableError(
-                        f"No broker of the cluster answers: check --join, or start one of those brokers first ({reason})."
+                        "No broker of the cluster answers: check --join, or start one of those brokers first "
+                        f"({reason})."
                     ) from error
                 if seconds >= JOIN_SAY_SECONDS and reason != said:
                     said = reason
@@ -105,8 +106,8 @@ class PeerPort:
         seeds = [address for address in self._settings.peer_join if not self._is_own(address)]
         if not seeds:
             raise PeerRefusedError(
-                "--join names nobody but this broker itself: name another broker of the cluster, or leave --join out to "
-                "begin one."
+                "--join names nobody but this broker itself: name another broker of the cluster, or leave --join "
+                "out to begin one."
             )
         reasons = []
         for address in seeds:
