@@ -56,6 +56,7 @@ class FullDisk:
 
     def __init__(self, broker: int, folder: Path) -> None:
         self.broker = broker
+        self._folder = folder
         self._filler = folder / "filler"
         folder.mkdir(parents=True, exist_ok=True)
         subprocess.run(
@@ -76,6 +77,10 @@ class FullDisk:
 
     def end(self) -> None:
         self._filler.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Give the folder back, once its broker has stopped; what was on the disk is gone with it."""
+        subprocess.run(["umount", str(self._folder)], check=True, capture_output=True, text=True)
 
 
 @dataclass(slots=True)

@@ -76,6 +76,8 @@ class ChaosRun:
             finally:
                 load.stop()
             history = load.history(final_reads(cluster.bootstrap, TOPIC, self.partitions))
+        if disk is not None:
+            disk.close()
         return self._report(faults, load, history, late)
 
     def _tell(self, line: str) -> None:

@@ -134,9 +134,9 @@ class RingBroker:
         self.settings = NodeSettings.load({"broker.id": str(self.id), **world.settings})
         self.workers = LifeWorkers(world.loop, world.rng)
         self.core = BrokerCore(self.settings, world.clock, self.workers)
-        state = StoredState(self.disk, DATA, f"boot-{self.boots}")
-        state.load()
-        self.opener = PartitionOpener(self.core, self.settings, self.disk, DATA, state)
+        self.state = StoredState(self.disk, DATA, f"boot-{self.boots}")
+        self.state.load()
+        self.opener = PartitionOpener(self.core, self.settings, self.disk, DATA, self.state)
         self.partition: Partition = self.opener.open(
             TopicPartition("t", 0),
             TOPIC_ID,

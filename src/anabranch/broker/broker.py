@@ -6,28 +6,25 @@ it mostly hands out its parts.
 """
 
 import logging
-import random
 import uuid
 from functools import partial
+from typing import TYPE_CHECKING
 
 from anabranch.broker.call import Client
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.fetch_sessions import FetchSessions
-from anabranch.broker.forwarding import Forwarding
 from anabranch.broker.groups.coordinator import GroupCoordinator
 from anabranch.broker.groups.driver import LoopDriver
 from anabranch.broker.groups.settings import GroupSettings
 from anabranch.broker.housekeeping import Housekeeping
 from anabranch.broker.leaders import Leaders
+from anabranch.broker.membership import Membership
 from anabranch.broker.metadata_opener import open_metadata
 from anabranch.broker.offsets_topic import OffsetsTopic
-from anabranch.broker.orchestrator import Orchestrator
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.peering import Peering
-from anabranch.broker.peers import Peers
+from anabranch.broker.placing import make_topic
 from anabranch.broker.producer_ids import ProducerIds
-from anabranch.broker.replicas import Replicas
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import TopicFolders
 from anabranch.broker.topics import Topics, TopicState
@@ -49,6 +46,13 @@ from anabranch.errors import (
 from anabranch.log.files import Files
 from anabranch.values import BrokerId, Generation, Offset
 
+if TYPE_CHECKING:
+    from anabranch.broker.forwarding import Forwarding
+    from anabranch.broker.peering import Peering
+    from anabranch.broker.peers import Peers
+    from anabranch.broker.replicas import Replicas
+    from anabranch.broker.routing import Routing
+
 logger = logging.getLogger(__name__)
 
 
@@ -61,7 +65,7 @@ class Broker:
         workers: Workers,
         data_dir: str,
         boot: str,
-        peers: Peers | None = None,
+        peers: "Peers | None" = None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -103,11 +107,10 @@ class Broker:
             Member(self.id, identity.directory_id),
             is_founder=not self.settings.peer_join,
             peers=self.peers,
-            chance=random.randrange,
+            chance=_chance,
         )
-        self.orchestrator = Orchestrator(self)
+        self.orchestrator = Membership(self) if self.peers is None else self._meet(self.peers)
         self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
-        self.forwarding = Forwarding(self)
         self.topics = Topics(
             self.core,
             self.settings,
@@ -116,7 +119,7 @@ class Broker:
             TopicFolders(self.files, self.data_dir, says_owners=not self.is_alone),
             directory_id=None if self.is_alone else identity.directory_id,
         )
-        self.topics.make = self.forwarding.make_topic
+        self.topics.make = self.forwarding.make_topic if self.forwarding else partial(make_topic, self)
         self.producer_ids = ProducerIds(self.metadata, self.peers)
         self.offsets_topic = OffsetsTopic(self.core, self.topics, self.check_writable, is_alone=self.is_alone)
         self.groups = GroupCoordinator(
@@ -130,19 +133,24 @@ class Broker:
         self.offsets_topic.attach(self.groups)
         self._driver = LoopDriver(self.groups, self.clock)
         self.housekeeping = Housekeeping(self)
-        if self.peers is not None:
-            self.peering = Peering(self, self.peers)
-            self.core.flush_peers = self.peers.flush
+        if self.peering is not None:
             self.topics.on_opened, self.topics.on_closed = self.peering.placed, self.peering.closed
         else:
             self.topics.sweep()
         self.topics.open_all()
 
+    def _meet(self, peers: "Peers") -> Membership:
+        """Put together what only a broker with peers needs; the others do not even read the code."""
+        from anabranch.broker.peering import Peering
+
+        self.peering = Peering(self, peers)
+        self.core.flush_peers = peers.flush
+        return self.peering.orchestrator
+
     def start(self) -> None:
         """Begin what runs in the background."""
         self.offsets_topic.start()
         if self.peering is not None:
-            self.orchestrator.connect()
             self.peering.start()
         else:
             self.orchestrator.begin_founding()
@@ -200,7 +208,17 @@ class Broker:
         return True
 
     @property
-    def replicas(self) -> Replicas | None:
+    def routing(self) -> "Routing | None":
+        """How records reach the brokers that lead; None: there are no others."""
+        return self.peering.routing if self.peering is not None else None
+
+    @property
+    def forwarding(self) -> "Forwarding | None":
+        """To the leader of the metadata quorum; None: that is this node."""
+        return self.peering.forwarding if self.peering is not None else None
+
+    @property
+    def replicas(self) -> "Replicas | None":
         """The ring partitions that are kept here; None: everything is kept by one broker."""
         return self.peering.replicas if self.peering is not None else None
 
@@ -296,6 +314,11 @@ class Broker:
 
     def key_of(self, partition: Partition) -> str:
         return partition_key(partition.topic_id, partition.id.partition)
+
+
+def _chance(limit: int) -> int:
+    """A number below it; not from `random`, which costs a start more than it is worth."""
+    return uuid.uuid4().int % limit
 
 
 def _group_settings(settings: NodeSettings) -> GroupSettings:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from anabranch.broker.pieces import Pieces, check_piece, stamped
+from anabranch.broker.topic_folders import RING_FILE
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.errors import (
@@ -31,7 +32,7 @@ from anabranch.errors import (
 )
 from anabranch.log.checkpoint import write_checkpoint
 from anabranch.log.files import Files
-from anabranch.replication.mode import Event, FlushFinished, Heard, NotSent, NotTaken, Publish, Refused
+from anabranch.replication.mode import Event, FlushFinished, Publish
 from anabranch.replication.ring_effects import (
     CutBack,
     Effect,
@@ -43,6 +44,7 @@ from anabranch.replication.ring_effects import (
     Tell,
     Unseal,
 )
+from anabranch.replication.ring_events import Heard, NotSent, NotTaken, Refused
 from anabranch.replication.ring_messages import Beat, Message, Push
 from anabranch.replication.ring_mode import RingMode
 from anabranch.values import BrokerId, Generation, Offset
@@ -52,7 +54,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RING_FILE = "ring"
 REMEMBER_AGAIN_SECONDS = 1.0
 EVENTS_WAITING_MAX = 64
 LETTER_BYTES = 256

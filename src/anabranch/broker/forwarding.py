@@ -17,7 +17,6 @@ from anabranch.broker.call import Call, Piece
 from anabranch.broker.error_table import CODES
 from anabranch.broker.handlers import HANDLERS, Api, Body, handled
 from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
-from anabranch.broker.placing import by_factor
 from anabranch.errors import (
     AnabranchError,
     NotControllerError,
@@ -180,11 +179,6 @@ class Forwarding:
 
     async def make_topic(self, name: str, partition_count: int, overrides: Mapping[str, str | None]) -> None:
         """A topic on its first use, made by whoever leads. Raises what CreateTopics would answer."""
-        if self._broker.peers is None:
-            topics = self._broker.topics
-            choice = by_factor(self._broker, name, partition_count)
-            await topics.create(topics.plan(name, partition_count, overrides, choice.placements))
-            return
         configs = [{"name": key, "value": value} for key, value in overrides.items()]
         topic = {
             "name": name,

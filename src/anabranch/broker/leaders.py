@@ -6,13 +6,15 @@ replica leads, because that is who a partition begins with. A leader that is gon
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from anabranch.broker.metadata_log import MetadataLog
-from anabranch.broker.peer_messages import LeaderRow, Leads
 from anabranch.cluster.metadata import Entry, Placement
 from anabranch.values import BrokerId, Generation, Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.peer_messages import LeaderRow, Leads
 
 UNKNOWN_GENERATION = Generation(-1)
 """Kafka's word for a leader epoch that the broker does not know; clients then do not compare it."""
@@ -81,7 +83,7 @@ class Leaders:
 
     # --- hearing -------------------------------------------------------------------------------------------------
 
-    def heard(self, sender: BrokerId, leads: Leads) -> None:
+    def heard(self, sender: BrokerId, leads: "Leads") -> None:
         named = {(row.topic_id, row.partition): row for row in leads.rows}
         if leads.is_whole:
             gone = [key for key, (who, _) in self._told.items() if who == sender and key not in named]
@@ -105,5 +107,5 @@ class Leaders:
             self._told = {key: value for key, value in self._told.items() if key[0] in kept}
 
 
-def _age(row: LeaderRow) -> tuple[int, int]:
+def _age(row: "LeaderRow") -> tuple[int, int]:
     return row.view, row.generation

@@ -6,15 +6,14 @@ off. The leader remembers who was heard and carries out what `cluster.orchestrat
 quorum, moves. All of it happens in `pulse`, which the broker's timer calls; what takes longer runs as one task of its
 kind, and is decided anew by a later pulse if it fails.
 
-A node without peers needs no pulse: `found` enters it in the table, once, and again when its address or disk changes.
+A node without peers has none of this, only the Membership below it.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from anabranch.broker.membership import Membership
 from anabranch.broker.peer_messages import (
     BeatAnswer,
     BrokerBeat,
@@ -69,11 +68,9 @@ PORT_MAX = 65_535
 logger = logging.getLogger(__name__)
 
 
-class Orchestrator:
+class Orchestrator(Membership):
     def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._metadata = broker.metadata
-        self._me = BrokerId(broker.id)
+        super().__init__(broker)
         self._memory: Memory | None = None
         """Of this leadership; None: another broker leads."""
         self._term = -1
@@ -82,47 +79,11 @@ class Orchestrator:
         self._tried_ms = self._beaten_ms = -BEAT_MS
         self._answered_ms: int | None = None
         self._may_stop = False
-        self.is_stopping = False
-        self._is_over = False
         self._joined: list[BrokerId] = []
         self._complaint = ""
-        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._metadata.subscribe(self._follow)
 
-    # --- who there is --------------------------------------------------------------------------------------------
-
-    def rows(self) -> dict[BrokerId, BrokerRow]:
-        """Every registered broker, and this one, which may not be yet."""
-        brokers = self._metadata.table.brokers
-        return brokers if self._me in brokers else {**brokers, self._me: self._own_row()}
-
-    def keepers(self) -> list[BrokerRow]:
-        """Those that may keep something new. The leader of the quorum is alive, whatever the table says yet."""
-        rows = self.rows() if self._broker.peers is None else self._metadata.table.brokers
-        return [
-            row
-            for row in rows.values()
-            if not row.is_draining and (not row.is_fenced or row.broker_id == self._leader_here())
-        ]
-
-    def _leader_here(self) -> BrokerId | None:
-        return self._me if self._metadata.is_leader else None
-
-    def available(self) -> list[BrokerRow]:
-        """Those a client may be sent to, this one among them unless it is leaving."""
-        rows = [row for row in self.rows().values() if self.is_available(row.broker_id)]
-        others = [row for row in rows if row.broker_id != self._me]
-        return others if self.is_stopping and others else rows
-
-    def is_available(self, broker_id: BrokerId) -> bool:
-        """Heard by the quorum's leader, or here: a ring partition may be led where the quorum is not reached."""
-        if broker_id == self._me:
-            return True
-        row = self._metadata.table.brokers.get(broker_id)
-        if row is None:
-            return False
-        peers = self._broker.peers
-        return not row.is_fenced or (peers is not None and peers.is_up(broker_id))
+    # --- this broker -----------------------------------------------------------------------------------------------
 
     @property
     def is_counted_on(self) -> bool:
@@ -141,9 +102,6 @@ class Orchestrator:
         return self._memory.sessions.get(broker_id) if self._memory is not None else None
 
     def _own_row(self) -> BrokerRow:
-        host, port = self._broker.own_address
-        if self._broker.peers is None:
-            return BrokerRow(self._me, self._metadata.me.directory_id, 0, host, port)
         own = self._registration()
         return BrokerRow(
             self._me,
@@ -162,26 +120,6 @@ class Orchestrator:
         assert settings.peer_listen is not None, "only a broker with a peer port has peers"
         peers_bound = broker.peers_bound or host_and_port(settings.peer_listen)
         return registration(settings, self._metadata.me.directory_id, bound, peers_bound)
-
-    # --- starting ------------------------------------------------------------------------------------------------
-
-    async def found(self) -> None:
-        """Enter this node, which leads its quorum from the start, unless the table has it as it is."""
-        own = self._own_row()
-        async with self._metadata.lock:
-            known = self._metadata.table.brokers.get(self._me)
-            if known is None or replace(known, epoch=0, is_draining=False) != own:
-                await self._metadata.commit(broker_entry(own))
-
-    def begin_founding(self) -> None:
-        self._begin("found", self._found_or_say())
-
-    async def _found_or_say(self) -> None:
-        try:
-            await self.found()
-        except StorageError as error:
-            # Without peers nobody reads it; the next start tries again.
-            logger.warning("this node is not in its own table yet: %s", error)
 
     def connect(self) -> None:
         """Keep links to whom the table names."""
@@ -208,7 +146,7 @@ class Orchestrator:
             case BrokerBeat():
                 return self.beaten(question)
             case ProducerIdBlock():
-                return await self._broker.producer_ids.reserve()
+                return ProducerIds(*await self._broker.producer_ids.reserve())
 
     # --- the pulse -----------------------------------------------------------------------------------------------
 
@@ -228,28 +166,6 @@ class Orchestrator:
         elif now_ms - self._beaten_ms >= BEAT_MS or self.is_stopping or not self.is_counted_on:
             self._beaten_ms = now_ms
             self._begin("beat", self._beat(now_ms))
-
-    def _begin(self, kind: str, work: Coroutine[None, None, None]) -> None:
-        """One task of a kind at a time."""
-        if kind in self._tasks:
-            work.close()
-            return
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[kind] = task
-        task.add_done_callback(lambda done: self._ended(kind, done))
-
-    def _ended(self, kind: str, task: "asyncio.Task[None]") -> None:
-        del self._tasks[kind]
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("%s failed: this is a defect", kind, exc_info=task.exception())
-
-    async def stop(self) -> None:
-        """Nothing more is begun; what runs is ended."""
-        self._is_over = True
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- every broker: registering and beating -------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from anabranch.broker.append_queue import AppendJob
-from anabranch.broker.effects import Effects
 from anabranch.broker.producers import Producer, ProducerTable
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, FencedLogError, NotOwnerError, RequestTimedOutError, StorageError
@@ -30,10 +29,10 @@ from anabranch.record.batch import stamp
 from anabranch.record.form import COMPILED
 from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Appended, Effect, FlushFinished, Mode, Publish
-from anabranch.replication.ring_mode import COPIES
 from anabranch.values import Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.effects import Effects
     from anabranch.broker.fetch_wait import WaitingFetch
 
 place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
@@ -127,7 +126,7 @@ class Partition:
     @property
     def copies(self) -> int:
         """On how many brokers a record is when it is safe."""
-        return min(COPIES, len(self.ring.mode.replica.replicas)) if self.ring is not None else 1
+        return self.ring.mode.copies if self.ring is not None else 1
 
     @property
     def acks1_waits(self) -> bool:
@@ -335,7 +334,12 @@ class Partition:
 
     def cut_back(self, end: Offset) -> None:
         """Forget the records from `end` on. Raises StorageError."""
-        self.log.cut_back(end)
+        log = self.log
+        if log.firm_offset is not None:
+            log.firm_offset = min(
+                log.firm_offset, end
+            )  # Only who is not trusted loses what it took for firm.
+        log.cut_back(end)
         self.producers.cut(end)
         if self.snapshot_offset > end:
             assert self.ring is not None
@@ -345,6 +349,8 @@ class Partition:
     def publish(self, end: Offset) -> None:
         assert end <= self.log.end_offset, "published beyond the end of the log"
         self.high_watermark = end
+        if self.ring is not None:
+            self.log.firm_offset = max(end, self.log.firm_offset or end)
         awaiting = self._awaiting
         if awaiting and awaiting[0].end_offset <= end:
             safe = []

@@ -4,23 +4,19 @@ Opens (and if need be recovers) the log, gives it the node's mode, and rebuilds 
 snapshot plus the batch headers behind it. A snapshot is written only when a producer with an id has written since
 the last one; the recovery points say how far it holds, so that the headers of other records need not be read. Whatever
 recovery had to cut or move aside is said in the log file. May run in a worker: a partition belongs to nobody before it
-is handed over.
-
-A partition that several brokers keep has a file `ring`: what its replica has promised and entered, and during which
-boot of the machine it last ran (`join_ring`).
+is handed over. A partition that several brokers keep is made one of a ring by ring_opener.py.
 """
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
-from uuid import UUID, uuid4
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from anabranch.broker.core import BrokerCore
-from anabranch.broker.effects import RING_FILE, Effects
 from anabranch.broker.partition import Partition
-from anabranch.broker.pieces import Pieces
 from anabranch.broker.stored_state import StoredState, partition_key
+from anabranch.broker.topic_folders import RING_FILE
 from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
@@ -35,11 +31,11 @@ from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
-from anabranch.replication.generations import Generations, Row
-from anabranch.replication.ring_effects import Kept
-from anabranch.replication.ring_mode import RingMode
 from anabranch.replication.solo_mode import SoloMode
-from anabranch.values import BrokerId, Generation, Offset, TopicPartition
+from anabranch.values import BrokerId, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.ring_opener import RingOpener
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +118,8 @@ class PartitionOpener:
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
+        if placement is not None and is_ring(placement) and not clean:
+            shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
             self.files,
             self.folder_of(partition_id),
@@ -135,6 +133,11 @@ class PartitionOpener:
         )
         if always_sync and not clean:
             log.sync()
+        if placement is None and self._has_been_in_a_ring(log.folder):
+            raise StorageError(
+                f"{log.folder} was kept together with other brokers: start this one with --peer-listen, so that it "
+                "finds them."
+            )
         sync_first = always_sync or self._settings.flush == "always"
         _tell_recovery(partition_id, log)
         if point is not None and log.end_offset < point.offset:
@@ -151,8 +154,9 @@ class PartitionOpener:
             finished=self._core.finished,
         )
         self._restore_producers(partition, point)
-        if placement is not None and is_ring(placement):
+        if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
+            log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
             self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
         if not clean and not log.is_synced:
             self.unsynced.append(partition)
@@ -164,72 +168,16 @@ class PartitionOpener:
         self, partition: Partition, placement: Placement, *, is_stranger: bool = False, clean: bool = True
     ) -> None:
         """Make it one of several replicas, with what its folder says of its past. Raises StorageError."""
-        log, settings = partition.log, self._settings
-        kept = self._kept(partition, placement, is_stranger, clean)
-        sync_first = settings.flush == "always"
-        if sync_first and not log.is_synced:
-            log.sync()
-        clock, pieces = self._core.clock, Pieces(log)
-        mode = RingMode(
-            BrokerId(settings.broker_id),
-            placement.replicas,
-            kept,
-            log.end_offset,
-            clock.monotonic_ms(),
-            fits=pieces.fits,
-            sync_first=sync_first,
-            safe=partition.high_watermark,
-        )
-        partition.mode = mode
-        partition.ring = Effects(
-            partition,
-            mode,
-            clock,
-            self._core.workers,
-            self.files,
-            self._state.boot,
-            pieces=pieces,
-            sync_now=self._core.syncer.request,
-            drop_snapshot=self._drop_snapshot,
-            acks1_waits=settings.ring_acks1 == "safe",
-        )
-        partition.role_changed(mode.generation)
+        self._rings.join(partition, placement, is_stranger=is_stranger, clean=clean)
 
-    def _kept(self, partition: Partition, placement: Placement, is_stranger: bool, clean: bool) -> Kept:
-        """What its replica has promised; rule 7 says whether it may be trusted with it."""
-        log, boot = partition.log, self._state.boot
-        path = f"{log.folder}/{RING_FILE}"
-        state, reason = read_checkpoint(self.files, path)
-        if state is not None:
-            before = Kept.from_state(state)
-            is_same_boot = bool(boot) and state["boot"] == boot
-            may_lack = not clean and not is_same_boot and self._settings.flush != "always"
-        else:
-            before = Kept(table=_of_one_leader(log.end_offset), view=placement.view)
-            is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
-            is_same_boot, may_lack = True, is_stranger or (is_keeper and log.end_offset < placement.start)
-            if self.files.exists(path):
-                logger.error("%s says what was promised, but %s", path, reason)
-                may_lack = True
-        promised = Generation(max(before.promised, placement.generation))
-        return_id = before.return_id
-        if return_id is None and (may_lack or log.damaged or log.quarantined):
-            return_id = uuid4().hex
-            logger.warning(
-                "%s may lack records that were safe, and counts when others gave it all", log.folder
-            )
-        kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
-        if before.view < placement.view:
-            kept = replace(kept, view=placement.view, sealed=None)
-        if kept != before or not is_same_boot:
-            self._write_kept(path, kept)
-        return kept
+    @cached_property
+    def _rings(self) -> "RingOpener":
+        from anabranch.broker.ring_opener import RingOpener  # A node without others needs none of it.
 
-    def _write_kept(self, path: str, kept: Kept) -> None:
-        try:
-            write_checkpoint(self.files, path, {**kept.as_state(), "boot": self._state.boot})
-        except OSError as error:
-            raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
+        return RingOpener(self._core, self._settings, self.files, self._state.boot, self._drop_snapshot)
+
+    def _has_been_in_a_ring(self, folder: str) -> bool:
+        return self.files.exists(f"{folder}/{RING_FILE}")
 
     def _drop_snapshot(self, partition: Partition) -> None:
         self._forget_producers(partition.log.folder)
@@ -276,7 +224,10 @@ class PartitionOpener:
         """The snapshot as it should be; None: the one on the disk holds."""
         if _snapshot_holds(partition):
             return None
-        return {"offset": partition.log.end_offset, "producers": partition.producers.snapshot()}
+        # What may be withdrawn is not in it: the log could be cut while a worker writes the file. It is replayed.
+        log = partition.log
+        end = log.end_offset if log.firm_offset is None else min(log.firm_offset, log.end_offset)
+        return {"offset": end, "producers": partition.producers.snapshot(end)}
 
     def producers_mark(self, partition: Partition) -> ProducersMark:
         """For the recovery points: how far the snapshot on the disk holds."""
@@ -294,11 +245,6 @@ class PartitionOpener:
             write_checkpoint(self.files, f"{folder}/{PRODUCERS_FILE}", snapshot)
         except OSError as error:
             raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
-
-
-def _of_one_leader(end: Offset) -> Generations:
-    """Of a log that one broker has written alone."""
-    return Generations([Row(Generation(0), Offset(0))] if end else [])
 
 
 def _snapshot_holds(partition: Partition) -> bool:

@@ -1,15 +1,17 @@
 """Peering: the life of a broker among others. Time passes for the quorum, the orchestrator and the ring's replicas;
 what peers say is brought to whom it concerns; whom this broker leads is told to everybody.
 
-A node without peers has none of this: no timer, and nobody to listen to.
+Everything that only a broker with peers needs is put together here. A node without peers has none of this: no timer,
+nobody to listen to, and not even the code.
 """
 
 import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from anabranch.broker.forwarding import Forwarding
 from anabranch.broker.moves import Moves
-from anabranch.broker.orchestrator import LEAVE_MS_MAX
+from anabranch.broker.orchestrator import LEAVE_MS_MAX, Orchestrator
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import is_ring
 from anabranch.broker.peer_messages import (
@@ -32,9 +34,11 @@ from anabranch.broker.peer_messages import (
 from anabranch.broker.peers import Peers
 from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
+from anabranch.broker.routing import Routing
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError
 from anabranch.values import BrokerId
+from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -53,6 +57,9 @@ class Peering:
         self._broker = broker
         self.peers = peers
         self.replicas = Replicas(BrokerId(broker.id), peers)
+        self.orchestrator = Orchestrator(broker)
+        self.forwarding = Forwarding(broker)
+        self.routing = Routing(broker, peers)
         self.moves = Moves(broker)
         self.repairs = Repairs(peers, broker.workers, broker.clock)
         self.replicas.on_unreadable = self.repairs.begin
@@ -62,6 +69,7 @@ class Peering:
         self._up: set[BrokerId] = set()
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
+        self._catching_up: asyncio.Task[None] | None = None
 
     @property
     def linked(self) -> list[BrokerId]:
@@ -71,12 +79,17 @@ class Peering:
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        self.orchestrator.connect()
         self._beat()
+        self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def stop(self) -> None:
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.gather(self._catching_up, return_exceptions=True)
         await self.moves.stop()
         await self.repairs.stop()
 
@@ -86,7 +99,7 @@ class Peering:
         now_ms = broker.clock.monotonic_ms()
         try:
             broker.metadata.tick(now_ms)
-            broker.orchestrator.pulse(now_ms)
+            self.orchestrator.pulse(now_ms)
             self.replicas.tick(now_ms)
             if now_ms - self._pinged_ms >= PING_MS:
                 self._pinged_ms = now_ms
@@ -106,7 +119,7 @@ class Peering:
         clock = self._broker.clock
         end_ms = clock.monotonic_ms() + LEAVE_MS_MAX
         self.replicas.resign()
-        await self._broker.orchestrator.leave()
+        await self.orchestrator.leave()
         while self.replicas.is_missed:
             if clock.monotonic_ms() >= end_ms:
                 logger.warning("this broker stops although nobody has taken over all that it led")
@@ -175,10 +188,12 @@ class Peering:
     async def asked(self, sender: BrokerId, question: Question) -> Answer:
         broker = self._broker
         match question:
+            case ForwardRequest(api_key=ApiKey.PRODUCE):
+                return await self.routing.asked(question)
             case ForwardRequest():
-                return await broker.forwarding.asked(question)
+                return await self.forwarding.asked(question)
             case RegisterBroker() | BrokerBeat() | ProducerIdBlock():
-                return await broker.orchestrator.asked(question)
+                return await self.orchestrator.asked(question)
             case ReadIndex():
                 return ReadIndexAnswer(await broker.metadata.read_index())
             case ReadRecords():
@@ -192,15 +207,22 @@ class Peering:
     async def join(self) -> None:
         """Until everything that was agreed on before is known here, and the others count on this broker: what a client
         asked sooner would be half of it, and a topic made sooner would leave it out."""
-        metadata, orchestrator = self._broker.metadata, self._broker.orchestrator
+        assert self._catching_up is not None
+        await self._catching_up
         while True:
-            try:
-                await metadata.caught_up()
-            except QuorumBusyError as error:
-                logger.debug("not caught up yet: %s", error)
-            else:
-                if orchestrator.is_counted_on:
-                    break
+            if self.orchestrator.is_counted_on:
+                break
             await asyncio.sleep(PULSE_SECONDS)
         await self._broker.topics.settled()
         self._broker.topics.sweep()
+
+    async def _catch_up(self) -> None:
+        while True:
+            try:
+                await self._broker.metadata.caught_up()
+            except QuorumBusyError as error:
+                logger.debug("not caught up yet: %s", error)
+                await asyncio.sleep(PULSE_SECONDS)
+            else:
+                self._broker.topics.follow()
+                return

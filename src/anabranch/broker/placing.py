@@ -4,7 +4,7 @@ A choice *pins* the topic: it does not grow with the cluster. Asking for what th
 on one node a topic with one replica is like any other, because nobody could have asked for more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.cluster.metadata import Placement, Topic
@@ -54,6 +54,14 @@ def by_factor(broker: "Broker", name: str, partition_count: int, factor: int = U
     wanted = default if factor == UNSET else factor
     check_factor(wanted, len(keepers))
     return Choice(place(Partitions(name, 0, partition_count), keepers, wanted), is_pinned=wanted != default)
+
+
+async def make_topic(
+    broker: "Broker", name: str, partition_count: int, overrides: Mapping[str, str | None]
+) -> None:
+    """A topic on its first use, on a node without peers. Raises what CreateTopics would answer."""
+    placements = by_factor(broker, name, partition_count).placements
+    await broker.topics.create(broker.topics.plan(name, partition_count, overrides, placements))
 
 
 def by_assignment(broker: "Broker", assignments: Sequence[dict[str, Any]]) -> Choice:

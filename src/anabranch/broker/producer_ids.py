@@ -7,7 +7,6 @@ does not lead the metadata quorum asks the one that does for a block of its own.
 import asyncio
 from typing import TYPE_CHECKING
 
-from anabranch.broker import peer_messages
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.cluster.metadata import producer_ids_entry
 from anabranch.errors import CoordinatorNotAvailableError, NotControllerError, PeerError, QuorumBusyError
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
 
 BLOCK = 1000
 ASK_MS_MAX = 5000
+
+Block = tuple[int, int]
+"""The first of them, and how many."""
 
 
 class ProducerIds:
@@ -41,26 +43,28 @@ class ProducerIds:
     async def _block(self) -> tuple[int, int]:
         try:
             if self._peers is None or self._metadata.is_leader:
-                block = await self.reserve()
+                first, count = await self.reserve()
             else:
-                block = await self._ask(self._peers)
+                first, count = await self._ask(self._peers)
         except (NotControllerError, QuorumBusyError, PeerError) as error:
             raise CoordinatorNotAvailableError(
                 f"No producer ids can be had at the moment: {error}"
             ) from error
-        return block.first, block.first + block.count
+        return first, first + count
 
-    async def _ask(self, peers: "Peers") -> peer_messages.ProducerIds:
+    async def _ask(self, peers: "Peers") -> Block:
+        from anabranch.broker.peer_messages import ProducerIdBlock, ProducerIds  # Not for a node alone.
+
         leader = self._metadata.leader_id
         if leader is None:
             raise NotControllerError("There is no leader of the metadata quorum.")
-        answer = await peers.ask(leader, peer_messages.ProducerIdBlock(), ASK_MS_MAX)
-        assert isinstance(answer, peer_messages.ProducerIds)
-        return answer
+        answer = await peers.ask(leader, ProducerIdBlock(), ASK_MS_MAX)
+        assert isinstance(answer, ProducerIds)
+        return answer.first, answer.count
 
-    async def reserve(self) -> peer_messages.ProducerIds:
+    async def reserve(self) -> Block:
         """A block for whoever asks. Raises NotControllerError, QuorumBusyError, StorageError."""
         async with self._metadata.lock:
             first = self._metadata.table.producer_id_next
             await self._metadata.commit(producer_ids_entry(first + BLOCK))
-        return peer_messages.ProducerIds(first, BLOCK)
+        return first, BLOCK

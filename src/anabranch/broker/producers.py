@@ -127,16 +127,14 @@ class ProducerTable:
         """What follows the newest batch of any producer; 0 if there is none."""
         return Offset(max(self.last_offsets().values(), default=-1) + 1)
 
-    def snapshot(self) -> list[list[Any]]:
-        return [
-            [
-                producer_id,
-                producer.epoch,
-                producer.timestamp_ms_last,
-                [list(batch) for batch in producer.batches],
-            ]
-            for producer_id, producer in self.producers.items()
-        ]
+    def snapshot(self, end: Offset) -> list[list[Any]]:
+        """What was written below `end`; the batches from there on, read back, complete it."""
+        rows = []
+        for producer_id, producer in self.producers.items():
+            batches = [list(batch) for batch in producer.batches if batch.last_offset < end]
+            if batches or not producer.batches:
+                rows.append([producer_id, producer.epoch, producer.timestamp_ms_last, batches])
+        return rows
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         for producer_id, epoch, timestamp_ms_last, batches in snapshot["producers"]:

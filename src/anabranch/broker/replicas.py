@@ -15,8 +15,8 @@ from anabranch.broker.peer_messages import LeaderRow, RingLetter
 from anabranch.broker.peers import Peers
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import AnabranchError, CorruptDataError
-from anabranch.replication.mode import Heard, PeerUp, Placed, Resign, Retake, Tick
 from anabranch.replication.ring_effects import EndView, Unseal
+from anabranch.replication.ring_events import Heard, PeerUp, Placed, Resign, Retake, Tick
 from anabranch.replication.ring_messages import Message
 from anabranch.values import BrokerId, Generation, Offset
 

@@ -8,10 +8,9 @@ once by whoever carries the effects out.
 from collections.abc import Iterable
 
 from anabranch.replication.generations import Generations
-from anabranch.replication.mode import (
-    Appended,
-    Event,
-    FlushFinished,
+from anabranch.replication.mode import Appended, Event, FlushFinished
+from anabranch.replication.ring_effects import NOT_PROMISED, Effect, Kept, Tell
+from anabranch.replication.ring_events import (
     Heard,
     NotSent,
     NotTaken,
@@ -22,7 +21,6 @@ from anabranch.replication.mode import (
     Retake,
     Tick,
 )
-from anabranch.replication.ring_effects import NOT_PROMISED, Effect, Kept, Tell
 from anabranch.replication.ring_messages import Returned
 from anabranch.replication.ring_replica import AT_ONCE_MS, BEAT_MS, Fits, RingReplica
 from anabranch.values import BrokerId, Generation, Offset
@@ -138,6 +136,11 @@ class RingMode:
         """Rule 3: what readers see has reached the start of the present leadership."""
         leader = self.replica.leader
         return leader is not None and self.replica.safe >= leader.start
+
+    @property
+    def copies(self) -> int:
+        """On how many brokers a record is when it is safe."""
+        return min(COPIES, len(self.replica.replicas))
 
     @property
     def view(self) -> int:

@@ -13,8 +13,8 @@ generation has one possible leader, and nobody holds elections.
 5. A leader that hears no follower lets nobody write, and needs a new generation to go on.
 6. A record that was published is never withdrawn. (Readers see nothing else.)
 7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
-   whose candidate knew of its return: what was acknowledged before lies below that generation's start. Of two
-   replicas the other one has everything, and begins that generation alone.
+   whose candidate knew of its return: what was acknowledged before lies below that generation's start. (Of two replicas
+   it promises, but offers nothing: the other has all that was acknowledged.)
 
 A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
 (`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
@@ -80,6 +80,8 @@ SEND_AGAIN_MS = 2 * BEAT_MS
 RESIGN_MS_MAX = 1000
 """How long a leader that goes waits for what it has taken to be safe."""
 AT_ONCE_MS = -1
+NOTHING = Offset(0), Generations()
+"""What a replica has to offer that is not trusted."""
 
 Fits = Callable[[Offset, Offset], Offset]
 """Where a piece of a log ends that begins at the first offset and reaches the second at most: it has whole batches, at
@@ -374,7 +376,7 @@ class RingReplica:
         return Remember(self.kept)
 
     def _on_propose(self, message: Propose) -> Iterator[Effect]:
-        if not self.kept.is_trusted or self._place is None or self.kept.sealed is not None:
+        if not self._may_promise or self._place is None or self.kept.sealed is not None:
             return
         generation, promised = message.generation, self.kept.promised
         again = generation == promised and self.kept.table.last < generation and self._following is None
@@ -383,10 +385,16 @@ class RingReplica:
             self._wait_for_leader()
             if generation > promised:
                 yield self._keep(promised=generation)
-            promise = Promise(self.me, generation, True, generation, self.synced_end, self.kept.table)
-            yield Tell(message.sender, promise)
+            end, table = (self.synced_end, self.kept.table) if self.kept.is_trusted else NOTHING
+            yield Tell(message.sender, Promise(self.me, generation, True, generation, end, table))
         else:
             yield Tell(message.sender, Promise(self.me, generation, False, promised))
+
+    @property
+    def _may_promise(self) -> bool:
+        """Rule 7. Of two, the other has everything that was ever safe, and needs no more than our word that we follow
+        nothing lower."""
+        return self.kept.is_trusted or len(self.replicas) == 2
 
     def _wait_for_leader(self) -> None:
         """Somebody else is about to lead: give it the time, but not again and again."""
@@ -408,21 +416,13 @@ class RingReplica:
         """With one promise more than our own, or as many as there can be."""
         candidate = self.candidate
         assert candidate is not None
-        if self.others and not candidate.promises and not self._has_everything(candidate):
+        if self.others and not candidate.promises:
             return
         best = max(candidate.promises.values(), key=lambda one: (one.table.last, one.end), default=None)
         if best is not None and (best.table.last, best.end) > (self.kept.table.last, self.synced_end):
             yield from self._copy(best.sender, best.table, best.end)
         else:
             yield from self._open_when_synced()
-
-    def _has_everything(self, candidate: Candidate) -> bool:
-        """Of two replicas both have what was acknowledged. If the other has lost its disk, nobody else is to be asked,
-        and it can promise nothing before somebody leads."""
-        if len(self.replicas) != 2:
-            return False
-        (other,) = self.others
-        return other in candidate.returns and self._cannot_lead(other)
 
     def _open_when_synced(self) -> Iterator[Effect]:
         if self.synced_end < self.end:
@@ -544,7 +544,7 @@ class RingReplica:
         self._knows_of_us = None
         self._now_ms = self._heard_leader_ms = self._entered_ms = self._settled_ms = now_ms
         promised = max(self.kept.promised, generation)
-        yield self._keep(view=view, promised=promised, sealed=None)
+        yield self._keep(view=view, promised=promised, sealed=None, replicas=replicas)
 
     # --- copying ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ busy link: whoever changes a buffer after `tell` is found out. While a link last
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -94,11 +94,17 @@ class FakeNet:
         self._cuts: set[tuple[BrokerId, BrokerId]] = set()
         self._paused: set[BrokerId] = set()
 
-    def peers(self, broker: BrokerId) -> "FakePeers":
-        """A broker that starts, or starts again after a crash."""
+    def peers(
+        self,
+        broker: BrokerId,
+        loop: asyncio.AbstractEventLoop | None = None,
+        is_dark: Callable[[], bool] = lambda: False,
+    ) -> "FakePeers":
+        """A broker that starts, or starts again after a crash. It may have a loop of its own; once it `is_dark`, it
+        says nothing any more."""
         if broker in self._brokers:
             self.crash(broker)
-        self._brokers[broker] = FakePeers(self, broker)
+        self._brokers[broker] = FakePeers(self, broker, loop or self.loop, is_dark)
         return self._brokers[broker]
 
     @staticmethod
@@ -232,8 +238,12 @@ class FakeNet:
 class FakePeers(Peers):
     """`broker.peers.Peers` of one broker of a FakeNet."""
 
-    def __init__(self, net: FakeNet, me: BrokerId) -> None:
+    def __init__(
+        self, net: FakeNet, me: BrokerId, loop: asyncio.AbstractEventLoop, is_dark: Callable[[], bool]
+    ) -> None:
         self.me = me
+        self._loop = loop
+        self._is_dark = is_dark
         self.is_alive = True
         self.links: dict[BrokerId, _Link] = {}
         self.dropped_total = 0
@@ -271,7 +281,7 @@ class FakePeers(Peers):
         correlation = next(self._correlations)
         if not self._put(to, encode(question, correlation), is_told=False):
             raise PeerUnreachableError(f"there is no link to broker {to}, or no room on it")
-        asking: asyncio.Future[Answer] = self._net.loop.create_future()
+        asking: asyncio.Future[Answer] = self._loop.create_future()
         self._asks[correlation] = (to, asking)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -334,7 +344,7 @@ class FakePeers(Peers):
     def met(self, broker: BrokerId) -> None:
         self._heard_ms[broker] = self._net.clock.monotonic_ms()
         if self._handler is not None and broker in self.links:
-            self._handler.peer_up(broker)
+            self._call(self._handler.peer_up, broker)
 
     def notice(self, link: _Link, broker: BrokerId) -> None:
         """The link to that broker is no more."""
@@ -343,7 +353,7 @@ class FakePeers(Peers):
         del self.links[broker]
         self.fail_asks(broker, f"the link to broker {broker} broke")
         assert self._handler is not None
-        self._handler.peer_down(broker)
+        self._call(self._handler.peer_down, broker)
         if broker in self._wanted or broker in self._seeds:
             self._dial_soon(broker, self._net.plan.dial_ms_max)
 
@@ -356,7 +366,7 @@ class FakePeers(Peers):
 
     def _put(self, to: BrokerId, frame: list[Buffer], *, is_told: bool) -> bool:
         link = self.links.get(to)
-        if link is None or not self.is_alive:
+        if link is None or not self.is_alive or self._is_dark():
             return False
         waiting = link.lanes[self.me].bytes_waiting
         if waiting and waiting + size_of(frame) > QUEUE_BYTES_MAX:
@@ -364,13 +374,23 @@ class FakePeers(Peers):
         self._net.send(link, self.me, frame, is_told=is_told)
         return True
 
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        """Who has a loop of its own is told in one of its turns."""
+        if self._loop is self._net.loop:
+            function(*arguments)
+        else:
+            self._loop.call_soon(function, *arguments)
+
     def receive(self, sender: BrokerId, frame: bytes) -> None:
+        self._call(self._take, sender, frame)
+
+    def _take(self, sender: BrokerId, frame: bytes) -> None:
         assert self._handler is not None
         self._heard_ms[sender] = self._net.clock.monotonic_ms()
         _, kind, correlation = HEADER.unpack_from(frame)
         said = decode(kind, memoryview(frame)[BODY_START:], sender)
         if kind in QUESTIONS:
-            task = self._net.loop.create_task(self._answer(sender, said, correlation))  # type: ignore[arg-type]
+            task = self._loop.create_task(self._answer(sender, said, correlation))  # type: ignore[arg-type]
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
         elif kind in ANSWERS:

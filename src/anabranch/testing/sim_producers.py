@@ -4,11 +4,12 @@ The idempotent one behaves as Kafka's clients do: up to five batches under way; 
 waits for the rest of them, then sends every batch that was not acknowledged again, in order, with the same sequences.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
+from typing import Protocol
 
 from anabranch.testing.in_process_client import Pending
-from anabranch.testing.simulator import Simulator, produced
+from anabranch.testing.simulator import Producer, produced
 from anabranch.testing.witness import Place, Sent, Witness
 from anabranch.wire.error_codes import ErrorCode
 
@@ -16,8 +17,27 @@ IN_FLIGHT_MAX = 5
 RECORDS_MAX = 4
 
 
+class Node(Protocol):
+    """Whom they produce to: a `Simulator`, or a client of several."""
+
+    lives: int
+
+    def note(self, line: str) -> None: ...
+
+    def produce(
+        self,
+        topic: str,
+        partition: int,
+        values: Sequence[bytes],
+        acks: int = -1,
+        producer: Producer | None = None,
+    ) -> Pending: ...
+
+
 class PlainProducer:
-    def __init__(self, name: str, place: Place, sim: Simulator, witness: Witness) -> None:
+    acks: tuple[int, ...] = (-1, -1, 1)
+
+    def __init__(self, name: str, place: Place, sim: Node, witness: Witness) -> None:
         self.name = name
         self.place = place
         self._sim = sim
@@ -28,7 +48,7 @@ class PlainProducer:
         """Send one batch."""
         batch = [Sent(self.name, self._next + n) for n in range(rng.randint(1, RECORDS_MAX))]
         self._next += len(batch)
-        acks = rng.choice((-1, -1, 1))
+        acks = rng.choice(self.acks)
         pending = self._sim.produce(*self.place, [record.encode() for record in batch], acks)
         when_settled(pending, lambda done: self._answered(done, batch, acks))
 
@@ -43,7 +63,7 @@ class PlainProducer:
 
 
 class IdempotentProducer:
-    def __init__(self, name: str, place: Place, sim: Simulator, witness: Witness, producer_id: int) -> None:
+    def __init__(self, name: str, place: Place, sim: Node, witness: Witness, producer_id: int) -> None:
         self.name = name
         self.place = place
         self._sim = sim

@@ -19,7 +19,7 @@ import asyncio
 import logging
 import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any, Self
@@ -72,7 +72,7 @@ class Simulator:
         self._settings = NodeSettings.load(
             {**SMALL, "flush": flush, "data.dir": DATA_DIR, **(settings or {})}
         )
-        self._defects = _Defects(self)
+        self._defects = Defects(lambda: self.disk.is_dark)
         self._is_over = True
         self._open()
 
@@ -246,14 +246,8 @@ class Simulator:
         producer: Producer | None = None,
     ) -> Pending:
         """Send one batch; `produced` reads its answer."""
-        producer_id, epoch, sequence = producer or (-1, -1, -1)
-        builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
-        for value in values:
-            builder.add(None, value, timestamp_ms=self.clock.wall_ms())
-        data = {"index": partition, "records": bytes(builder.build())}
-        return self.send(
-            ApiKey.PRODUCE, 9, {"acks": acks, "topic_data": [{"name": topic, "partition_data": [data]}]}
-        )
+        request = produce_request(topic, partition, values, self.clock.wall_ms(), acks, producer)
+        return self.send(ApiKey.PRODUCE, 9, request)
 
     def fetch_all(self, topic: str, partition: int) -> list[tuple[int, bytes | None]] | None:
         """Every record a consumer can see, with its offset; None if the power went meanwhile."""
@@ -267,21 +261,37 @@ class Simulator:
             if answer["error_code"]:
                 name = ErrorCode(answer["error_code"]).name
                 raise SimulationError(f"{topic}-{partition} cannot be read at {offset}: {name}")
-            found += _records_from(answer["records"], offset)
+            found += records_from(answer["records"], offset)
             if offset == (found[-1][0] + 1 if found else 0):
                 return found
             offset = found[-1][0] + 1
 
     def _fetch(self, topic: str, partition: int, offset: int) -> Pending:
-        wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES}
-        request = {
-            "max_wait_ms": 0,
-            "min_bytes": 1,
-            "max_bytes": FETCH_BYTES,
-            "session_epoch": -1,
-            "topics": [{"topic": topic, "partitions": [wanted]}],
-        }
-        return self.send(ApiKey.FETCH, 12, request)
+        return self.send(ApiKey.FETCH, 12, fetch_request(topic, partition, offset))
+
+
+def produce_request(
+    topic: str, partition: int, values: Sequence[bytes], now_ms: int, acks: int, producer: Producer | None
+) -> Body:
+    """One batch, for version 9."""
+    producer_id, epoch, sequence = producer or (-1, -1, -1)
+    builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
+    for value in values:
+        builder.add(None, value, timestamp_ms=now_ms)
+    data = {"index": partition, "records": bytes(builder.build())}
+    return {"acks": acks, "topic_data": [{"name": topic, "partition_data": [data]}]}
+
+
+def fetch_request(topic: str, partition: int, offset: int) -> Body:
+    """All there is, at once, for version 12."""
+    wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES}
+    return {
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": FETCH_BYTES,
+        "session_epoch": -1,
+        "topics": [{"topic": topic, "partitions": [wanted]}],
+    }
 
 
 def produced(pending: Pending) -> tuple[ErrorCode, int] | None:
@@ -292,7 +302,7 @@ def produced(pending: Pending) -> tuple[ErrorCode, int] | None:
     return ErrorCode(answer["error_code"]), answer["base_offset"]
 
 
-def _records_from(data: bytes | memoryview | None, offset: int) -> Iterator[tuple[int, bytes | None]]:
+def records_from(data: bytes | memoryview | None, offset: int) -> Iterator[tuple[int, bytes | None]]:
     data = bytes(data or b"")
     for start, end in batch_spans(data):
         for record in records_of(memoryview(data)[start:end]):
@@ -300,23 +310,24 @@ def _records_from(data: bytes | memoryview | None, offset: int) -> Iterator[tupl
                 yield record.offset, record.value
 
 
-class _Defects(logging.Handler):
+class Defects(logging.Handler):
     """Collects what must not happen while the node lives: unhandled exceptions, and log lines about defects."""
 
-    def __init__(self, sim: Simulator) -> None:
+    def __init__(self, is_dead: Callable[[], bool]) -> None:
+        """`is_dead`: whoever acts is without power, and what it says does not count."""
         super().__init__(logging.ERROR)
-        self._sim = sim
+        self._is_dead = is_dead
         self._found: list[str] = []
         self._error: BaseException | None = None
 
     def unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if not self._sim.disk.is_dark and not isinstance(error, PowerLoss):
+        if not self._is_dead() and not isinstance(error, PowerLoss):
             self._found.append(f"{context['message']}: {error!r}")
             self._error = error
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "defect" in record.getMessage() and not self._sim.disk.is_dark:
+        if "defect" in record.getMessage() and not self._is_dead():
             self._found.append(record.getMessage())
             self._error = record.exc_info[1] if record.exc_info else None
 

@@ -7,7 +7,8 @@ an order that the seed decides. Everything happens in the thread that calls `run
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -36,6 +37,32 @@ class VirtualLoop(asyncio.BaseEventLoop):
         finally:
             timer.cancel()
 
+    # --- for whoever has several loops take turns -----------------------------------------------------------------
+
+    @property
+    def due_ms(self) -> int | None:
+        """When something is to be done next; None: never, as things are."""
+        if self._ready:  # type: ignore[attr-defined]
+            return self._clock.monotonic_ms()
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        return math.ceil(scheduled[0].when() * 1000 - 1e-6) if scheduled else None
+
+    def turn(self) -> None:
+        """Do what is due now, and nothing that this brings about."""
+        self._stopping = True  # Else it would wait for what is due later, and the clock go on.
+        with self.running():
+            self._run_once()
+        self._stopping = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """As if from within this loop."""
+        asyncio._set_running_loop(self)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(None)
+
     # --- what BaseEventLoop asks of a loop -----------------------------------------------------------------------
 
     def select(self, timeout_seconds: float | None) -> list[Any]:
@@ -63,6 +90,8 @@ class SimWorkers:
     def __init__(self, loop: asyncio.AbstractEventLoop, rng: Random) -> None:
         self._loop = loop
         self._rng = rng
+        self.slow_ms_max = 0
+        """A slow disk: everything takes up to so much longer."""
 
     def sync(self, task: Callable[[], Result], done: Done[Result]) -> None:
         self._later(self._run, task, done)
@@ -88,4 +117,6 @@ class SimWorkers:
 
     def _later(self, function: Callable[..., None], *arguments: object) -> None:
         milliseconds = self._rng.choice((0, 0, 1, self._rng.randint(0, WORKER_MS_MAX)))
+        if self.slow_ms_max:
+            milliseconds += self._rng.randint(0, self.slow_ms_max)
         self._loop.call_later(milliseconds / 1000, function, *arguments)

@@ -43,6 +43,10 @@ class Witness:
             for place in [place for place in table if place[0] == topic]:
                 del table[place]
 
+    def counts(self) -> dict[Place, int]:
+        """How many records of each partition were acknowledged with acks=all."""
+        return {place: len(records) for place, records in self._promised.items()}
+
     def power_lost(self) -> None:
         self._promised_until_power_loss.clear()
 
@@ -58,19 +62,19 @@ class Witness:
     def saw(self, place: Place, records: Sequence[tuple[int, bytes | None]]) -> None:
         """A consumer read everything it could."""
         found = {offset: Sent.decode(value or b"") for offset, value in records}
-        _compare(place, "was seen", self._seen.get(place, {}), found)
-        _compare(place, "was acknowledged with acks=all", self._promised.get(place, {}), found)
-        _check_order(place, found)
+        compare(place, "was seen", self._seen.get(place, {}), found)
+        compare(place, "was acknowledged with acks=all", self._promised.get(place, {}), found)
+        check_order(place, found)
         self._seen[place] = found
 
     def saw_all(self, place: Place, records: Sequence[tuple[int, bytes | None]]) -> None:
         """The same when everything is synced, so that nothing written is hidden."""
         self.saw(place, records)
         promised = self._promised_until_power_loss.get(place, {})
-        _compare(place, "was acknowledged with acks=1", promised, self._seen[place])
+        compare(place, "was acknowledged with acks=1", promised, self._seen[place])
 
 
-def _compare(place: Place, promise: str, expected: dict[int, Sent], found: dict[int, Sent]) -> None:
+def compare(place: Place, promise: str, expected: dict[int, Sent], found: dict[int, Sent]) -> None:
     for offset, record in expected.items():
         if found.get(offset) != record:
             raise SimulationError(
@@ -78,7 +82,7 @@ def _compare(place: Place, promise: str, expected: dict[int, Sent], found: dict[
             )
 
 
-def _check_order(place: Place, found: dict[int, Sent]) -> None:
+def check_order(place: Place, found: dict[int, Sent]) -> None:
     last: dict[str, int] = {}
     for offset in sorted(found):
         record = found[offset]

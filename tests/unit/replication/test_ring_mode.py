@@ -1,18 +1,9 @@
 """The ring as a mode: who may write, and what a fenced replica still does."""
 
 from anabranch.replication.generations import Generations, Row
-from anabranch.replication.mode import (
-    Appended,
-    FlushFinished,
-    Heard,
-    NotSent,
-    NotTaken,
-    PeerUp,
-    Publish,
-    Refused,
-    Tick,
-)
+from anabranch.replication.mode import Appended, FlushFinished, Publish
 from anabranch.replication.ring_effects import Kept, Sync, Take, Tell
+from anabranch.replication.ring_events import Heard, NotSent, NotTaken, PeerUp, Refused, Tick
 from anabranch.replication.ring_messages import Beat, Enter, Equal, Promise, Push, Returned
 from anabranch.replication.ring_mode import RingMode
 

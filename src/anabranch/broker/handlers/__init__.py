@@ -154,7 +154,7 @@ def dispatch(broker: "Broker", call: Call) -> None:
         return
     assert api.handle is not None
     request = decode_request(header.api_key, header.api_version, call.view, call.body, call.end)
-    if api.refuse is not None and api.is_of_leader and broker.peers is not None:
+    if api.refuse is not None and api.is_of_leader and broker.forwarding is not None:
         response: Body | Awaitable[Body] = broker.forwarding.carry_out(call, api, request)
     else:
         response = api.handle(broker, call, request)

@@ -142,6 +142,7 @@ async def _asked(broker: "Broker", broker_id: BrokerId, keys: list[Key], timeout
         "timeout_ms": timeout_ms,
     }
     patience_ms = min(max(0, timeout_ms), WAIT_MS_MAX) + 1000
+    assert broker.forwarding is not None, "a node without peers leads everything itself"
     answer = await broker.forwarding.ask(broker_id, ApiKey.ELECT_LEADERS, 2, body, patience_ms)
     return {
         (topic["topic"], row["partition_id"]): row

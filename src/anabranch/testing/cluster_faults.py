@@ -1,0 +1,166 @@
+"""ClusterFaults: what goes wrong in a simulated cluster, by seed, and comes to an end again.
+
+Every fault ends by itself after a while; `end_all` ends them at once. Under flush=os a power cut loses what only one
+disk has, as a lost disk does: such faults strike only while all brokers have everything.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from anabranch.testing.cluster_simulator import ClusterSimulator, Life
+from anabranch.testing.fake_net import FaultPlan
+from anabranch.values import BrokerId
+
+ROOM_BYTES_MAX = 3_000
+SLOW_MS_MAX = 300
+
+
+class ClusterFaults:
+    def __init__(self, sim: ClusterSimulator, rng: Random) -> None:
+        self._sim = sim
+        self._rng = rng
+        self._ends: list[tuple[int, Callable[[], None]]] = []
+        self._starting: set[int] = set()
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Let time pass, and end what has lasted long enough."""
+        self._sim.run(milliseconds)
+        for number, machine in self._sim.machines.items():
+            if machine.life is None and number not in self._starting:
+                self._starting.add(number)
+                self._after(self._rng.choice((50, 500, 4000)), self._start, number)
+        now_ms = self._sim.clock.monotonic_ms()
+        for end in [end for end in self._ends if end[0] <= now_ms]:
+            self._ends.remove(end)
+            end[1]()
+
+    def _after(self, milliseconds: int, act: Callable[[int], None], number: int) -> None:
+        self._ends.append((self._sim.clock.monotonic_ms() + milliseconds, lambda: act(number)))
+
+    def _start(self, number: int) -> None:
+        self._starting.discard(number)
+        if self._sim.machines[number].life is None:
+            self._sim.start(number)
+
+    def end_all(self) -> None:
+        """Nothing fails any more, and everybody runs."""
+        sim = self._sim
+        sim.note("calm")
+        self._ends.clear()
+        self._starting.clear()
+        sim.net.plan = FaultPlan()
+        sim.net.heal()
+        for number, machine in sim.machines.items():
+            machine.disk.crash_at = None
+            machine.disk.capacity_bytes = None
+            machine.disk.forget_faults()
+            if machine.life is not None and machine.life.needs_restart:
+                sim.kill(number)
+            if machine.life is None:
+                sim.start(number)
+            else:
+                machine.life.workers.slow_ms_max = 0
+                sim.resume(number)
+
+    # --- processes and machines ----------------------------------------------------------------------------------
+
+    def _somebody(self) -> Life | None:
+        running = [life for life in self._sim.lives.values() if not life.is_paused]
+        return self._rng.choice(running) if running else None
+
+    def kill(self) -> None:
+        if life := self._somebody():
+            self._sim.kill(life.machine.broker_id)
+
+    @property
+    def _may_lose_power(self) -> bool:
+        return self._sim.flush == "always" or self._sim.is_whole()
+
+    def crash(self) -> None:
+        if (life := self._somebody()) and self._may_lose_power:
+            self._sim.crash(life.machine.broker_id)
+            if self._rng.random() < 0.3:  # It goes once more, while it recovers.
+                disk = life.machine.disk
+                disk.crash_at = disk.operations + self._rng.randint(1, 30)
+
+    def crash_soon(self) -> None:
+        """Between any two operations of its disk."""
+        if (life := self._somebody()) and self._sim.flush == "always":
+            disk = life.machine.disk
+            disk.crash_at = disk.operations + self._rng.randint(1, 40)
+
+    def pause(self) -> None:
+        if life := self._somebody():
+            number, of = life.machine.broker_id, life.number
+            self._sim.pause(number)
+
+            def resume(number: int) -> None:
+                now = self._sim.lives.get(number)
+                if now is not None and now.number == of:
+                    self._sim.resume(number)
+
+            self._after(self._rng.choice((100, 1000, 3000, 6000)), resume, number)
+
+    # --- links ---------------------------------------------------------------------------------------------------
+
+    def _heal(self, number: int) -> None:
+        self._sim.note(f"the links of {number} are whole")
+        self._sim.net.heal(BrokerId(number))
+
+    def cut(self) -> None:
+        one, other = self._rng.sample(sorted(self._sim.machines), 2)
+        one_way = self._rng.random() < 0.5
+        self._sim.note(f"cut from {one} to {other}{'' if one_way else ' and back'}")
+        self._sim.net.cut(BrokerId(one), BrokerId(other), one_way=one_way)
+        self._after(self._rng.choice((300, 2000, 5000)), self._heal, one)
+
+    def isolate(self) -> None:
+        number = self._rng.choice(sorted(self._sim.machines))
+        self._sim.note(f"{number} is cut off")
+        for other in self._sim.machines:
+            if other != number:
+                self._sim.net.cut(BrokerId(number), BrokerId(other))
+        self._after(self._rng.choice((300, 3000, 6000)), self._heal, number)
+
+    def spoil_net(self) -> None:
+        """For a while some of what is told is lost, doubled, late or out of order."""
+        rng = self._rng
+        self._sim.note("the network is bad")
+        self._sim.net.plan = FaultPlan(
+            lose=rng.choice((0.0, 0.02, 0.2)),
+            double=rng.choice((0.0, 0.05)),
+            reorder=rng.choice((0.0, 0.05)),
+            slow=rng.choice((0.0, 0.02)),
+            slow_ms_max=rng.choice((100, 1000)),
+            delay_ms_max=rng.choice((2, 20)),
+        )
+        self._after(rng.choice((500, 3000)), self._mend_net, 0)
+
+    def _mend_net(self, _: int) -> None:
+        self._sim.note("the network is good")
+        self._sim.net.plan = FaultPlan()
+
+    # --- disks ---------------------------------------------------------------------------------------------------
+
+    def slow_disk(self) -> None:
+        if life := self._somebody():
+            self._sim.note(f"the disk of {life.machine.broker_id} is slow")
+            life.workers.slow_ms_max = self._rng.choice((20, SLOW_MS_MAX))
+            self._after(self._rng.choice((500, 3000)), self._speed_up, life.machine.broker_id)
+
+    def _speed_up(self, number: int) -> None:
+        if number in self._sim.lives:
+            self._sim.lives[number].workers.slow_ms_max = 0
+
+    def fill_disk(self) -> None:
+        if life := self._somebody():
+            disk = life.machine.disk
+            self._sim.note(f"the disk of {life.machine.broker_id} is nearly full")
+            used = disk.total_bytes("") - disk.free_bytes("")
+            disk.capacity_bytes = used + self._rng.randint(0, ROOM_BYTES_MAX)
+            self._after(self._rng.choice((500, 3000)), self._make_room, life.machine.broker_id)
+
+    def _make_room(self, number: int) -> None:
+        self._sim.machines[number].disk.capacity_bytes = None
