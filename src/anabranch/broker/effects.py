@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from anabranch.broker.pieces import Pieces, check_piece, stamped
+from anabranch.broker.topic_folders import RING_FILE
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.errors import (
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RING_FILE = "ring"
 REMEMBER_AGAIN_SECONDS = 1.0
 EVENTS_WAITING_MAX = 64
 LETTER_BYTES = 256

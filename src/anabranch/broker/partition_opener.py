@@ -4,18 +4,19 @@ Opens (and if need be recovers) the log, gives it the node's mode, and rebuilds 
 snapshot plus the batch headers behind it. A snapshot is written only when a producer with an id has written since
 the last one; the recovery points say how far it holds, so that the headers of other records need not be read. Whatever
 recovery had to cut or move aside is said in the log file. May run in a worker: a partition belongs to nobody before it
-is handed over.
-A partition that several brokers keep is made one of a ring by ring_opener.py.
+is handed over. A partition that several brokers keep is made one of a ring by ring_opener.py.
 """
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
+from anabranch.broker.topic_folders import RING_FILE
 from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
@@ -32,6 +33,9 @@ from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.replication.solo_mode import SoloMode
 from anabranch.values import BrokerId, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.ring_opener import RingOpener
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +118,8 @@ class PartitionOpener:
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
+        if placement is not None and is_ring(placement) and not clean:
+            shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
             self.files,
             self.folder_of(partition_id),
@@ -127,6 +133,11 @@ class PartitionOpener:
         )
         if always_sync and not clean:
             log.sync()
+        if placement is None and self._has_been_in_a_ring(log.folder):
+            raise StorageError(
+                f"{log.folder} was kept together with other brokers: start this one with --peer-listen, so that it "
+                "finds them."
+            )
         sync_first = always_sync or self._settings.flush == "always"
         _tell_recovery(partition_id, log)
         if point is not None and log.end_offset < point.offset:
@@ -143,7 +154,7 @@ class PartitionOpener:
             finished=self._core.finished,
         )
         self._restore_producers(partition, point)
-        if placement is not None and is_ring(placement):
+        if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
             log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
             self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
@@ -157,12 +168,16 @@ class PartitionOpener:
         self, partition: Partition, placement: Placement, *, is_stranger: bool = False, clean: bool = True
     ) -> None:
         """Make it one of several replicas, with what its folder says of its past. Raises StorageError."""
-        from anabranch.broker.ring_opener import (
-            RingOpener,
-        )  # Only here: a node without others needs none of it.
+        self._rings.join(partition, placement, is_stranger=is_stranger, clean=clean)
 
-        opener = RingOpener(self._core, self._settings, self.files, self._state.boot, self._drop_snapshot)
-        opener.join(partition, placement, is_stranger=is_stranger, clean=clean)
+    @cached_property
+    def _rings(self) -> "RingOpener":
+        from anabranch.broker.ring_opener import RingOpener  # A node without others needs none of it.
+
+        return RingOpener(self._core, self._settings, self.files, self._state.boot, self._drop_snapshot)
+
+    def _has_been_in_a_ring(self, folder: str) -> bool:
+        return self.files.exists(f"{folder}/{RING_FILE}")
 
     def _drop_snapshot(self, partition: Partition) -> None:
         self._forget_producers(partition.log.folder)

@@ -69,6 +69,7 @@ class Peering:
         self._up: set[BrokerId] = set()
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
+        self._catching_up: asyncio.Task[None] | None = None
 
     @property
     def linked(self) -> list[BrokerId]:
@@ -80,11 +81,15 @@ class Peering:
     def start(self) -> None:
         self.orchestrator.connect()
         self._beat()
+        self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def stop(self) -> None:
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.gather(self._catching_up, return_exceptions=True)
         await self.moves.stop()
         await self.repairs.stop()
 
@@ -202,15 +207,22 @@ class Peering:
     async def join(self) -> None:
         """Until everything that was agreed on before is known here, and the others count on this broker: what a client
         asked sooner would be half of it, and a topic made sooner would leave it out."""
-        metadata, orchestrator = self._broker.metadata, self.orchestrator
+        assert self._catching_up is not None
+        await self._catching_up
         while True:
-            try:
-                await metadata.caught_up()
-            except QuorumBusyError as error:
-                logger.debug("not caught up yet: %s", error)
-            else:
-                if orchestrator.is_counted_on:
-                    break
+            if self.orchestrator.is_counted_on:
+                break
             await asyncio.sleep(PULSE_SECONDS)
         await self._broker.topics.settled()
         self._broker.topics.sweep()
+
+    async def _catch_up(self) -> None:
+        while True:
+            try:
+                await self._broker.metadata.caught_up()
+            except QuorumBusyError as error:
+                logger.debug("not caught up yet: %s", error)
+                await asyncio.sleep(PULSE_SECONDS)
+            else:
+                self._broker.topics.follow()
+                return

@@ -5,14 +5,15 @@ last ran.
 """
 
 import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from uuid import uuid4
 
 from anabranch.broker.core import BrokerCore
-from anabranch.broker.effects import RING_FILE, Effects
+from anabranch.broker.effects import Effects
 from anabranch.broker.partition import Partition
 from anabranch.broker.pieces import Pieces
+from anabranch.broker.topic_folders import RING_FILE
 from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings
 from anabranch.errors import StorageError
@@ -55,7 +56,7 @@ class RingOpener:
         clock, pieces = self._core.clock, Pieces(log)
         mode = RingMode(
             BrokerId(settings.broker_id),
-            placement.replicas,
+            kept.replicas or placement.replicas,
             kept,
             log.end_offset,
             clock.monotonic_ms(),
@@ -78,6 +79,12 @@ class RingOpener:
         )
         partition.role_changed(mode.generation)
 
+    def may_be_torn(self, folder: str) -> bool:
+        """Whether the machine has lost power since: of the writes that waited for one sync then, any may be missing.
+        A process that was killed leaves none out, so that a gap is rot."""
+        state, _ = read_checkpoint(self._files, f"{folder}/{RING_FILE}")
+        return state is not None and bool(self._boot) and state["boot"] != self._boot
+
     def _kept(self, partition: Partition, placement: Placement, is_stranger: bool, clean: bool) -> Kept:
         """What its replica has promised; rule 7 says whether it may be trusted with it."""
         log, boot = partition.log, self._boot
@@ -88,7 +95,9 @@ class RingOpener:
             is_same_boot = bool(boot) and state["boot"] == boot
             may_lack = not clean and not is_same_boot and self._settings.flush != "always"
         else:
-            before = Kept(table=_of_one_leader(log.end_offset), view=placement.view)
+            before = Kept(
+                table=_of_one_leader(log.end_offset), view=placement.view, replicas=placement.replicas
+            )
             is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
             is_same_boot, may_lack = True, is_stranger or (is_keeper and log.end_offset < placement.start)
             if self._files.exists(path):
@@ -96,14 +105,16 @@ class RingOpener:
                 may_lack = True
         promised = Generation(max(before.promised, placement.generation))
         return_id = before.return_id
-        if return_id is None and (may_lack or log.damaged or log.quarantined):
-            return_id = uuid4().hex
+        # After a power cut the end of a log may be torn, and what follows the tear is set aside.
+        is_odd = is_same_boot and bool(log.quarantined)
+        if return_id is None and (may_lack or log.damaged or is_odd):
+            return_id = uuid.uuid4().hex
             logger.warning(
                 "%s may lack records that were safe, and counts when others gave it all", log.folder
             )
         kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
         if before.view < placement.view:
-            kept = replace(kept, view=placement.view, sealed=None)
+            kept = replace(kept, view=placement.view, sealed=None, replicas=placement.replicas)
         if kept != before or not is_same_boot:
             self._write_kept(path, kept)
         return kept

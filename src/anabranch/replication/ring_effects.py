@@ -28,6 +28,8 @@ class Kept:
     """Among which replicas all this was promised."""
     sealed: Generation | None = None
     """The last generation of this view: nobody gets a promise of a later one."""
+    replicas: tuple[BrokerId, ...] = ()
+    """Of this view: a restart may find a table that does not know of the view yet. Empty: the table's."""
 
     @property
     def is_trusted(self) -> bool:
@@ -42,13 +44,15 @@ class Kept:
             "return_id": self.return_id,
             "view": self.view,
             "sealed": self.sealed,
+            "replicas": list(self.replicas),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Kept":
         rows = [Row(Generation(generation), Offset(start)) for generation, start in state["generations"]]
         promised, sealed = Generation(state["promised"]), state["sealed"]
-        return cls(promised, Generations(rows), state["return_id"], state["view"], sealed)
+        replicas = tuple(BrokerId(broker) for broker in state.get("replicas", ()))
+        return cls(promised, Generations(rows), state["return_id"], state["view"], sealed, replicas)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ generation has one possible leader, and nobody holds elections.
 5. A leader that hears no follower lets nobody write, and needs a new generation to go on.
 6. A record that was published is never withdrawn. (Readers see nothing else.)
 7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
-   whose candidate knew of its return: what was acknowledged before lies below that generation's start.
+   whose candidate knew of its return: what was acknowledged before lies below that generation's start. (Of two replicas
+   it promises, but offers nothing: the other has all that was acknowledged.)
 
 A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
 (`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
@@ -79,6 +80,8 @@ SEND_AGAIN_MS = 2 * BEAT_MS
 RESIGN_MS_MAX = 1000
 """How long a leader that goes waits for what it has taken to be safe."""
 AT_ONCE_MS = -1
+NOTHING = Offset(0), Generations()
+"""What a replica has to offer that is not trusted."""
 
 Fits = Callable[[Offset, Offset], Offset]
 """Where a piece of a log ends that begins at the first offset and reaches the second at most: it has whole batches, at
@@ -184,7 +187,9 @@ class RingReplica:
         yield from self._leave_office()
         if self.leader is not None:
             yield from self._tick_leader(self.leader)
-        elif self._is_kept_waiting() or self._should_lead():
+        elif self.candidate is not None and self._is_kept_waiting(self.candidate):
+            yield from self._propose_again(self.candidate)
+        elif self._should_lead():
             yield from self.propose()
         elif self.candidate is None and not self._was_led_lately:
             yield from self._say_missing()
@@ -226,9 +231,8 @@ class RingReplica:
     def _was_led_lately(self) -> bool:
         return self._now_ms - self._heard_leader_ms < SILENCE_MS
 
-    def _is_kept_waiting(self) -> bool:
-        candidate = self.candidate
-        return candidate is not None and self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
+    def _is_kept_waiting(self, candidate: Candidate) -> bool:
+        return self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
 
     def _should_lead(self) -> bool:
         place, kept = self._place, self.kept
@@ -353,6 +357,15 @@ class RingReplica:
         yield from self._tell_all(Propose(self.me, generation))
         yield from self._decide()
 
+    def _propose_again(self, candidate: Candidate) -> Iterator[Effect]:
+        """While nobody answers, the same: a new generation costs a sync, and the others may be gone for days."""
+        if candidate.promises or candidate.returns != self._returns:
+            yield from self.propose()
+            return
+        candidate.since_ms = self._now_ms
+        yield from self._tell_all(Propose(self.me, candidate.generation))
+        yield from self._decide()
+
     def _stop(self) -> None:
         self.leader = self.candidate = self.copying = self._following = self._asked = None
         self._is_new = False
@@ -363,7 +376,7 @@ class RingReplica:
         return Remember(self.kept)
 
     def _on_propose(self, message: Propose) -> Iterator[Effect]:
-        if not self.kept.is_trusted or self._place is None or self.kept.sealed is not None:
+        if not self._may_promise or self._place is None or self.kept.sealed is not None:
             return
         generation, promised = message.generation, self.kept.promised
         again = generation == promised and self.kept.table.last < generation and self._following is None
@@ -372,10 +385,16 @@ class RingReplica:
             self._wait_for_leader()
             if generation > promised:
                 yield self._keep(promised=generation)
-            promise = Promise(self.me, generation, True, generation, self.synced_end, self.kept.table)
-            yield Tell(message.sender, promise)
+            end, table = (self.synced_end, self.kept.table) if self.kept.is_trusted else NOTHING
+            yield Tell(message.sender, Promise(self.me, generation, True, generation, end, table))
         else:
             yield Tell(message.sender, Promise(self.me, generation, False, promised))
+
+    @property
+    def _may_promise(self) -> bool:
+        """Rule 7. Of two, the other has everything that was ever safe, and needs no more than our word that we follow
+        nothing lower."""
+        return self.kept.is_trusted or len(self.replicas) == 2
 
     def _wait_for_leader(self) -> None:
         """Somebody else is about to lead: give it the time, but not again and again."""
@@ -525,7 +544,7 @@ class RingReplica:
         self._knows_of_us = None
         self._now_ms = self._heard_leader_ms = self._entered_ms = self._settled_ms = now_ms
         promised = max(self.kept.promised, generation)
-        yield self._keep(view=view, promised=promised, sealed=None)
+        yield self._keep(view=view, promised=promised, sealed=None, replicas=replicas)
 
     # --- copying ----------------------------------------------------------------------------------------------------
 
@@ -770,7 +789,7 @@ class RingReplica:
         if self.leader is not None:
             yield from self._advance()
         elif self.candidate is not None and self.copying is None:
-            yield from self._open_when_synced() if self.candidate.promises or not self.others else ()
+            yield from self._decide()
         else:
             yield from self._go_on()
             yield from self._trust_if_entered()

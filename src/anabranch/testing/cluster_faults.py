@@ -56,6 +56,8 @@ class ClusterFaults:
             machine.disk.crash_at = None
             machine.disk.capacity_bytes = None
             machine.disk.forget_faults()
+            if machine.life is not None and machine.life.needs_restart:
+                sim.kill(number)
             if machine.life is None:
                 sim.start(number)
             else:

@@ -1,8 +1,8 @@
 """Runs of the simulated cluster from the command line; `make sim` calls it.
 
-    python -m anabranch.testing.cluster_runs --seed 7             one seed, with its trace
-    python -m anabranch.testing.cluster_runs --seeds 1000         seeds 0 to 999; --seeds 50..99: those
-    python -m anabranch.testing.cluster_runs --minutes 10         as many as fit
+python -m anabranch.testing.cluster_runs --seed 7             one seed, with its trace
+python -m anabranch.testing.cluster_runs --seeds 1000         seeds 0 to 999; --seeds 50..99: those
+python -m anabranch.testing.cluster_runs --minutes 10         as many as fit
 """
 
 import argparse
@@ -68,7 +68,9 @@ def _run_many(seeds: Iterator[int], minutes: float | None) -> int:
             break
         if now - said >= SAY_SECONDS:
             said = now
-            sys.stdout.write(f"{runs} seeds, {runs / (now - started) * 60:.0f} per minute, failed: {failed}\n")
+            sys.stdout.write(
+                f"{runs} seeds, {runs / (now - started) * 60:.0f} per minute, failed: {failed}\n"
+            )
             sys.stdout.flush()
         try:
             trace_of(seed)

@@ -26,7 +26,7 @@ from random import Random
 from typing import Any, Self
 from unittest.mock import patch
 
-from anabranch.broker import partition_opener
+from anabranch.broker import ring_opener
 from anabranch.broker.broker import Broker
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow
@@ -124,6 +124,13 @@ class Life:
             forward(partition, row)
 
         replicas.on_leads = on_leads
+
+    @property
+    def needs_restart(self) -> bool:
+        """It does not believe its disk any more, and says so in its log."""
+        return any(partition.log.fenced for partition in self.broker.partitions()) or (
+            self.broker.metadata._ended_because is not None
+        )
 
     def check(self) -> None:
         """What readers may see only grows while a process lives."""
@@ -395,7 +402,7 @@ class ClusterSimulator:
     def _acting(self) -> Iterator[None]:
         """Ids come from the seed and defects are noticed while anybody acts."""
         ids = patch.object(uuid, "uuid4", self._uuid4)
-        imported = patch.object(partition_opener, "uuid4", self._uuid4)
+        imported = patch.object(ring_opener, "uuid4", self._uuid4)
         with ids, imported, self.defects.watching():
             yield
         self.defects.check()
@@ -413,19 +420,26 @@ class ClusterSimulator:
             raise SimulationError(
                 f"generation {row.generation} of {partition.id} was led by {self.leaders[key]} and by {broker_id}"
             )
-        self.note(f"{broker_id} leads {partition.id} view {row.view} generation {row.generation} {row.in_sync}")
+        self.note(
+            f"{broker_id} leads {partition.id} view {row.view} generation {row.generation} {row.in_sync}"
+        )
 
     def is_settled(self) -> bool:
         """All that run are known to all as running, and as many vote as should."""
-        leaders = [life.broker for life in self.lives.values() if life.broker.metadata.is_leader]
-        if len(leaders) != 1 or not all(life.is_ready for life in self.lives.values()):
-            return False
+        return not self.unsettled()
+
+    def unsettled(self) -> str:
+        """What keeps the brokers that run from being one cluster."""
+        lives = self.lives
+        joining = [number for number, life in lives.items() if not life.is_ready]
+        leaders = [life.broker for life in lives.values() if life.broker.metadata.is_leader]
+        if joining or len(leaders) != 1:
+            return f"{joining} have not joined, {[each.id for each in leaders]} lead the quorum"
         voters = {member.broker_id for member in leaders[0].metadata.members.voters}
-        wanted = 1 if len(self.lives) < 3 else 3
-        if len(voters) != wanted or not voters <= self.lives.keys():
-            return False
-        tables = [life.broker.metadata.table for life in self.lives.values()]
-        return all(self.lives.keys() <= _unfenced(table) for table in tables)
+        if len(voters) != (1 if len(lives) < 3 else 3) or not voters <= lives.keys():
+            return f"{voters} vote"
+        fenced = {number: sorted(lives.keys() - _unfenced(life.broker)) for number, life in lives.items()}
+        return f"some know others as fenced: {fenced}" if any(fenced.values()) else ""
 
     def replicas(self) -> dict[TopicPartition, dict[int, Partition]]:
         """Every partition of a topic, wherever it is kept now, by broker."""
@@ -447,7 +461,7 @@ class ClusterSimulator:
     def missing(self) -> str:
         """What keeps the cluster from being whole."""
         if len(self.lives) < len(self.machines) or not self.is_settled():
-            return "not everybody runs, votes and is known"
+            return self.unsettled() or f"only {list(self.lives)} run"
         ends = {number: life.broker.metadata.applied_end for number, life in self.lives.items()}
         if len(set(ends.values())) != 1:
             return f"some know less than others: {ends}"
@@ -512,5 +526,5 @@ def contents_of(partition: Partition, start: Offset) -> bytes:
     return b"".join(found)
 
 
-def _unfenced(table: Any) -> set[int]:
-    return {number for number, row in table.brokers.items() if not row.is_fenced}
+def _unfenced(broker: Broker) -> set[int]:
+    return {number for number, row in broker.metadata.table.brokers.items() if not row.is_fenced}

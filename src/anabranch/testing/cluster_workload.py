@@ -258,7 +258,7 @@ class ClusterWorkload:
         stuck = [
             each.name for each in self._producers if isinstance(each, IdempotentProducer) and not each.is_done
         ]
-        return f"settled: {self.sim.is_settled()}; not written: {self._unwritten(before)}; not through: {stuck}"
+        return f"{self.sim.unsettled()}; not written: {self._unwritten(before)}; not through: {stuck}"
 
     def _read_everything(self) -> None:
         waiting: set[object] = set()

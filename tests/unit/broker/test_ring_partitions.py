@@ -8,15 +8,18 @@ import pytest
 
 from anabranch.broker import pieces
 from anabranch.broker.stored_state import partition_key
+from anabranch.cluster.metadata import Placement
 from anabranch.errors import (
     NotEnoughCopiesError,
     NotOwnerError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
+    StorageError,
 )
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint
 from anabranch.replication.ring_messages import Beat
 from anabranch.replication.ring_replica import PUSHES_UNDER_WAY_MAX
+from anabranch.values import TopicPartition
 from support.ring_brokers import TOPIC_ID, RingBrokers
 
 
@@ -285,6 +288,33 @@ def test_a_snapshot_of_producers_does_not_outlive_what_is_withdrawn_while_it_is_
         world.check_equal()
 
 
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_a_restart_with_an_older_table_goes_on_in_the_view_that_was_entered(is_moving: bool) -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        first = world.brokers[1]
+        with world._acting():
+            first.replicas.place(first.partition, Placement((1, 2, 3), view=1, start=1, generation=3))
+        world.run(100)
+        for broker_id in world.ids:
+            world.stop(broker_id)
+        world.placement = Placement((1,), target=(1, 2, 3) if is_moving else None)
+        world.start(1)
+        world.run(5000)
+        assert first.mode.replica.replicas == (1, 2, 3)
+        assert not first.partition.is_leader, "it must not go on alone"
+        assert first.partition.high_watermark == 0
+
+
+def test_a_node_without_peers_does_not_open_what_it_kept_with_others() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.stop(1)
+        first = world.brokers[1]
+        with pytest.raises(StorageError, match="--peer-listen"):
+            first.opener.open(TopicPartition("t", 0), TOPIC_ID, first.partition.settings)
+
+
 # --- disks
 
 
@@ -332,6 +362,44 @@ def test_a_replica_that_has_lost_safe_records_to_rot_is_not_trusted_at_once(
         assert world.brokers[3].partition.log.damaged
         assert not world.brokers[3].mode.replica.kept.is_trusted
         world.run_until(lambda: world.brokers[3].mode.replica.kept.is_trusted, 5000)
+        world.run(1000)
+        world.check_equal()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_log_torn_by_a_power_cut_has_lost_nothing_that_was_safe(seed: int) -> None:
+    """Several writes wait for one sync, and any of them may be missing: whole ones follow, or whole segments."""
+    with ring(seed=seed, log_segment_bytes=2048) as world:
+        world.produced([b"safe"])
+        world.run(200)
+        for number in range(20):
+            world.produce([b"%03d" % number * 100])
+            world.run(1)
+        for broker_id in world.ids:
+            world.stop(broker_id, lose_power=True)
+        for broker_id in world.ids:
+            world.start(broker_id)
+        assert all(one.mode.replica.kept.is_trusted for one in world.brokers.values())
+        world.led_by(1)
+        world.run(1000)
+        world.check_equal()
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+@pytest.mark.parametrize("flush", ["os", "always"])
+def test_of_two_the_other_fills_a_new_disk_and_one_that_lost_power(lost: int, flush: str) -> None:
+    with ring(count=2, flush=flush) as world:
+        for number in range(5):
+            world.produced([b"%d" % number])
+        world.stop(lost, lose_power=True)
+        if flush == "always":
+            blank = world.brokers[lost]
+            blank.disk, blank.is_stranger = type(blank.disk)(), True
+        world.start(lost)
+        assert not world.brokers[lost].mode.replica.kept.is_trusted
+        world.run_until(lambda: world.brokers[lost].mode.replica.kept.is_trusted, 10_000)
+        world.run_until(world.leaders, 5000)
+        world.produced([b"more"])
         world.run(1000)
         world.check_equal()
 

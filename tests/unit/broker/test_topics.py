@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from anabranch.broker.topics import NAME_LENGTH_MAX, PARTITIONS_MAX, Topics
-from anabranch.cluster.metadata import Topic
+from anabranch.cluster.metadata import Topic, encode_entry, topic_entry
 from anabranch.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -113,6 +113,25 @@ async def test_two_creations_of_one_name_give_one_topic() -> None:
     )
     assert [type(result) for result in results] == [type(None), TopicExistsError]
     assert bench.topics.partition("t", 0).topic_id == first.topic_id
+
+
+@in_loop
+async def test_a_topic_that_another_leader_made_meanwhile_stays_and_the_second_is_refused() -> None:
+    bench = Bench()
+    topics, metadata = bench.broker.topics, bench.broker.metadata
+    prepare, first = topics._prepare, topics.plan("t", 1, {})
+
+    async def overtaken(topic: Topic, indexes: list[int]) -> None:
+        await prepare(topic, indexes)
+        await metadata._committed(metadata.quorum.propose([encode_entry(topic_entry(first))]))
+
+    topics._prepare = overtaken  # type: ignore[method-assign]
+    with pytest.raises(TopicExistsError):
+        await topics.create(topics.plan("t", 1, {}))
+    await topics.settled()
+    assert metadata.table.topics == {"t": first}
+    assert list(metadata.table.topics_by_id) == [first.topic_id]
+    assert topics.known("t").topic == first
 
 
 @in_loop

@@ -355,3 +355,29 @@ def test_the_third_does_not_lead_when_the_first_resigns() -> None:
 
 def test_that_somebody_else_is_unfit_changes_nothing() -> None:
     assert told(followed(B2, 3, by=B1).heard(Returned(B3, 3, ""))) == []
+
+
+def test_a_candidate_that_nobody_answers_asks_again_for_the_same_generation() -> None:
+    one = replica(B1, 5, promised=1, rows=table((1, 0)))
+    list(one.tick(SILENCE_MS))
+    effects = list(one.tick(2 * SILENCE_MS))
+    assert told(effects) == [Propose(B1, 3), Propose(B1, 3)]
+    assert not any(isinstance(effect, Remember) for effect in effects)
+
+
+def test_of_two_replicas_the_other_leads_when_one_has_lost_its_disk() -> None:
+    for me, other in ((B1, B2), (B2, B1)):
+        one = RingReplica(me, (B1, B2), Kept(2, table((1, 0))), 5, fits=fits)
+        one.at(SILENCE_MS)
+        list(one.heard(Returned(other, 0, "new")))
+        entered = [message for message in told(one.tick(SILENCE_MS), other) if isinstance(message, Enter)]
+        assert entered
+        assert entered[0].returns == {other: "new"}
+        assert not one.may_write
+
+
+def test_of_two_replicas_none_leads_while_the_other_is_only_silent() -> None:
+    one = RingReplica(B1, (B1, B2), Kept(2, table((1, 0))), 5, fits=fits)
+    list(one.tick(SILENCE_MS))
+    list(one.tick(2 * SILENCE_MS))
+    assert one.leader is None
