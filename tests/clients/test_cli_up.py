@@ -144,8 +144,8 @@ def test_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path):
         said = node.stderr.readline()
         node.send_signal(signal.SIGTERM)
         _, errors = node.communicate(timeout=STOP_S_MAX)
-    assert f"no broker of the cluster answers yet: {nowhere}" in said
-    assert (node.returncode, errors) == (1, "Error: The node was stopped before it was ready.\n")
+    assert f"no broker of the cluster answers yet, trying on: {nowhere}" in said
+    assert (node.returncode, errors) == (0, "")
 
 
 def test_broker_that_joins_itself_is_told_so(tmp_path):
