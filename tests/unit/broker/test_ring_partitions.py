@@ -19,7 +19,7 @@ from anabranch.errors import (
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint
 from anabranch.replication.ring_messages import Beat
 from anabranch.replication.ring_replica import PUSHES_UNDER_WAY_MAX
-from anabranch.values import TopicPartition
+from anabranch.values import BrokerId, TopicPartition
 from support.ring_brokers import TOPIC_ID, RingBrokers
 
 
@@ -248,6 +248,34 @@ def test_a_recovery_does_not_go_by_what_was_withdrawn_since_the_checkpoint() -> 
         assert back.values == [b"a", b"0", b"1", b"2"]
 
 
+def test_a_producer_of_whom_everything_remembered_was_withdrawn_goes_on_after_a_restart() -> None:
+    """The snapshot on the disk knows its first batch, the log more, and the table nothing after the cut."""
+    with ring() as world:
+        sequenced(world, 0, b"0")
+        world.run(200)
+        one = world.brokers[1]
+        one.opener.save_producers(one.partition)
+        checkpoint(world, 1)
+        for number in range(1, 4):
+            sequenced(world, number, b"%d" % number)
+        world.run(200)
+        world.cut_off(1)
+        for number in range(4, 10):
+            world.produce(
+                [b"lost"], at=world.brokers[1], producer_id=9, producer_epoch=0, base_sequence=number
+            )
+            world.run(20)
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        world.heal()
+        world.run_until(lambda: one.partition.log.end_offset == 4 and not one.mode.may_write, 5000)
+        checkpoint(world, 1)
+        world.stop(1)
+        world.start(1)
+        world.led_by(1)
+        assert sequenced(world, 3, b"3").base_offset == 3  # type: ignore[attr-defined]
+        assert sequenced(world, 4, b"4").base_offset == 4  # type: ignore[attr-defined]
+
+
 def test_what_was_firm_before_a_restart_still_is_before_anybody_is_heard() -> None:
     with ring() as world:
         world.produced([b"a"])
@@ -416,6 +444,24 @@ def test_of_two_the_other_fills_a_new_disk_and_one_that_lost_power(lost: int, fl
         world.run_until(world.leaders, 5000)
         world.produced([b"more"])
         world.run(1000)
+        world.check_equal()
+
+
+def test_a_replica_knows_its_view_before_the_table_does() -> None:
+    """What the table says after a restart may be older than what was entered."""
+    with ring() as world:
+        newer = Placement((BrokerId(2), BrokerId(3), BrokerId(1)), view=1)
+        for one in world.brokers.values():
+            one.replicas.place(one.partition, newer)
+        world.led_by(2)
+        world.produced([b"a"])
+        world.stop(1)
+        world.start(1)
+        back = world.brokers[1]
+        assert (back.mode.view, back.mode.replica.replicas) == (1, newer.replicas)
+        back.replicas.place(back.partition, newer)
+        world.run(1000)
+        assert back.mode.leader() == 2
         world.check_equal()
 
 
