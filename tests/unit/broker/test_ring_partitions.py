@@ -479,6 +479,30 @@ def test_a_new_disk_is_filled_before_it_counts() -> None:
         world.check_equal()
 
 
+def test_a_replica_that_has_lost_its_table_of_generations_copies_everything_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whether its records are those of the leader it cannot know."""
+    with ring() as world, caplog.at_level(logging.CRITICAL):
+        world.produced([b"a"])
+        world.run(200)
+        world.cut_off(1)
+        world.produce([b"lost"])
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        world.produced([b"b"], at=world.brokers[2])
+        first = world.brokers[1]
+        world.stop(1)
+        first.disk.write("data/t-0/ring", b"garbled", sync=True)
+        world.start(1)
+        assert (first.mode.generations.rows, first.mode.replica.kept.is_trusted) == ((), False)
+        assert first.partition.log.end_offset == 2
+        world.heal()
+        world.run_until(lambda: first.mode.replica.kept.is_trusted, 10_000)
+        world.run(1000)
+        world.check_equal()
+        assert first.values == [b"a", b"b"]
+
+
 def test_a_folder_that_is_made_again_inherits_nothing_of_the_one_before() -> None:
     with ring() as world:
         world.produced([b"a"])
