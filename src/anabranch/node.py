@@ -127,7 +127,13 @@ class Node:
         broker.peers_bound = port.bound
         broker.start()
         port.start(broker.peering)
-        await broker.peering.join()
+        try:
+            await broker.peering.join()
+        except asyncio.CancelledError:
+            await broker.drain()
+            await port.close()
+            await broker.close()  # The next start should find all in order.
+            raise
 
     def _bind(self) -> tuple[str, int]:
         try:
@@ -155,10 +161,10 @@ class Node:
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
-        if self.broker.peering is not None:
-            await self.broker.peering.leave()
-        self.listener.stop_accepting()
         try:
+            if self.broker.peering is not None:
+                await self.broker.peering.leave()
+            self.listener.stop_accepting()
             if self._http is not None:
                 await self._http.close()
             await self.broker.drain()

@@ -118,7 +118,7 @@ class PartitionOpener:
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
-        if placement is not None and is_ring(placement) and not clean:
+        if placement is not None and not clean:
             shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
             self.files,

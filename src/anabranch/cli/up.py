@@ -162,6 +162,9 @@ def _check_cluster(settings: dict[str, object]) -> None:
                 f"{option} is for a broker of a cluster, and this one would listen to no other: add --peer-listen, "
                 f"or leave {option} out."
             )
+    listen = settings.get("listen")
+    if listen is not None and listen == settings.get("peer.listen") and not str(listen).endswith(":0"):
+        raise Failure(f"listen and peer.listen are both {listen}: clients and brokers need a port each.")
 
 
 def prepare_folder(folder: str) -> None:

@@ -84,6 +84,9 @@ def _at(directories: tuple[str, ...], place: int) -> str:
     return directories[place] if place < len(directories) else UNKNOWN_DIRECTORY
 
 
+MODE_CONFIG = "anabranch.mode"
+"""The config that says so; its values are in `cluster.placement`."""
+
 NOWHERE = Placement(())
 """Before the first broker has registered: there is only one, and it keeps everything."""
 
@@ -100,6 +103,11 @@ class Topic:
     """One for each partition; none at all: everything is at the founder."""
     is_pinned: bool = False
     """Somebody chose how many replicas there are, or where: growing the cluster does not change it."""
+
+    @property
+    def mode(self) -> str | None:
+        """How its records are to be kept safe; None: nobody has said, and as many brokers keep it as there should."""
+        return self.overrides.get(MODE_CONFIG)
 
     @property
     def is_internal(self) -> bool:

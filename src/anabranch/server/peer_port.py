@@ -121,8 +121,14 @@ class PeerPort:
                 continue  # The links go on trying, and say what is wrong.
 
     async def _ask_seeds(self) -> str:
+        seeds = [address for address in self._settings.peer_join if not self._is_own(address)]
+        if not seeds:
+            raise PeerRefusedError(
+                "--join names nobody but this broker itself: name another broker of the cluster, or leave --join "
+                "out to begin one."
+            )
         reasons = []
-        for address in self._settings.peer_join:
+        for address in seeds:
             try:
                 hello = await self.links.join(host_and_port(address))
             except PeerRefusedError as error:
@@ -130,12 +136,15 @@ class PeerPort:
                     raise
                 reasons.append(f"{address}: that is this broker itself")
             except PeerError as error:
-                reasons.append(f"{address}: {error}")
+                reasons.append(f"{address}: {str(error).rstrip('.')}")
             else:
                 if hello.cluster_id:
                     return hello.cluster_id
                 reasons.append(f"{address}: broker {hello.broker_id} is still joining itself")
         raise PeerUnreachableError("; ".join(reasons))
+
+    def _is_own(self, address: str) -> bool:
+        return address in (self._settings.peer_listen, self._settings.peer_advertise)
 
     def start(self, handler: PeerHandler) -> None:
         self.links.start(handler)

@@ -134,6 +134,18 @@ def test_a_follower_that_has_not_entered_or_is_not_trusted_does_not_count() -> N
     assert not one.may_write
 
 
+def test_a_follower_that_comes_back_with_less_than_it_had_counts_no_more() -> None:
+    one = leader()
+    list(one.heard(Equal(B2, 3, 5, has_entered=True, is_trusted=True)))
+    list(one.appended(7))
+    list(one.heard(Equal(B2, 3, 7, has_entered=True, is_trusted=True)))
+    list(one.heard(Equal(B2, 3, 2, has_entered=True, is_trusted=False)))
+    assert not one.may_write
+    assert not any(isinstance(done, Publish) for done in one.synced(7, 0)), "nobody else is known to have it"
+    assert not any(isinstance(done, Publish) for done in one.heard(Equal(B2, 3, 7, True, is_trusted=False)))
+    assert Publish(7) in list(one.heard(Equal(B3, 3, 7, has_entered=True, is_trusted=True)))
+
+
 def test_a_follower_cuts_what_the_leader_does_not_have_and_enters_then() -> None:
     one = replica(B3, 8, promised=3, rows=table((1, 0)))
     effects = list(one.heard(Enter(B1, 3, table((1, 0), (3, 5)), {})))
