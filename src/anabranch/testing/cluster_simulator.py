@@ -85,6 +85,7 @@ class Life:
         self.peers = sim.net.peers(me, self.loop, lambda: self.is_dead)
         self._settings = settings
         self._asked: dict[Pending, None] = {}
+        self._applied_end = 0
         self._high_watermarks: dict[Partition, int] = {}
 
     @property
@@ -133,8 +134,14 @@ class Life:
         )
 
     def check(self) -> None:
-        """What readers may see only grows while a process lives."""
-        for partition in self.broker.partitions():
+        """What readers may see, and what was agreed on, only grows while a process lives."""
+        applied_end = self.broker.metadata.applied_end
+        if applied_end < self._applied_end:
+            raise SimulationError(
+                f"broker {self.machine.broker_id} knows less than before: {applied_end} and not {self._applied_end}"
+            )
+        self._applied_end = applied_end
+        for partition in self.broker.topics.partitions():
             before = self._high_watermarks.get(partition, 0)
             if partition.high_watermark < before:
                 raise SimulationError(
