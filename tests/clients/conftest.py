@@ -1,15 +1,22 @@
 """Fixtures for real clients: one broker per test process, and names that no other test uses."""
 
 import os
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 
 from support.node_process import NodeProcess
 
+from .registries import go_environment, go_modules, go_program, kafka_jars, or_skip, program
 from .samples import SAMPLES
+
+GO_SOURCES = Path(__file__).with_name("go")
+JAVA_SOURCES = Path(__file__).with_name("java")
+COMPILE_S_MAX = 300.0
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +48,32 @@ def write_all_samples(bootstrap: str) -> Callable[[str], None]:
         assert producer.flush(15) == 0
 
     return write
+
+
+@pytest.fixture(scope="session")
+def go_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled program in `go/`; what is missing is said, what does not compile fails."""
+    go = or_skip(go_program)
+    or_skip(lambda: go_modules(GO_SOURCES))
+    binary = tmp_path_factory.mktemp("go") / "interop"
+    command = [go, "build", "-mod=readonly", "-o", str(binary), "."]
+    done = subprocess.run(
+        command, cwd=GO_SOURCES, env=go_environment(), capture_output=True, text=True, timeout=COMPILE_S_MAX
+    )
+    assert done.returncode == 0, done.stderr
+    return binary
+
+
+@pytest.fixture(scope="session")
+def java_command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """How to run a class of the program in `java/`; what is missing is said, what does not compile fails."""
+    javac = or_skip(lambda: program("javac", "default-jdk-headless"))
+    java = or_skip(lambda: program("java", "default-jdk-headless"))
+    jars = or_skip(lambda: kafka_jars("kafka-clients"))
+    classes = tmp_path_factory.mktemp("classes")
+    sources = sorted(map(str, JAVA_SOURCES.glob("*.java")))
+    compile_command = [javac, "-encoding", "UTF-8", "-Werror", "-cp", jars, "-d", str(classes), *sources]
+    done = subprocess.run(compile_command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
+    assert done.returncode == 0, done.stderr
+    flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return [java, *flags, "-cp", f"{classes}:{jars}"]

@@ -77,6 +77,20 @@ def test_topic_lives_from_create_to_delete(cli, unique):
     assert unique not in [row["topic"] for row in cli.json("topic", "list")]
 
 
+def test_mode_of_a_topic_is_chosen_and_shown(cli, unique):
+    cli("topic", "create", unique, "--mode", "solo", "--replicas", 1)
+    assert "Mode: solo\n" in cli("topic", "describe", unique)
+    described = cli.json("topic", "describe", unique)
+    assert (described["mode"], described["configs"]) == ("solo", {"anabranch.mode": "solo"})
+    cli("topic", "alter", unique, "--delete-config", "anabranch.mode")
+    described = cli.json("topic", "describe", unique)
+    assert (described["mode"], described["configs"]) == ("solo", {})
+    assert "this node is alone" in cli.run("topic", "alter", unique, "--mode", "ring").stderr
+    assert "comes later" in cli.run("topic", "create", f"{unique}-b", "--mode", "branch").stderr
+    clash = cli.run("topic", "create", unique, "--mode", "solo", "--config", "anabranch.mode=ring")
+    assert "say different things" in clash.stderr
+
+
 def test_topic_that_is_there_is_an_error_unless_that_is_fine(cli, topic):
     assert "There is a topic" in cli.run("topic", "create", topic).stderr
     assert cli.json("topic", "create", topic, "--if-not-exists") == {"topic": topic, "created": False}

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from .registries import go_environment, go_modules, go_program, or_skip
 from .samples import CODECS
 
 pytestmark = pytest.mark.interop
 
-SOURCES = Path(__file__).with_name("go")
-BUILD_S_MAX = 300.0
 RUN_S_MAX = 240.0
 CHECKS = (
     *(f"records_{codec}" for codec in CODECS),
@@ -29,20 +26,6 @@ CHECKS = (
     "admin_groups",
     "admin_cluster",
 )
-
-
-@pytest.fixture(scope="module")
-def go_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled program; what is missing is said, what does not compile fails."""
-    go = or_skip(go_program)
-    or_skip(lambda: go_modules(SOURCES))
-    binary = tmp_path_factory.mktemp("go") / "interop"
-    command = [go, "build", "-mod=readonly", "-o", str(binary), "."]
-    done = subprocess.run(
-        command, cwd=SOURCES, env=go_environment(), capture_output=True, text=True, timeout=BUILD_S_MAX
-    )
-    assert done.returncode == 0, done.stderr
-    return binary
 
 
 @pytest.fixture(scope="module")

@@ -32,6 +32,18 @@ def test_two_replicas_work_too_and_one_alone() -> None:
         assert world.counts["acknowledged"] > 0
 
 
+def test_the_other_of_two_replicas_goes_on_when_one_has_lost_its_disk() -> None:
+    """Both have what was acknowledged: whichever is left has everything."""
+    wipes = 0
+    for seed in range(SEEDS // 5):
+        world = RingWorld(seed, 2)
+        world.trouble(800)
+        world.calm()
+        assert world.counts["acknowledged"] > 0
+        wipes += world.counts["wipes"]
+    assert wipes > SEEDS // 5
+
+
 # --- mutants
 
 

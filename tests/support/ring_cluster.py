@@ -1,6 +1,7 @@
 """Whole brokers, and what a client asks of a partition that all of them keep."""
 
 from typing import Any
+from uuid import UUID
 
 from anabranch.broker.partition import Partition
 from anabranch.record.builder import BatchBuilder
@@ -23,6 +24,11 @@ class RingCluster(BrokerCluster):
         answer = self.ask(1, ApiKey.CREATE_TOPICS, 7, body)
         assert answer["topics"][0]["error_code"] == 0, answer
         self.until(lambda: self.led(name) is not None)
+
+    def remove_topic(self, name: str) -> None:
+        body = {"topics": [{"name": name, "topic_id": UUID(int=0)}], "timeout_ms": 10_000}
+        answer = self.ask(1, ApiKey.DELETE_TOPICS, 6, body)
+        assert answer["responses"][0]["error_code"] == 0, answer
 
     def led(self, name: str) -> int | None:
         """Who leads its partition, may write, and knows what is safe."""

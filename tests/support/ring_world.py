@@ -306,7 +306,7 @@ class RingWorld:
         self.crash(self.chance.choice(self.brokers))
 
     def wipe_one(self) -> None:
-        if self.wipes and len(self.brokers) == 3:
+        if self.wipes and len(self.brokers) > 1:
             self.wipe(self.chance.choice(self.brokers))
 
     def pause_one(self) -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from anabranch.broker.peering import Peering
     from anabranch.broker.peers import Peers
     from anabranch.broker.replicas import Replicas
+    from anabranch.broker.routing import Routing
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +206,11 @@ class Broker:
             logger.error("%s was not closed cleanly: %s", partition.id, error)
             return False
         return True
+
+    @property
+    def routing(self) -> "Routing | None":
+        """How records reach the brokers that lead; None: there are no others."""
+        return self.peering.routing if self.peering is not None else None
 
     @property
     def forwarding(self) -> "Forwarding | None":

@@ -15,7 +15,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anabranch.broker.core import BrokerCore
@@ -98,7 +97,7 @@ class MetadataLog:
                 f"The metadata log has entries of term {log.last_term}, but quorum-state knows only term "
                 f"{state.term}: restore both from the same backup."
             )
-        state = self._alone(state, log.members) if self._peers is None else replace(state, is_alone=False)
+        state = self._alone(state, log.members) if self._peers is None else state._replace(is_alone=False)
         self._begin(state, log, commit_end)
 
     def _read_state(self) -> QuorumState:
@@ -129,7 +128,7 @@ class MetadataLog:
                 "broker with --peer-listen, so that it finds them."
             )
         if not state.is_alone:
-            state = replace(state, term=state.term + 1, vote=self.me, is_alone=True)
+            state = state._replace(term=state.term + 1, vote=self.me, is_alone=True)
             self._store.write_state(state)
         return state
 

@@ -16,6 +16,7 @@ from uuid import UUID
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
+from anabranch.broker.topic_folders import RING_FILE
 from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
@@ -29,6 +30,7 @@ from anabranch.log.checkpoint import (
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
+from anabranch.log.names import LOG
 from anabranch.log.settings import LogConfig
 from anabranch.replication.solo_mode import SoloMode
 from anabranch.values import BrokerId, Offset, TopicPartition
@@ -93,6 +95,10 @@ class PartitionOpener:
     def folder_of(self, partition_id: TopicPartition) -> str:
         return f"{self._data_dir}/{partition_id.folder}"
 
+    def _has_log(self, partition_id: TopicPartition) -> bool:
+        folder = self.folder_of(partition_id)
+        return self.files.exists(folder) and any(name.endswith(LOG) for name in self.files.list(folder))
+
     def default_settings(self, overrides: Mapping[str, str]) -> TopicSettings:
         """The node's defaults, but for these."""
         return TopicSettings.from_overrides(self._settings, overrides)
@@ -117,7 +123,12 @@ class PartitionOpener:
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
-        if placement is not None and is_ring(placement) and not clean:
+        start_offset = max(start_offset, self._state.start_offsets.get(key, Offset(0)))
+        if is_new or (placement is not None and is_ring(placement) and not self._has_log(partition_id)):
+            # What is known of an earlier folder says nothing of this one: others fill it from the beginning.
+            is_stranger = is_stranger or (point is not None and not is_new)
+            point, start_offset = None, Offset(0)
+        if placement is not None and not clean:
             shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
             self.files,
@@ -125,13 +136,18 @@ class PartitionOpener:
             log_config(settings, self._settings),
             clean=clean,
             recovery_point=point,
-            start_offset=max(start_offset, self._state.start_offsets.get(key, Offset(0))),
+            start_offset=start_offset,
             index_cache=self._index_cache,
             precious=precious,
             shares_syncs=shares_syncs,
         )
         if always_sync and not clean:
             log.sync()
+        if placement is None and self._has_been_in_a_ring(log.folder):
+            raise StorageError(
+                f"{log.folder} was kept together with other brokers: start this one with --peer-listen, so that it "
+                "finds them."
+            )
         sync_first = always_sync or self._settings.flush == "always"
         _tell_recovery(partition_id, log)
         if point is not None and log.end_offset < point.offset:
@@ -148,7 +164,7 @@ class PartitionOpener:
             finished=self._core.finished,
         )
         self._restore_producers(partition, point)
-        if placement is not None and is_ring(placement):
+        if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
             log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
             self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
@@ -169,6 +185,9 @@ class PartitionOpener:
         from anabranch.broker.ring_opener import RingOpener  # A node without others needs none of it.
 
         return RingOpener(self._core, self._settings, self.files, self._state.boot, self._drop_snapshot)
+
+    def _has_been_in_a_ring(self, folder: str) -> bool:
+        return self.files.exists(f"{folder}/{RING_FILE}")
 
     def _drop_snapshot(self, partition: Partition) -> None:
         self._forget_producers(partition.log.folder)

@@ -34,9 +34,11 @@ from anabranch.broker.peer_messages import (
 from anabranch.broker.peers import Peers
 from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
+from anabranch.broker.routing import Routing
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError
 from anabranch.values import BrokerId
+from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 PULSE_SECONDS = 0.1
 PING_MS = 500
 LEAVE_PAUSE_SECONDS = 0.02
+WAITING_SAY_MS = 3000
+WAITING_SAY_AGAIN_MS = 60_000
 TOLD_ROWS_MAX = 1000
 """In one message about who leads what."""
 
@@ -57,6 +61,7 @@ class Peering:
         self.replicas = Replicas(BrokerId(broker.id), peers)
         self.orchestrator = Orchestrator(broker)
         self.forwarding = Forwarding(broker)
+        self.routing = Routing(broker, peers)
         self.moves = Moves(broker)
         self.repairs = Repairs(peers, broker.workers, broker.clock)
         self.replicas.on_unreadable = self.repairs.begin
@@ -66,6 +71,7 @@ class Peering:
         self._up: set[BrokerId] = set()
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
+        self._catching_up: asyncio.Task[None] | None = None
 
     @property
     def linked(self) -> list[BrokerId]:
@@ -77,11 +83,15 @@ class Peering:
     def start(self) -> None:
         self.orchestrator.connect()
         self._beat()
+        self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
 
     async def stop(self) -> None:
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.gather(self._catching_up, return_exceptions=True)
         await self.moves.stop()
         await self.repairs.stop()
 
@@ -180,6 +190,8 @@ class Peering:
     async def asked(self, sender: BrokerId, question: Question) -> Answer:
         broker = self._broker
         match question:
+            case ForwardRequest(api_key=ApiKey.PRODUCE):
+                return await self.routing.asked(question)
             case ForwardRequest():
                 return await self.forwarding.asked(question)
             case RegisterBroker() | BrokerBeat() | ProducerIdBlock():
@@ -197,15 +209,39 @@ class Peering:
     async def join(self) -> None:
         """Until everything that was agreed on before is known here, and the others count on this broker: what a client
         asked sooner would be half of it, and a topic made sooner would leave it out."""
-        metadata, orchestrator = self._broker.metadata, self.orchestrator
+        assert self._catching_up is not None
+        await self._catching_up
         while True:
-            try:
-                await metadata.caught_up()
-            except QuorumBusyError as error:
-                logger.debug("not caught up yet: %s", error)
-            else:
-                if orchestrator.is_counted_on:
-                    break
+            if self.orchestrator.is_counted_on:
+                break
             await asyncio.sleep(PULSE_SECONDS)
         await self._broker.topics.settled()
         self._broker.topics.sweep()
+
+    async def _catch_up(self) -> None:
+        clock = self._broker.clock
+        say_ms = clock.monotonic_ms() + WAITING_SAY_MS
+        while True:
+            try:
+                await self._broker.metadata.caught_up()
+            except QuorumBusyError as error:
+                logger.debug("not caught up yet: %s", error)
+                if clock.monotonic_ms() >= say_ms:
+                    say_ms = clock.monotonic_ms() + WAITING_SAY_AGAIN_MS
+                    logger.warning("clients are not served yet: %s", self._missing_voters() or error)
+                await asyncio.sleep(PULSE_SECONDS)
+            else:
+                self._broker.topics.follow()
+                return
+
+    def _missing_voters(self) -> str:
+        """Why the metadata quorum cannot agree on anything, if it is for want of brokers."""
+        members = self._broker.metadata.members
+        there = {each for each in members.voters if each.broker_id in (self._broker.id, *self._up)}
+        if members.is_majority(there):
+            return ""
+        names = [", ".join(str(each.broker_id) for each in sorted(some)) for some in (members.voters, there)]
+        return (
+            f"the metadata quorum of brokers {names[0]} needs a majority, and only {names[1] or 'nobody'} is there: "
+            "start the others."
+        )

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.cluster.metadata import Placement, Topic
 from anabranch.cluster.placement import (
+    RING,
     UNSET,
     Partitions,
     Replicas,
     check_factor,
+    check_mode,
     check_replicas,
+    check_ring_possible,
     check_same_factor,
     default_factor,
+    factor_in,
     place,
 )
 from anabranch.errors import (
@@ -42,7 +46,9 @@ def usual_factor(broker: "Broker") -> int:
     return default_factor(broker.settings.default_replication_factor, len(broker.orchestrator.keepers()))
 
 
-def by_factor(broker: "Broker", name: str, partition_count: int, factor: int = UNSET) -> Choice:
+def by_factor(
+    broker: "Broker", name: str, partition_count: int, factor: int = UNSET, mode: str | None = None
+) -> Choice:
     keepers = broker.orchestrator.keepers()
     if not keepers and not broker.metadata.table.brokers:
         raise NotControllerError("No broker is registered yet: try again in a moment.")
@@ -50,8 +56,11 @@ def by_factor(broker: "Broker", name: str, partition_count: int, factor: int = U
         raise InvalidReplicationFactorError(
             "No broker may keep a new partition: all of them are fenced or draining. Try again when one is back."
         )
-    default = usual_factor(broker)
+    if mode == RING:
+        check_ring_possible(len(keepers))
+    default = factor_in(mode, usual_factor(broker), len(keepers))
     wanted = default if factor == UNSET else factor
+    check_mode(mode, wanted)
     check_factor(wanted, len(keepers))
     return Choice(place(Partitions(name, 0, partition_count), keepers, wanted), is_pinned=wanted != default)
 
@@ -64,11 +73,12 @@ async def make_topic(
     await broker.topics.create(broker.topics.plan(name, partition_count, overrides, placements))
 
 
-def by_assignment(broker: "Broker", assignments: Sequence[dict[str, Any]]) -> Choice:
+def by_assignment(broker: "Broker", assignments: Sequence[dict[str, Any]], mode: str | None = None) -> Choice:
     by_index = {each["partition_index"]: each["broker_ids"] for each in assignments}
     if sorted(by_index) != list(range(len(assignments))):
         raise InvalidReplicaAssignmentError("A replica assignment must name every partition from 0 on, once.")
     replicas = _checked(broker, [by_index[index] for index in range(len(assignments))])
+    check_mode(mode, len(replicas[0]))
     return Choice(replicas, is_pinned=len(broker.orchestrator.rows()) > 1)
 
 

@@ -13,8 +13,7 @@ member replaces the log: while `replaces_log` stands in the file, whatever the l
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from anabranch.cluster.quorum_messages import Entry, EntryKind, Member, Members, Snapshot
 from anabranch.errors import CorruptDataError, StorageError
@@ -31,8 +30,7 @@ KEYS = {EntryKind.MEMBERS: b"members", EntryKind.REIGN: b"reign"}
 KINDS = {key: kind for kind, key in KEYS.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumState(NamedTuple):
     """What a member has promised."""
 
     term: int = 0

@@ -12,7 +12,6 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
@@ -154,7 +153,7 @@ class QuorumWriter:
         self._owner.persisted(group[-1].token)
 
     def _write_vote(self, vote: tuple[int, Member | None]) -> None:
-        self._state = replace(self._state, term=vote[0], vote=vote[1])
+        self._state = self._state._replace(term=vote[0], vote=vote[1])
         self._store.write_state(self._state)
 
     # --- entries -------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ METADATA_TOPIC = "__cluster_metadata"
 QUARANTINE = "quarantine"
 DELETED = ".deleted"
 OWNER_FILE = "owner"
+RING_FILE = "ring"
+"""What a partition that others keep too has promised them."""
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 
 
@@ -40,6 +42,8 @@ class TopicFolders:
             folder = f"{self._data_dir}/{partition_id.folder}"
             if not self._files.exists(folder):
                 continue
+            if self._says_owners and self._owner(folder) != topic_id:
+                continue  # A topic of the same name has it by now.
             aside = f"{self._data_dir}/{topic_id.hex}-{partition_id.partition}{DELETED}"
             self._files.rename(folder, aside)
             moved.append(aside)
@@ -96,12 +100,20 @@ class TopicFolders:
         self._files.sync_folder(self._data_dir)
         return found
 
-    def say_owners(self, partitions: Iterable[tuple[TopicPartition, UUID]]) -> None:
-        """For folders from before they said whose they are."""
+    def claim(self, partitions: Iterable[tuple[TopicPartition, UUID]]) -> set[TopicPartition]:
+        """At a start: these folders belong to these topics, from now on if they did not say so. The answer are those
+        that say otherwise: which topic of that name is the later one is not known yet, so they are left alone."""
+        others = set()
         for partition_id, topic_id in partitions:
             folder = f"{self._data_dir}/{partition_id.folder}"
-            if self._files.exists(folder) and self._owner(folder) is None:
+            owner = self._owner(folder)
+            if owner is None:
+                self._files.make_folder(folder, sync=False)
                 self._say_owner(folder, topic_id)
+            elif owner != topic_id:
+                others.add(partition_id)
+        self._files.sync_folder(self._data_dir)
+        return others
 
     def _owner(self, folder: str) -> UUID | None:
         value, _ = read_checkpoint(self._files, f"{folder}/{OWNER_FILE}")

@@ -96,6 +96,9 @@ class Topics:
         self._work = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = False
+        self._is_current = asyncio.Event()
+        if directory_id is None:
+            self._is_current.set()
         self.on_opened: Callable[[Partition, Placement], None] = _nothing
         """A partition is there, or is kept with others than before."""
         self.on_closed: Callable[[Partition], None] = _nothing
@@ -109,25 +112,48 @@ class Topics:
         """Open what the metadata log says is kept here. Raises StorageError."""
         topics = list(self._metadata.table.topics.values())
         all_settings = [TopicSettings.from_overrides(self._settings, topic.overrides) for topic in topics]
-        if self._directory_id is not None:
-            self._folders.say_owners(
-                (TopicPartition(topic.name, index), topic.topic_id)
-                for topic in topics
-                for index in self._kept_here(topic)
-            )
+        kept = self._found_here(topics)
         openings = [
             partial(self._open, TopicPartition(topic.name, index), topic, settings)
             for topic, settings in zip(topics, all_settings, strict=True)
-            for index in self._kept_here(topic)
+            for index in kept[topic.topic_id]
         ]
         opened = iter(self._open_known(openings))
         for topic, settings in zip(topics, all_settings, strict=True):
             state = TopicState(topic, settings, [None] * topic.partition_count)
             self._register(state)
-            for index in self._kept_here(topic):
+            for index in kept[topic.topic_id]:
                 self._put(state, index, next(opened))
         if self._settings.flush == "always":
             self._sync_recovered()
+
+    def _found_here(self, topics: Iterable[Topic]) -> dict[uuid.UUID, list[int]]:
+        """Which partitions of each topic are kept here, without those whose folder is another topic's."""
+        kept = {topic.topic_id: self._kept_here(topic) for topic in topics}
+        if self._directory_id is None:
+            return kept
+        try:
+            others = self._folders.claim(
+                (TopicPartition(topic.name, index), topic.topic_id)
+                for topic in topics
+                for index in kept[topic.topic_id]
+            )
+        except OSError as error:
+            raise StorageError(f"The folders of the topics cannot be opened: {error}.") from error
+        return {
+            topic.topic_id: [
+                index for index in kept[topic.topic_id] if TopicPartition(topic.name, index) not in others
+            ]
+            for topic in topics
+        }
+
+    def follow(self) -> None:
+        """All that was agreed on before this start is in the table. Only now is it certain what is not kept here any
+        more, and whose a folder is: what is on the disk may be of later than the table was at first."""
+        self._is_current.set()
+        for state in self:
+            if any(state.partitions[index] is None for index in self._kept_here(state.topic)):
+                self._begin(self._bring_in_line(state))
 
     def _open(
         self, partition_id: TopicPartition, topic: Topic, settings: TopicSettings, *, is_new: bool = False
@@ -312,6 +338,9 @@ class Topics:
             self._check_free(topic.name)
             await self._prepare(topic, self._kept_here(topic))
             await self._commit(topic_entry(topic), topic)
+            if topic.topic_id not in self._metadata.table.topics_by_id:
+                # While the logs were made another leader came and went, which made one of the same name.
+                raise TopicExistsError(f"Topic {topic.name} exists already.")
 
     async def add_partitions(
         self, name: str, count: int, replicas: Sequence[Sequence[BrokerId]] = ()
@@ -373,12 +402,14 @@ class Topics:
             overrides = self.check_overrides(overrides_of(self.known(name)))
             await self._metadata.commit(topic_config_entry(name, overrides))
 
-    async def delete(self, name: str) -> None:
-        """When this returns, the name is free and nobody here remembers the topic."""
+    async def delete(self, key: TopicKey) -> None:
+        """When this returns, the name is free and nobody here remembers the topic. By its id no other one of the same
+        name is deleted, made meanwhile."""
         async with self._metadata.lock:
-            if self.known(name).topic.is_internal:
-                raise InvalidTopicError(f"{name} is internal and cannot be deleted.")
-            await self._metadata.commit(topic_removed_entry(name))
+            topic = self.known(key).topic
+            if topic.is_internal:
+                raise InvalidTopicError(f"{topic.name} is internal and cannot be deleted.")
+            await self._metadata.commit(topic_removed_entry(topic.name))
             await self.settled()
 
     # --- following the table ---------------------------------------------------------------------------------
@@ -441,6 +472,7 @@ class Topics:
 
     async def _bring_in_line(self, state: TopicState) -> None:
         """Retries until the disk allows it, or nobody wants it any more."""
+        await self._is_current.wait()
         while self._states.get(state.topic.topic_id) is state and not self._is_stopping:
             try:
                 async with self._work:
@@ -504,6 +536,7 @@ class Topics:
     async def stop(self) -> None:
         """Open nothing more: the node stops. What is being opened or closed is waited for."""
         self._is_stopping = True
+        self._is_current.set()  # Nobody waits for it any longer.
         await self.settled()
 
     def _abandon(self, partitions: Iterable[Partition], what: str) -> None:

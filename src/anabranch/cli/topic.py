@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ConfigEntry
 
 
+MODE_CONFIG = "anabranch.mode"
+
+
 @click.group(cls=Group)
 def command() -> None:
     """Create, list, describe, alter and delete topics."""
@@ -30,9 +33,18 @@ config_option = click.option(
 )
 
 
+mode_option = click.option(
+    "--mode",
+    metavar="ring|solo",
+    help="Up to three copies, or one: the config anabranch.mode. [ring where there are brokers for it]",
+)
+
+
 @command.command()
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), help="How many. [the broker's num.partitions]")
+@click.option("--replicas", type=click.IntRange(min=1), help="Copies of each. [as the mode says]")
+@mode_option
 @config_option
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic is there already.")
 @broker_options
@@ -40,13 +52,15 @@ config_option = click.option(
 def create(
     name: str,
     partitions: int | None,
+    replicas: int | None,
+    mode: str | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
     broker: Broker,
     format: str,
 ) -> None:
     """Create a topic."""
-    wanted = pairs_of(configs, "--config")
+    wanted = _wanted(configs, mode)
     admin = broker.admin()
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import NewTopic
@@ -63,12 +77,21 @@ def create(
             else f"There is a topic {name} already: add --if-not-exists if that is fine."
         )
 
-    new = NewTopic(name, num_partitions=partitions or -1, replication_factor=-1, config=wanted)
+    new = NewTopic(name, num_partitions=partitions or -1, replication_factor=replicas or -1, config=wanted)
     settle(admin.create_topics([new], request_timeout=broker.seconds_max), explain)
     if format == "json":
         show_json({"topic": name, "created": not existed})
     else:
         click.echo(f"Topic {name} is there already." if existed else f"Created topic {name}.")
+
+
+def _wanted(configs: tuple[str, ...], mode: str | None) -> dict[str, str]:
+    wanted = pairs_of(configs, "--config")
+    if mode is None:
+        return wanted
+    if wanted.get(MODE_CONFIG, mode) != mode:
+        raise click.UsageError(f"--mode {mode} and --config {MODE_CONFIG} say different things: give one.")
+    return {**wanted, MODE_CONFIG: mode}
 
 
 @command.command(name="list")
@@ -96,14 +119,17 @@ def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
     """Show a topic's partitions, offsets and configs."""
     admin = broker.admin()
     partitions = _partition_rows(broker, admin, broker.partitions_of(admin, name))
+    entries = _configs(broker, admin, name)
+    mode = entries[MODE_CONFIG].value
     configs = {
         entry.name: entry.value
-        for entry in _configs(broker, admin, name).values()
+        for entry in entries.values()
         if all_configs or not (entry.is_default or _is_from_node(entry))
     }
     if format == "json":
-        show_json({"topic": name, "partitions": partitions, "configs": configs})
+        show_json({"topic": name, "mode": mode, "partitions": partitions, "configs": configs})
         return
+    click.echo(f"Mode: {mode}")
     show_table(
         ["#partition", "#first offset", "#end offset", "#records"],
         [tuple(row.values()) for row in partitions],
@@ -156,6 +182,7 @@ def _is_from_node(entry: "ConfigEntry") -> bool:
     "--delete-config", "resets", metavar="NAME", multiple=True, help="Back to the broker's default."
 )
 @click.option("--partitions", type=click.IntRange(min=1), help="Grow to this many in all.")
+@mode_option
 @broker_options
 @format_option()
 def alter(
@@ -163,13 +190,14 @@ def alter(
     configs: tuple[str, ...],
     resets: tuple[str, ...],
     partitions: int | None,
+    mode: str | None,
     broker: Broker,
     format: str,
 ) -> None:
-    """Change a topic's configs, or give it more partitions."""
-    wanted = pairs_of(configs, "--config")
+    """Change a topic's configs or its mode, or give it more partitions."""
+    wanted = _wanted(configs, mode)
     if not (wanted or resets or partitions):
-        raise click.UsageError("Nothing to change: give --config, --delete-config or --partitions.")
+        raise click.UsageError("Nothing to change: give --config, --delete-config, --mode or --partitions.")
     admin = broker.admin()
     broker.partitions_of(admin, name)
     if wanted or resets:

@@ -1,7 +1,9 @@
 """The agreed table: brokers, topics with their ids, places and configs, and the next free producer id.
 
 The table changes only by `apply(entry, offset)`, in log order, so that every broker's is the same. An entry is a flat
-JSON object with a `type`; unknown types are refused so that an older program never half-understands a newer log.
+JSON object with a `type`; unknown types are refused so that an older program never half-understands a newer log. An
+entry that was overtaken by another, such as a second topic of the same name, changes nothing: whoever committed it
+looks at the table to see what has become of it.
 `snapshot()` and `restore()` turn the whole table into one JSON object and back, so that the log below it can be
 dropped.
 
@@ -82,6 +84,9 @@ def _at(directories: tuple[str, ...], place: int) -> str:
     return directories[place] if place < len(directories) else UNKNOWN_DIRECTORY
 
 
+MODE_CONFIG = "anabranch.mode"
+"""The config that says so; its values are in `cluster.placement`."""
+
 NOWHERE = Placement(())
 """Before the first broker has registered: there is only one, and it keeps everything."""
 
@@ -98,6 +103,11 @@ class Topic:
     """One for each partition; none at all: everything is at the founder."""
     is_pinned: bool = False
     """Somebody chose how many replicas there are, or where: growing the cluster does not change it."""
+
+    @property
+    def mode(self) -> str | None:
+        """How its records are to be kept safe; None: nobody has said, and as many brokers keep it as there should."""
+        return self.overrides.get(MODE_CONFIG)
 
     @property
     def is_internal(self) -> bool:
@@ -267,15 +277,8 @@ class MetadataTable:
 
     def _apply(self, entry: Entry, offset: int) -> None:
         match entry["type"]:
-            case "topic":
-                self._put(self._topic_of(entry))
-            case "topic-removed":
-                topic = self.topics.pop(entry["name"])
-                del self.topics_by_id[topic.topic_id]
-            case "partitions":
-                self._add_partitions(self.topics[entry["name"]], entry)
-            case "topic-config":
-                self._put(replace(self.topics[entry["name"]], overrides=dict(entry["overrides"])))
+            case "topic" | "topic-removed" | "partitions" | "topic-config":
+                self._apply_to_topic(entry)
             case "producer-ids":
                 self.producer_id_next = max(self.producer_id_next, entry["next"])
             case "broker" | "broker-fenced" | "broker-unfenced" | "broker-draining" | "broker-removed":
@@ -288,6 +291,21 @@ class MetadataTable:
                 raise CorruptDataError(
                     f"A metadata entry of type {unknown!r}: was it written by a newer version?"
                 )
+
+    def _apply_to_topic(self, entry: Entry) -> None:
+        topic = self.topics.get(entry["name"])
+        if entry["type"] == "topic":
+            made = self._topic_of(entry)
+            if topic is None:
+                self._put(made)
+        elif topic is not None:
+            match entry["type"]:
+                case "topic-removed":
+                    del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+                case "partitions":
+                    self._add_partitions(topic, entry)
+                case "topic-config":
+                    self._put(replace(topic, overrides=dict(entry["overrides"])))
 
     def _apply_to_broker(self, entry: Entry, offset: int) -> None:
         match entry["type"]:
@@ -316,7 +334,11 @@ class MetadataTable:
             self.brokers[broker] = replace(row, is_fenced=is_fenced)
 
     def _add_partitions(self, topic: Topic, entry: Entry) -> None:
-        added = self._new_placements(entry)
+        count_added, added = entry["partitions"] - topic.partition_count, self._new_placements(entry)
+        if count_added <= 0 or len(added) not in (0, count_added):
+            return
+        if topic.placements and not added:
+            added = (self.placement(replace(topic, placements=()), 0),) * count_added
         kept = topic.placements or (tuple(self.placements(topic)) if added else ())
         self._put(replace(topic, partition_count=entry["partitions"], placements=(*kept, *added)))
 
@@ -328,22 +350,19 @@ class MetadataTable:
         )
 
     def _move(self, entry: Entry, offset: int) -> None:
-        """Of a topic that is gone, or a partition, by now: nothing."""
-        topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
-        if topic is not None:
+        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
+        if topic is not None and 0 <= partition < topic.partition_count:
             target = None if entry["target"] is None else tuple(entry["target"])
             directories = tuple(self._directory(broker) for broker in target or ())
-            partition = entry["partition"]
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
             current = self.placement(topic, partition)
             placement = replace(current, target=target, target_directories=directories, move=offset)
             self._place(pinned, partition, placement)
 
     def _begin_view(self, entry: Entry) -> None:
-        topic = self.topics_by_id.get(uuid.UUID(hex=entry["id"]))
-        if topic is None:
+        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
+        if topic is None or not 0 <= partition < topic.partition_count:
             return
-        partition = entry["partition"]
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:
             return  # Somebody else's was first.

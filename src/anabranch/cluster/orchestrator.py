@@ -10,14 +10,15 @@ has caught up, and goes only where a majority of those that stay is alive. One v
 the next even one only when the one after that is ready too, because of two voters both must live.
 
 Moves: partitions of a topic whose number of replicas nobody chose get more when brokers join; those of a broker that
-drains, or is no longer registered, move away. The move itself is the work of the partition's leader.
+drains, or is no longer registered, move away; a topic whose mode was changed gets the copies of the new one. The move
+itself is the work of the partition's leader.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.cluster.metadata import BrokerRow, MetadataTable, Placement, Topic
-from anabranch.cluster.placement import Replicas, default_factor, ring_of, walk
+from anabranch.cluster.placement import RING, SOLO, Replicas, default_factor, factor_in, ring_of, walk
 from anabranch.cluster.quorum_messages import Member, Members
 from anabranch.values import BrokerId
 
@@ -345,18 +346,33 @@ def _topics(cluster: Cluster) -> list[Topic]:
 
 def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove]:
     staying = {row.broker_id for row in rows}
-    wanted = default_factor(cluster.default_factor, sum(not row.is_fenced for row in rows))
+    alive = {row.broker_id for row in rows if not row.is_fenced}
     for topic in _topics(cluster):
         for partition, placement in enumerate(cluster.table.placements(topic)):
             if placement.target is not None:
                 continue
-            count = len(placement.replicas) if topic.is_pinned else max(len(placement.replicas), wanted)
-            if len(placement.replicas) >= count and staying.issuperset(placement.replicas):
+            count = _copies_wanted(cluster, topic, placement, len(alive))
+            if len(placement.replicas) == count and staying.issuperset(placement.replicas):
                 continue
             ring = ring_of(topic.name, partition, topic.partition_count, rows)
+            if count < len(placement.replicas):
+                target = walk(ring, alive.intersection(placement.replicas), count)
+                if alive.intersection(placement.replicas).issuperset(target):
+                    yield BeginMove(topic, partition, target)
+                continue
             target = walk(ring, placement.replicas, count)
             if _is_better(placement, target, staying):
                 yield BeginMove(topic, partition, target)
+
+
+def _copies_wanted(cluster: Cluster, topic: Topic, placement: Placement, broker_count: int) -> int:
+    """Never fewer than there are, unless the topic was made solo."""
+    now = len(placement.replicas)
+    is_too_small = topic.mode == RING and now == 1
+    if topic.mode != SOLO and topic.is_pinned and not is_too_small:
+        return now
+    usual = factor_in(topic.mode, default_factor(cluster.default_factor, broker_count), broker_count)
+    return usual if topic.mode == SOLO else max(now, usual)
 
 
 def _moves_given_up(

@@ -14,6 +14,8 @@ from anabranch.errors import InvalidReplicaAssignmentError, InvalidReplicationFa
 from anabranch.values import BrokerId
 
 UNSET = -1
+SOLO, RING = "solo", "ring"
+"""A topic's mode: one copy whatever the cluster, or two and three."""
 Replicas = tuple[BrokerId, ...]
 
 
@@ -69,6 +71,34 @@ def walk(ring: Sequence[BrokerRow], kept: Collection[BrokerId], factor: int) -> 
 def default_factor(setting: int, broker_count: int) -> int:
     """The copies of a topic that does not say how many; a setting of 0 means as many as a ring has, if there are."""
     return setting or max(1, min(REPLICAS, broker_count))
+
+
+def factor_in(mode: str | None, default: int, broker_count: int) -> int:
+    """The copies of a topic in this mode that does not say how many."""
+    if mode == SOLO:
+        return 1
+    return max(default, min(REPLICAS, broker_count)) if mode == RING and default == 1 else default
+
+
+def check_mode(mode: str | None, factor: int) -> None:
+    """Whether so many copies are what the mode means."""
+    if mode == SOLO and factor != 1:
+        raise InvalidReplicationFactorError(
+            f"A topic in mode solo has one replica, not {factor}: leave the number out, or take mode ring."
+        )
+    if mode == RING and factor == 1:
+        raise InvalidReplicationFactorError(
+            "A topic in mode ring has two or three replicas, and one is no ring: leave the number out, or take mode "
+            "solo."
+        )
+
+
+def check_ring_possible(broker_count: int) -> None:
+    if broker_count < 2:
+        raise InvalidReplicationFactorError(
+            "A ring needs two brokers that may keep a copy, and there is one: add another first, or leave the mode "
+            "unset, and the topic grows with the cluster."
+        )
 
 
 def check_factor(factor: int, broker_count: int) -> None:

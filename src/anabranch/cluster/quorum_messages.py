@@ -5,7 +5,6 @@ Ends instead of indexes: a log that ends at 7 holds the entries 0 to 6. An entry
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -68,8 +67,7 @@ class Snapshot(NamedTuple):
     data: object = None
 
 
-@dataclass(slots=True)
-class AskVote:
+class AskVote(NamedTuple):
     """`is_trial`: would you? Nobody's term changes by being asked. `is_transfer`: the leader wants it so."""
 
     sender: Member
@@ -81,8 +79,7 @@ class AskVote:
     is_transfer: bool = False
 
 
-@dataclass(slots=True)
-class GiveVote:
+class GiveVote(NamedTuple):
     sender: Member
     receiver: Member
     term: int
@@ -90,8 +87,7 @@ class GiveVote:
     is_given: bool
 
 
-@dataclass(slots=True)
-class AppendEntries:
+class AppendEntries(NamedTuple):
     """Entries from `start` on; the one before them is of `term_before`. Entries below `commit_end` are committed."""
 
     sender: Member
@@ -103,8 +99,7 @@ class AppendEntries:
     commit_end: int
 
 
-@dataclass(slots=True)
-class AppendAnswer:
+class AppendAnswer(NamedTuple):
     """Taken: the log equals the leader's below `end`. Refused: it does not hold what came before `start`, and `end`
     is where to try next."""
 
@@ -116,8 +111,7 @@ class AppendAnswer:
     start: int = 0
 
 
-@dataclass(slots=True)
-class Beat:
+class Beat(NamedTuple):
     """I lead. `commit_end` is no more than what the receiver is known to hold; `read` counts questions about that."""
 
     sender: Member
@@ -127,16 +121,14 @@ class Beat:
     read: int
 
 
-@dataclass(slots=True)
-class BeatAnswer:
+class BeatAnswer(NamedTuple):
     sender: Member
     receiver: Member
     term: int
     read: int
 
 
-@dataclass(slots=True)
-class SendSnapshot:
+class SendSnapshot(NamedTuple):
     """What the receiver lacks has been dropped; answered like an append that ends where the snapshot does."""
 
     sender: Member
@@ -145,8 +137,7 @@ class SendSnapshot:
     snapshot: Snapshot
 
 
-@dataclass(slots=True)
-class TakeOver:
+class TakeOver(NamedTuple):
     """Stand for election now: you hold everything, and I am leaving."""
 
     sender: Member

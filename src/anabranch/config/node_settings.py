@@ -104,6 +104,10 @@ class NodeSettings:
         "safe",
         "leader",
     )
+    produce_forward: bool = flag(
+        False,
+        "Take records for partitions that other brokers lead, and hand them over, instead of naming the leader.",
+    )
 
     # --- topics ---
     num_partitions: int = whole(

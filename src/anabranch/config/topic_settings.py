@@ -28,6 +28,7 @@ from anabranch.config.setting import (
     names,
     ratio,
     settings_of,
+    text,
     text_of,
     whole,
 )
@@ -39,9 +40,9 @@ def _check_not_remote(value: bool) -> str | None:
 
 
 def _check_mode(mode: str) -> str | None:
-    if mode in ("ring", "branch", "object"):
-        return "comes with a cluster: one node keeps a topic in mode solo."
-    return None if mode == "solo" else "is not a mode: take solo."
+    if mode in ("branch", "object"):
+        return "comes later: this version knows solo and ring."
+    return None if mode in ("solo", "ring") else "is not a mode: take solo or ring."
 
 
 def _check_throttled(replicas: tuple[str, ...]) -> str | None:
@@ -59,8 +60,11 @@ def _of(node_name: str) -> dict[str, Any]:
 class TopicSettings:
     """Settings of one topic. The dotted name of an attribute has dots for its underscores."""
 
-    anabranch_mode: str = choice(
-        "solo", "How the topic keeps its records safe; one node knows only solo.", check=_check_mode
+    anabranch_mode: str | None = text(
+        None,
+        "How the topic keeps its records safe: solo (one copy, whatever the cluster) or ring (up to three); unset: "
+        "ring where there are brokers for it.",
+        check=_check_mode,
     )
 
     # --- what is kept ---
@@ -308,6 +312,11 @@ def validate_topic_overrides(node: NodeSettings, overrides: Mapping[str, str | N
     settings = TopicSettings.from_overrides(node, kept)
     if settings.min_compaction_lag_ms > settings.max_compaction_lag_ms:
         raise InvalidConfigError("min.compaction.lag.ms is above max.compaction.lag.ms: lower the first.")
+    if settings.anabranch_mode == "ring" and node.peer_listen is None:
+        raise InvalidConfigError(
+            "anabranch.mode=ring needs other brokers, and this node is alone: leave it unset, and the topic becomes a "
+            "ring when the node becomes a cluster."
+        )
     promised = [
         name for name in ("flush.messages", "flush.ms") if kept.get(name, str(LONG_MAX)) != str(LONG_MAX)
     ]

@@ -29,7 +29,7 @@ class Kept:
     sealed: Generation | None = None
     """The last generation of this view: nobody gets a promise of a later one."""
     replicas: tuple[BrokerId, ...] = ()
-    """Of this view, in the order of the ring; empty: those of the first."""
+    """Of this view: a restart may find a table that does not know of the view yet. Empty: the table's."""
 
     @property
     def is_trusted(self) -> bool:

@@ -45,7 +45,7 @@ class NotSent:
 
 @dataclass(slots=True)
 class Refused:
-    """The disk took none of what producers sent."""
+    """The disk took none of what producers sent, or the broker stops: others shall lead."""
 
 
 @dataclass(slots=True)

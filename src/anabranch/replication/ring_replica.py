@@ -187,7 +187,9 @@ class RingReplica:
         yield from self._leave_office()
         if self.leader is not None:
             yield from self._tick_leader(self.leader)
-        elif self._is_kept_waiting() or self._should_lead():
+        elif self.candidate is not None and self._is_kept_waiting(self.candidate):
+            yield from self._propose_again(self.candidate)
+        elif self._should_lead():
             yield from self.propose()
         elif self.candidate is None and not self._was_led_lately:
             yield from self._say_missing()
@@ -229,9 +231,8 @@ class RingReplica:
     def _was_led_lately(self) -> bool:
         return self._now_ms - self._heard_leader_ms < SILENCE_MS
 
-    def _is_kept_waiting(self) -> bool:
-        candidate = self.candidate
-        return candidate is not None and self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
+    def _is_kept_waiting(self, candidate: Candidate) -> bool:
+        return self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
 
     def _should_lead(self) -> bool:
         place, kept = self._place, self.kept
@@ -356,6 +357,15 @@ class RingReplica:
         yield from self._tell_all(Propose(self.me, generation))
         yield from self._decide()
 
+    def _propose_again(self, candidate: Candidate) -> Iterator[Effect]:
+        """While nobody answers, the same: a new generation costs a sync, and the others may be gone for days."""
+        if candidate.promises or candidate.returns != self._returns:
+            yield from self.propose()
+            return
+        candidate.since_ms = self._now_ms
+        yield from self._tell_all(Propose(self.me, candidate.generation))
+        yield from self._decide()
+
     def _stop(self) -> None:
         self.leader = self.candidate = self.copying = self._following = self._asked = None
         self._is_new = False
@@ -395,6 +405,8 @@ class RingReplica:
         candidate = self.candidate
         if candidate is None or self.copying is not None or message.generation != candidate.generation:
             return
+        if message.sender not in self.replicas:
+            return  # Its word does not count.
         if message.is_given:
             candidate.promises[message.sender] = message
             yield from self._decide()
@@ -505,7 +517,8 @@ class RingReplica:
 
     def _on_sealed(self, message: Sealed) -> Iterator[Effect]:
         leader = self.leader
-        if leader is not None and message.generation == leader.generation == self.kept.sealed:
+        is_meant = leader is not None and message.generation == leader.generation == self.kept.sealed
+        if leader is not None and is_meant and message.sender in self.replicas:
             leader.sealed_by.add(message.sender)
             yield from self._end_view(leader)
 
@@ -596,6 +609,8 @@ class RingReplica:
     # --- following --------------------------------------------------------------------------------------------------
 
     def _on_enter(self, message: Enter) -> Iterator[Effect]:
+        if message.table.last != message.generation:
+            return  # Nobody who leads says that.
         if message.generation < self.kept.promised:
             yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return
@@ -739,14 +754,17 @@ class RingReplica:
         follower = None if leader is None else leader.followers.get(message.sender)
         if leader is None or follower is None or message.generation != leader.generation:
             return
-        if message.end > self.end or (message.sender not in self.replicas and message.move != self.move):
+        is_replica = message.sender in self.replicas
+        if message.end > self.end or (not is_replica and message.move != self.move):
             return
         follower.heard_ms = self._now_ms
         follower.has_entered = message.has_entered
-        follower.equal_end = max(follower.equal_end, message.end) if follower.counts else message.end
-        can_count = message.has_entered and message.is_trusted and message.sender in self.replicas
-        if can_count and not follower.counts:
-            follower.counts = follower.is_close = True
+        counted, follower.counts = follower.counts, message.has_entered and message.is_trusted and is_replica
+        # One that counts no more has come back with another disk, or less on it than it had.
+        still = counted and follower.counts
+        follower.equal_end = max(follower.equal_end, message.end) if still else message.end
+        if follower.counts != counted:
+            follower.is_close = follower.counts
         follower.answered(message.end, self._now_ms)
         yield from self._push(message.sender, leader)
         yield from self._advance()
@@ -779,7 +797,7 @@ class RingReplica:
         if self.leader is not None:
             yield from self._advance()
         elif self.candidate is not None and self.copying is None:
-            yield from self._open_when_synced() if self.candidate.promises or not self.others else ()
+            yield from self._decide()
         else:
             yield from self._go_on()
             yield from self._trust_if_entered()

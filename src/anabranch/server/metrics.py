@@ -47,6 +47,12 @@ class NodeCollector(Collector):
         yield _counter("anabranch_batches_in", "Batches handed to the writer.", core.batches_total)
         yield _counter("anabranch_bytes_in", "Bytes of batches acknowledged.", core.bytes_in_total)
         yield _counter("anabranch_bytes_out", "Bytes of batches fetched.", self._broker.bytes_out_total)
+        if self._broker.routing is not None:
+            yield _counter(
+                "anabranch_batches_forwarded",
+                "Batches handed to the brokers that lead their partitions.",
+                self._broker.routing.forwarded_total,
+            )
         yield _gauge(
             "anabranch_append_queue_bytes", "Bytes of batches not answered yet.", core.queue.bytes_held
         )

@@ -164,12 +164,16 @@ class ClusterProcesses:
         self._paused.discard(broker)
         self._processes[broker].kill()
 
+    def stop_broker(self, broker: int) -> int | None:
+        """Ask a broker to stop in order, as SIGTERM does. Its exit code; None: it had to be killed."""
+        self._paused.discard(broker)
+        return self._processes[broker].stop(STOP_SECONDS_MAX)
+
     def restart(self, broker: int) -> None:
         """Start a dead broker, or stop a running one in order and start it again. Its port answers afterwards."""
         process = self._processes[broker]
         if process.is_alive:
-            self.resume(broker)
-            process.stop(STOP_SECONDS_MAX)
+            self.stop_broker(broker)
         self._start([process])
 
     def pause(self, broker: int) -> None:

@@ -54,7 +54,7 @@ public final class Interop {
         return text.toString();
     }
 
-    private static String quote(String text) {
+    static String quote(String text) {
         StringBuilder quoted = new StringBuilder("\"");
         for (char letter : text.toCharArray()) {
             boolean plain = letter >= ' ' && letter < 127 && letter != '"' && letter != '\\';

@@ -14,11 +14,12 @@ from anabranch.errors import (
     NotOwnerError,
     OutOfOrderSequenceError,
     RequestTimedOutError,
+    StorageError,
 )
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint
 from anabranch.replication.ring_messages import Beat
 from anabranch.replication.ring_replica import PUSHES_UNDER_WAY_MAX
-from anabranch.values import BrokerId
+from anabranch.values import BrokerId, TopicPartition
 from support.ring_brokers import TOPIC_ID, RingBrokers
 
 
@@ -315,6 +316,33 @@ def test_a_snapshot_of_producers_does_not_outlive_what_is_withdrawn_while_it_is_
         world.check_equal()
 
 
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_a_restart_with_an_older_table_goes_on_in_the_view_that_was_entered(is_moving: bool) -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        first = world.brokers[1]
+        with world._acting():
+            first.replicas.place(first.partition, Placement((1, 2, 3), view=1, start=1, generation=3))
+        world.run(100)
+        for broker_id in world.ids:
+            world.stop(broker_id)
+        world.placement = Placement((1,), target=(1, 2, 3) if is_moving else None)
+        world.start(1)
+        world.run(5000)
+        assert first.mode.replica.replicas == (1, 2, 3)
+        assert not first.partition.is_leader, "it must not go on alone"
+        assert first.partition.high_watermark == 0
+
+
+def test_a_node_without_peers_does_not_open_what_it_kept_with_others() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.stop(1)
+        first = world.brokers[1]
+        with pytest.raises(StorageError, match="--peer-listen"):
+            first.opener.open(TopicPartition("t", 0), TOPIC_ID, first.partition.settings)
+
+
 # --- disks
 
 
@@ -347,6 +375,21 @@ def test_who_may_lack_what_it_had_is_not_trusted_at_once(
         world.produced([b"b"])
         world.run(1000)
         world.check_equal()
+
+
+@pytest.mark.parametrize(("before", "after", "is_trusted"), [("os", "always", False), ("always", "os", True)])
+def test_how_it_was_synced_counts_and_not_how_it_will_be(before: str, after: str, is_trusted: bool) -> None:
+    with ring(flush=before) as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.stop(3, lose_power=True)
+        world.settings["flush"] = after
+        world.start(3)
+        assert world.brokers[3].mode.replica.kept.is_trusted is is_trusted
+        world.run(3000)
+        world.stop(3, lose_power=True)
+        world.start(3)
+        assert world.brokers[3].mode.replica.kept.is_trusted is (after == "always")
 
 
 def test_a_replica_that_has_lost_safe_records_to_rot_is_not_trusted_at_once(
@@ -434,6 +477,67 @@ def test_a_new_disk_is_filled_before_it_counts() -> None:
         world.run_until(lambda: blank.mode.replica.kept.is_trusted, 5000)
         world.run(1000)
         world.check_equal()
+
+
+def test_a_replica_that_has_lost_its_table_of_generations_copies_everything_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whether its records are those of the leader it cannot know."""
+    with ring() as world, caplog.at_level(logging.CRITICAL):
+        world.produced([b"a"])
+        world.run(200)
+        world.cut_off(1)
+        world.produce([b"lost"])
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        world.produced([b"b"], at=world.brokers[2])
+        first = world.brokers[1]
+        world.stop(1)
+        first.disk.write("data/t-0/ring", b"garbled", sync=True)
+        world.start(1)
+        assert (first.mode.generations.rows, first.mode.replica.kept.is_trusted) == ((), False)
+        assert first.partition.log.end_offset == 2
+        world.heal()
+        world.run_until(lambda: first.mode.replica.kept.is_trusted, 10_000)
+        world.run(1000)
+        world.check_equal()
+        assert first.values == [b"a", b"b"]
+
+
+def test_a_folder_that_is_made_again_inherits_nothing_of_the_one_before() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.produced([b"b"])
+        world.run(1000)
+        checkpoint(world, 3)
+        world.stop(3)
+        third = world.brokers[3]
+        for name in third.disk.list("data/t-0"):
+            third.disk.unlink(f"data/t-0/{name}")
+        world.start(3)
+        assert (third.partition.log.end_offset, third.mode.generations.rows) == (0, ())
+        assert not third.mode.replica.kept.is_trusted, "it has lost what it had"
+        world.run(5000)
+        world.check_equal()
+        assert third.values == [b"a", b"b"]
+
+
+def test_a_partition_that_comes_back_begins_anew_whatever_was_known_of_it_at_the_start() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(1000)
+        checkpoint(world, 3)
+        world.stop(3)
+        world.start(3)
+        third = world.brokers[3]
+        world.stop(3)
+        for name in third.disk.list("data/t-0"):
+            third.disk.unlink(f"data/t-0/{name}")
+        settings, target = third.partition.settings, Placement((1, 2), target=(1, 2, 3), view=1)
+        with world._acting():
+            back = third.opener.open(
+                TopicPartition("t", 0), TOPIC_ID, settings, is_new=True, placement=target
+            )
+        assert (back.log.end_offset, back.log.damaged, back.generations.rows) == (0, [], ())
 
 
 def test_a_follower_with_a_full_disk_does_not_stop_the_others_and_catches_up() -> None:

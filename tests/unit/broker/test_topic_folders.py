@@ -88,6 +88,26 @@ def test_a_folder_that_says_whose_it_is_is_found_again() -> None:
 
 
 def test_folders_from_before_are_told_whose_they_are() -> None:
-    _, folders = folders_with("data/t-0/0.log")
-    folders.say_owners([(TopicPartition("t", 0), UUID(int=9)), (TopicPartition("t", 1), UUID(int=9))])
-    assert folders.make([TopicPartition("t", 0)], UUID(int=9)) == {TopicPartition("t", 0)}
+    disk, folders = folders_with("data/t-0/0.log")
+    folders.claim([(TopicPartition("t", 0), UUID(int=9)), (TopicPartition("t", 1), UUID(int=9))])
+    both = {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert folders.make(both, UUID(int=9)) == both
+    assert disk.read("data/t-0/0.log") == b"x"
+
+
+def test_a_start_leaves_the_folder_of_another_topic_of_the_same_name_alone() -> None:
+    disk, folders = folders_with()
+    mine = TopicPartition("t", 0)
+    assert folders.claim([(mine, UUID(int=8))]) == set()
+    disk.write("data/t-0/0.log", b"x")
+    assert folders.claim([(mine, UUID(int=9)), (TopicPartition("t", 1), UUID(int=9))]) == {mine}
+    assert disk.read("data/t-0/0.log") == b"x"
+
+
+def test_the_folder_of_another_topic_of_the_same_name_is_not_moved_away() -> None:
+    disk, _ = folders_with()
+    folders = TopicFolders(disk, "data", says_owners=True)
+    folders.make([TopicPartition("t", 0)], UUID(int=9))
+    assert folders.move_away([(TopicPartition("t", 0), UUID(int=8))]) == []
+    assert disk.list("data/t-0") == ["owner"]
+    assert folders.move_away([(TopicPartition("t", 0), UUID(int=9))]) != []

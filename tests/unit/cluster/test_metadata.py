@@ -77,9 +77,6 @@ def test_entry_of_an_unknown_type_is_refused_and_changes_nothing() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        topic_removed_entry("u"),
-        partitions_entry("u", 3),
-        topic_config_entry("u", {}),
         {"type": "topic", "name": "t"},
         {"type": "topic", "name": "t", "id": "no id", "partitions": 1, "overrides": {}},
         {"type": "topic-config", "name": "t", "overrides": 7},
@@ -88,6 +85,34 @@ def test_entry_of_an_unknown_type_is_refused_and_changes_nothing() -> None:
 def test_entry_that_does_not_fit_the_table_is_damage(entry: Entry) -> None:
     with pytest.raises(CorruptDataError):
         table_of(topic_entry(TOPIC), entry)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        topic_removed_entry("u"),
+        partitions_entry("u", 3),
+        topic_config_entry("u", {}),
+        topic_entry(Topic("t", uuid.UUID(int=9), 7)),
+        partitions_entry("t", TOPIC.partition_count),
+        partitions_entry("t", TOPIC.partition_count + 2, [[BrokerId(1)]]),
+        move_entry(TOPIC.topic_id, TOPIC.partition_count, [BrokerId(1)]),
+        move_entry(TOPIC.topic_id, -1, [BrokerId(1)]),
+        boundary_entry(TOPIC.topic_id, TOPIC.partition_count, Placement((), view=1)),
+        boundary_entry(TOPIC.topic_id, -1, Placement((), view=1)),
+    ],
+)
+def test_entry_that_was_overtaken_by_another_changes_nothing(entry: Entry) -> None:
+    table, before = table_of(topic_entry(TOPIC), entry), table_of(topic_entry(TOPIC))
+    assert (table.topics, table.topics_by_id) == (before.topics, before.topics_by_id)
+    assert table.placements(table.topics["t"]) == before.placements(before.topics["t"])
+
+
+def test_partitions_without_places_of_their_own_are_added_at_the_founder() -> None:
+    placed = replace(TOPIC, placements=(Placement((BrokerId(2),)),) * TOPIC.partition_count)
+    count = TOPIC.partition_count + 2
+    table = table_of(broker_entry(broker(1)), topic_entry(placed), partitions_entry("t", count))
+    assert [each.replicas for each in table.placements(table.topics["t"])][-3:] == [(2,), (1,), (1,)]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"7", b"{}", b"\xff"])

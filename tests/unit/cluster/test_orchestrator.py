@@ -16,6 +16,7 @@ from anabranch.cluster.metadata import (
     broker_fenced_entry,
     broker_removed_entry,
     move_entry,
+    topic_config_entry,
     topic_entry,
 )
 from anabranch.cluster.orchestrator import (
@@ -372,6 +373,32 @@ def test_a_pinned_topic_does_not_grow_but_leaves_a_draining_broker() -> None:
     world.run()
     world.finish_moves()
     assert world.replicas("t") in ([(1,)], [(3,)])
+
+
+def test_a_topic_gets_the_copies_of_its_mode() -> None:
+    world = World(1, 2, 3)
+    world.topic("alone", (2,), (3,))
+    world.topic("pinned", (1,), (1,), (1,), is_pinned=True)
+    world.topic("pair", (1, 2), is_pinned=True)
+    for name, mode in (("alone", "solo"), ("pinned", "ring"), ("pair", "ring")):
+        world.commit(topic_config_entry(name, {"anabranch.mode": mode}))
+    world.run()
+    world.finish_moves()
+    assert world.replicas("alone") == [(2,), (3,)]
+    rings = world.replicas("pinned")
+    assert [sorted(replicas) for replicas in rings] == [[1, 2, 3]] * 3
+    assert world.replicas("pair") == [(1, 2)]
+    assert 2 in {replicas[0] for replicas in rings}
+    world.silent = {2}
+    world.run(10)
+    world.commit(topic_config_entry("pinned", {"anabranch.mode": "solo"}))
+    world.run()
+    world.finish_moves()
+    assert world.replicas("pinned") == [(next(each for each in replicas if each != 2),) for replicas in rings]
+    world.commit(topic_config_entry("alone", {}))
+    world.run()
+    world.finish_moves()
+    assert all(len(replicas) > 1 for replicas in world.replicas("alone"))
 
 
 def test_growth_keeps_who_already_has_a_copy() -> None:

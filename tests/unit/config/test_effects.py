@@ -11,20 +11,18 @@ from anabranch.config import NODE_SETTINGS, TOPIC_SETTINGS, Setting
 SOURCES = "\n".join(path.read_text() for path in Path(anabranch.__file__).parent.rglob("*.py"))
 READ = set(re.findall(r"\.(\w+)\b(?!\s*=[^=])", SOURCES))
 DECIDED_FOR_TOPICS = {name for setting in TOPIC_SETTINGS.values() for name in setting.synonyms}
-ONE_VALUE = {"anabranch.mode"}
-"""Any other value is refused, so nobody needs to look."""
 
 
 def is_read(setting: Setting) -> bool:
     return setting.name.replace(".", "_") in READ
 
 
-@pytest.mark.parametrize("name", sorted(NODE_SETTINGS.keys() - ONE_VALUE))
+@pytest.mark.parametrize("name", sorted(NODE_SETTINGS))
 def test_setting_of_a_node_is_read_or_decides_for_topics(name: str) -> None:
     assert is_read(NODE_SETTINGS[name]) or name in DECIDED_FOR_TOPICS
 
 
-@pytest.mark.parametrize("name", sorted(TOPIC_SETTINGS.keys() - ONE_VALUE))
+@pytest.mark.parametrize("name", sorted(TOPIC_SETTINGS))
 def test_config_of_a_topic_is_read_unless_it_says_that_it_has_no_effect(name: str) -> None:
     setting = TOPIC_SETTINGS[name]
     assert is_read(setting) is setting.has_effect

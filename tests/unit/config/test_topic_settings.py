@@ -62,11 +62,11 @@ def entry(node, overrides, name):
 
 def test_every_topic_config_of_kafka_is_there_with_its_default():
     described = {entry.name: entry.value for entry in TopicSettings.from_overrides(NODE).describe(NODE)}
-    assert described.pop("anabranch.mode") == "solo"
+    assert described.pop("anabranch.mode") is None
     assert described == KAFKA_DEFAULTS
 
 
-@pytest.mark.parametrize("name", list(TOPIC_SETTINGS))
+@pytest.mark.parametrize("name", [name for name in TOPIC_SETTINGS if name != "anabranch.mode"])
 def test_every_default_can_be_set_explicitly(name):
     default = text_of(TOPIC_SETTINGS[name].default)
     assert validate_topic_override(name, default) == default
@@ -127,10 +127,20 @@ def test_remote_storage_is_refused_in_plain_words(name):
         validate_topic_override(name, "true")
 
 
-@pytest.mark.parametrize("mode", ["ring", "branch", "object"])
-def test_modes_of_a_cluster_are_refused_on_one_node(mode):
-    with pytest.raises(InvalidConfigError, match="comes with a cluster"):
+@pytest.mark.parametrize("mode", ["branch", "object"])
+def test_modes_of_later_are_refused_in_plain_words(mode):
+    with pytest.raises(InvalidConfigError, match="comes later: this version knows solo and ring"):
         validate_topic_override("anabranch.mode", mode)
+    with pytest.raises(InvalidConfigError, match="is not a mode"):
+        validate_topic_override("anabranch.mode", "river")
+
+
+def test_a_node_alone_makes_no_ring():
+    with pytest.raises(InvalidConfigError, match="this node is alone"):
+        validate_topic_overrides(NODE, {"anabranch.mode": "ring"})
+    assert validate_topic_overrides(NODE, {"anabranch.mode": "solo"}) == {"anabranch.mode": "solo"}
+    among_others = NodeSettings.load({"peer.listen": "127.0.0.1:1", "cluster.secret.file": "f"})
+    assert validate_topic_overrides(among_others, {"anabranch.mode": "ring"}) == {"anabranch.mode": "ring"}
 
 
 def test_value_is_kept_as_kafkas_tools_write_it():

@@ -4,8 +4,6 @@ Order of the questions, as Kafka asks them: is there room, does the member share
 is it new, awaited under an id we gave it, a static member that came back, or one of the members.
 """
 
-from dataclasses import replace
-
 from anabranch.broker.groups.group_base import GroupState
 from anabranch.broker.groups.messages import Effect, JoinRequest, Now, StaticMemberSaved, Waiter
 from anabranch.broker.groups.rebalancing import RebalancingGroup
@@ -182,7 +180,7 @@ class JoiningGroup(RebalancingGroup):
             # An old client that finds itself leader would assign, which nobody waits for: name the old id
             # instead.
             answer = self._join_answer(saved.member_id, members=False)
-            answer = replace(answer, leader=saved.leader_before)
+            answer = answer._replace(leader=saved.leader_before)
         self._answer(self.roster.release_join(member), answer)
 
     def _static_not_saved(self, saved: StaticMemberSaved, error: Exception, now: Now) -> None:

@@ -6,7 +6,6 @@ gets written down.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.errors import AnabranchError
@@ -22,8 +21,7 @@ class Now(NamedTuple):
     wall_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class JoinRequest:
+class JoinRequest(NamedTuple):
     group_id: str
     member_id: str
     protocol_type: str
@@ -56,8 +54,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinAnswer:
+class JoinAnswer(NamedTuple):
     member_id: str
     generation: int
     protocol_type: str | None
@@ -68,8 +65,7 @@ class JoinAnswer:
     skip_assignment: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SyncRequest:
+class SyncRequest(NamedTuple):
     group_id: str
     member_id: str
     generation: int
@@ -79,8 +75,7 @@ class SyncRequest:
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncAnswer:
+class SyncAnswer(NamedTuple):
     protocol_type: str | None
     protocol_name: str | None
     assignment: bytes
@@ -105,8 +100,7 @@ class PartitionCommit(NamedTuple):
         return TopicPartition(self.topic, self.partition)
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
+class CommitRequest(NamedTuple):
     group_id: str
     partitions: tuple[PartitionCommit, ...]
     member_id: str = ""
@@ -183,8 +177,7 @@ class DescribedMember(NamedTuple):
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class DescribedGroup(NamedTuple):
     group_id: str
     state: str
     protocol_type: str = ""

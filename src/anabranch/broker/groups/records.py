@@ -6,7 +6,6 @@ GroupMetadataKey v2, GroupMetadataValue v3. Read: every version of these up to 4
 keep (the newer group types) is no error: `read_key` answers None and the record is passed over.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.broker.groups import fields
@@ -37,8 +36,7 @@ class CommittedOffset(NamedTuple):
     expire_timestamp_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRecord:
+class MemberRecord(NamedTuple):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -49,8 +47,7 @@ class MemberRecord:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
+class GroupRecord(NamedTuple):
     protocol_type: str
     generation: int
     protocol_name: str | None

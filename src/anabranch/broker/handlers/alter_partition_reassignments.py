@@ -9,7 +9,7 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.placing import usual_factor
 from anabranch.cluster.metadata import move_entry
-from anabranch.cluster.placement import check_replicas
+from anabranch.cluster.placement import check_mode, check_replicas
 from anabranch.errors import (
     AnabranchError,
     InvalidReplicationFactorError,
@@ -75,6 +75,7 @@ async def _move(
                 f"{name}-{index} has {len(placement.replicas)} replicas, and the request forbids to make that "
                 f"{len(target)}."
             )
+        check_mode(topic.mode, len(target))
         if target == placement.replicas:
             if placement.target is not None:
                 await _commit(broker, topic, index, None, len(target))

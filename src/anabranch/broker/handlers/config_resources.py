@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.metadata import broker_draining_entry
+from anabranch.cluster.metadata import MODE_CONFIG, broker_draining_entry
+from anabranch.cluster.placement import RING, SOLO, check_ring_possible
+from anabranch.config import ConfigEntry
 from anabranch.errors import AnabranchError, InvalidConfigError, InvalidRequestError
 from anabranch.values import BrokerId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from anabranch.broker.broker import Broker
     from anabranch.broker.topics import TopicState
+    from anabranch.cluster.metadata import Placement, Topic
 
 TOPIC, BROKER = 2, 4
 DELETE = 1
@@ -42,6 +45,28 @@ def broker_names(broker: "Broker") -> list[str]:
 def no_such_type(resource_type: int) -> InvalidRequestError:
     name = TYPE_NAMES.get(resource_type, f"type {resource_type}")
     return InvalidRequestError(f"There are no configs of a {name} here: ask for a topic or a broker.")
+
+
+def with_mode(entries: list[ConfigEntry], placements: "Sequence[Placement]") -> list[ConfigEntry]:
+    """A topic's configs, with the mode that holds if it has set none."""
+    holds = RING if any(len(placement.replicas) > 1 for placement in placements) else SOLO
+    return [
+        entry._replace(value=holds) if entry.name == MODE_CONFIG and entry.value is None else entry
+        for entry in entries
+    ]
+
+
+def _check_new_mode(broker: "Broker", topic: "Topic", overrides: Mapping[str, str | None]) -> None:
+    """The copies follow by themselves: the orchestrator moves what does not fit its mode."""
+    mode = overrides.get(MODE_CONFIG)
+    if mode == topic.mode:
+        return
+    if mode == SOLO and topic.is_internal:
+        raise InvalidConfigError(
+            f"{topic.name} is internal, and kept on as many brokers as there are for a ring."
+        )
+    if mode == RING:
+        check_ring_possible(len(broker.orchestrator.keepers()))
 
 
 async def alter_each(
@@ -83,10 +108,16 @@ async def _alter(
     if len({config["name"] for config in configs}) < len(configs):
         raise InvalidRequestError("A config is altered twice in one request.")
     _check_values(configs)
+
+    def altered(now: "TopicState") -> Mapping[str, str | None]:
+        overrides = broker.topics.check_overrides(overrides_of(now, configs))
+        _check_new_mode(broker, now.topic, overrides)
+        return overrides
+
     if only_validate:
-        broker.topics.check_overrides(overrides_of(state, configs))
+        altered(state)
     else:
-        await broker.topics.alter(state.topic.name, lambda now: overrides_of(now, configs))
+        await broker.topics.alter(state.topic.name, altered)
 
 
 async def _alter_broker(broker: "Broker", resource: dict[str, Any], *, only_validate: bool) -> None:
@@ -94,6 +125,8 @@ async def _alter_broker(broker: "Broker", resource: dict[str, Any], *, only_vali
     name, configs = resource["resource_name"], resource["configs"]
     if name not in ("", *broker_names(broker)):
         check_broker(broker, name)
+    if all(each.get("config_operation") == DELETE and each["name"] != DRAINING for each in configs):
+        return  # What was changed while it ran is as it was: nothing was. Tools so clean up after a move.
     if not name or [config["name"] for config in configs] != [DRAINING]:
         raise InvalidRequestError(
             "The settings of a node are fixed while it runs: restart it with --set name=value."

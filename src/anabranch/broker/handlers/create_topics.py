@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.handlers.config_resources import with_mode
 from anabranch.broker.placing import Choice, by_assignment, by_factor
+from anabranch.cluster.metadata import MODE_CONFIG
 from anabranch.cluster.placement import UNSET
 from anabranch.config import PARTITIONS_MAX, TopicSettings
 from anabranch.errors import AnabranchError, InvalidPartitionsError, InvalidRequestError
@@ -30,11 +32,11 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 
 async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: bool) -> dict[str, Any]:
     name = asked["name"]
-    choice = _choice(broker, asked)
     configs = asked["configs"]
     if len({config["name"] for config in configs}) < len(configs):
         raise InvalidRequestError(f"Topic {name} sets a config twice.")
-    overrides = {config["name"]: config["value"] for config in configs}
+    overrides = broker.topics.check_overrides({config["name"]: config["value"] for config in configs})
+    choice = _choice(broker, asked, overrides.get(MODE_CONFIG))
     topic = broker.topics.plan(
         name, len(choice.replicas), overrides, choice.placements, is_pinned=choice.is_pinned
     )
@@ -56,23 +58,23 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
                 "config_source": entry.source,
                 "is_sensitive": False,
             }
-            for entry in settings.describe(broker.settings)
+            for entry in with_mode(settings.describe(broker.settings), choice.placements)
         ],
     }
 
 
-def _choice(broker: "Broker", asked: dict[str, Any]) -> Choice:
+def _choice(broker: "Broker", asked: dict[str, Any], mode: str | None) -> Choice:
     count, factor, assignments = asked["num_partitions"], asked["replication_factor"], asked["assignments"]
     if assignments:
         if count != UNSET or factor != UNSET:
             raise InvalidRequestError(
                 "With a replica assignment, partitions and replication factor must be -1."
             )
-        return by_assignment(broker, assignments)
+        return by_assignment(broker, assignments, mode)
     wanted = broker.settings.num_partitions if count == UNSET else count
     if not 1 <= wanted <= PARTITIONS_MAX:
         raise InvalidPartitionsError(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {wanted}.")
-    return by_factor(broker, asked["name"], wanted, factor)
+    return by_factor(broker, asked["name"], wanted, factor, mode)
 
 
 def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:

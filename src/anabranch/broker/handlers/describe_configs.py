@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of
+from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of, with_mode
 from anabranch.config import ConfigEntry
 from anabranch.errors import AnabranchError
 
@@ -34,7 +34,8 @@ def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
     match resource["resource_type"]:
         case 2:
             state = topic_of(broker, resource["resource_name"])
-            return state.settings.describe(broker.settings)
+            placements = broker.metadata.table.placements(state.topic)
+            return with_mode(state.settings.describe(broker.settings), placements)
         case 4:
             check_broker(broker, resource["resource_name"])
             # Without a name, the defaults of all brokers are meant, which only a running cluster can change.

@@ -2,7 +2,8 @@
 
 acks=0 is never answered (an error closes the connection), acks=1 is answered when written (where several brokers keep
 the partition, as acks=all is, unless `ring.acks1` says otherwise), acks=all when the topic's mode calls the records
-safe. Idempotent producers are served; transactional ones are refused.
+safe. Idempotent producers are served; transactional ones are refused. What another broker leads is refused with its
+name, or handed to it (`broker/routing.py`).
 """
 
 from typing import TYPE_CHECKING
@@ -23,12 +24,16 @@ from anabranch.errors import (
     InvalidRequestError,
     InvalidTopicError,
     NotEnoughCopiesError,
+    NotOwnerError,
     TransactionsUnsupportedError,
     UnsupportedCompressionError,
 )
 from anabranch.record.batch import LOG_APPEND_TIME, BatchHeader
 from anabranch.record.compression import Codec
+from anabranch.values import BrokerId
+from anabranch.wire.error_codes import ErrorCode
 from anabranch.wire.produce_fast import (
+    NULL_RECORDS,
     PartitionAnswer,
     TopicSpans,
     encode_produce_response,
@@ -45,14 +50,37 @@ UNPACKED_AT_ONCE_MAX = 8
 """So many compressed batches of a request; the others are a worker's."""
 
 
-Outcome = AppendJob | AnabranchError
-"""What became of one partition: its job, which may fail still, or why there is none."""
+class Routed:
+    """Records that another broker is to take, and what it said of them: an answer, or why there is none."""
+
+    __slots__ = ("answer", "data", "error", "index", "topic")
+
+    def __init__(self, topic: TopicKey, index: int, data: bytes | None) -> None:
+        self.topic = topic
+        self.index = index
+        self.data = data
+        self.answer: PartitionAnswer | None = None
+        self.error: AnabranchError | None = None
+
+
+Outcome = AppendJob | Routed | AnabranchError
+"""What became of one partition: its job, which may fail still, who else was asked, or why nobody was."""
 
 
 class Produce:
     """One produce request: counts its open partitions and answers when none is left."""
 
-    __slots__ = ("_acks", "_broker", "_call", "_now_ms", "_open", "_timeout_ms", "_topics", "_unpacked_count")
+    __slots__ = (
+        "_acks",
+        "_broker",
+        "_call",
+        "_now_ms",
+        "_open",
+        "_routed",
+        "_timeout_ms",
+        "_topics",
+        "_unpacked_count",
+    )
 
     def __init__(self, broker: "Broker", call: Call, acks: int, timeout_ms: int) -> None:
         self._broker = broker
@@ -63,6 +91,7 @@ class Produce:
         self._open = 1  # Held by `run` itself, so that early answers do not settle the request.
         self._topics: list[tuple[TopicKey, list[tuple[int, Outcome]]]] = []
         self._unpacked_count = 0
+        self._routed: dict[BrokerId, list[Routed]] | None = None
 
     def run(self, topics: list[TopicSpans]) -> None:
         seen: set[Partition] = set()
@@ -71,10 +100,14 @@ class Produce:
             for index, start, end in spans:
                 try:
                     outcome: Outcome = self._take(key, index, start, end, seen)
+                except NotOwnerError as error:
+                    outcome = self._route(key, index, start, end) or error
                 except AnabranchError as error:
                     outcome = error
                 outcomes.append((index, outcome))
             self._topics.append((key, outcomes))
+        if self._routed is not None:
+            self._forward(self._routed)
         self._settle_one()
 
     def refuse(self, topics: list[TopicSpans], error: AnabranchError) -> None:
@@ -103,6 +136,32 @@ class Produce:
             job = self._job(partition, kept, header)
             self._broker.core.submit(job)
         return job
+
+    def _route(self, key: TopicKey, index: int, start: int, end: int) -> Outcome | None:
+        """Records for another broker; None: there is nobody to hand them to."""
+        routing = self._broker.routing
+        if routing is None or not self._broker.settings.produce_forward:
+            return None
+        leader = routing.leader_for(self._call, key, index)
+        if leader is None:
+            return None
+        if self._routed is None:
+            self._routed = {}
+        parts = self._routed.setdefault(leader, [])
+        if any(part.topic == key and part.index == index for part in parts):
+            return InvalidRequestError(f"Partition {index} of {key} appears twice in one request.")
+        # Copied now: the connection reads on while these are under way.
+        data = None if start == NULL_RECORDS else bytes(self._call.view[start:end])
+        parts.append(Routed(key, index, data))
+        return parts[-1]
+
+    def _forward(self, routed: dict[BrokerId, list[Routed]]) -> None:
+        routing = self._broker.routing
+        assert routing is not None
+        self._call.holds = True  # What this producer sends next must not overtake these records.
+        for leader, parts in routed.items():
+            self._open += 1
+            routing.forward(leader, self._call, self._acks, self._timeout_ms, parts, self._settle_one)
 
     def _unpack_at_once(self, header: BatchHeader) -> int:
         """How much of this batch may be unpacked right here, where everybody waits for it."""
@@ -184,7 +243,7 @@ class Produce:
     def _first_error(self) -> AnabranchError | None:
         for _, outcomes in self._topics:
             for _, outcome in outcomes:
-                error = outcome.error if isinstance(outcome, AppendJob) else outcome
+                error = outcome if isinstance(outcome, AnabranchError) else outcome.error
                 if error is not None:
                     return error
         return None
@@ -197,9 +256,22 @@ def _row(hints: LeaderHints, topic: TopicKey, index: int, outcome: Outcome) -> P
             append_time_ms = header.max_timestamp if header.attributes & LOG_APPEND_TIME else -1
             return (index, 0, outcome.base_offset, append_time_ms, outcome.partition.log.start_offset, None)
         outcome = outcome.error
+    elif isinstance(outcome, Routed):
+        if outcome.answer is not None:
+            return _routed_row(hints, topic, outcome.answer)
+        assert outcome.error is not None
+        outcome = outcome.error
     code, message = code_of(outcome), message_of(outcome)
     hint = hints.of(topic, index, outcome)
     return (index, code, -1, -1, -1, message) if hint is None else (index, code, -1, -1, -1, message, hint)
+
+
+def _routed_row(hints: LeaderHints, topic: TopicKey, answer: PartitionAnswer) -> PartitionAnswer:
+    """As the leader gave it; if it leads no more, with what is known here of who does."""
+    if answer[1] != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return answer
+    hint = hints.of(topic, answer[0], NotOwnerError(""))
+    return answer if hint is None else (*answer[:6], hint)
 
 
 def handle(broker: "Broker", call: Call) -> None:

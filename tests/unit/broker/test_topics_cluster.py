@@ -1,0 +1,107 @@
+"""Topics of a cluster: what is on a broker's disk may be of later than the table it starts with."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from anabranch.broker import housekeeping
+from anabranch.cluster.metadata import Placement, boundary_entry, move_entry
+from anabranch.values import BrokerId, Generation, Offset
+from anabranch.wire.api_keys import ApiKey
+from support.broker_cluster import close_all
+from support.ring_cluster import RingCluster
+
+
+@pytest.fixture(autouse=True)
+def clusters_end() -> Iterator[None]:
+    yield
+    close_all()
+
+
+def cluster_with_topic() -> RingCluster:
+    cluster = RingCluster()
+    cluster.start(1, 2, 3)
+    cluster.settle()
+    cluster.topic("t")
+    return cluster
+
+
+def produced(cluster: RingCluster, *values: bytes) -> None:
+    leader = cluster.led("t")
+    assert leader is not None
+    row = cluster.produce(leader, "t", *values)["responses"][0]["partition_responses"][0]
+    assert row["error_code"] == 0
+
+
+def ends(cluster: RingCluster) -> list[int]:
+    return [cluster.partition(broker_id, "t").log.end_offset for broker_id in sorted(cluster.lives)]
+
+
+def test_records_of_a_topic_made_again_survive_the_death_of_all_brokers_before_their_next_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = cluster_with_topic()
+    produced(cluster, b"old", b"old", b"old")
+    cluster.run(3 * int(housekeeping.CHECKPOINT_SECONDS * 1000))
+    monkeypatch.setattr(housekeeping.Housekeeping, "checkpoint", _no_checkpoint)
+    cluster.remove_topic("t")
+    cluster.topic("t")
+    produced(cluster, b"new")
+    cluster.run(1000)
+    assert ends(cluster) == [1, 1, 1]
+    for broker_id in (1, 2, 3):
+        cluster.kill(broker_id)
+    cluster.start(1, 2, 3)
+    cluster.until(lambda: cluster.led("t") is not None)
+    cluster.run(1000)
+    assert ends(cluster) == [1, 1, 1]
+    assert [cluster.lives[each].disk.exists("data/quarantine") for each in (1, 2, 3)] == [False] * 3
+
+
+def test_a_follower_remembers_where_its_leader_let_the_log_begin() -> None:
+    cluster = cluster_with_topic()
+    produced(cluster, b"deleted")
+    produced(cluster, b"kept")
+    leader = cluster.led("t")
+    assert leader is not None
+    asked = {"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}
+    cluster.ask(leader, ApiKey.DELETE_RECORDS, 2, {"topics": [asked], "timeout_ms": 5000})
+    cluster.run(3 * int(housekeeping.CHECKPOINT_SECONDS * 1000))
+    follower = next(each for each in cluster.lives if each != leader)
+    assert cluster.partition(follower, "t").log.start_offset == 1
+    cluster.kill(follower)
+    cluster.net.isolate(BrokerId(follower))
+    cluster.start(follower)
+    assert cluster.partition(follower, "t").log.start_offset == 1
+
+
+async def _no_checkpoint(_: housekeeping.Housekeeping) -> None:
+    """The kill comes first."""
+
+
+def test_nothing_is_thrown_away_before_all_that_was_agreed_on_is_known() -> None:
+    """Entries that a start reads again may say that a partition left, and later ones that it came back."""
+    cluster = cluster_with_topic()
+    produced(cluster, b"a")
+    cluster.run(3 * int(housekeeping.CHECKPOINT_SECONDS * 1000))
+    cluster.kill(3)
+    cluster.net.isolate(BrokerId(3))
+    cluster.start(3)
+    broker, disk = cluster.broker(3), cluster.lives[3].disk
+    topic = broker.metadata.table.topics["t"]
+    away = Placement((BrokerId(1), BrokerId(2)), view=1, start=Offset(1), generation=Generation(1))
+
+    async def learn() -> None:
+        move = move_entry(topic.topic_id, 0, away.replicas)
+        broker.metadata.table.apply(move, 900)
+        boundary = boundary_entry(topic.topic_id, 0, replace(away, move=900))
+        broker.metadata.table.apply(boundary, 901)
+        broker.topics._follow(Offset(901), boundary)
+
+    cluster.do(learn())
+    cluster.run(3000)
+    assert disk.exists("data/t-0")
+    broker.topics.follow()
+    cluster.run(100)
+    assert not disk.exists("data/t-0")
