@@ -17,7 +17,6 @@ the same run. `cluster_workload` makes random runs of it.
 """
 
 import asyncio
-import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ from random import Random
 from typing import Self
 from unittest.mock import patch
 
-from anabranch.broker import ring_opener
 from anabranch.broker.broker import Broker
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow
@@ -260,7 +258,7 @@ class ClusterSimulator:
         life = Life(self, machine, self._settings_of(machine))
         machine.life = life
         try:
-            with self._acting(), self._by(life), patch.object(random, "randrange", life.rng.randrange):
+            with self._acting(), self._by(life):
                 life.open()
         except PowerLoss:
             self.note(f"the power of {broker_id} goes during recovery")
@@ -409,8 +407,7 @@ class ClusterSimulator:
     def _acting(self) -> Iterator[None]:
         """Ids come from the seed and defects are noticed while anybody acts."""
         ids = patch.object(uuid, "uuid4", self._uuid4)
-        imported = patch.object(ring_opener, "uuid4", self._uuid4)
-        with ids, imported, self.defects.watching():
+        with ids, self.defects.watching():
             yield
         self.defects.check()
 
