@@ -405,6 +405,8 @@ class RingReplica:
         candidate = self.candidate
         if candidate is None or self.copying is not None or message.generation != candidate.generation:
             return
+        if message.sender not in self.replicas:
+            return  # Its word does not count.
         if message.is_given:
             candidate.promises[message.sender] = message
             yield from self._decide()
@@ -515,7 +517,8 @@ class RingReplica:
 
     def _on_sealed(self, message: Sealed) -> Iterator[Effect]:
         leader = self.leader
-        if leader is not None and message.generation == leader.generation == self.kept.sealed:
+        is_meant = leader is not None and message.generation == leader.generation == self.kept.sealed
+        if leader is not None and is_meant and message.sender in self.replicas:
             leader.sealed_by.add(message.sender)
             yield from self._end_view(leader)
 
@@ -606,6 +609,8 @@ class RingReplica:
     # --- following --------------------------------------------------------------------------------------------------
 
     def _on_enter(self, message: Enter) -> Iterator[Effect]:
+        if message.table.last != message.generation:
+            return  # Nobody who leads says that.
         if message.generation < self.kept.promised:
             yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return
