@@ -94,6 +94,8 @@ class RingOpener:
             before = Kept.from_state(state)
             is_same_boot = bool(boot) and state["boot"] == boot
             may_lack = not clean and not is_same_boot and self._settings.flush != "always"
+            if placement.replicas == before.replicas == (BrokerId(self._settings.broker_id),):
+                may_lack = False  # Nobody else could have what it lacks.
         else:
             before = Kept(
                 table=_of_one_leader(log.end_offset), view=placement.view, replicas=placement.replicas
@@ -104,7 +106,8 @@ class RingOpener:
                 logger.error("%s says what was promised, but %s", path, reason)
                 may_lack = True
         promised = Generation(max(before.promised, placement.generation))
-        return_id = before.return_id
+        is_recovered = placement.is_forced and before.view < placement.view
+        return_id = None if is_recovered else before.return_id
         # After a power cut the end of a log may be torn, and what follows the tear is set aside.
         is_odd = is_same_boot and bool(log.quarantined)
         if return_id is None and (may_lack or log.damaged or is_odd):

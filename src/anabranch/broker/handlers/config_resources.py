@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
@@ -52,7 +51,7 @@ def with_mode(entries: list[ConfigEntry], placements: "Sequence[Placement]") -> 
     """A topic's configs, with the mode that holds if it has set none."""
     holds = RING if any(len(placement.replicas) > 1 for placement in placements) else SOLO
     return [
-        replace(entry, value=holds) if entry.name == MODE_CONFIG and entry.value is None else entry
+        entry._replace(value=holds) if entry.name == MODE_CONFIG and entry.value is None else entry
         for entry in entries
     ]
 
