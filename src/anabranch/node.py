@@ -90,6 +90,11 @@ class Node:
             self.broker.open()
             if self._peer_port is not None:
                 await self._meet_peers(self._peer_port)
+        except (
+            asyncio.CancelledError
+        ):  # Nobody was served; but what others have sent is there, and should stay.
+            await self.stop()
+            raise
         except BaseException:
             self.listener.stop_accepting()
             raise
@@ -122,7 +127,13 @@ class Node:
         broker.peers_bound = port.bound
         broker.start()
         port.start(broker.peering)
-        await broker.peering.join()
+        try:
+            await broker.peering.join()
+        except asyncio.CancelledError:
+            await broker.drain()
+            await port.close()
+            await broker.close()  # The next start should find all in order.
+            raise
 
     def _bind(self) -> tuple[str, int]:
         try:
@@ -150,10 +161,10 @@ class Node:
 
     async def stop(self) -> None:
         """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
-        if self.broker.peering is not None:
-            await self.broker.peering.leave()
-        self.listener.stop_accepting()
         try:
+            if self.broker.peering is not None:
+                await self.broker.peering.leave()
+            self.listener.stop_accepting()
             if self._http is not None:
                 await self._http.close()
             await self.broker.drain()

@@ -128,3 +128,34 @@ def test_data_folder_below_a_file_is_one_sentence(tmp_path):
     assert "choose another --data-dir" in refused(
         "--listen", "127.0.0.1:0", "--data-dir", tmp_path / "file" / "data"
     )
+
+
+def as_broker(tmp_path: Path, *arguments: object) -> list[object]:
+    secret = tmp_path / "secret"
+    secret.write_text("0123456789abcdef0123456789abcdef")
+    return ["--cluster-secret-file", secret, "--data-dir", tmp_path / "data", *arguments]
+
+
+def test_broker_that_waits_for_its_cluster_can_be_stopped(tmp_path):
+    nowhere = "127.0.0.1:1"
+    options = as_broker(tmp_path, "--peer-listen", "127.0.0.1:0", "--join", nowhere)
+    with running(*options) as node:
+        assert node.stderr is not None
+        said = node.stderr.readline()
+        node.send_signal(signal.SIGTERM)
+        _, errors = node.communicate(timeout=STOP_S_MAX)
+    assert f"no broker of the cluster answers yet, trying on: {nowhere}" in said
+    assert (node.returncode, errors) == (0, "")
+
+
+def test_broker_that_joins_itself_is_told_so(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        own = f"127.0.0.1:{taken.getsockname()[1]}"
+    options = as_broker(tmp_path, "--listen", "127.0.0.1:0", "--peer-listen", own, "--join", own)
+    assert "--join names nobody but this broker itself" in refused(*options)
+
+
+def test_one_port_for_clients_and_brokers_is_refused(tmp_path):
+    same = "127.0.0.1:19092"
+    options = as_broker(tmp_path, "--listen", same, "--peer-listen", same)
+    assert f"listen and peer.listen are both {same}" in refused(*options)

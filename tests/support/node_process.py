@@ -25,11 +25,17 @@ class NodeProcess:
     """A node with its own data folder; usable as a context manager."""
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, str] = SETTINGS, *, data_folder: Path | None = None
+        self,
+        folder: Path,
+        settings: Mapping[str, str] = SETTINGS,
+        *,
+        data_folder: Path | None = None,
+        log_level: str = "error",
     ) -> None:
         self.data_folder = data_folder if data_folder is not None else folder / "data"
         self.log_path = folder / "node.log"
         self._settings = settings
+        self._log_level = log_level
         self._process: subprocess.Popen[str] | None = None
         self._listen = "127.0.0.1:0"
         self.ready: dict[str, Any] = {}
@@ -78,7 +84,7 @@ class NodeProcess:
     def _command(self) -> list[str]:
         program = Path(sys.executable).with_name("anabranch")
         command = [str(program), "up", "--listen", self._listen, "--data-dir", str(self.data_folder)]
-        command += ["--format", "json"]
+        command += ["--format", "json", "--log-level", self._log_level]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         return command

@@ -17,6 +17,8 @@ from support.workers import InlineWorkers
 class Failing:
     """A broker whose end goes wrong."""
 
+    peering = None
+
     async def drain(self) -> None:
         raise ZeroDivisionError
 

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anabranch.broker.pieces import Pieces, check_piece, stamped
 from anabranch.broker.topic_folders import RING_FILE
@@ -305,7 +305,7 @@ class Effects:
     def _remember(self, kept: Kept) -> None:
         self._is_waiting = self.mode.is_remembering = True
         files, path = self._files, f"{self._partition.log.folder}/{RING_FILE}"
-        state = {**kept.as_state(), "boot": self._boot}
+        state = ring_state(kept, self._boot, sync_first=self.mode.sync_first)
 
         def task() -> None:
             write_checkpoint(files, path, state)
@@ -342,6 +342,12 @@ class Effects:
     def refused(self) -> None:
         """The disk did not take what producers sent."""
         self.do(Refused())
+
+
+def ring_state(kept: Kept, boot: str, *, sync_first: bool) -> dict[str, Any]:
+    """What the file `ring` holds. After the end of this boot what was written and not synced may be missing: unless
+    records are synced before anybody counts on them, whatever the next start is told to do."""
+    return {**kept.as_state(), "boot": boot, "sync_first": sync_first}
 
 
 def _joined(records: object) -> bytes | bytearray | memoryview:

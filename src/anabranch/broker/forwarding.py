@@ -42,6 +42,8 @@ PATIENCE_MS_MAX = 60_000
 PAUSE_SECONDS = 0.1
 CREATE_TOPICS_VERSION = 7
 MAKERS = (ApiKey.CREATE_TOPICS, ApiKey.CREATE_PARTITIONS)
+UNDONE = ("NotControllerError", "BackPressureError", "UnsupportedVersionError")
+"""What another broker says that has not begun with a request."""
 LED_TRIES_MAX = 75
 LED_PAUSE_SECONDS = 0.02
 
@@ -146,12 +148,17 @@ class Forwarding:
         try:
             answer = await peers.ask(broker_id, ForwardRequest(*asked), max(1, timeout_ms))
         except PeerRefusedError as error:
-            raise NotControllerError(str(error)) from error
+            if error.kind in UNDONE:
+                raise NotControllerError(str(error)) from error
+            raise QuorumBusyError(
+                f"Broker {broker_id} has met something unexpected, and may have done this: {error}"
+            ) from error
         assert isinstance(answer, ForwardAnswer)
         return decode_response(asked.api_key, asked.api_version, answer.body, 0, len(answer.body))
 
     async def ask(self, broker_id: BrokerId, key: ApiKey, version: int, body: Body, timeout_ms: int) -> Body:
-        """Have a request of our own carried out by that broker. Raises PeerUnreachableError, NotControllerError."""
+        """Have a request of our own carried out by that broker. Raises PeerUnreachableError, NotControllerError,
+        QuorumBusyError."""
         asked = Asked(key, version, None, "", encode_request(key, version, body))
         return await self._ask(broker_id, asked, timeout_ms)
 

@@ -340,10 +340,13 @@ class Partition:
                 log.firm_offset, end
             )  # Only who is not trusted loses what it took for firm.
         log.cut_back(end)
-        self.producers.cut(end)
+        is_any_forgotten = self.producers.cut(end)
         if self.snapshot_offset > end:
             assert self.ring is not None
             self.ring.drop_snapshot(self)
+        elif is_any_forgotten:
+            # The snapshot on the disk remembers more of them, and less than the log has below the cut.
+            self.snapshot_offset = Offset(-1)
         self.high_watermark = min(self.high_watermark, end)
 
     def publish(self, end: Offset) -> None:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 PULSE_SECONDS = 0.1
 PING_MS = 500
 LEAVE_PAUSE_SECONDS = 0.02
+WAITING_SAY_MS = 3000
+WAITING_SAY_AGAIN_MS = 60_000
 TOLD_ROWS_MAX = 1000
 """In one message about who leads what."""
 
@@ -222,12 +224,29 @@ class Peering:
         self._broker.topics.sweep()
 
     async def _catch_up(self) -> None:
+        clock = self._broker.clock
+        say_ms = clock.monotonic_ms() + WAITING_SAY_MS
         while True:
             try:
                 await self._broker.metadata.caught_up()
             except QuorumBusyError as error:
                 logger.debug("not caught up yet: %s", error)
+                if clock.monotonic_ms() >= say_ms:
+                    say_ms = clock.monotonic_ms() + WAITING_SAY_AGAIN_MS
+                    logger.warning("clients are not served yet: %s", self._missing_voters() or error)
                 await asyncio.sleep(PULSE_SECONDS)
             else:
                 self._broker.topics.follow()
                 return
+
+    def _missing_voters(self) -> str:
+        """Why the metadata quorum cannot agree on anything, if it is for want of brokers."""
+        members = self._broker.metadata.members
+        there = {each for each in members.voters if each.broker_id in (self._broker.id, *self._up)}
+        if members.is_majority(there):
+            return ""
+        names = [", ".join(str(each.broker_id) for each in sorted(some)) for some in (members.voters, there)]
+        return (
+            f"the metadata quorum of brokers {names[0]} needs a majority, and only {names[1] or 'nobody'} is there: "
+            "start the others."
+        )

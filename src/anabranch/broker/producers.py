@@ -95,10 +95,11 @@ class ProducerTable:
         if header.producer_id >= 0 and not header.is_control:
             self.note(header, Offset(header.base_offset), header.max_timestamp)
 
-    def cut(self, end: Offset) -> None:
+    def cut(self, end: Offset) -> bool:
         """Forget the batches that a log has lost which was cut back to `end`. No producer has more under way than is
         remembered of it, so what an earlier batch was need not be looked up: one of which nothing is left may go on
-        anywhere."""
+        anywhere. Says whether there was one."""
+        known = len(self.producers)
         for producer_id, producer in list(self.producers.items()):
             if producer.batches and producer.batches[-1].last_offset >= end:
                 left = tuple(batch for batch in producer.batches if batch.last_offset < end)
@@ -106,6 +107,7 @@ class ProducerTable:
                     self.producers[producer_id] = Producer(producer.epoch, producer.timestamp_ms_last, left)
                 else:
                     del self.producers[producer_id]
+        return len(self.producers) < known
 
     def expire(self, before_ms: int) -> int:
         """Forget producers silent since `before_ms`; says how many."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from anabranch.broker.core import BrokerCore
-from anabranch.broker.effects import Effects
+from anabranch.broker.effects import Effects, ring_state
 from anabranch.broker.partition import Partition
 from anabranch.broker.pieces import Pieces
 from anabranch.broker.topic_folders import RING_FILE
@@ -48,7 +48,7 @@ class RingOpener:
         """Make it one of several replicas, with what its folder says of its past. Raises StorageError."""
         log, settings = partition.log, self._settings
         kept = self._kept(partition, placement, is_stranger, clean)
-        sync_first = settings.flush == "always"
+        sync_first = self._is_synced_first
         if sync_first and not log.is_synced:
             log.sync()
         # What lies above may yet be withdrawn: the recovery points must not speak of it.
@@ -79,6 +79,11 @@ class RingOpener:
         )
         partition.role_changed(mode.generation)
 
+    @property
+    def _is_synced_first(self) -> bool:
+        """Records are on the disk before anybody counts on them."""
+        return self._settings.flush == "always"
+
     def may_be_torn(self, folder: str) -> bool:
         """Whether the machine has lost power since: of the writes that waited for one sync then, any may be missing.
         A process that was killed leaves none out, so that a gap is rot."""
@@ -93,18 +98,21 @@ class RingOpener:
         if state is not None:
             before = Kept.from_state(state)
             is_same_boot = bool(boot) and state["boot"] == boot
-            may_lack = not clean and not is_same_boot and self._settings.flush != "always"
+            was_synced_first = state.get("sync_first", self._is_synced_first)
+            may_lack = not clean and not is_same_boot and not was_synced_first
+            is_outdated = not is_same_boot or was_synced_first != self._is_synced_first
             if placement.replicas == before.replicas == (BrokerId(self._settings.broker_id),):
                 may_lack = False  # Nobody else could have what it lacks.
         else:
-            before = Kept(
-                table=_of_one_leader(log.end_offset), view=placement.view, replicas=placement.replicas
-            )
+            is_lost = self._files.exists(path)
+            # With the file the table is lost, and nobody knows which of the records are the leader's too.
+            table = Generations() if is_lost else _of_one_leader(log.end_offset)
+            before = Kept(table=table, view=placement.view, replicas=placement.replicas)
             is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
-            is_same_boot, may_lack = True, is_stranger or (is_keeper and log.end_offset < placement.start)
-            if self._files.exists(path):
+            is_same_boot, is_outdated = True, False
+            may_lack = is_lost or is_stranger or (is_keeper and log.end_offset < placement.start)
+            if is_lost:
                 logger.error("%s says what was promised, but %s", path, reason)
-                may_lack = True
         promised = Generation(max(before.promised, placement.generation))
         is_recovered = placement.is_forced and before.view < placement.view
         return_id = None if is_recovered else before.return_id
@@ -118,13 +126,14 @@ class RingOpener:
         kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
         if before.view < placement.view:
             kept = replace(kept, view=placement.view, sealed=None, replicas=placement.replicas)
-        if kept != before or not is_same_boot:
+        if kept != before or is_outdated:
             self._write_kept(path, kept)
         return kept
 
     def _write_kept(self, path: str, kept: Kept) -> None:
         try:
-            write_checkpoint(self._files, path, {**kept.as_state(), "boot": self._boot})
+            state = ring_state(kept, self._boot, sync_first=self._is_synced_first)
+            write_checkpoint(self._files, path, state)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
 

@@ -402,12 +402,14 @@ class Topics:
             overrides = self.check_overrides(overrides_of(self.known(name)))
             await self._metadata.commit(topic_config_entry(name, overrides))
 
-    async def delete(self, name: str) -> None:
-        """When this returns, the name is free and nobody here remembers the topic."""
+    async def delete(self, key: TopicKey) -> None:
+        """When this returns, the name is free and nobody here remembers the topic. By its id no other one of the same
+        name is deleted, made meanwhile."""
         async with self._metadata.lock:
-            if self.known(name).topic.is_internal:
-                raise InvalidTopicError(f"{name} is internal and cannot be deleted.")
-            await self._metadata.commit(topic_removed_entry(name))
+            topic = self.known(key).topic
+            if topic.is_internal:
+                raise InvalidTopicError(f"{topic.name} is internal and cannot be deleted.")
+            await self._metadata.commit(topic_removed_entry(topic.name))
             await self.settled()
 
     # --- following the table ---------------------------------------------------------------------------------

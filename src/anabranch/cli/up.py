@@ -21,6 +21,8 @@ from anabranch.cli.common import Command, Failure, format_option, pairs_of
 from anabranch.cli.logs import LEVELS
 
 if TYPE_CHECKING:
+    import asyncio
+
     from anabranch.config import NodeSettings
     from anabranch.node import Node
 
@@ -160,6 +162,9 @@ def _check_cluster(settings: dict[str, object]) -> None:
                 f"{option} is for a broker of a cluster, and this one would listen to no other: add --peer-listen, "
                 f"or leave {option} out."
             )
+    listen = settings.get("listen")
+    if listen is not None and listen == settings.get("peer.listen") and not str(listen).endswith(":0"):
+        raise Failure(f"listen and peer.listen are both {listen}: clients and brokers need a port each.")
 
 
 def prepare_folder(folder: str) -> None:
@@ -200,20 +205,36 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     node = Node(settings)
-    await node.start()
-    settle_memory()
-    announce(node, settings, format, ephemeral)
-    await stopping.wait()
+    starting, asked = loop.create_task(node.start()), loop.create_task(stopping.wait())
+    await asyncio.wait((starting, asked), return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        await starting
+        settle_memory()
+        announce(node, settings, format, ephemeral)
+        await asked
     for number in (signal.SIGINT, signal.SIGTERM):
         # A second Ctrl-C must be able to end a stop that hangs.
         loop.remove_signal_handler(number)
     seconds_max = STOP_SECONDS_MAX + (LEAVE_SECONDS_MAX if settings.peer_listen else 0.0)
     try:
-        await asyncio.wait_for(node.stop(), seconds_max)
+        await asyncio.wait_for(stop(node, starting), seconds_max)
     except TimeoutError:
         raise Failure(
             f"The node did not stop within {seconds_max} s and was ended: the next start recovers."
         ) from None
+
+
+async def stop(node: "Node", starting: "asyncio.Task[None]") -> None:
+    """Also one that is still starting, which may take for ever where brokers wait for each other."""
+    import asyncio
+
+    if starting.done():
+        await node.stop()
+        return
+    starting.cancel()
+    await asyncio.wait((starting,))
+    if not starting.cancelled():
+        await starting
 
 
 def settle_memory() -> None:

@@ -411,6 +411,8 @@ class RingReplica:
         candidate = self.candidate
         if candidate is None or self.copying is not None or message.generation != candidate.generation:
             return
+        if message.sender not in self.replicas:
+            return  # Its word does not count.
         if message.is_given:
             candidate.promises[message.sender] = message
             yield from self._decide()
@@ -521,7 +523,8 @@ class RingReplica:
 
     def _on_sealed(self, message: Sealed) -> Iterator[Effect]:
         leader = self.leader
-        if leader is not None and message.generation == leader.generation == self.kept.sealed:
+        is_meant = leader is not None and message.generation == leader.generation == self.kept.sealed
+        if leader is not None and is_meant and message.sender in self.replicas:
             leader.sealed_by.add(message.sender)
             yield from self._end_view(leader)
 
@@ -619,6 +622,8 @@ class RingReplica:
     # --- following --------------------------------------------------------------------------------------------------
 
     def _on_enter(self, message: Enter) -> Iterator[Effect]:
+        if message.table.last != message.generation:
+            return  # Nobody who leads says that.
         if message.generation < self.kept.promised:
             yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return
@@ -762,14 +767,17 @@ class RingReplica:
         follower = None if leader is None else leader.followers.get(message.sender)
         if leader is None or follower is None or message.generation != leader.generation:
             return
-        if message.end > self.end or (message.sender not in self.replicas and message.move != self.move):
+        is_replica = message.sender in self.replicas
+        if message.end > self.end or (not is_replica and message.move != self.move):
             return
         follower.heard_ms = self._now_ms
         follower.has_entered = message.has_entered
-        follower.equal_end = max(follower.equal_end, message.end) if follower.counts else message.end
-        can_count = message.has_entered and message.is_trusted and message.sender in self.replicas
-        if can_count and not follower.counts:
-            follower.counts = follower.is_close = True
+        counted, follower.counts = follower.counts, message.has_entered and message.is_trusted and is_replica
+        # One that counts no more has come back with another disk, or less on it than it had.
+        still = counted and follower.counts
+        follower.equal_end = max(follower.equal_end, message.end) if still else message.end
+        if follower.counts != counted:
+            follower.is_close = follower.counts
         follower.answered(message.end, self._now_ms)
         yield from self._push(message.sender, leader)
         yield from self._advance()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import secrets
 from typing import TYPE_CHECKING
 
@@ -120,7 +121,9 @@ class Dialler:
             raise
         except PeerError as error:
             raise HandshakeError(
-                Cause.UNREACHABLE, f"the other side hung up before it said who it is ({error})."
+                Cause.UNREACHABLE,
+                f"the other side hung up before it said who it is ({error}): is that the peer port of a running "
+                "broker?",
             ) from None
         finally:
             links.not_met(link)
@@ -144,7 +147,7 @@ class Dialler:
             )
             tune(transport.get_extra_info("socket"))
         except OSError as error:
-            why = error.strerror or str(error)
+            why = os.strerror(error.errno) if error.errno else str(error)
             raise HandshakeError(
                 Cause.UNREACHABLE,
                 f"it cannot be reached ({why}): is the broker running, and is the address right?",

@@ -17,7 +17,7 @@ from anabranch.broker.stored_state import NodeIdentity, StoredState, directory_o
 from anabranch.clock import Clock
 from anabranch.config import NodeSettings, host_and_port
 from anabranch.errors import NotControllerError, PeerError, PeerRefusedError, PeerUnreachableError
-from anabranch.server.peer_handshake import Identity
+from anabranch.server.peer_handshake import Cause, Identity
 from anabranch.server.peer_links import PeerLinks
 from anabranch.server.peer_listener import PeerListener
 from anabranch.server.peer_security import load_security
@@ -26,6 +26,9 @@ from anabranch.values import BrokerId
 JOIN_SECONDS_MAX = 30.0
 JOIN_PAUSE_SECONDS = 0.2
 JOIN_SAY_SECONDS = 3.0
+SEED_SECONDS_MAX = 1.0
+FOREIGN = [cause.name for cause in (Cause.CLUSTER, Cause.SECRET, Cause.VERSION, Cause.SAME_ID, Cause.REFUSED)]
+"""Why a broker that answers will not be a peer of this one before somebody changes something."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +77,7 @@ class PeerPort:
         assert settings.peer_listen is not None
         self.bound = self.listener.open(*host_and_port(settings.peer_listen))
         if not is_joining:
+            await self._check_seeds()
             return identity
         self.listener.start()  # Others that join may ask us too: they should hear at once that we know nothing yet.
         try:
@@ -86,23 +90,45 @@ class PeerPort:
     async def _join(self) -> str:
         """The id of the cluster that the seeds belong to. They may be starting at this moment."""
         loop = asyncio.get_running_loop()
-        started = said = loop.time()
+        started, said = loop.time(), ""
         while True:
             try:
                 return await self._ask_seeds()
             except PeerUnreachableError as error:
-                if loop.time() - started >= JOIN_SECONDS_MAX:
+                waited = loop.time() - started
+                if waited >= JOIN_SECONDS_MAX:
                     raise PeerUnreachableError(
-                        f"No broker of the cluster answers: {error}. Check --join, or start one of those brokers first."
+                        f"No broker of the cluster has answered for {JOIN_SECONDS_MAX:.0f} s: check --join, or start "
+                        f"one of those brokers first. {error}"
                     ) from error
-                if loop.time() - said >= JOIN_SAY_SECONDS:
-                    said = loop.time()
-                    logger.warning("no broker of the cluster answers yet: %s", error)
+                if waited >= JOIN_SAY_SECONDS and str(error) != said:
+                    said = str(error)
+                    logger.warning("no broker of the cluster answers yet, trying on: %s", error)
             await asyncio.sleep(JOIN_PAUSE_SECONDS)
 
-    async def _ask_seeds(self) -> str:
-        reasons = []
+    async def _check_seeds(self) -> None:
+        """A folder that belongs to a cluster does not join another. Whoever does not answer is not waited for: all
+        brokers may be starting together."""
         for address in self._settings.peer_join:
+            try:
+                async with asyncio.timeout(SEED_SECONDS_MAX):
+                    await self.links.join(host_and_port(address))
+            except PeerRefusedError as error:
+                if error.kind in FOREIGN:
+                    await self.close()
+                    raise
+            except (PeerError, TimeoutError):
+                continue  # The links go on trying, and say what is wrong.
+
+    async def _ask_seeds(self) -> str:
+        seeds = [address for address in self._settings.peer_join if not self._is_own(address)]
+        if not seeds:
+            raise PeerRefusedError(
+                "--join names nobody but this broker itself: name another broker of the cluster, or leave --join "
+                "out to begin one."
+            )
+        reasons = []
+        for address in seeds:
             try:
                 hello = await self.links.join(host_and_port(address))
             except PeerRefusedError as error:
@@ -110,12 +136,15 @@ class PeerPort:
                     raise
                 reasons.append(f"{address}: that is this broker itself")
             except PeerError as error:
-                reasons.append(f"{address}: {error}")
+                reasons.append(f"{address}: {str(error).rstrip('.')}")
             else:
                 if hello.cluster_id:
                     return hello.cluster_id
                 reasons.append(f"{address}: broker {hello.broker_id} is still joining itself")
         raise PeerUnreachableError("; ".join(reasons))
+
+    def _is_own(self, address: str) -> bool:
+        return address in (self._settings.peer_listen, self._settings.peer_advertise)
 
     def start(self, handler: PeerHandler) -> None:
         self.links.start(handler)

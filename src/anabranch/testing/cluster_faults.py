@@ -9,16 +9,19 @@ from random import Random
 
 from anabranch.testing.cluster_simulator import ClusterSimulator, Life
 from anabranch.testing.fake_net import FaultPlan
+from anabranch.testing.workload import FAULTS
 from anabranch.values import BrokerId
 
+BROKERS_MAX = 5
 ROOM_BYTES_MAX = 3_000
 SLOW_MS_MAX = 300
 
 
 class ClusterFaults:
-    def __init__(self, sim: ClusterSimulator, rng: Random) -> None:
+    def __init__(self, sim: ClusterSimulator, rng: Random, *, may_lose_disks: bool) -> None:
         self._sim = sim
         self._rng = rng
+        self._may_lose_disks = may_lose_disks
         self._ends: list[tuple[int, Callable[[], None]]] = []
         self._starting: set[int] = set()
 
@@ -103,6 +106,19 @@ class ClusterFaults:
 
             self._after(self._rng.choice((100, 1000, 3000, 6000)), resume, number)
 
+    def lose_disk(self) -> None:
+        if self._may_lose_disks and (life := self._somebody()) and self._sim.is_whole():
+            self._sim.kill(life.machine.broker_id)
+            self._sim.wipe(life.machine.broker_id)
+
+    def join(self) -> None:
+        """One more broker."""
+        number = max(self._sim.machines) + 1
+        if number <= BROKERS_MAX:
+            self._sim.note(f"{number} joins")
+            self._sim.add(number)
+            self._sim.start(number)
+
     # --- links ---------------------------------------------------------------------------------------------------
 
     def _heal(self, number: int) -> None:
@@ -161,6 +177,13 @@ class ClusterFaults:
             used = disk.total_bytes("") - disk.free_bytes("")
             disk.capacity_bytes = used + self._rng.randint(0, ROOM_BYTES_MAX)
             self._after(self._rng.choice((500, 3000)), self._make_room, life.machine.broker_id)
+
+    def fail_disk(self) -> None:
+        """Under flush=os what a failed sync was to write is lost without a power cut, so that nobody would know."""
+        if (life := self._somebody()) and self._sim.flush == "always":
+            operation, error = self._rng.choice(FAULTS)
+            self._sim.note(f"the next {operation} of {life.machine.broker_id} will fail")
+            life.machine.disk.fail_next(operation, error, times=self._rng.randint(1, 2))
 
     def _make_room(self, number: int) -> None:
         self._sim.machines[number].disk.capacity_bytes = None

@@ -60,7 +60,8 @@ def _seeds(wanted: str | None) -> Iterator[int]:
 
 def _run_many(seeds: Iterator[int], minutes: float | None) -> int:
     started = said = time.monotonic()
-    runs, failed = 0, []
+    runs = 0
+    failed: list[int] = []
     gc.freeze()
     for seed in seeds:
         now = time.monotonic()

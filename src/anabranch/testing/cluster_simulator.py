@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Self
+from typing import Self
 from unittest.mock import patch
 
 from anabranch.broker import ring_opener
@@ -83,10 +83,7 @@ class Life:
         self.workers = SimWorkers(self.loop, self.rng)
         me = BrokerId(machine.broker_id)
         self.peers = sim.net.peers(me, self.loop, lambda: self.is_dead)
-        boot = f"boot-{machine.boots}"
-        self._make_broker = lambda: Broker(
-            settings, sim.clock, self._disk, self.workers, DATA_DIR, boot, self.peers
-        )
+        self._settings = settings
         self._asked: dict[Pending, None] = {}
         self._high_watermarks: dict[Partition, int] = {}
 
@@ -96,7 +93,10 @@ class Life:
 
     def open(self) -> None:
         """Raises PowerLoss, StorageError."""
-        self.broker = self._make_broker()
+        boot = f"boot-{self.machine.boots}"
+        self.broker = Broker(
+            self._settings, self._sim.clock, self._disk, self.workers, DATA_DIR, boot, self.peers
+        )
         self.broker.open()
         if self.rng.random() < 0.5:  # What others find out late: that syncs may run on the loop.
             for _ in range(PROOF_MIN):

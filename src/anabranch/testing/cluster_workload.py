@@ -42,11 +42,11 @@ class Action(NamedTuple):
 class ClusterWorkload:
     def __init__(self, seed: int, *, steps: int = STEPS) -> None:
         self._rng = rng = Random(seed + 1)
-        lowest = rng.choice((1, 2, 2))
+        self._copies_min = lowest = rng.choice((1, 2, 2))
         flush = "os" if lowest > 1 and rng.random() < 0.3 else "always"
         self.sim = ClusterSimulator(seed, rng.choice((3, 3, 3, 4)), flush=flush)
         self.witness = ClusterWitness()
-        self.faults = ClusterFaults(self.sim, rng)
+        self.faults = ClusterFaults(self.sim, rng, may_lose_disks=lowest > 1)
         self._client = ClusterClient(self.sim, rng)
         self._steps = steps
         self._partitions = {f"t{n}": rng.randint(1, PARTITIONS_MAX) for n in range(TOPICS_MAX)}
@@ -67,6 +67,7 @@ class ClusterWorkload:
             Action(8, self._commit),
             Action(6, self._look_at_commit),
             Action(8, self._wait),
+            Action(2, self._move),
             Action(2, faults.kill),
             Action(2, faults.crash),
             Action(2, faults.crash_soon),
@@ -76,6 +77,9 @@ class ClusterWorkload:
             Action(1, faults.slow_disk),
             Action(1, faults.fill_disk),
             Action(2, faults.spoil_net),
+            Action(1, faults.fail_disk),
+            Action(1, faults.lose_disk),
+            Action(1, faults.join),
         )
 
     def run(self) -> None:
@@ -117,13 +121,32 @@ class ClusterWorkload:
         }
 
         def answered(pending: Pending) -> None:
-            code = pending.body["topics"][0]["error_code"] if pending.body is not None else None
-            self.sim.note(f"CREATE_TOPICS {topic}: {pending.closed_because or ErrorCode(code).name}")
+            code = ErrorCode(pending.body["topics"][0]["error_code"]) if pending.body is not None else None
+            self.sim.note(f"CREATE_TOPICS {topic}: {pending.closed_because or code!r}")
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS) and topic not in self._made:
                 self._made.append(topic)
 
         body = {"topics": [made], "timeout_ms": MAKE_MS}
         self._client.send(self._client.anybody(), ApiKey.CREATE_TOPICS, 7, body).on_settled = answered
+
+    def _move(self) -> None:
+        """Let other brokers keep a partition, or more or fewer; now and then call such a move off."""
+        places = self._places()
+        if not places:
+            return
+        topic, index = self._rng.choice(places)
+        copies = self._rng.randint(self._copies_min, 3)
+        replicas = self._rng.sample(sorted(self.sim.machines), copies) if self._rng.random() < 0.9 else None
+        partition = {"partition_index": index, "replicas": replicas}
+        body = {"timeout_ms": MAKE_MS, "topics": [{"name": topic, "partitions": [partition]}]}
+
+        def answered(pending: Pending) -> None:
+            rows = pending.body["responses"] if pending.body is not None else ()
+            codes = [ErrorCode(row["partitions"][0]["error_code"]) for row in rows]
+            self.sim.note(f"{topic}-{index} goes to {replicas}: {pending.closed_because or codes}")
+
+        api = ApiKey.ALTER_PARTITION_REASSIGNMENTS
+        self._client.send(self._client.anybody(), api, 0, body).on_settled = answered
 
     def _places(self) -> list[Place]:
         return [(topic, index) for topic in self._made for index in range(self._partitions[topic])]
@@ -147,12 +170,12 @@ class ClusterWorkload:
         client = ClusterClient(self.sim, self._rng)
         producer = PlainProducer(f"plain-{self._names}", place, client, self.witness)
         # Where there is one copy only, acks=1 promises next to nothing.
-        producer.acks = (-1,) if self._copies[place[0]] == 1 else (-1, 1)
+        producer.acks = (-1,) if self._copies_min == 1 else (-1, 1)
         return producer
 
     def _got_producer_id(self, place: Place, pending: Pending) -> None:
-        code = pending.body["error_code"] if pending.body is not None else None
-        self.sim.note(f"INIT_PRODUCER_ID: {pending.closed_because or ErrorCode(code).name}")
+        code = ErrorCode(pending.body["error_code"]) if pending.body is not None else None
+        self.sim.note(f"INIT_PRODUCER_ID: {pending.closed_because or code!r}")
         if pending.body is None or code:
             return
         producer_id = pending.body["producer_id"]
@@ -223,16 +246,15 @@ class ClusterWorkload:
         """Nothing fails any more: everybody must get through, and all copies must become equal."""
         self.faults.end_all()
         end_ms = self.sim.clock.monotonic_ms() + LIVELY_MS_MAX
-        waiting: list[Producer] = [self._plain_producer(place) for place in self._places()]
         before = self.witness.counts()
+        fresh: dict[Place, PlainProducer] = {}
 
         def is_lively() -> bool:
-            for producer in [*waiting, *self._producers]:
-                if isinstance(producer, IdempotentProducer):
-                    if not producer.is_done:
-                        producer.act(self._rng)
-                elif self.witness.counts().get(producer.place, 0) == before.get(producer.place, 0):
+            for producer in self._producers:
+                if isinstance(producer, IdempotentProducer) and not producer.is_done:
                     producer.act(self._rng)
+            for place in self._unwritten(before):
+                fresh.setdefault(place, self._plain_producer(place)).act(self._rng)
             return self.sim.is_settled() and self._is_all_written(before)
 
         while not is_lively():

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from anabranch.broker.peer_messages import ForwardRequest
-from anabranch.errors import NotControllerError, UnsupportedVersionError
+from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
+from anabranch.errors import NotControllerError, StorageError, UnsupportedVersionError
 from anabranch.testing.in_process_client import Pending
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
@@ -219,6 +219,21 @@ def test_a_leader_that_dies_over_a_request_leaves_it_open_whether_it_was_done() 
     row = pending.body["topics"][0]
     assert row["error_code"] == E.REQUEST_TIMED_OUT
     assert "not known" in row["error_message"]
+
+
+def test_a_leader_that_fails_over_a_request_is_not_asked_to_do_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = cluster_of(3)
+    tries: list[ForwardRequest] = []
+
+    async def done_and_lost(question: ForwardRequest) -> ForwardAnswer:
+        tries.append(question)
+        raise StorageError("something unexpected, after it was committed")
+
+    monkeypatch.setattr(cluster.leader.forwarding, "asked", done_and_lost)
+    row = create(cluster, cluster.follower_id, "t")
+    assert (row["error_code"], len(tries)) == (E.REQUEST_TIMED_OUT, 1)
 
 
 def test_producer_ids_of_all_brokers_differ() -> None:

@@ -19,7 +19,7 @@ from anabranch.errors import (
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint
 from anabranch.replication.ring_messages import Beat
 from anabranch.replication.ring_replica import PUSHES_UNDER_WAY_MAX
-from anabranch.values import TopicPartition
+from anabranch.values import BrokerId, TopicPartition
 from support.ring_brokers import TOPIC_ID, RingBrokers
 
 
@@ -248,6 +248,34 @@ def test_a_recovery_does_not_go_by_what_was_withdrawn_since_the_checkpoint() -> 
         assert back.values == [b"a", b"0", b"1", b"2"]
 
 
+def test_a_producer_of_whom_everything_remembered_was_withdrawn_goes_on_after_a_restart() -> None:
+    """The snapshot on the disk knows its first batch, the log more, and the table nothing after the cut."""
+    with ring() as world:
+        sequenced(world, 0, b"0")
+        world.run(200)
+        one = world.brokers[1]
+        one.opener.save_producers(one.partition)
+        checkpoint(world, 1)
+        for number in range(1, 4):
+            sequenced(world, number, b"%d" % number)
+        world.run(200)
+        world.cut_off(1)
+        for number in range(4, 10):
+            world.produce(
+                [b"lost"], at=world.brokers[1], producer_id=9, producer_epoch=0, base_sequence=number
+            )
+            world.run(20)
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        world.heal()
+        world.run_until(lambda: one.partition.log.end_offset == 4 and not one.mode.may_write, 5000)
+        checkpoint(world, 1)
+        world.stop(1)
+        world.start(1)
+        world.led_by(1)
+        assert sequenced(world, 3, b"3").base_offset == 3  # type: ignore[attr-defined]
+        assert sequenced(world, 4, b"4").base_offset == 4  # type: ignore[attr-defined]
+
+
 def test_what_was_firm_before_a_restart_still_is_before_anybody_is_heard() -> None:
     with ring() as world:
         world.produced([b"a"])
@@ -347,6 +375,21 @@ def test_who_may_lack_what_it_had_is_not_trusted_at_once(
         world.produced([b"b"])
         world.run(1000)
         world.check_equal()
+
+
+@pytest.mark.parametrize(("before", "after", "is_trusted"), [("os", "always", False), ("always", "os", True)])
+def test_how_it_was_synced_counts_and_not_how_it_will_be(before: str, after: str, is_trusted: bool) -> None:
+    with ring(flush=before) as world:
+        world.produced([b"a"])
+        world.run(200)
+        world.stop(3, lose_power=True)
+        world.settings["flush"] = after
+        world.start(3)
+        assert world.brokers[3].mode.replica.kept.is_trusted is is_trusted
+        world.run(3000)
+        world.stop(3, lose_power=True)
+        world.start(3)
+        assert world.brokers[3].mode.replica.kept.is_trusted is (after == "always")
 
 
 def test_a_replica_that_has_lost_safe_records_to_rot_is_not_trusted_at_once(
@@ -449,6 +492,24 @@ def test_a_replica_without_others_trusts_itself_after_a_power_cut() -> None:
         world.produced([b"b"])
 
 
+def test_a_replica_knows_its_view_before_the_table_does() -> None:
+    """What the table says after a restart may be older than what was entered."""
+    with ring() as world:
+        newer = Placement((BrokerId(2), BrokerId(3), BrokerId(1)), view=1)
+        for one in world.brokers.values():
+            one.replicas.place(one.partition, newer)
+        world.led_by(2)
+        world.produced([b"a"])
+        world.stop(1)
+        world.start(1)
+        back = world.brokers[1]
+        assert (back.mode.view, back.mode.replica.replicas) == (1, newer.replicas)
+        back.replicas.place(back.partition, newer)
+        world.run(1000)
+        assert back.mode.leader() == 2
+        world.check_equal()
+
+
 def test_a_new_disk_is_filled_before_it_counts() -> None:
     with ring() as world:
         for number in range(5):
@@ -461,6 +522,67 @@ def test_a_new_disk_is_filled_before_it_counts() -> None:
         world.run_until(lambda: blank.mode.replica.kept.is_trusted, 5000)
         world.run(1000)
         world.check_equal()
+
+
+def test_a_replica_that_has_lost_its_table_of_generations_copies_everything_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whether its records are those of the leader it cannot know."""
+    with ring() as world, caplog.at_level(logging.CRITICAL):
+        world.produced([b"a"])
+        world.run(200)
+        world.cut_off(1)
+        world.produce([b"lost"])
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        world.produced([b"b"], at=world.brokers[2])
+        first = world.brokers[1]
+        world.stop(1)
+        first.disk.write("data/t-0/ring", b"garbled", sync=True)
+        world.start(1)
+        assert (first.mode.generations.rows, first.mode.replica.kept.is_trusted) == ((), False)
+        assert first.partition.log.end_offset == 2
+        world.heal()
+        world.run_until(lambda: first.mode.replica.kept.is_trusted, 10_000)
+        world.run(1000)
+        world.check_equal()
+        assert first.values == [b"a", b"b"]
+
+
+def test_a_folder_that_is_made_again_inherits_nothing_of_the_one_before() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.produced([b"b"])
+        world.run(1000)
+        checkpoint(world, 3)
+        world.stop(3)
+        third = world.brokers[3]
+        for name in third.disk.list("data/t-0"):
+            third.disk.unlink(f"data/t-0/{name}")
+        world.start(3)
+        assert (third.partition.log.end_offset, third.mode.generations.rows) == (0, ())
+        assert not third.mode.replica.kept.is_trusted, "it has lost what it had"
+        world.run(5000)
+        world.check_equal()
+        assert third.values == [b"a", b"b"]
+
+
+def test_a_partition_that_comes_back_begins_anew_whatever_was_known_of_it_at_the_start() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(1000)
+        checkpoint(world, 3)
+        world.stop(3)
+        world.start(3)
+        third = world.brokers[3]
+        world.stop(3)
+        for name in third.disk.list("data/t-0"):
+            third.disk.unlink(f"data/t-0/{name}")
+        settings, target = third.partition.settings, Placement((1, 2), target=(1, 2, 3), view=1)
+        with world._acting():
+            back = third.opener.open(
+                TopicPartition("t", 0), TOPIC_ID, settings, is_new=True, placement=target
+            )
+        assert (back.log.end_offset, back.log.damaged, back.generations.rows) == (0, [], ())
 
 
 def test_a_follower_with_a_full_disk_does_not_stop_the_others_and_catches_up() -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 import errno
+import uuid
 
 import pytest
 
 from anabranch.broker.topics import NAME_LENGTH_MAX, PARTITIONS_MAX, Topics
-from anabranch.cluster.metadata import Topic, encode_entry, topic_entry
+from anabranch.cluster.metadata import Topic, encode_entry, topic_entry, topic_removed_entry
 from anabranch.errors import (
     InvalidConfigError,
     InvalidPartitionsError,
@@ -264,6 +265,22 @@ async def test_topic_made_again_under_an_old_name_inherits_nothing() -> None:
     await bench.topics.delete("t")
     again = await bench.topic("t")
     assert (again.log.end_offset, again.topic_id == partition.topic_id) == (0, False)
+
+
+@in_loop
+async def test_deletion_by_id_leaves_a_topic_alone_that_got_the_name_meanwhile() -> None:
+    bench = Bench()
+    await bench.topic("t")
+    topics, metadata = bench.broker.topics, bench.broker.metadata
+    old, new = topics.known("t").topic.topic_id, uuid.uuid4()
+    async with metadata.lock:
+        deleting = asyncio.create_task(topics.delete(old))
+        await turn()
+        await metadata.commit(topic_removed_entry("t"))
+        await metadata.commit(topic_entry(Topic("t", new, 1)))
+    with pytest.raises(UnknownTopicIdError):
+        await deleting
+    assert metadata.table.topics["t"].topic_id == new
 
 
 @in_loop

@@ -1,6 +1,7 @@
 """One replica of a ring, one rule at a time; thousands of steps are in tests/simulation/test_ring_by_seed.py."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Publish
@@ -16,6 +17,7 @@ from anabranch.replication.ring_messages import (
     Pull,
     Push,
     Returned,
+    Sealed,
 )
 from anabranch.replication.ring_replica import (
     BEAT_MS,
@@ -25,6 +27,7 @@ from anabranch.replication.ring_replica import (
     SILENCE_MS,
     RingReplica,
 )
+from anabranch.values import Generation
 
 B1, B2, B3 = 1, 2, 3
 RING = (B1, B2, B3)
@@ -132,6 +135,18 @@ def test_a_follower_that_has_not_entered_or_is_not_trusted_does_not_count() -> N
     assert not any(isinstance(done, Publish) for done in one.heard(Equal(B2, 3, 6, False, True)))
     assert not any(isinstance(done, Publish) for done in one.heard(Equal(B3, 3, 6, True, False)))
     assert not one.may_write
+
+
+def test_a_follower_that_comes_back_with_less_than_it_had_counts_no_more() -> None:
+    one = leader()
+    list(one.heard(Equal(B2, 3, 5, has_entered=True, is_trusted=True)))
+    list(one.appended(7))
+    list(one.heard(Equal(B2, 3, 7, has_entered=True, is_trusted=True)))
+    list(one.heard(Equal(B2, 3, 2, has_entered=True, is_trusted=False)))
+    assert not one.may_write
+    assert not any(isinstance(done, Publish) for done in one.synced(7, 0)), "nobody else is known to have it"
+    assert not any(isinstance(done, Publish) for done in one.heard(Equal(B2, 3, 7, True, is_trusted=False)))
+    assert Publish(7) in list(one.heard(Equal(B3, 3, 7, has_entered=True, is_trusted=True)))
 
 
 def test_a_follower_cuts_what_the_leader_does_not_have_and_enters_then() -> None:
@@ -370,7 +385,10 @@ def test_of_two_replicas_the_other_leads_when_one_has_lost_its_disk() -> None:
         one = RingReplica(me, (B1, B2), Kept(2, table((1, 0))), 5, fits=fits)
         one.at(SILENCE_MS)
         list(one.heard(Returned(other, 0, "new")))
-        entered = [message for message in told(one.tick(SILENCE_MS), other) if isinstance(message, Enter)]
+        blank = RingReplica(other, (B1, B2), Kept(return_id="new"), 0, fits=fits)
+        (asked,) = [each for each in told(one.tick(SILENCE_MS), other) if isinstance(each, Propose)]
+        (promise,) = told(blank.heard(asked), me)
+        entered = [each for each in told(one.heard(promise), other) if isinstance(each, Enter)]
         assert entered
         assert entered[0].returns == {other: "new"}
         assert not one.may_write
@@ -381,3 +399,19 @@ def test_of_two_replicas_none_leads_while_the_other_is_only_silent() -> None:
     list(one.tick(SILENCE_MS))
     list(one.tick(2 * SILENCE_MS))
     assert one.leader is None
+
+
+def test_what_no_replica_would_say_is_ignored() -> None:
+    follower = replica(B3, 5, promised=1, rows=table((1, 0)))
+    assert list(follower.heard(Enter(B1, 3, table(), {}))) == []
+    assert list(follower.heard(Enter(B1, 3, table((1, 0)), {}))) == []
+    assert (follower.leader_id, follower.kept.promised) == (None, 1)
+    candidate = replica(B1, 5, promised=1, rows=table((1, 0)))
+    list(candidate.propose())
+    assert list(candidate.heard(Promise(9, 3, True, 3, 50, table((1, 0))))) == []
+    assert candidate.leader is None
+    one = leader()
+    one.kept = replace(one.kept, sealed=Generation(3))
+    assert list(one.heard(Sealed(9, 3))) == []
+    assert one.leader is not None
+    assert one.leader.sealed_by == set()

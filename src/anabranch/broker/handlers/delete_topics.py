@@ -45,7 +45,7 @@ async def _row(broker: "Broker", name: str | None, topic_id: UUID, *, is_repeate
         topic = _find(broker, name, topic_id)
         if not broker.settings.delete_topic_enable:
             raise TopicDeletionDisabledError("delete.topic.enable is false on this node.")
-        await broker.topics.delete(topic.name)
+        await broker.topics.delete(topic.topic_id if name is None else topic.name)
     except AnabranchError as error:
         return {**refused(error), "name": name, "topic_id": topic_id}
     return {**accepted(), "name": topic.name, "topic_id": topic.topic_id}

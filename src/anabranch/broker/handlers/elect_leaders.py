@@ -19,6 +19,7 @@ from anabranch.errors import (
     NotControllerError,
     PeerUnreachableError,
     PreferredLeaderNotAvailableError,
+    QuorumBusyError,
 )
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
@@ -173,7 +174,7 @@ async def _there(
         if is_far:
             raise NotControllerError("The brokers do not agree yet who the preferred leader is: try again.")
         return await _asked(broker, broker_id, keys, timeout_ms)
-    except (PeerUnreachableError, NotControllerError) as error:
+    except (PeerUnreachableError, NotControllerError, QuorumBusyError) as error:
         away = PreferredLeaderNotAvailableError(f"Broker {broker_id} cannot be asked: {error}")
         return {key: {"partition_id": key[1], **refused(away)} for key in keys}
 
