@@ -34,7 +34,7 @@ def status(broker: Broker, format: str) -> None:
         [tuple(row.values()) for row in _broker_rows(view, quorum)],
         f"Cluster {view.cluster_id}, metadata led by {_who(quorum.leader)} in term {quorum.epoch}",
     )
-    for line in trouble(view):
+    for line in (*trouble(view), *without_failover(view)):
         click.echo(line)
 
 
@@ -52,6 +52,7 @@ def status_facts(view: "ClusterView", quorum: "QuorumView") -> dict[str, object]
         "brokers": _broker_rows(view, quorum),
         "under_replicated": [_short_facts(partition) for partition in view.partitions if partition.is_short],
         "without_leader": [partition.name for partition in view.partitions if partition.leader < 0],
+        "without_failover": [partition.name for partition in view.partitions if partition.has_no_failover],
     }
 
 
@@ -95,6 +96,14 @@ def trouble(view: "ClusterView") -> list[str]:
     if short:
         lines.append(f"Under-replicated: {_some(short)}.")
     return lines or ["Every partition has a leader and all its copies."]
+
+
+def without_failover(view: "ClusterView") -> list[str]:
+    """That two copies are kept safe by both, and by nobody else."""
+    pairs = [partition.name for partition in view.partitions if partition.has_no_failover]
+    return (
+        [f"No failover, since two brokers keep them, and both must be up: {_some(pairs)}."] if pairs else []
+    )
 
 
 def _some(names: list[str]) -> str:

@@ -61,6 +61,14 @@ def test_status_of_a_sound_cluster_says_so(cluster):
     assert "Every partition has a leader and all its copies." in run(cluster, "status").stdout
 
 
+def test_status_says_which_partitions_have_no_failover():
+    with FakeCluster(3, {"pairs": [[0, 1], [1, 2]], "rings": [[0, 1, 2]], "alone": [[2]]}) as fake:
+        assert answer(fake, "status")["without_failover"] == ["pairs-0", "pairs-1"]
+        assert "No failover, since two brokers keep them, and both must be up: pairs-0, pairs-1." in (
+            run(fake, "status").stdout
+        )
+
+
 def test_ring_tells_leader_followers_generation_end_and_lag(cluster):
     rows = answer(cluster, "ring")
     assert [row["leader"] for row in rows] == [0, 1, 2, 3]
