@@ -69,6 +69,7 @@ class ClusterWorkload:
             Action(8, self._wait),
             Action(2, self._move),
             Action(2, faults.kill),
+            Action(2, faults.stop),
             Action(2, faults.crash),
             Action(2, faults.crash_soon),
             Action(2, faults.pause),
