@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from anabranch.cli.client import Broker, broker_options
-from anabranch.cli.common import Command, format_option, show_json, show_table
+from anabranch.cli.common import Command, Group, format_option, show_json, show_table
 
 if TYPE_CHECKING:
     from anabranch.cli.cluster_view import ClusterView, PartitionView, QuorumView, ReplicaView, VoterView
@@ -114,13 +115,21 @@ def _who(leader: int) -> str:
     return f"broker {leader}" if leader >= 0 else "nobody"
 
 
-@click.command(cls=Command)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option("--topic", help="This topic only.")
 @click.option("--internal", is_flag=True, help="Show internal topics too.")
 @broker_options
 @format_option()
-def ring(topic: str | None, internal: bool, broker: Broker, format: str) -> None:
+@click.pass_context
+def ring(context: click.Context, topic: str | None, internal: bool, broker: Broker, format: str) -> None:
     """Show who leads and follows each partition, its generation, and how far each copy is behind."""
+    if context.invoked_subcommand is None:
+        _show_ring(topic, internal, broker, format)
+    elif any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
+        raise click.UsageError(f"Options belong behind {context.invoked_subcommand}.")
+
+
+def _show_ring(topic: str | None, internal: bool, broker: Broker, format: str) -> None:
     from anabranch.cli.cluster_view import read_replicas, read_view
     from anabranch.cli.common import Failure
     from anabranch.local_cluster.cluster_client import ClusterClient

@@ -83,6 +83,23 @@ def test_ring_shows_one_topic_and_internal_ones_when_asked(cluster):
     assert "There is no topic called nothing" in run(cluster, "ring", "--topic", "nothing").stderr
 
 
+def test_recover_looks_first_and_acts_only_when_the_loss_is_accepted(cluster):
+    looked = run(cluster, "ring", "recover", "orders", 0)
+    assert looked.stdout.splitlines() == [
+        "What there is.",
+        "What is lost.",
+        "Nothing was changed: add --accept-loss to do it.",
+    ]
+    done = answer(cluster, "ring", "recover", "orders", 0, "--accept-loss")
+    found = ["What there is.", "What is lost."]
+    assert done == {"topic": "orders", "partition": 0, "is_done": True, "found": found}
+    misplaced = run(cluster, "ring", "--topic", "orders", "recover", "orders", 0, "--accept-loss")
+    assert "belong behind recover" in misplaced.stderr
+    refused = run(cluster, "ring", "recover", "orders", 1, "--accept-loss")
+    assert (refused.exit_code, refused.stderr) == (1, "Error: It has one (ELECTION_NOT_NEEDED).\n")
+    assert cluster.elections == [100, 1, 1]
+
+
 def test_ring_does_not_know_the_lag_of_a_broker_that_hangs_up(cluster):
     cluster.silent.add(3)
     rows = answer(cluster, "ring")
@@ -227,9 +244,9 @@ def test_client_says_who_did_not_answer_and_why(cluster):
 def test_client_refuses_what_no_broker_serves(cluster):
     with (
         ClusterClient(cluster.bootstrap) as client,
-        pytest.raises(ClusterAnswerError, match="ELECT_LEADERS is not served"),
+        pytest.raises(ClusterAnswerError, match="OFFSET_DELETE is not served"),
     ):
-        client.ask(ApiKey.ELECT_LEADERS, {})
+        client.ask(ApiKey.OFFSET_DELETE, {})
 
 
 def test_client_refuses_a_broker_nobody_knows(cluster):
