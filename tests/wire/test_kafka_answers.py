@@ -89,6 +89,14 @@ def test_deleting_what_is_no_config_is_no_error(client: RawClient, topic: str) -
     assert row["error_code"] == 0
 
 
+@pytest.mark.parametrize(("operation", "code"), [(1, 0), (0, E.INVALID_REQUEST)])
+def test_a_brokers_throttles_can_be_cleared_and_not_set(client: RawClient, operation: int, code: int) -> None:
+    config = {"name": "leader.replication.throttled.rate", "config_operation": operation, "value": "5"}
+    resource = {"resource_type": BROKER, "resource_name": "0", "configs": [config]}
+    (row,) = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [resource]})["responses"]
+    assert row["error_code"] == code
+
+
 @pytest.mark.parametrize("operation", [0, 2, 3])
 def test_an_alteration_needs_a_value(client: RawClient, topic: str, operation: int) -> None:
     configs = [{"name": "cleanup.policy", "config_operation": operation, "value": None}]

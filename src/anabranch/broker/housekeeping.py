@@ -163,6 +163,8 @@ class Housekeeping:
         self._looks_until_checkpoint = CHECKPOINT_LOOKS_PER_TURN
         self._bytes_checkpointed = core.bytes_in_total
         await self.checkpoint()
+        if self._broker.peers is not None:
+            await self._keep_followed_starts()
 
     async def checkpoint(self) -> None:
         """Write down what shortens the next recovery, if partitions have grown or been fenced since."""
@@ -235,6 +237,15 @@ class Housekeeping:
             if start:
                 starts[key] = start
         return starts
+
+    async def _keep_followed_starts(self) -> None:
+        """A replica moves its start as its leader does, and remembers it when there is time."""
+        broker = self._broker
+        async with self.starts_lock:
+            starts = self._starts_now()
+            if starts != self._start_offsets:
+                await in_heavy_worker(broker.workers, lambda: broker.state.write_start_offsets(starts))
+                self._start_offsets = starts
 
     async def keep_start_offset(self, partition: Partition, offset: Offset) -> None:
         """Make a new start durable. Raises StorageError."""

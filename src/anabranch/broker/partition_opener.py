@@ -30,6 +30,7 @@ from anabranch.log.checkpoint import (
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
+from anabranch.log.names import LOG
 from anabranch.log.settings import LogConfig
 from anabranch.replication.solo_mode import SoloMode
 from anabranch.values import BrokerId, Offset, TopicPartition
@@ -94,6 +95,10 @@ class PartitionOpener:
     def folder_of(self, partition_id: TopicPartition) -> str:
         return f"{self._data_dir}/{partition_id.folder}"
 
+    def _has_log(self, partition_id: TopicPartition) -> bool:
+        folder = self.folder_of(partition_id)
+        return self.files.exists(folder) and any(name.endswith(LOG) for name in self.files.list(folder))
+
     def default_settings(self, overrides: Mapping[str, str]) -> TopicSettings:
         """The node's defaults, but for these."""
         return TopicSettings.from_overrides(self._settings, overrides)
@@ -118,6 +123,11 @@ class PartitionOpener:
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
+        start_offset = max(start_offset, self._state.start_offsets.get(key, Offset(0)))
+        if is_new or (placement is not None and is_ring(placement) and not self._has_log(partition_id)):
+            # What is known of an earlier folder says nothing of this one: others fill it from the beginning.
+            is_stranger = is_stranger or (point is not None and not is_new)
+            point, start_offset = None, Offset(0)
         if placement is not None and not clean:
             shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
@@ -126,7 +136,7 @@ class PartitionOpener:
             log_config(settings, self._settings),
             clean=clean,
             recovery_point=point,
-            start_offset=max(start_offset, self._state.start_offsets.get(key, Offset(0))),
+            start_offset=start_offset,
             index_cache=self._index_cache,
             precious=precious,
             shares_syncs=shares_syncs,

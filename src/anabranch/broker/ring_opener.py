@@ -101,18 +101,21 @@ class RingOpener:
             was_synced_first = state.get("sync_first", self._is_synced_first)
             may_lack = not clean and not is_same_boot and not was_synced_first
             is_outdated = not is_same_boot or was_synced_first != self._is_synced_first
+            if placement.replicas == before.replicas == (BrokerId(self._settings.broker_id),):
+                may_lack = False  # Nobody else could have what it lacks.
         else:
-            before = Kept(
-                table=_of_one_leader(log.end_offset), view=placement.view, replicas=placement.replicas
-            )
+            is_lost = self._files.exists(path)
+            # With the file the table is lost, and nobody knows which of the records are the leader's too.
+            table = Generations() if is_lost else _of_one_leader(log.end_offset)
+            before = Kept(table=table, view=placement.view, replicas=placement.replicas)
             is_keeper = BrokerId(self._settings.broker_id) in placement.replicas
             is_same_boot, is_outdated = True, False
-            may_lack = is_stranger or (is_keeper and log.end_offset < placement.start)
-            if self._files.exists(path):
+            may_lack = is_lost or is_stranger or (is_keeper and log.end_offset < placement.start)
+            if is_lost:
                 logger.error("%s says what was promised, but %s", path, reason)
-                may_lack = True
         promised = Generation(max(before.promised, placement.generation))
-        return_id = before.return_id
+        is_recovered = placement.is_forced and before.view < placement.view
+        return_id = None if is_recovered else before.return_id
         # After a power cut the end of a log may be torn, and what follows the tear is set aside.
         is_odd = is_same_boot and bool(log.quarantined)
         if return_id is None and (may_lack or log.damaged or is_odd):

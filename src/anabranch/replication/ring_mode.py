@@ -101,7 +101,9 @@ class RingMode:
 
     def _place(self, placed: Placed, now_ms: int) -> Iterable[Effect]:
         replica = self.replica
-        yield from replica.enter_view(placed.view, placed.replicas, placed.generation, now_ms)
+        yield from replica.enter_view(
+            placed.view, placed.replicas, placed.generation, now_ms, is_forced=placed.is_forced
+        )
         if replica.kept.view == placed.view:  # Else we know more than the table here does yet.
             yield from replica.aim(placed.target, placed.move)
 

@@ -14,7 +14,8 @@ generation has one possible leader, and nobody holds elections.
 6. A record that was published is never withdrawn. (Readers see nothing else.)
 7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
    whose candidate knew of its return: what was acknowledged before lies below that generation's start. (Of two replicas
-   it promises, but offers nothing: the other has all that was acknowledged.)
+   it promises, but offers nothing: the other has all that was acknowledged.) Where no two may promise, a view that
+   somebody forces goes on with what the best of those that are left has (`ring_recovery.py`).
 
 A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
 (`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
@@ -140,6 +141,11 @@ class RingReplica:
         if self.leader is not None:
             return self.me
         return self._following[0] if self._following is not None else None
+
+    @property
+    def is_led(self) -> bool:
+        """We lead, or have heard from whoever does lately."""
+        return self.leader is not None or (self._following is not None and self._was_led_lately)
 
     @property
     def generation(self) -> Generation:
@@ -405,6 +411,8 @@ class RingReplica:
         candidate = self.candidate
         if candidate is None or self.copying is not None or message.generation != candidate.generation:
             return
+        if message.sender not in self.replicas:
+            return  # Its word does not count.
         if message.is_given:
             candidate.promises[message.sender] = message
             yield from self._decide()
@@ -515,7 +523,8 @@ class RingReplica:
 
     def _on_sealed(self, message: Sealed) -> Iterator[Effect]:
         leader = self.leader
-        if leader is not None and message.generation == leader.generation == self.kept.sealed:
+        is_meant = leader is not None and message.generation == leader.generation == self.kept.sealed
+        if leader is not None and is_meant and message.sender in self.replicas:
             leader.sealed_by.add(message.sender)
             yield from self._end_view(leader)
 
@@ -529,10 +538,16 @@ class RingReplica:
             yield Unseal(sealed)
 
     def enter_view(
-        self, view: int, replicas: tuple[BrokerId, ...], generation: Generation, now_ms: int
+        self,
+        view: int,
+        replicas: tuple[BrokerId, ...],
+        generation: Generation,
+        now_ms: int,
+        is_forced: bool = False,
     ) -> Iterator[Effect]:
         """It was agreed on: from now on these keep the partition, and its generations exceed `generation`. What we
-        have stays: it is a part of what the view begins with."""
+        have stays: it is a part of what the view begins with. `is_forced`: the view before could not end by its own
+        rules (rule 7); somebody has accepted the loss, so there is nothing left that one of us could lack."""
         if view <= self.kept.view:
             return
         self._stop()
@@ -544,7 +559,8 @@ class RingReplica:
         self._knows_of_us = None
         self._now_ms = self._heard_leader_ms = self._entered_ms = self._settled_ms = now_ms
         promised = max(self.kept.promised, generation)
-        yield self._keep(view=view, promised=promised, sealed=None, replicas=replicas)
+        return_id = None if is_forced else self.kept.return_id
+        yield self._keep(view=view, promised=promised, sealed=None, replicas=replicas, return_id=return_id)
 
     # --- copying ----------------------------------------------------------------------------------------------------
 
@@ -606,6 +622,8 @@ class RingReplica:
     # --- following --------------------------------------------------------------------------------------------------
 
     def _on_enter(self, message: Enter) -> Iterator[Effect]:
+        if message.table.last != message.generation:
+            return  # Nobody who leads says that.
         if message.generation < self.kept.promised:
             yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return

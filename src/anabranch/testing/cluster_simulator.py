@@ -17,7 +17,6 @@ the same run. `cluster_workload` makes random runs of it.
 """
 
 import asyncio
-import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ from random import Random
 from typing import Self
 from unittest.mock import patch
 
-from anabranch.broker import ring_opener
 from anabranch.broker.broker import Broker
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow
@@ -85,6 +83,7 @@ class Life:
         self.peers = sim.net.peers(me, self.loop, lambda: self.is_dead)
         self._settings = settings
         self._asked: dict[Pending, None] = {}
+        self._applied_end = 0
         self._high_watermarks: dict[Partition, int] = {}
 
     @property
@@ -133,8 +132,14 @@ class Life:
         )
 
     def check(self) -> None:
-        """What readers may see only grows while a process lives."""
-        for partition in self.broker.partitions():
+        """What readers may see, and what was agreed on, only grows while a process lives."""
+        applied_end = self.broker.metadata.applied_end
+        if applied_end < self._applied_end:
+            raise SimulationError(
+                f"broker {self.machine.broker_id} knows less than before: {applied_end} and not {self._applied_end}"
+            )
+        self._applied_end = applied_end
+        for partition in self.broker.topics.partitions():
             before = self._high_watermarks.get(partition, 0)
             if partition.high_watermark < before:
                 raise SimulationError(
@@ -253,7 +258,7 @@ class ClusterSimulator:
         life = Life(self, machine, self._settings_of(machine))
         machine.life = life
         try:
-            with self._acting(), self._by(life), patch.object(random, "randrange", life.rng.randrange):
+            with self._acting(), self._by(life):
                 life.open()
         except PowerLoss:
             self.note(f"the power of {broker_id} goes during recovery")
@@ -402,8 +407,7 @@ class ClusterSimulator:
     def _acting(self) -> Iterator[None]:
         """Ids come from the seed and defects are noticed while anybody acts."""
         ids = patch.object(uuid, "uuid4", self._uuid4)
-        imported = patch.object(ring_opener, "uuid4", self._uuid4)
-        with ids, imported, self.defects.watching():
+        with ids, self.defects.watching():
             yield
         self.defects.check()
 

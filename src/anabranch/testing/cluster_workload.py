@@ -98,7 +98,15 @@ class ClusterWorkload:
             self.faults.pass_time(self._rng.choice((2, 10, 40)))
         self._calm()
         self.sim.check_equal()
+        self._check_topics()
         self._read_everything()
+
+    def _check_topics(self) -> None:
+        table = next(iter(self.sim.lives.values())).broker.metadata.table
+        for topic in self._made:
+            found = table.topics.get(topic)
+            if found is None or found.partition_count != self._partitions[topic]:
+                raise SimulationError(f"{topic} was made and is not there, or has other partitions: {found}")
 
     def _wait(self) -> None:
         """Long enough for others to take over."""

@@ -447,6 +447,51 @@ def test_of_two_the_other_fills_a_new_disk_and_one_that_lost_power(lost: int, fl
         world.check_equal()
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_all_have_lost_power_and_one_goes_on_once_the_loss_is_accepted(is_running: bool) -> None:
+    with ring(flush="os") as world:
+        for number in range(5):
+            world.produced([b"%d" % number])
+        world.run(200)
+        for broker_id in world.ids:
+            world.stop(broker_id, lose_power=True)
+        for broker_id in world.ids:
+            world.start(broker_id)
+        world.run(20_000)
+        assert not world.leaders(), "nobody may promise"
+        kept = world.brokers[2].values
+        world.acknowledged.clear()  # Whatever the others had is lost.
+        forced = Placement((2,), (), 1, len(kept), 50, (1, 2, 3), move=7, is_forced=True)
+        world.placement = forced
+        for broker_id in world.ids:
+            if is_running:
+                with world._acting():
+                    world.brokers[broker_id].replicas.place(world.brokers[broker_id].partition, forced)
+            else:
+                world.stop(broker_id)
+                world.start(broker_id)
+        world.led_by(2)
+        assert all(one.mode.replica.kept.is_trusted for one in world.brokers.values())
+        world.produced([b"more"])
+        assert world.brokers[2].values == [*kept, b"more"]
+
+
+def test_a_replica_without_others_trusts_itself_after_a_power_cut() -> None:
+    with ring(count=2, flush="os") as world:
+        world.stop(2)
+        world.placement = Placement((1,), view=1, generation=50)
+        with world._acting():
+            world.brokers[1].replicas.place(world.brokers[1].partition, world.placement)
+        world.led_by(1)
+        world.produced([b"a"])
+        world.stop(1, lose_power=True)
+        world.start(1)
+        assert world.brokers[1].mode.replica.kept.is_trusted, "nobody else could have what it lacks"
+        world.acknowledged.clear()
+        world.led_by(1)
+        world.produced([b"b"])
+
+
 def test_a_replica_knows_its_view_before_the_table_does() -> None:
     """What the table says after a restart may be older than what was entered."""
     with ring() as world:
@@ -477,6 +522,67 @@ def test_a_new_disk_is_filled_before_it_counts() -> None:
         world.run_until(lambda: blank.mode.replica.kept.is_trusted, 5000)
         world.run(1000)
         world.check_equal()
+
+
+def test_a_replica_that_has_lost_its_table_of_generations_copies_everything_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whether its records are those of the leader it cannot know."""
+    with ring() as world, caplog.at_level(logging.CRITICAL):
+        world.produced([b"a"])
+        world.run(200)
+        world.cut_off(1)
+        world.produce([b"lost"])
+        world.run_until(lambda: world.brokers[2].mode.is_settled, 10_000)
+        world.produced([b"b"], at=world.brokers[2])
+        first = world.brokers[1]
+        world.stop(1)
+        first.disk.write("data/t-0/ring", b"garbled", sync=True)
+        world.start(1)
+        assert (first.mode.generations.rows, first.mode.replica.kept.is_trusted) == ((), False)
+        assert first.partition.log.end_offset == 2
+        world.heal()
+        world.run_until(lambda: first.mode.replica.kept.is_trusted, 10_000)
+        world.run(1000)
+        world.check_equal()
+        assert first.values == [b"a", b"b"]
+
+
+def test_a_folder_that_is_made_again_inherits_nothing_of_the_one_before() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.produced([b"b"])
+        world.run(1000)
+        checkpoint(world, 3)
+        world.stop(3)
+        third = world.brokers[3]
+        for name in third.disk.list("data/t-0"):
+            third.disk.unlink(f"data/t-0/{name}")
+        world.start(3)
+        assert (third.partition.log.end_offset, third.mode.generations.rows) == (0, ())
+        assert not third.mode.replica.kept.is_trusted, "it has lost what it had"
+        world.run(5000)
+        world.check_equal()
+        assert third.values == [b"a", b"b"]
+
+
+def test_a_partition_that_comes_back_begins_anew_whatever_was_known_of_it_at_the_start() -> None:
+    with ring() as world:
+        world.produced([b"a"])
+        world.run(1000)
+        checkpoint(world, 3)
+        world.stop(3)
+        world.start(3)
+        third = world.brokers[3]
+        world.stop(3)
+        for name in third.disk.list("data/t-0"):
+            third.disk.unlink(f"data/t-0/{name}")
+        settings, target = third.partition.settings, Placement((1, 2), target=(1, 2, 3), view=1)
+        with world._acting():
+            back = third.opener.open(
+                TopicPartition("t", 0), TOPIC_ID, settings, is_new=True, placement=target
+            )
+        assert (back.log.end_offset, back.log.damaged, back.generations.rows) == (0, [], ())
 
 
 def test_a_follower_with_a_full_disk_does_not_stop_the_others_and_catches_up() -> None:

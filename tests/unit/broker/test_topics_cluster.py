@@ -8,6 +8,7 @@ import pytest
 from anabranch.broker import housekeeping
 from anabranch.cluster.metadata import Placement, boundary_entry, move_entry
 from anabranch.values import BrokerId, Generation, Offset
+from anabranch.wire.api_keys import ApiKey
 from support.broker_cluster import close_all
 from support.ring_cluster import RingCluster
 
@@ -56,6 +57,23 @@ def test_records_of_a_topic_made_again_survive_the_death_of_all_brokers_before_t
     cluster.run(1000)
     assert ends(cluster) == [1, 1, 1]
     assert [cluster.lives[each].disk.exists("data/quarantine") for each in (1, 2, 3)] == [False] * 3
+
+
+def test_a_follower_remembers_where_its_leader_let_the_log_begin() -> None:
+    cluster = cluster_with_topic()
+    produced(cluster, b"deleted")
+    produced(cluster, b"kept")
+    leader = cluster.led("t")
+    assert leader is not None
+    asked = {"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}
+    cluster.ask(leader, ApiKey.DELETE_RECORDS, 2, {"topics": [asked], "timeout_ms": 5000})
+    cluster.run(3 * int(housekeeping.CHECKPOINT_SECONDS * 1000))
+    follower = next(each for each in cluster.lives if each != leader)
+    assert cluster.partition(follower, "t").log.start_offset == 1
+    cluster.kill(follower)
+    cluster.net.isolate(BrokerId(follower))
+    cluster.start(follower)
+    assert cluster.partition(follower, "t").log.start_offset == 1
 
 
 async def _no_checkpoint(_: housekeeping.Housekeeping) -> None:

@@ -1,6 +1,7 @@
 """One replica of a ring, one rule at a time; thousands of steps are in tests/simulation/test_ring_by_seed.py."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Publish
@@ -16,6 +17,7 @@ from anabranch.replication.ring_messages import (
     Pull,
     Push,
     Returned,
+    Sealed,
 )
 from anabranch.replication.ring_replica import (
     BEAT_MS,
@@ -25,6 +27,7 @@ from anabranch.replication.ring_replica import (
     SILENCE_MS,
     RingReplica,
 )
+from anabranch.values import Generation
 
 B1, B2, B3 = 1, 2, 3
 RING = (B1, B2, B3)
@@ -396,3 +399,19 @@ def test_of_two_replicas_none_leads_while_the_other_is_only_silent() -> None:
     list(one.tick(SILENCE_MS))
     list(one.tick(2 * SILENCE_MS))
     assert one.leader is None
+
+
+def test_what_no_replica_would_say_is_ignored() -> None:
+    follower = replica(B3, 5, promised=1, rows=table((1, 0)))
+    assert list(follower.heard(Enter(B1, 3, table(), {}))) == []
+    assert list(follower.heard(Enter(B1, 3, table((1, 0)), {}))) == []
+    assert (follower.leader_id, follower.kept.promised) == (None, 1)
+    candidate = replica(B1, 5, promised=1, rows=table((1, 0)))
+    list(candidate.propose())
+    assert list(candidate.heard(Promise(9, 3, True, 3, 50, table((1, 0))))) == []
+    assert candidate.leader is None
+    one = leader()
+    one.kept = replace(one.kept, sealed=Generation(3))
+    assert list(one.heard(Sealed(9, 3))) == []
+    assert one.leader is not None
+    assert one.leader.sealed_by == set()
