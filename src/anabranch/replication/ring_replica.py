@@ -28,6 +28,7 @@ anybody is told.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from anabranch.replication.generations import Generations
 from anabranch.replication.mode import Publish
@@ -132,7 +133,7 @@ class RingReplica:
 
     @property
     def others(self) -> tuple[BrokerId, ...]:
-        return tuple(broker for broker in self.replicas if broker != self.me)
+        return _but(self.me, self.replicas)
 
     @property
     def leader_id(self) -> BrokerId | None:
@@ -162,7 +163,7 @@ class RingReplica:
         if self.leader is None:
             return ()
         followers = self.leader.followers
-        return tuple(one for one in self.replicas if one == self.me or followers[one].is_close)
+        return tuple([one for one in self.replicas if one == self.me or followers[one].is_close])
 
     @property
     def may_write(self) -> bool:
@@ -188,8 +189,7 @@ class RingReplica:
     @property
     def _copiers(self) -> tuple[BrokerId, ...]:
         """Everybody that a leader sends its records to."""
-        wanted = [*self.replicas, *(self.target or ())]
-        return tuple(dict.fromkeys(broker for broker in wanted if broker != self.me))
+        return _but(self.me, (*self.replicas, *self.target) if self.target else self.replicas)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -828,7 +828,8 @@ class RingReplica:
         self._now_ms = now_ms
 
     def heard(self, message: Message) -> Iterator[Effect]:
-        yield from getattr(self, _HEARD[type(message)])(message)
+        effects: Iterator[Effect] = getattr(self, _HEARD[type(message)])(message)
+        return effects
 
     def _on_outdated(self, message: Outdated) -> Iterator[Effect]:
         if message.generation > self.kept.promised:
@@ -868,6 +869,12 @@ class RingReplica:
     def _tell_all(self, message: Message) -> Iterator[Effect]:
         for broker in self.others:
             yield Tell(broker, message)
+
+
+@lru_cache(maxsize=1024)
+def _but(me: BrokerId, brokers: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    """All of them but us, each once. Kept, because it is asked for with every message."""
+    return tuple(dict.fromkeys(broker for broker in brokers if broker != me))
 
 
 _HEARD = {
