@@ -1,6 +1,6 @@
 """One node under random load, faults and deaths: every seed must keep every promise, and broken nodes must be caught.
 
-A seed that fails here is repeated, with its trace, by `make sim SEED=<seed>`.
+A seed that fails here is repeated, with its trace, by `make sim-node SEED=<seed>`.
 """
 
 import os
@@ -46,7 +46,7 @@ def test_every_promise_is_kept(first: int) -> None:
         try:
             run(seed)
         except Exception as error:
-            error.add_note(f"make sim SEED={seed} repeats this")
+            error.add_note(f"make sim-node SEED={seed} repeats this")
             raise
 
 

@@ -29,6 +29,7 @@ class FakeCluster:
         self.unregistered: list[int] = []
         self.stops_when_empty: int | None = None
         self.asked: list[tuple[int, ApiKey]] = []
+        self.elections: list[int] = []
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(brokers)]
         self._threads: list[threading.Thread] = []
         self._links: list[socket.socket] = []
@@ -43,6 +44,7 @@ class FakeCluster:
             ApiKey.LIST_PARTITION_REASSIGNMENTS: self._list_reassignments,
             ApiKey.UNREGISTER_BROKER: self._unregister,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
+            ApiKey.ELECT_LEADERS: self._elect,
         }
 
     def address(self, broker: int) -> tuple[str, int]:
@@ -241,6 +243,22 @@ class FakeCluster:
             name = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
             rows.append({"error_code": 0, "error_message": None, **name})
         return {"responses": rows}
+
+    def _elect(self, broker: int, request: Body) -> Body:
+        """Of partition 0 it can be done, with two sentences; nowhere else it is needed."""
+        self.elections.append(request["election_type"])
+        rows = [
+            {"partition_id": index, "error_code": 0, "error_message": "What there is.\nWhat is lost."}
+            if index == 0
+            else {
+                "partition_id": index,
+                "error_code": ErrorCode.ELECTION_NOT_NEEDED,
+                "error_message": "It has one.",
+            }
+            for index in request["topic_partitions"][0]["partitions"]
+        ]
+        topic = request["topic_partitions"][0]["topic"]
+        return {"error_code": 0, "replica_election_results": [{"topic": topic, "partition_result": rows}]}
 
     def _unregister(self, broker: int, request: Body) -> Body:
         self.unregistered.append(request["broker_id"])

@@ -119,6 +119,10 @@ STRATEGIES = {
         peer.BeginView, ids, small, small, numbers, small, st.lists(small, max_size=3).map(tuple), moves
     ),
     peer.ViewBegun: st.builds(peer.ViewBegun, small),
+    peer.LookAtReplica: st.builds(peer.LookAtReplica, ids, small),
+    peer.ReplicaSeen: st.builds(
+        peer.ReplicaSeen, texts, small, small, tables(), numbers, numbers, numbers, flags, flags
+    ),
     Refused: st.builds(Refused, texts, texts),
 }
 anything = st.one_of(*STRATEGIES.values())

@@ -20,6 +20,8 @@ class RingMoveWorld(RingWorld):
         self.view: tuple[int, tuple[int, ...], int] = (0, replicas, 0)
         self.target: tuple[int, ...] | None = None
         self.first = replicas
+        self.forced: set[int] = set()
+        """Views that began although the one before could not end."""
         self.applied = dict.fromkeys(BROKERS, 0)
         self.is_on = dict.fromkeys(BROKERS, False)
         super().__init__(seed, len(BROKERS), wipes)
@@ -73,7 +75,8 @@ class RingMoveWorld(RingWorld):
                 int(self.now_ms),
                 fits=self.fits,
             )
-        self.do(broker, "enter_view", view, replicas, generation, int(self.now_ms))
+        is_forced = view in self.forced
+        self.do(broker, "enter_view", view, replicas, generation, int(self.now_ms), is_forced)
         self.do(broker, "aim", target, self.move_known(broker))
 
     def crash(self, broker: int) -> None:
@@ -107,6 +110,25 @@ class RingMoveWorld(RingWorld):
                 machine.kept = Kept(promised=generation, return_id=f"return-{self._value}", view=view)
                 machine.log, machine.synced = [], 0
                 self.counts["wipes"] += 1
+
+    def lose_disk(self, broker: int) -> None:
+        """It comes back with another, whatever the others have."""
+        self.crash(broker)
+        self._value += 1
+        view, _, generation, _ = self.known(broker)
+        machine = self.machines[broker]
+        machine.kept = Kept(promised=generation, return_id=f"return-{self._value}", view=view)
+        machine.log, machine.synced = [], 0
+
+    def force(self, broker: int, target: tuple[int, ...]) -> None:
+        """Somebody accepts the loss: this one goes on alone, and the others get copies."""
+        number, _, generation = self.view
+        seen = max(machine.kept.promised for machine in self.machines.values())
+        self.view = (number + 1, (broker,), max(generation, seen))
+        self.forced.add(number + 1)
+        self.target = target
+        self.agreed.append(("aim", target))
+        self.agreed.append(("view", number + 1, (broker,), 0, self.view[2]))
 
     def on_tick(self, broker: int, life: int) -> None:
         machine = self.machines[broker]

@@ -154,6 +154,7 @@ OTHER_FORMS = {
             "move": MOVE,
         },
     ),
+    71: Form(peer.LookAtReplica, {"topic_id": TOPIC_ID, "partition": INT}),
     128: Form(peer.ForwardAnswer, {}, tail="body"),
     129: Form(peer.Registered, {"epoch": LONG}),
     130: Form(peer.BeatAnswer, {"is_fenced": FLAG, "may_stop": FLAG}),
@@ -161,6 +162,20 @@ OTHER_FORMS = {
     132: Form(peer.ReadIndexAnswer, {"end": LONG}),
     133: Form(peer.ProducerIds, {"first": LONG, "count": INT}),
     134: Form(peer.ViewBegun, {"view": INT}),
+    135: Form(
+        peer.ReplicaSeen,
+        {
+            "directory_id": TEXT,
+            "view": INT,
+            "promised": INT,
+            "table": GENERATIONS,
+            "start": LONG,
+            "end": LONG,
+            "safe": LONG,
+            "is_trusted": FLAG,
+            "is_led": FLAG,
+        },
+    ),
     191: Form(Refused, {"reason": TEXT, "kind": TEXT}),
 }
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from anabranch.cluster import quorum_messages
 from anabranch.replication import ring_messages
+from anabranch.replication.generations import Generations
 from anabranch.values import BrokerId, Generation, Offset
 
 Buffer = bytes | bytearray | memoryview
@@ -168,7 +169,46 @@ class ViewBegun:
     view: int
 
 
+@dataclass(slots=True)
+class LookAtReplica:
+    """What have you of this partition? Asked where its ring has no leader, and cannot get one."""
+
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(slots=True)
+class ReplicaSeen:
+    """As `replication.ring_recovery.Seen`, on this disk."""
+
+    directory_id: str
+    view: int
+    promised: Generation
+    table: Generations
+    start: Offset
+    end: Offset
+    safe: Offset
+    is_trusted: bool
+    is_led: bool
+
+
 Question = (
-    ForwardRequest | RegisterBroker | BrokerBeat | ReadRecords | ReadIndex | ProducerIdBlock | BeginView
+    ForwardRequest
+    | RegisterBroker
+    | BrokerBeat
+    | ReadRecords
+    | ReadIndex
+    | ProducerIdBlock
+    | BeginView
+    | LookAtReplica
 )
-Answer = ForwardAnswer | Registered | BeatAnswer | Records | ReadIndexAnswer | ProducerIds | ViewBegun
+Answer = (
+    ForwardAnswer
+    | Registered
+    | BeatAnswer
+    | Records
+    | ReadIndexAnswer
+    | ProducerIds
+    | ViewBegun
+    | ReplicaSeen
+)

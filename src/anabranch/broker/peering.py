@@ -21,6 +21,7 @@ from anabranch.broker.peer_messages import (
     ForwardRequest,
     LeaderRow,
     Leads,
+    LookAtReplica,
     PeerMessage,
     Ping,
     ProducerIdBlock,
@@ -32,6 +33,7 @@ from anabranch.broker.peer_messages import (
     RingLetter,
 )
 from anabranch.broker.peers import Peers
+from anabranch.broker.recovery import Recovery
 from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
 from anabranch.broker.routing import Routing
@@ -63,6 +65,7 @@ class Peering:
         self.forwarding = Forwarding(broker)
         self.routing = Routing(broker, peers)
         self.moves = Moves(broker)
+        self.recovery = Recovery(broker)
         self.repairs = Repairs(peers, broker.workers, broker.clock)
         self.replicas.on_unreadable = self.repairs.begin
         self.replicas.on_leads = self._leads
@@ -200,6 +203,8 @@ class Peering:
                 return ReadIndexAnswer(await broker.metadata.read_index())
             case ReadRecords():
                 return read_records(self.replicas.find(question.topic_id, question.partition), question)
+            case LookAtReplica():
+                return self.recovery.seen_here(question.topic_id, question.partition)
             case BeginView():
                 return await self.moves.asked(question)
         raise InvalidRequestError(f"This broker does not answer {type(question).__name__}.")

@@ -17,6 +17,7 @@ from anabranch.cluster.placement import (
     check_mode,
     check_replicas,
     check_ring_possible,
+    check_room,
     check_same_factor,
     default_factor,
     factor_in,
@@ -104,6 +105,13 @@ def of_added(
             f"The partitions of {topic.name} have {factor} replicas each: assign as many to the new ones."
         )
     return replicas
+
+
+def check_brokers(broker: "Broker", added: Sequence[Replicas]) -> None:
+    """Whether the brokers can keep so many partitions more."""
+    table = broker.metadata.table
+    kept = (each.replicas for topic in table.topics.values() for each in table.placements(topic))
+    check_room(kept, added)
 
 
 def _checked(broker: "Broker", assigned: Sequence[Sequence[int]]) -> list[Replicas]:

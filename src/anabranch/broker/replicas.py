@@ -46,7 +46,16 @@ class Replicas:
         if (partition.topic_id, partition.id.partition) not in self._partitions:
             self.add(partition)
         replicas, target = placement.replicas, placement.target
-        partition.ring.do(Placed(placement.view, replicas, placement.generation, target, placement.move))
+        partition.ring.do(
+            Placed(
+                placement.view,
+                replicas,
+                placement.generation,
+                target,
+                placement.move,
+                is_forced=placement.is_forced,
+            )
+        )
 
     def add(self, partition: Partition) -> None:
         """Its letters come and go from now on."""

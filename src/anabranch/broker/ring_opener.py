@@ -101,6 +101,8 @@ class RingOpener:
             was_synced_first = state.get("sync_first", self._is_synced_first)
             may_lack = not clean and not is_same_boot and not was_synced_first
             is_outdated = not is_same_boot or was_synced_first != self._is_synced_first
+            if placement.replicas == before.replicas == (BrokerId(self._settings.broker_id),):
+                may_lack = False  # Nobody else could have what it lacks.
         else:
             is_lost = self._files.exists(path)
             # With the file the table is lost, and nobody knows which of the records are the leader's too.
@@ -112,7 +114,8 @@ class RingOpener:
             if is_lost:
                 logger.error("%s says what was promised, but %s", path, reason)
         promised = Generation(max(before.promised, placement.generation))
-        return_id = before.return_id
+        is_recovered = placement.is_forced and before.view < placement.view
+        return_id = None if is_recovered else before.return_id
         # After a power cut the end of a log may be torn, and what follows the tear is set aside.
         is_odd = is_same_boot and bool(log.quarantined)
         if return_id is None and (may_lack or log.damaged or is_odd):

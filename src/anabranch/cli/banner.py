@@ -87,6 +87,8 @@ def cluster_banner(layout: "Layout", pids: list[int], ephemeral: bool) -> str:
         f"  broker {place.broker_id:<9} {place.kafka}, peers {place.peer}{_http(place.http)}, process {pid}"
         for place, pid in zip(layout.places, pids, strict=True)
     )
+    if len(pids) == 2:
+        rows += "\n  failover         none: with two brokers both must be up; three go on without one"
     command, bootstrap = command_to_type(), f"--bootstrap {layout.places[0].kafka}"
     return f"""anabranch {anabranch.__version__}: a cluster of {len(pids)} brokers is ready
 

@@ -2,7 +2,7 @@
 
 import click
 
-from anabranch.cli import cluster_change, cluster_status, cluster_up
+from anabranch.cli import cluster_change, cluster_recover, cluster_status, cluster_up
 from anabranch.cli.common import Group
 
 
@@ -20,3 +20,4 @@ for subcommand in (
     cluster_change.remove,
 ):
     command.add_command(subcommand)
+cluster_status.ring.add_command(cluster_recover.recover)

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from anabranch.cli.client import Broker, broker_options
-from anabranch.cli.common import Command, format_option, show_json, show_table
+from anabranch.cli.common import Command, Group, format_option, show_json, show_table
 
 if TYPE_CHECKING:
     from anabranch.cli.cluster_view import ClusterView, PartitionView, QuorumView, ReplicaView, VoterView
@@ -33,7 +34,7 @@ def status(broker: Broker, format: str) -> None:
         [tuple(row.values()) for row in _broker_rows(view, quorum)],
         f"Cluster {view.cluster_id}, metadata led by {_who(quorum.leader)} in term {quorum.epoch}",
     )
-    for line in trouble(view):
+    for line in (*trouble(view), *without_failover(view)):
         click.echo(line)
 
 
@@ -51,6 +52,7 @@ def status_facts(view: "ClusterView", quorum: "QuorumView") -> dict[str, object]
         "brokers": _broker_rows(view, quorum),
         "under_replicated": [_short_facts(partition) for partition in view.partitions if partition.is_short],
         "without_leader": [partition.name for partition in view.partitions if partition.leader < 0],
+        "without_failover": [partition.name for partition in view.partitions if partition.has_no_failover],
     }
 
 
@@ -96,6 +98,14 @@ def trouble(view: "ClusterView") -> list[str]:
     return lines or ["Every partition has a leader and all its copies."]
 
 
+def without_failover(view: "ClusterView") -> list[str]:
+    """That two copies are kept safe by both, and by nobody else."""
+    pairs = [partition.name for partition in view.partitions if partition.has_no_failover]
+    return (
+        [f"No failover, since two brokers keep them, and both must be up: {_some(pairs)}."] if pairs else []
+    )
+
+
 def _some(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN_MAX} more" if len(names) > SHOWN_MAX else ""
     return ", ".join(names[:SHOWN_MAX]) + more
@@ -105,13 +115,21 @@ def _who(leader: int) -> str:
     return f"broker {leader}" if leader >= 0 else "nobody"
 
 
-@click.command(cls=Command)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option("--topic", help="This topic only.")
 @click.option("--internal", is_flag=True, help="Show internal topics too.")
 @broker_options
 @format_option()
-def ring(topic: str | None, internal: bool, broker: Broker, format: str) -> None:
+@click.pass_context
+def ring(context: click.Context, topic: str | None, internal: bool, broker: Broker, format: str) -> None:
     """Show who leads and follows each partition, its generation, and how far each copy is behind."""
+    if context.invoked_subcommand is None:
+        _show_ring(topic, internal, broker, format)
+    elif any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
+        raise click.UsageError(f"Options belong behind {context.invoked_subcommand}.")
+
+
+def _show_ring(topic: str | None, internal: bool, broker: Broker, format: str) -> None:
     from anabranch.cli.cluster_view import read_replicas, read_view
     from anabranch.cli.common import Failure
     from anabranch.local_cluster.cluster_client import ClusterClient
@@ -166,11 +184,16 @@ def ring_facts(
                 "id": broker_id,
                 "in_sync": broker_id in partition.in_sync,
                 "size_bytes": None if seen is None else seen.size_bytes,
-                "lag": None if seen is None else seen.lag,
+                "lag": None if seen is None else _lag(seen.lag, is_in_sync=broker_id in partition.in_sync),
             }
             for broker_id, seen in kept.items()
         ],
     }
+
+
+def _lag(told: int, *, is_in_sync: bool) -> int | None:
+    """A copy that is not in sync and knows of nothing missing has not heard of it: None."""
+    return told if told or is_in_sync else None
 
 
 def _ring_row(row: dict[str, object]) -> tuple[object, ...]:

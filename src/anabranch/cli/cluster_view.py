@@ -40,6 +40,11 @@ class PartitionView:
         """Fewer copies in sync than it should have."""
         return len(self.in_sync) < len(self.replicas)
 
+    @property
+    def has_no_failover(self) -> bool:
+        """Two copies: neither broker may write without the other."""
+        return len(self.replicas) == 2
+
 
 @dataclass(frozen=True, slots=True)
 class VoterView:

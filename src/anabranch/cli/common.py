@@ -53,6 +53,13 @@ class Group(click.Group):
 
     command_class = Command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Some groups do something themselves when no subcommand is named."""
+        try:
+            return super().invoke(ctx)
+        except AnabranchError as error:
+            raise Failure(str(error)) from error
+
 
 def format_option(
     *formats: str, default: str = "text", help_text: str = "How to answer."

@@ -68,6 +68,8 @@ class Placement:
     target_directories: tuple[str, ...] = ()
     move: int = NO_MOVE
     """The offset of the entry that decided on the move, or called it off: tells it from all others."""
+    is_forced: bool = False
+    """The view before could not end by its own rules: what the replicas have is all there is."""
 
     def directory_of(self, broker: BrokerId) -> str:
         """The disk that this replica, one to be included, was given to."""
@@ -214,6 +216,17 @@ def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) ->
     }
 
 
+def forced_boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) -> Entry:
+    """A new view begins although the replicas of the one before cannot end theirs: too many of them are gone, or may
+    lack what was safe. It counts only if its replicas still have the disks that were looked at."""
+    return {
+        **boundary_entry(topic_id, partition, placement),
+        "forced": True,
+        "directories": list(placement.directories),
+        "target": None if placement.target is None else list(placement.target),
+    }
+
+
 def encode_entry(entry: Entry) -> bytes:
     return json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()
 
@@ -286,7 +299,7 @@ class MetadataTable:
             case "move":
                 self._move(entry, offset)
             case "boundary":
-                self._begin_view(entry)
+                self._begin_view(entry, offset)
             case unknown:
                 raise CorruptDataError(
                     f"A metadata entry of type {unknown!r}: was it written by a newer version?"
@@ -359,7 +372,7 @@ class MetadataTable:
             placement = replace(current, target=target, target_directories=directories, move=offset)
             self._place(pinned, partition, placement)
 
-    def _begin_view(self, entry: Entry) -> None:
+    def _begin_view(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
         if topic is None or not 0 <= partition < topic.partition_count:
             return
@@ -368,14 +381,37 @@ class MetadataTable:
             return  # Somebody else's was first.
         view, start, generation = entry["view"], entry["start"], entry["generation"]
         replicas = tuple(entry["replicas"])
+        if entry.get("forced"):
+            forced = self._forced_view(entry, offset)
+            if forced is not None:
+                self._place(topic, partition, forced)
+            return
         if replicas == current.replicas:
-            placement = replace(current, view=view, start=start, generation=generation)
+            placement = replace(current, view=view, start=start, generation=generation, is_forced=False)
         elif replicas == current.target and entry["move"] == current.move:
             directories = current.target_directories
             placement = Placement(replicas, directories, view, start, generation, move=current.move)
         else:
             return
         self._place(topic, partition, placement)
+
+    def _forced_view(self, entry: Entry, offset: int) -> Placement | None:
+        replicas = tuple(entry["replicas"])
+        directories = tuple(self._directory(broker) for broker in replicas)
+        if directories != tuple(entry["directories"]):
+            return None  # One has come back with another disk since, and has nothing.
+        target = None if entry["target"] is None else tuple(entry["target"])
+        return Placement(
+            replicas,
+            directories,
+            entry["view"],
+            entry["start"],
+            entry["generation"],
+            target,
+            tuple(self._directory(broker) for broker in target or ()),
+            offset,
+            is_forced=True,
+        )
 
     def _place(self, topic: Topic, partition: int, placement: Placement) -> None:
         placements = self.placements(topic)
@@ -448,6 +484,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
                 placement.target,
                 placement.target_directories,
                 placement.move,
+                placement.is_forced,
             ]
             for placement in topic.placements
         ]
@@ -455,7 +492,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
 
 
 def _placement_of(row: Sequence[Any]) -> Placement:
-    replicas, directories, view, start, generation, target, target_directories, move = row
+    replicas, directories, view, start, generation, target, target_directories, move, *more = row
     return Placement(
         tuple(replicas),
         tuple(directories),
@@ -465,4 +502,5 @@ def _placement_of(row: Sequence[Any]) -> Placement:
         None if target is None else tuple(target),
         tuple(target_directories),
         move,
+        bool(more and more[0]),
     )

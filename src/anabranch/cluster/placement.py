@@ -5,15 +5,23 @@ A partition's token decides where on the ring of brokers it sits: the broker the
 those, one in a rack that has no copy yet is preferred; a broker that names no rack counts as a rack of its own.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.cluster.metadata import BrokerRow
 from anabranch.cluster.tokens import REPLICAS, partition_token, ring_order
-from anabranch.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from anabranch.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
 from anabranch.values import BrokerId
 
 UNSET = -1
+SHARED_MAX = 4000
+"""Partitions of one broker that others keep too. Each costs it a little all the time: an idle thousand a twentieth of a
+core, and a broker that is late with that for everybody is taken for dead."""
 SOLO, RING = "solo", "ring"
 """A topic's mode: one copy whatever the cluster, or two and three."""
 Replicas = tuple[BrokerId, ...]
@@ -98,6 +106,20 @@ def check_ring_possible(broker_count: int) -> None:
         raise InvalidReplicationFactorError(
             "A ring needs two brokers that may keep a copy, and there is one: add another first, or leave the mode "
             "unset, and the topic grows with the cluster."
+        )
+
+
+def check_room(kept: Iterable[Replicas], added: Sequence[Replicas]) -> None:
+    """Whether brokers that keep this can keep that too."""
+    shared = Counter(broker for replicas in added if len(replicas) > 1 for broker in replicas)
+    if not shared:
+        return
+    shared.update(broker for replicas in kept if len(replicas) > 1 for broker in replicas)
+    broker, count = shared.most_common(1)[0]
+    if count > SHARED_MAX:
+        raise InvalidPartitionsError(
+            f"Broker {broker} would keep {count} partitions together with others, and can {SHARED_MAX}: take fewer "
+            "partitions or replicas, or add brokers first."
         )
 
 

@@ -57,6 +57,8 @@ class Placed:
     generation: Generation
     target: tuple[BrokerId, ...] | None
     move: int
+    is_forced: bool = False
+    """The view before could not end by its own rules: what these replicas have is all there is."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,8 @@ generation has one possible leader, and nobody holds elections.
 6. A record that was published is never withdrawn. (Readers see nothing else.)
 7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
    whose candidate knew of its return: what was acknowledged before lies below that generation's start. (Of two replicas
-   it promises, but offers nothing: the other has all that was acknowledged.)
+   it promises, but offers nothing: the other has all that was acknowledged.) Where no two may promise, a view that
+   somebody forces goes on with what the best of those that are left has (`ring_recovery.py`).
 
 A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
 (`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
@@ -27,6 +28,7 @@ anybody is told.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from anabranch.replication.generations import Generations
 from anabranch.replication.mode import Publish
@@ -106,7 +108,7 @@ class RingReplica:
         self.target: tuple[BrokerId, ...] | None = None
         self.move = NO_MOVE
         self.end = self.synced_end = end
-        self.safe = Offset(0)
+        self.safe = self._heard_safe = Offset(0)
         self.cuts = 0
         self.leader: Leader | None = None
         self.candidate: Candidate | None = None
@@ -131,7 +133,7 @@ class RingReplica:
 
     @property
     def others(self) -> tuple[BrokerId, ...]:
-        return tuple(broker for broker in self.replicas if broker != self.me)
+        return _but(self.me, self.replicas)
 
     @property
     def leader_id(self) -> BrokerId | None:
@@ -141,9 +143,19 @@ class RingReplica:
         return self._following[0] if self._following is not None else None
 
     @property
+    def is_led(self) -> bool:
+        """We lead, or have heard from whoever does lately."""
+        return self.leader is not None or (self._following is not None and self._was_led_lately)
+
+    @property
     def generation(self) -> Generation:
         """Of whoever leads; the last one promised if nobody does."""
         return self.leader.generation if self.leader is not None else self.kept.promised
+
+    @property
+    def lag(self) -> int:
+        """How much is missing here of what is safe, as far as we have heard."""
+        return 0 if self.leader is not None else max(0, self._heard_safe - self.end)
 
     @property
     def in_sync(self) -> tuple[BrokerId, ...]:
@@ -151,7 +163,7 @@ class RingReplica:
         if self.leader is None:
             return ()
         followers = self.leader.followers
-        return tuple(one for one in self.replicas if one == self.me or followers[one].is_close)
+        return tuple([one for one in self.replicas if one == self.me or followers[one].is_close])
 
     @property
     def may_write(self) -> bool:
@@ -177,8 +189,7 @@ class RingReplica:
     @property
     def _copiers(self) -> tuple[BrokerId, ...]:
         """Everybody that a leader sends its records to."""
-        wanted = [*self.replicas, *(self.target or ())]
-        return tuple(dict.fromkeys(broker for broker in wanted if broker != self.me))
+        return _but(self.me, (*self.replicas, *self.target) if self.target else self.replicas)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -534,10 +545,16 @@ class RingReplica:
             yield Unseal(sealed)
 
     def enter_view(
-        self, view: int, replicas: tuple[BrokerId, ...], generation: Generation, now_ms: int
+        self,
+        view: int,
+        replicas: tuple[BrokerId, ...],
+        generation: Generation,
+        now_ms: int,
+        is_forced: bool = False,
     ) -> Iterator[Effect]:
         """It was agreed on: from now on these keep the partition, and its generations exceed `generation`. What we
-        have stays: it is a part of what the view begins with."""
+        have stays: it is a part of what the view begins with. `is_forced`: the view before could not end by its own
+        rules (rule 7); somebody has accepted the loss, so there is nothing left that one of us could lack."""
         if view <= self.kept.view:
             return
         self._stop()
@@ -549,7 +566,8 @@ class RingReplica:
         self._knows_of_us = None
         self._now_ms = self._heard_leader_ms = self._entered_ms = self._settled_ms = now_ms
         promised = max(self.kept.promised, generation)
-        yield self._keep(view=view, promised=promised, sealed=None, replicas=replicas)
+        return_id = None if is_forced else self.kept.return_id
+        yield self._keep(view=view, promised=promised, sealed=None, replicas=replicas, return_id=return_id)
 
     # --- copying ----------------------------------------------------------------------------------------------------
 
@@ -648,6 +666,7 @@ class RingReplica:
                 yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return
         self._heard_leader_ms = self._now_ms
+        self._heard_safe = message.safe
         if message.start > self.end or message.start < self.end < message.end:
             yield from self._ask()  # One before it was lost.
             return
@@ -683,7 +702,9 @@ class RingReplica:
     def _on_beat(self, message: Beat) -> Iterator[Effect]:
         if message.generation < self.kept.promised:
             yield Tell(message.sender, Outdated(self.me, self.kept.promised))
-        elif self._following == (message.sender, message.generation):
+            return
+        self._heard_safe = message.safe
+        if self._following == (message.sender, message.generation):
             self._heard_leader_ms = self._now_ms
             if self.kept.table.last == message.generation:
                 yield from self._publish(min(message.safe, self.synced_end))
@@ -809,7 +830,8 @@ class RingReplica:
         self._now_ms = now_ms
 
     def heard(self, message: Message) -> Iterator[Effect]:
-        yield from getattr(self, _HEARD[type(message)])(message)
+        effects: Iterator[Effect] = getattr(self, _HEARD[type(message)])(message)
+        return effects
 
     def _on_outdated(self, message: Outdated) -> Iterator[Effect]:
         if message.generation > self.kept.promised:
@@ -849,6 +871,12 @@ class RingReplica:
     def _tell_all(self, message: Message) -> Iterator[Effect]:
         for broker in self.others:
             yield Tell(broker, message)
+
+
+@lru_cache(maxsize=1024)
+def _but(me: BrokerId, brokers: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    """All of them but us, each once. Kept, because it is asked for with every message."""
+    return tuple(dict.fromkeys(broker for broker in brokers if broker != me))
 
 
 _HEARD = {

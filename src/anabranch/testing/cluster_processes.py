@@ -57,11 +57,14 @@ class ClusterProcesses:
         *,
         brokers: int = 3,
         settings: Mapping[str, object] | None = None,
+        begin_with: int | None = None,
     ) -> None:
-        """`settings` by Kafka's dotted names, for all brokers. Without a folder, a temporary one."""
+        """`settings` by Kafka's dotted names, for all brokers. Without a folder, a temporary one. `begin_with`: how
+        many of the brokers `start` starts; the others join by `restart`."""
         self._owns_folder = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="anabranch-") if folder is None else folder)
         self._settings = dict(settings or {})
+        self._begin_with = brokers if begin_with is None else begin_with
         self.layout = _layout(self.folder, brokers)
         self._processes: dict[int, BrokerProcess] = {}
         self._paused: set[int] = set()
@@ -88,7 +91,7 @@ class ClusterProcesses:
                 place.broker_id: BrokerProcess(self.layout, place, self._arguments())
                 for place in self.layout.places
             }
-            self._start(self._processes.values())
+            self._start(list(self._processes.values())[: self._begin_with])
         except BaseException:
             self.stop()
             raise

@@ -7,6 +7,7 @@
     sim.net.cut(1, 2, one_way=True) # every fault of `FakeNet`; those of `FakeDisk` by sim.machines[1].disk
     sim.crash(1)                    # the power goes: any subset of what was not synced is lost
     sim.kill(2)                     # only the process dies: the page cache survives
+    sim.stop(3)                     # it stops by itself, in a while
     sim.start(1)
     sim.pause(3); sim.resume(3)     # as SIGSTOP and SIGCONT do
 
@@ -17,7 +18,6 @@ the same run. `cluster_workload` makes random runs of it.
 """
 
 import asyncio
-import random
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +26,6 @@ from random import Random
 from typing import Self
 from unittest.mock import patch
 
-from anabranch.broker import ring_opener
 from anabranch.broker.broker import Broker
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow
@@ -85,6 +84,8 @@ class Life:
         self.peers = sim.net.peers(me, self.loop, lambda: self.is_dead)
         self._settings = settings
         self._asked: dict[Pending, None] = {}
+        self._stopping: asyncio.Task[None] | None = None
+        self._applied_end = 0
         self._high_watermarks: dict[Partition, int] = {}
 
     @property
@@ -113,6 +114,23 @@ class Life:
         await self.broker.peering.join()
         self.is_ready = self.machine.has_joined = True
 
+    def stop(self) -> None:
+        """As a node does that is asked to; `has_stopped` says when it is done."""
+        self._stopping = self._stopping or self.loop.create_task(self._stop())
+
+    async def _stop(self) -> None:
+        assert self.broker.peering is not None
+        await self.broker.peering.leave()
+        self.is_ready = False
+        self._joining.cancel()
+        await self.broker.drain()
+        await self.peers.close()
+        await self.broker.close()
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._stopping is not None and self._stopping.done()
+
     def _watch_leaders(self) -> None:
         assert self.broker.replicas is not None
         replicas, sim, me = self.broker.replicas, self._sim, self.machine.broker_id
@@ -127,14 +145,22 @@ class Life:
 
     @property
     def needs_restart(self) -> bool:
-        """It does not believe its disk any more, and says so in its log."""
-        return any(partition.log.fenced for partition in self.broker.partitions()) or (
-            self.broker.metadata._ended_because is not None
+        """It is about to stop, or does not believe its disk any more and says so in its log."""
+        return (
+            self._stopping is not None
+            or any(partition.log.fenced for partition in self.broker.partitions())
+            or (self.broker.metadata._ended_because is not None)
         )
 
     def check(self) -> None:
-        """What readers may see only grows while a process lives."""
-        for partition in self.broker.partitions():
+        """What readers may see, and what was agreed on, only grows while a process lives."""
+        applied_end = self.broker.metadata.applied_end
+        if applied_end < self._applied_end:
+            raise SimulationError(
+                f"broker {self.machine.broker_id} knows less than before: {applied_end} and not {self._applied_end}"
+            )
+        self._applied_end = applied_end
+        for partition in self.broker.topics.partitions():
             before = self._high_watermarks.get(partition, 0)
             if partition.high_watermark < before:
                 raise SimulationError(
@@ -175,6 +201,10 @@ class Life:
                 task.cancel()
             self.loop.run_for(0)
         self.loop.close()
+        if self._stopping is not None and not self._stopping.cancelled():
+            error = self._stopping.exception()
+            if error is not None and not isinstance(error, PowerLoss):
+                raise error
         for request in self._asked:
             self._sim.world.call_soon(request.settle, None, "the connection was closed")
 
@@ -253,7 +283,7 @@ class ClusterSimulator:
         life = Life(self, machine, self._settings_of(machine))
         machine.life = life
         try:
-            with self._acting(), self._by(life), patch.object(random, "randrange", life.rng.randrange):
+            with self._acting(), self._by(life):
                 life.open()
         except PowerLoss:
             self.note(f"the power of {broker_id} goes during recovery")
@@ -303,6 +333,11 @@ class ClusterSimulator:
         self._end(machine, machine.life)
         machine.disk.forget_faults()
         machine.disk.kill()
+
+    def stop(self, broker_id: int) -> None:
+        """Ask the process to stop, which takes its time."""
+        self.note(f"{broker_id} is asked to stop")
+        self.lives[broker_id].stop()
 
     def wipe(self, broker_id: int) -> None:
         """Of a broker that does not run: another disk, with nothing on it."""
@@ -384,6 +419,10 @@ class ClusterSimulator:
         self.defects.check()
         if life is not None and life.is_dead:
             self.crash(life.machine.broker_id)
+        elif life is not None and life.has_stopped:
+            self.note(f"{life.machine.broker_id} has stopped")
+            self._end(life.machine, life)
+            life.machine.disk.kill()
 
     @contextmanager
     def _of(self, life: Life) -> Iterator[None]:
@@ -402,8 +441,7 @@ class ClusterSimulator:
     def _acting(self) -> Iterator[None]:
         """Ids come from the seed and defects are noticed while anybody acts."""
         ids = patch.object(uuid, "uuid4", self._uuid4)
-        imported = patch.object(ring_opener, "uuid4", self._uuid4)
-        with ids, imported, self.defects.watching():
+        with ids, self.defects.watching():
             yield
         self.defects.check()
 

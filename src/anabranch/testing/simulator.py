@@ -334,6 +334,9 @@ class Defects(logging.Handler):
     @contextmanager
     def watching(self) -> Iterator[None]:
         logger = logging.getLogger("anabranch")
+        if self in logger.handlers:  # Somebody ends while others go on.
+            yield
+            return
         propagates = logger.propagate
         logger.addHandler(self)
         logger.propagate = False  # A run fails thousands of writes on purpose; nobody wants to read of each.

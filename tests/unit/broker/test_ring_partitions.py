@@ -447,6 +447,51 @@ def test_of_two_the_other_fills_a_new_disk_and_one_that_lost_power(lost: int, fl
         world.check_equal()
 
 
+@pytest.mark.parametrize("is_running", [True, False])
+def test_all_have_lost_power_and_one_goes_on_once_the_loss_is_accepted(is_running: bool) -> None:
+    with ring(flush="os") as world:
+        for number in range(5):
+            world.produced([b"%d" % number])
+        world.run(200)
+        for broker_id in world.ids:
+            world.stop(broker_id, lose_power=True)
+        for broker_id in world.ids:
+            world.start(broker_id)
+        world.run(20_000)
+        assert not world.leaders(), "nobody may promise"
+        kept = world.brokers[2].values
+        world.acknowledged.clear()  # Whatever the others had is lost.
+        forced = Placement((2,), (), 1, len(kept), 50, (1, 2, 3), move=7, is_forced=True)
+        world.placement = forced
+        for broker_id in world.ids:
+            if is_running:
+                with world._acting():
+                    world.brokers[broker_id].replicas.place(world.brokers[broker_id].partition, forced)
+            else:
+                world.stop(broker_id)
+                world.start(broker_id)
+        world.led_by(2)
+        assert all(one.mode.replica.kept.is_trusted for one in world.brokers.values())
+        world.produced([b"more"])
+        assert world.brokers[2].values == [*kept, b"more"]
+
+
+def test_a_replica_without_others_trusts_itself_after_a_power_cut() -> None:
+    with ring(count=2, flush="os") as world:
+        world.stop(2)
+        world.placement = Placement((1,), view=1, generation=50)
+        with world._acting():
+            world.brokers[1].replicas.place(world.brokers[1].partition, world.placement)
+        world.led_by(1)
+        world.produced([b"a"])
+        world.stop(1, lose_power=True)
+        world.start(1)
+        assert world.brokers[1].mode.replica.kept.is_trusted, "nobody else could have what it lacks"
+        world.acknowledged.clear()
+        world.led_by(1)
+        world.produced([b"b"])
+
+
 def test_a_replica_knows_its_view_before_the_table_does() -> None:
     """What the table says after a restart may be older than what was entered."""
     with ring() as world:

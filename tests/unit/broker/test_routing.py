@@ -52,13 +52,15 @@ def everybody_knows(cluster: WholeCluster, index: int) -> bool:
     leader = named.pop()
     if named or leader not in cluster.lives:
         return False
-    ring = cluster.broker(leader).topics.partition("t", index).ring
-    return ring is None or (ring.mode.may_write and ring.mode.is_settled)
+    partition = cluster.broker(leader).topics.find_partition("t", index)
+    ring = partition.ring if partition is not None else None
+    return partition is not None and (ring is None or (ring.mode.may_write and ring.mode.is_settled))
 
 
 def leader_of(cluster: WholeCluster, index: int, asked: int | None = None) -> int:
     broker = cluster.broker(asked if asked is not None else min(cluster.lives))
-    return broker.leader_of(broker.topics.known("t"), index) or 0
+    state = broker.topics.find("t")
+    return (broker.leader_of(state, index) or 0) if state is not None else 0
 
 
 def request(

@@ -61,6 +61,14 @@ def test_status_of_a_sound_cluster_says_so(cluster):
     assert "Every partition has a leader and all its copies." in run(cluster, "status").stdout
 
 
+def test_status_says_which_partitions_have_no_failover():
+    with FakeCluster(3, {"pairs": [[0, 1], [1, 2]], "rings": [[0, 1, 2]], "alone": [[2]]}) as fake:
+        assert answer(fake, "status")["without_failover"] == ["pairs-0", "pairs-1"]
+        assert "No failover, since two brokers keep them, and both must be up: pairs-0, pairs-1." in (
+            run(fake, "status").stdout
+        )
+
+
 def test_ring_tells_leader_followers_generation_end_and_lag(cluster):
     rows = answer(cluster, "ring")
     assert [row["leader"] for row in rows] == [0, 1, 2, 3]
@@ -75,12 +83,39 @@ def test_ring_shows_one_topic_and_internal_ones_when_asked(cluster):
     assert "There is no topic called nothing" in run(cluster, "ring", "--topic", "nothing").stderr
 
 
+def test_recover_looks_first_and_acts_only_when_the_loss_is_accepted(cluster):
+    looked = run(cluster, "ring", "recover", "orders", 0)
+    assert looked.stdout.splitlines() == [
+        "What there is.",
+        "What is lost.",
+        "Nothing was changed: add --accept-loss to do it.",
+    ]
+    done = answer(cluster, "ring", "recover", "orders", 0, "--accept-loss")
+    found = ["What there is.", "What is lost."]
+    assert done == {"topic": "orders", "partition": 0, "is_done": True, "found": found}
+    misplaced = run(cluster, "ring", "--topic", "orders", "recover", "orders", 0, "--accept-loss")
+    assert "belong behind recover" in misplaced.stderr
+    refused = run(cluster, "ring", "recover", "orders", 1, "--accept-loss")
+    assert (refused.exit_code, refused.stderr) == (1, "Error: It has one (ELECTION_NOT_NEEDED).\n")
+    assert cluster.elections == [100, 1, 1]
+
+
 def test_ring_does_not_know_the_lag_of_a_broker_that_hangs_up(cluster):
     cluster.silent.add(3)
     rows = answer(cluster, "ring")
     assert rows[1]["replicas"][2]["lag"] is None
     assert rows[1]["replicas"][0]["lag"] == 1
     assert rows[3]["end"] is None
+
+
+def test_ring_does_not_believe_a_copy_that_is_not_in_sync_and_says_that_it_lacks_nothing(cluster):
+    cluster.out_of_sync.add(0)
+    ring = answer(cluster, "ring")[0]["replicas"]
+    assert [(copy["id"], copy["in_sync"], copy["lag"]) for copy in ring] == [
+        (0, False, None),
+        (1, True, 1),
+        (2, True, 2),
+    ]
 
 
 def test_drain_moves_everything_and_shows_progress(cluster):
@@ -219,9 +254,9 @@ def test_client_says_who_did_not_answer_and_why(cluster):
 def test_client_refuses_what_no_broker_serves(cluster):
     with (
         ClusterClient(cluster.bootstrap) as client,
-        pytest.raises(ClusterAnswerError, match="ELECT_LEADERS is not served"),
+        pytest.raises(ClusterAnswerError, match="OFFSET_DELETE is not served"),
     ):
-        client.ask(ApiKey.ELECT_LEADERS, {})
+        client.ask(ApiKey.OFFSET_DELETE, {})
 
 
 def test_client_refuses_a_broker_nobody_knows(cluster):

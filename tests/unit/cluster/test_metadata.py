@@ -18,6 +18,7 @@ from anabranch.cluster.metadata import (
     broker_fenced_entry,
     decode_entry,
     encode_entry,
+    forced_boundary_entry,
     move_entry,
     partitions_entry,
     producer_ids_entry,
@@ -278,3 +279,35 @@ def test_a_move_that_somebody_chose_pins_the_topic() -> None:
     assert not table.topics["t"].is_pinned
     table.apply(move_entry(topic.topic_id, 0, None, is_pinned=True), 4)
     assert table.topics["t"].is_pinned
+
+
+def forced(view: int, directory: str, target: tuple[int, ...] | None = None) -> Entry:
+    placement = Placement((BrokerId(2),), (directory,), view, Offset(9), Generation(8), target)  # type: ignore[arg-type]
+    return forced_boundary_entry(TOPIC.topic_id, 0, placement)
+
+
+def test_a_forced_view_needs_no_move_and_brings_its_own() -> None:
+    table = moving((3, 1))
+    table.apply(forced(1, "disk-2", (1, 2)), 50)
+    placement = table.placement(table.topics["t"], 0)
+    assert (placement.replicas, placement.directories) == ((2,), ("disk-2",))
+    assert (placement.target, placement.target_directories, placement.move) == (
+        (1, 2),
+        ("disk-1", "disk-2"),
+        50,
+    )
+    assert (placement.view, placement.start, placement.generation, placement.is_forced) == (1, 9, 8, True)
+    other = MetadataTable()
+    other.restore(json.loads(json.dumps(table.snapshot())))
+    assert other.placement(other.topics["t"], 0) == placement
+    table.apply(forced(1, "disk-2"), 51)
+    assert table.placement(table.topics["t"], 0) == placement, "it is the first of its view that counts"
+    table.apply(begins(2, (2,)), 52)
+    assert not table.placement(table.topics["t"], 0).is_forced
+
+
+def test_a_forced_view_does_not_count_if_its_disk_was_replaced_meanwhile() -> None:
+    table = moving()
+    before = table.placement(table.topics["t"], 0)
+    table.apply(forced(1, "another"), 50)
+    assert table.placement(table.topics["t"], 0) == before

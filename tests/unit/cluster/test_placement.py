@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from anabranch.cluster.metadata import BrokerRow
 from anabranch.cluster.placement import (
+    SHARED_MAX,
     Partitions,
     check_factor,
     check_replicas,
+    check_room,
     check_same_factor,
     default_factor,
     place,
@@ -19,7 +21,11 @@ from anabranch.cluster.placement import (
     walk,
 )
 from anabranch.cluster.tokens import partition_token, replicas_of
-from anabranch.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError
+from anabranch.errors import (
+    InvalidPartitionsError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+)
 from anabranch.values import BrokerId
 
 
@@ -122,3 +128,11 @@ def test_partitions_of_a_topic_have_equally_many_replicas() -> None:
     check_same_factor([(BrokerId(1),), (BrokerId(2),)])
     with pytest.raises(InvalidReplicaAssignmentError, match="not 1 here and 2 there"):
         check_same_factor([(BrokerId(1),), (BrokerId(2), BrokerId(3))])
+
+
+def test_a_broker_keeps_only_so_many_partitions_together_with_others() -> None:
+    kept = [(1, 2)] * (SHARED_MAX - 1)
+    check_room(kept, [(2, 3)])
+    check_room(kept, [(2,)] * SHARED_MAX)
+    with pytest.raises(InvalidPartitionsError, match=f"Broker 2 would keep {SHARED_MAX + 1} partitions"):
+        check_room(kept, [(2, 3), (4, 2)])

@@ -430,3 +430,11 @@ def test_one_who_shall_keep_it_and_is_not_trusted_is_made_so_before_the_view_end
     assert one.leader is not None
     list(one.heard(Equal(9, 5, 5, has_entered=True, is_trusted=True, move=7)))
     assert one._is_kept_by_target(one.leader, 5)
+
+
+def test_a_follower_knows_how_far_it_is_behind() -> None:
+    one = replica(B3, 5, promised=1, rows=table((1, 0)))
+    assert one.lag == 0
+    list(one.heard(Beat(B1, 1, 40)))
+    assert one.lag == 35
+    assert leader().lag == 0

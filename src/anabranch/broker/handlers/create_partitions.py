@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.broker.placing import of_added
+from anabranch.broker.placing import check_brokers, of_added
 from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
             broker.topics.check_partition_count(name, asked["count"])
             topic = broker.topics.known(name).topic
             replicas = of_added(broker, topic, asked["count"], asked["assignments"])
+            check_brokers(broker, replicas)
             if not request["validate_only"]:
                 await broker.topics.add_partitions(name, asked["count"], replicas)
         except AnabranchError as error:

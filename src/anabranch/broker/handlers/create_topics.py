@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
-from anabranch.broker.placing import Choice, by_assignment, by_factor
+from anabranch.broker.placing import Choice, by_assignment, by_factor, check_brokers
 from anabranch.cluster.metadata import MODE_CONFIG
 from anabranch.cluster.placement import UNSET
 from anabranch.config import PARTITIONS_MAX, TopicSettings
@@ -37,6 +37,7 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
         raise InvalidRequestError(f"Topic {name} sets a config twice.")
     overrides = broker.topics.check_overrides({config["name"]: config["value"] for config in configs})
     choice = _choice(broker, asked, overrides.get(MODE_CONFIG))
+    check_brokers(broker, choice.replicas)
     topic = broker.topics.plan(
         name, len(choice.replicas), overrides, choice.placements, is_pinned=choice.is_pinned
     )

@@ -1,7 +1,8 @@
 """ElectLeaders, versions 0 to 2: the preferred leader (the first replica) takes its partition back now.
 
 A ring elects nobody: its first replica retakes as soon as it may, and this only asks it not to wait. An unclean
-election is refused: what is lost is never chosen by a client.
+election (type 1) lets a ring go on that cannot get a leader by its own rules any more; what is lost by it is told in
+the message of each partition. Our own type 100 only tells.
 """
 
 import asyncio
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.cluster.metadata import Topic
 
-PREFERRED = 0
+PREFERRED, UNCLEAN = 0, 1
+LOOK = 100
+"""What would be done and lost by an unclean election. Kafka has no such type, and none near."""
 PAUSE_SECONDS = 0.05
 WAIT_MS_MAX = 10_000
 
@@ -37,12 +40,13 @@ Key = tuple[str, int]
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    if request["election_type"] in (UNCLEAN, LOOK):
+        return await _unclean(broker, call, request)
     if request["election_type"] != PREFERRED:
         return refuse(
             request,
             InvalidRequestError(
-                "Only the preferred leader (type 0) is elected here. A ring that has lost too many replicas goes on by "
-                "`anabranch cluster ring recover --accept-loss`, which says what was lost."
+                f"{request['election_type']} is no type of election: take 0 (the preferred leader) or 1 (unclean)."
             ),
         )
     everything = request["topic_partitions"] is None
@@ -50,6 +54,48 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     if everything:  # As Kafka: of all partitions, only those are told of for which something was to do.
         rows = {key: row for key, row in rows.items() if row["error_code"] != ErrorCode.ELECTION_NOT_NEEDED}
     return {"error_code": ErrorCode.NONE, "replica_election_results": _by_topic(rows)}
+
+
+# --- unclean -------------------------------------------------------------------------------------------------------
+
+
+async def _unclean(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+    """Done by the leader of the metadata quorum, whoever is asked."""
+    if request["topic_partitions"] is None:
+        return refuse(
+            request, InvalidRequestError("Name the partitions: an unclean election may lose records of each.")
+        )
+    if broker.forwarding is not None and not getattr(call.client, "is_far", False):
+        from anabranch.broker.handlers import HANDLERS  # The table of all handlers, which knows this one.
+
+        answer = await broker.forwarding.carry_out(call, HANDLERS[ApiKey.ELECT_LEADERS], request)
+        return dict(answer)
+    if not broker.metadata.is_leader:
+        raise NotControllerError("This broker does not lead the metadata quorum.")
+    named = _named(broker, request)
+    is_meant = request["election_type"] == UNCLEAN
+    rows = {key: await _recovered(broker, key, request["timeout_ms"], is_meant=is_meant) for key in named}
+    return {"error_code": ErrorCode.NONE, "replica_election_results": _by_topic(rows)}
+
+
+async def _recovered(broker: "Broker", key: Key, timeout_ms: int, *, is_meant: bool) -> Row:
+    try:
+        if broker.peering is None:
+            broker.topics.check_index(*key)
+            raise ElectionNotNeededError("A node without peers leads all its partitions.")
+        message = await broker.peering.recovery.recover_or_tell(
+            *key, _patience_ms(timeout_ms), is_meant=is_meant
+        )
+    except AnabranchError as error:
+        return {"partition_id": key[1], **refused(error)}
+    return {"partition_id": key[1], **accepted(), "error_message": message}
+
+
+def _patience_ms(timeout_ms: int) -> int:
+    return min(max(0, timeout_ms), WAIT_MS_MAX)
+
+
+# --- the preferred leader ------------------------------------------------------------------------------------------
 
 
 def _named(broker: "Broker", request: dict[str, Any]) -> list[Key]:
@@ -104,7 +150,7 @@ async def _here(broker: "Broker", keys: list[Key], timeout_ms: int) -> dict[Key,
     assert broker.replicas is not None, "a node without peers leads everything"
     for (_, index), topic in wanted.items():
         broker.replicas.prefer(topic.topic_id, index)
-    end_ms = broker.clock.monotonic_ms() + min(max(0, timeout_ms), WAIT_MS_MAX)
+    end_ms = broker.clock.monotonic_ms() + _patience_ms(timeout_ms)
     waiting = set(keys)
     while True:
         waiting = {
@@ -142,7 +188,7 @@ async def _asked(broker: "Broker", broker_id: BrokerId, keys: list[Key], timeout
         "topic_partitions": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()],
         "timeout_ms": timeout_ms,
     }
-    patience_ms = min(max(0, timeout_ms), WAIT_MS_MAX) + 1000
+    patience_ms = _patience_ms(timeout_ms) + 1000
     assert broker.forwarding is not None, "a node without peers leads everything itself"
     answer = await broker.forwarding.ask(broker_id, ApiKey.ELECT_LEADERS, 2, body, patience_ms)
     return {
