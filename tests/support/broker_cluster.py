@@ -90,6 +90,7 @@ class BrokerCluster:
         life = self.lives.pop(broker_id)
         self.net.crash(BrokerId(broker_id))
         self.do(life.end())
+        self.do(life.broker.topics.stop())
         life.disk.kill()
         if lose_disk:
             del self._disks[broker_id]
