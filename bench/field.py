@@ -48,6 +48,10 @@ class Field:
         finally:
             broker.remove()
 
+    def rest(self) -> None:
+        """Nobody runs: for rows that bring processes of their own."""
+        self._pause_all()
+
     def close(self) -> None:
         for broker in self._brokers.values():
             broker.remove()

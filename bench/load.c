@@ -1,14 +1,15 @@
 /* A raw load generator: whole Kafka requests, built once, over plain sockets; the broker is the only thing measured.
  *
  *   load produce --port P --topic T [--connections N] [--in-flight M] [--acks 1|-1] [--records R] [--record-bytes B]
- *                [--partitions K] [--topics K] [--seconds S] [--requests N]
+ *                [--partitions K] [--topics K] [--ports P,P,..] [--seconds S] [--requests N]
  *   load fetch   --port P --topic T [--connections N] [--fetch-bytes B] [--from OFFSET] [--to OFFSET] [--random]
  *                [--seconds S] [--requests N]
  *   load latency --port P --topic T [--rate N] [--record-bytes B] [--acks 1|-1] [--warmup S] [--seconds S]
  *   load sync    --file F [--record-bytes B] [--requests N]
  *
  * `produce` keeps M requests of R records unanswered on each connection, spread in turn over K partitions, or over
- * the topics T-0 .. T-(K-1). `fetch` reads on and on from one partition, or from random offsets of a range.
+ * the topics T-0 .. T-(K-1). With `--ports`, one for each partition, a connection goes to the broker that leads its
+ * partition and writes to that one alone. `fetch` reads on and on from one partition, or from random offsets of a range.
  * `latency` sends one record at each tick of a clock while a second connection waits for it in a fetch; times count
  * from the tick, so that a broker that stalls is charged for all that came due meanwhile. `sync` is the disk alone:
  * write and fdatasync. One thread, one epoll. The answer is one line of JSON; an error of the broker is counted and
@@ -53,7 +54,7 @@ enum {
 };
 
 static struct {
-    const char *mode, *topic, *file;
+    const char *mode, *topic, *file, *ports;
     int port, connections, in_flight, acks, records, record_bytes, partitions, topics, fetch_bytes, rate;
     int64_t from, to, requests;
     bool random;
@@ -260,16 +261,30 @@ struct connection {
     uint64_t asked_ns[UNANSWERED_MAX];
     unsigned asked, answered;       /* they count on; modulo UNANSWERED_MAX they are places in asked_ns */
     int64_t offset;                 /* of the next fetch */
+    int partition;                  /* with --ports, the only one it writes to */
 };
+
+static int port_of(int partition)
+{
+    const char *text = options.ports;
+    for (int i = 0; i < partition && text; i++) {
+        text = strchr(text, ',');
+        text = text ? text + 1 : NULL;
+    }
+    if (!text)
+        die("--ports has none for partition %d", partition);
+    return atoi(text);
+}
 
 static void connect_to_broker(struct connection *connection)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(options.port)};
+    int port = options.ports ? port_of(connection->partition) : options.port;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     int on = 1;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connection->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(connection->fd, (struct sockaddr *)&address, sizeof address))
-        die("cannot connect to port %d: %s", options.port, strerror(errno));
+        die("cannot connect to port %d: %s", port, strerror(errno));
     setsockopt(connection->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     fcntl(connection->fd, F_SETFL, O_NONBLOCK);
     connection->answer_capacity = ANSWER_BYTES_MIN;
@@ -493,7 +508,8 @@ static void ask_next(struct connection *connection, struct bytes *fetch_request)
         build_fetch(fetch_request, next_fetch_offset(connection), FETCH_WAIT_MS);
         ask(connection, *fetch_request, (struct bytes){0}, now_ns());
     } else {
-        struct bytes header = produce_headers[produce_header_next++ % produce_header_count];
+        size_t next = options.ports ? (size_t)connection->partition : produce_header_next++;
+        struct bytes header = produce_headers[next % produce_header_count];
         ask(connection, header, batch, now_ns());
     }
 }
@@ -574,6 +590,7 @@ static void run_throughput(void)
         build_produce_requests();
     for (int i = 0; i < options.connections; i++) {
         connections[i].offset = options.from;
+        connections[i].partition = i % options.partitions;
         fetch_requests[i].data = allocate(REQUEST_HEADER_BYTES_MAX);
         connect_to_broker(&connections[i]);
         watch(epoll, &connections[i]);
@@ -763,6 +780,8 @@ static void set_option(const char *name, const char *value)
         }
     if (!strcmp(name, "topic"))
         options.topic = value;
+    else if (!strcmp(name, "ports"))
+        options.ports = value;
     else if (!strcmp(name, "file"))
         options.file = value;
     else if (!strcmp(name, "from"))

@@ -12,6 +12,7 @@ from bench.field import OURS, THEIRS
 from bench.figures import LIMIT, Bar
 from bench.loads import Load
 from bench.loads.clients import Clients, ManyTopics
+from bench.loads.cluster import Ring, Workers
 from bench.loads.flush import Batched, Single
 from bench.loads.growth import LogGrowth
 from bench.loads.life import Fixture, LoadedMemory, Restart, Start
@@ -220,6 +221,40 @@ FLUSH_ROWS = (
     ),
 )
 
+RING_ROWS = (
+    Row(
+        "ring-16kb",
+        "a ring of 3, acks=all, 16 KB requests, 6 connections, 5 in flight each, nobody syncs",
+        Ring(),
+        ("mb_per_s", "cpu_s_per_gb"),
+        {"mb_per_s": Bar(1.0), "cpu_s_per_gb": Bar(0.6)},
+    ),
+    Row(
+        "ring-16kb-always",
+        "the same with flush=always, next to flush.messages=1",
+        Ring(flush="always", requests=6000),
+        ("mb_per_s", "cpu_s_per_gb"),
+    ),
+)
+
+WORKERS_ROWS = (
+    Row(
+        "workers-1",
+        "batch of 1 x 100 B, 100 connections, 8 partitions, one process",
+        Workers(1),
+        ("requests_per_s", "cpu_us_per_request"),
+        sides=OURS_ONLY,
+    ),
+    Row(
+        "workers-2",
+        "the same with --workers 2",
+        Workers(2),
+        ("requests_per_s", "cpu_us_per_request"),
+        {"requests_per_s": Bar(1.4, None, "workers-1")},
+        OURS_ONLY,
+    ),
+)
+
 GROWTH = (
     "append_mb_per_s",
     "append_cpu_s_per_gb",
@@ -255,6 +290,8 @@ ROWS: Sequence[Row] = (
     *PARTITION_ROWS,
     *ALONE_ROWS,
     *FLUSH_ROWS,
+    *RING_ROWS,
+    *WORKERS_ROWS,
     *GROWTH_ROWS,
 )
 SETS: Mapping[str, Sequence[str]] = {"quick": (QUICK,), "all": (QUICK, MORE), "large": (LARGE,)}

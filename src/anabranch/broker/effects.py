@@ -32,7 +32,7 @@ from anabranch.errors import (
 )
 from anabranch.log.checkpoint import write_checkpoint
 from anabranch.log.files import Files
-from anabranch.replication.mode import Event, FlushFinished, Publish
+from anabranch.replication.mode import Appended, Event, FlushFinished, Publish
 from anabranch.replication.ring_effects import (
     CutBack,
     Effect,
@@ -133,6 +133,12 @@ class Effects:
         self._events.append(event)
         self._run()
 
+    def appended(self, start: Offset, end: Offset, records: bytes) -> None:
+        """Producers have written these records: they are at hand for the followers that have all before them."""
+        if not self._is_running and not self._is_waiting:
+            self._pieces.offer(start, end, records)
+        self.do(Appended(end))
+
     def _wait(self, event: Event) -> None:
         if isinstance(event, Heard):
             if len(self._events) >= EVENTS_WAITING_MAX:
@@ -150,12 +156,13 @@ class Effects:
 
     def _run(self) -> None:
         self._is_running = True
+        effects, events, partition = self._effects, self._events, self._partition
         try:
-            while not self._is_waiting and not self._partition.is_gone:
-                if self._effects:
-                    self._carry_out(self._effects.popleft())
-                elif self._events:
-                    self._decide(self._events.popleft())
+            while not self._is_waiting and not partition.is_gone:
+                if effects:
+                    self._carry_out(effects.popleft())
+                elif events:
+                    self._decide(events.popleft())
                 else:
                     break
         finally:
@@ -163,8 +170,10 @@ class Effects:
             self._pieces.forget()
 
     def _decide(self, event: Event) -> None:
-        self._full.clear()
-        self._pieces.forget()
+        if self._full:
+            self._full.clear()
+        if not isinstance(event, Appended):
+            self._pieces.forget()
         if isinstance(event, FlushFinished):
             # Since that was said the log may have been cut, and have grown again; what it has now it knows best.
             log = self._partition.log
@@ -176,8 +185,11 @@ class Effects:
         self._note_role()
 
     def _note_remembering(self) -> None:
-        effects = self._effects
-        self.mode.is_remembering = any(isinstance(effect, Remember) for effect in effects)
+        for effect in self._effects:
+            if isinstance(effect, Remember):
+                self.mode.is_remembering = True
+                return
+        self.mode.is_remembering = False
 
     def _follow_start(self, beat: Beat) -> None:
         """What the leader has deleted is deleted here too."""
@@ -190,6 +202,8 @@ class Effects:
 
     def _note_role(self) -> None:
         mode, before = self.mode, self._role
+        if mode.replica.leader is None and not before[0] and mode.generation == before[1]:
+            return  # It does not lead, as before.
         role = (mode.leads, mode.generation, mode.may_write, mode.replica.in_sync)
         if role == before:
             return

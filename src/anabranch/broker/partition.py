@@ -129,6 +129,11 @@ class Partition:
         return self.ring.mode.copies if self.ring is not None else 1
 
     @property
+    def lag(self) -> int:
+        """How many records are missing here that others keep safe, as far as is known."""
+        return self.ring.mode.replica.lag if self.ring is not None else 0
+
+    @property
     def acks1_waits(self) -> bool:
         """Whether a producer that asks for the leader's word alone waits for that of a follower all the same."""
         return self.ring is not None and self.ring.acks1_waits
@@ -199,11 +204,14 @@ class Partition:
                     raise
                 self._not_written(accepted, error)
                 return
+        if ring is None or not batches:
+            self._answer_or_await(accepted)
+            if batches:
+                self._carry_out(self.mode.step(Appended(log.end_offset), now_ms))
+            return
+        records = b"".join([batch[0] for batch in batches])  # Now: the buffers are used again from here on.
         self._answer_or_await(accepted)
-        if batches and ring is None:
-            self._carry_out(self.mode.step(Appended(log.end_offset), now_ms))
-        elif batches:
-            self._replicate()
+        self._replicate(ring, batches[0][1], records)
 
     def _not_written(self, jobs: list[AppendJob], error: StorageError) -> None:
         self._fail(jobs, error)
@@ -220,11 +228,10 @@ class Partition:
             return FencedLogError(f"{self.id} takes no writes until a restart: a sync failed.")
         return self.ring.refusal() if self.ring is not None else None
 
-    def _replicate(self) -> None:
-        assert self.ring is not None
+    def _replicate(self, ring: "Effects", start: Offset, records: bytes) -> None:
         self._is_writing = True  # The syncs of a turn begin together.
         try:
-            self.ring.do(Appended(self.log.end_offset))
+            ring.appended(start, self.log.end_offset, records)
         finally:
             self._is_writing = False
 

@@ -35,6 +35,12 @@ class Pieces:
             self._fitted, self._end = (start, end), fits(self._log, start, end)
         return self._end
 
+    def offer(self, start: Offset, end: Offset, data: bytes) -> None:
+        """What the log ends with, so that it need not be read back."""
+        if len(data) <= PIECE_BYTES_MAX:
+            self._fitted, self._end = (start, end), end
+            self._read = (start, end, [data])
+
     def read(self, start: Offset, end: Offset) -> list[bytes]:
         """Raises CorruptDataError, StorageError."""
         read = self._read
@@ -44,7 +50,8 @@ class Pieces:
 
     def forget(self) -> None:
         """The log may change."""
-        self._fitted = self._read = None
+        if self._fitted is not None or self._read is not None:
+            self._fitted = self._read = None
 
 
 def fits(log: Log, start: Offset, end: Offset) -> Offset:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from anabranch.replication.generations import Generations
 from anabranch.replication.mode import Appended, Event, FlushFinished
-from anabranch.replication.ring_effects import NOT_PROMISED, Effect, Kept, Tell
+from anabranch.replication.ring_effects import NOT_PROMISED, Effect, Kept, Sync, Tell
 from anabranch.replication.ring_events import (
     Heard,
     NotSent,
@@ -59,19 +59,27 @@ class RingMode:
 
     def _step(self, event: Event, now_ms: int) -> Iterable[Effect]:
         replica = self.replica
+        # The frequent ones first, and cheaply.
+        if isinstance(event, Heard):
+            return replica.heard(event.message)
+        if isinstance(event, FlushFinished):
+            return replica.synced(event.end, replica.cuts)
+        if isinstance(event, Appended):
+            return self._appended(event.end)
         match event:
-            case Heard(message):
-                return replica.heard(message)
-            case Appended(end):
-                return replica.appended(end)
-            case FlushFinished(end):
-                return replica.synced(end, replica.cuts)
             case Tick():
                 return self._tick(now_ms)
             case Placed():
                 return self._place(event, now_ms)
             case _:
                 return self._step_rarely(event)
+
+    def _appended(self, end: Offset) -> Iterable[Effect]:
+        effects = list(self.replica.appended(end))
+        if not self.sync_first and effects and isinstance(effects[-1], Sync):
+            effects.pop()  # Written is as good as synced: nobody need be asked.
+            effects += self.replica.synced(end, self.replica.cuts)
+        return effects
 
     def _step_rarely(self, event: Event) -> Iterable[Effect]:
         replica = self.replica

@@ -28,6 +28,7 @@ anybody is told.
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 from anabranch.replication.generations import Generations
 from anabranch.replication.mode import Publish
@@ -107,7 +108,7 @@ class RingReplica:
         self.target: tuple[BrokerId, ...] | None = None
         self.move = NO_MOVE
         self.end = self.synced_end = end
-        self.safe = Offset(0)
+        self.safe = self._heard_safe = Offset(0)
         self.cuts = 0
         self.leader: Leader | None = None
         self.candidate: Candidate | None = None
@@ -132,7 +133,7 @@ class RingReplica:
 
     @property
     def others(self) -> tuple[BrokerId, ...]:
-        return tuple(broker for broker in self.replicas if broker != self.me)
+        return _but(self.me, self.replicas)
 
     @property
     def leader_id(self) -> BrokerId | None:
@@ -152,12 +153,17 @@ class RingReplica:
         return self.leader.generation if self.leader is not None else self.kept.promised
 
     @property
+    def lag(self) -> int:
+        """How much is missing here of what is safe, as far as we have heard."""
+        return 0 if self.leader is not None else max(0, self._heard_safe - self.end)
+
+    @property
     def in_sync(self) -> tuple[BrokerId, ...]:
         """Those who have everything that is safe or were close to it at the last beat, if we lead."""
         if self.leader is None:
             return ()
         followers = self.leader.followers
-        return tuple(one for one in self.replicas if one == self.me or followers[one].is_close)
+        return tuple([one for one in self.replicas if one == self.me or followers[one].is_close])
 
     @property
     def may_write(self) -> bool:
@@ -183,8 +189,7 @@ class RingReplica:
     @property
     def _copiers(self) -> tuple[BrokerId, ...]:
         """Everybody that a leader sends its records to."""
-        wanted = [*self.replicas, *(self.target or ())]
-        return tuple(dict.fromkeys(broker for broker in wanted if broker != self.me))
+        return _but(self.me, (*self.replicas, *self.target) if self.target else self.replicas)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -659,6 +664,7 @@ class RingReplica:
                 yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return
         self._heard_leader_ms = self._now_ms
+        self._heard_safe = message.safe
         if message.start > self.end or message.start < self.end < message.end:
             yield from self._ask()  # One before it was lost.
             return
@@ -694,7 +700,9 @@ class RingReplica:
     def _on_beat(self, message: Beat) -> Iterator[Effect]:
         if message.generation < self.kept.promised:
             yield Tell(message.sender, Outdated(self.me, self.kept.promised))
-        elif self._following == (message.sender, message.generation):
+            return
+        self._heard_safe = message.safe
+        if self._following == (message.sender, message.generation):
             self._heard_leader_ms = self._now_ms
             if self.kept.table.last == message.generation:
                 yield from self._publish(min(message.safe, self.synced_end))
@@ -820,7 +828,8 @@ class RingReplica:
         self._now_ms = now_ms
 
     def heard(self, message: Message) -> Iterator[Effect]:
-        yield from getattr(self, _HEARD[type(message)])(message)
+        effects: Iterator[Effect] = getattr(self, _HEARD[type(message)])(message)
+        return effects
 
     def _on_outdated(self, message: Outdated) -> Iterator[Effect]:
         if message.generation > self.kept.promised:
@@ -860,6 +869,12 @@ class RingReplica:
     def _tell_all(self, message: Message) -> Iterator[Effect]:
         for broker in self.others:
             yield Tell(broker, message)
+
+
+@lru_cache(maxsize=1024)
+def _but(me: BrokerId, brokers: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+    """All of them but us, each once. Kept, because it is asked for with every message."""
+    return tuple(dict.fromkeys(broker for broker in brokers if broker != me))
 
 
 _HEARD = {

@@ -305,7 +305,7 @@ class PeerLink(asyncio.BufferedProtocol):
         waiting = self._sending.bytes_waiting
         if not self.is_up or (waiting and waiting + size > QUEUE_BYTES_MAX):
             return False
-        self._sending.put(frame)
+        self._sending.put(frame, size)
         return True
 
     def _put(self, said: Said, correlation: int) -> None:

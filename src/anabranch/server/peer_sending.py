@@ -44,9 +44,9 @@ class Sending:
             self._sock.close()
             self._sock = None
 
-    def put(self, frame: Sequence[Buffer]) -> None:
+    def put(self, frame: Sequence[Buffer], size: int | None = None) -> None:
         self._queue.extend(frame)
-        self.bytes_waiting += size_of(frame)
+        self.bytes_waiting += size_of(frame) if size is None else size
         if not self._is_flush_due:
             self._is_flush_due = True
             self._loop.call_soon(self._flush_due)
@@ -72,11 +72,16 @@ class Sending:
         except OSError:
             self.is_blocked = True  # The transport meets the same error now, and ends the link with it.
             return False
+        is_all = sent == (self.bytes_waiting if len(batch) == len(self._queue) else size_of(batch))
         self._drop(sent)
-        return sent == size_of(batch)
+        return is_all
 
     def _drop(self, sent: int) -> None:
         queue = self._queue
+        if sent == self.bytes_waiting:
+            queue.clear()
+            self.bytes_waiting = 0
+            return
         self.bytes_waiting -= sent
         while queue and sent >= len(queue[0]):
             sent -= len(queue.popleft())
