@@ -38,6 +38,7 @@ def test_a_run_of_a_cluster_does_something() -> None:
         "generation 4",
         "view 1",
         "is killed",
+        "has stopped",
         "the power of 1 goes",
         "stands still",
         "is cut off",

@@ -129,6 +129,11 @@ class Partition:
         return self.ring.mode.copies if self.ring is not None else 1
 
     @property
+    def lag(self) -> int:
+        """How many records are missing here that others keep safe, as far as is known."""
+        return self.ring.mode.replica.lag if self.ring is not None else 0
+
+    @property
     def acks1_waits(self) -> bool:
         """Whether a producer that asks for the leader's word alone waits for that of a follower all the same."""
         return self.ring is not None and self.ring.acks1_waits

@@ -124,9 +124,9 @@ class PartitionOpener:
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
         start_offset = max(start_offset, self._state.start_offsets.get(key, Offset(0)))
-        if is_new or (placement is not None and is_ring(placement) and not self._has_log(partition_id)):
-            # What is known of an earlier folder says nothing of this one: others fill it from the beginning.
-            is_stranger = is_stranger or (point is not None and not is_new)
+        if placement is not None and is_ring(placement) and (is_new or not self._has_log(partition_id)):
+            # Others fill it from the beginning. That it was known at the start and is not there means a loss.
+            is_stranger = is_stranger or point is not None
             point, start_offset = None, Offset(0)
         if placement is not None and not clean:
             shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
@@ -171,6 +171,12 @@ class PartitionOpener:
         if not clean and not log.is_synced:
             self.unsynced.append(partition)
         return partition
+
+    def forget(self, partition: Partition) -> None:
+        """It is kept here no more: should it come back, nothing of what was known of it holds."""
+        key = partition_key(partition.topic_id, partition.id.partition)
+        self._state.recovery_points.pop(key, None)
+        self._state.start_offsets.pop(key, None)
 
     # --- rings ---------------------------------------------------------------------------------------------------
 

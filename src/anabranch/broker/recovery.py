@@ -251,13 +251,15 @@ def _what_is_lost(found: Found) -> Iterator[str]:
                 f"Given up: offsets {dropped[0]} to {dropped[1] - 1} of broker {broker_id}, which broker {found.best} "
                 "does not have, or has otherwise."
             )
+    doubted = [broker_id for broker_id, one in found.seen.items() if not one.is_trusted]
+    others = ", ".join(str(broker_id) for broker_id in doubted if broker_id != found.best)
+    if others:
+        yield f"What broker {others} once had besides that is lost, if there was anything: nobody knows."
     if not best.is_trusted:
         yield f"What broker {found.best} itself may lack nobody knows."
     if found.silent:
-        others = ", ".join(str(broker_id) for broker_id in found.silent)
+        away = ", ".join(str(broker_id) for broker_id in found.silent)
         yield (
-            f"What only broker {others} had is lost for good, and thrown away should it come back: if its disk lives, "
+            f"What only broker {away} had is lost for good, and thrown away should it come back: if its disk lives, "
             "start it instead."
         )
-    if lost is None and not found.silent and best.is_trusted:
-        yield "No loss is known."

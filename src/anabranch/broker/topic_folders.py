@@ -101,19 +101,19 @@ class TopicFolders:
         return found
 
     def claim(self, partitions: Iterable[tuple[TopicPartition, UUID]]) -> set[TopicPartition]:
-        """At a start: these folders belong to these topics, from now on if they did not say so. The answer are those
-        that say otherwise: which topic of that name is the later one is not known yet, so they are left alone."""
-        others = set()
+        """At a start: which of these folders are there and belong to these topics, as they say from now on if they did
+        not. Of another one it is not known yet which topic of that name is the later; it is left alone."""
+        found = set()
         for partition_id, topic_id in partitions:
             folder = f"{self._data_dir}/{partition_id.folder}"
+            if not self._files.exists(folder):
+                continue
             owner = self._owner(folder)
             if owner is None:
-                self._files.make_folder(folder, sync=False)
                 self._say_owner(folder, topic_id)
-            elif owner != topic_id:
-                others.add(partition_id)
-        self._files.sync_folder(self._data_dir)
-        return others
+            if owner in (None, topic_id):
+                found.add(partition_id)
+        return found
 
     def _owner(self, folder: str) -> UUID | None:
         value, _ = read_checkpoint(self._files, f"{folder}/{OWNER_FILE}")

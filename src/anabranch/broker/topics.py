@@ -128,12 +128,13 @@ class Topics:
             self._sync_recovered()
 
     def _found_here(self, topics: Iterable[Topic]) -> dict[uuid.UUID, list[int]]:
-        """Which partitions of each topic are kept here, without those whose folder is another topic's."""
+        """Which partitions of each topic are kept here. Where there is no folder, or it is another topic's, the table
+        may be behind: that is seen to once it is not (`follow`)."""
         kept = {topic.topic_id: self._kept_here(topic) for topic in topics}
         if self._directory_id is None:
             return kept
         try:
-            others = self._folders.claim(
+            found = self._folders.claim(
                 (TopicPartition(topic.name, index), topic.topic_id)
                 for topic in topics
                 for index in kept[topic.topic_id]
@@ -142,7 +143,7 @@ class Topics:
             raise StorageError(f"The folders of the topics cannot be opened: {error}.") from error
         return {
             topic.topic_id: [
-                index for index in kept[topic.topic_id] if TopicPartition(topic.name, index) not in others
+                index for index in kept[topic.topic_id] if TopicPartition(topic.name, index) in found
             ]
             for topic in topics
         }
@@ -554,6 +555,7 @@ class Topics:
             async with partition.upkeep:
                 await self._core.syncer.idle(partition)
                 partition.log.close(clean=False)
+            self._opener.forget(partition)
         try:
             moved = self._folders.move_away([(partition.id, partition.topic_id) for partition in partitions])
         except OSError as error:

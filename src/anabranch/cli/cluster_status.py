@@ -184,11 +184,16 @@ def ring_facts(
                 "id": broker_id,
                 "in_sync": broker_id in partition.in_sync,
                 "size_bytes": None if seen is None else seen.size_bytes,
-                "lag": None if seen is None else seen.lag,
+                "lag": None if seen is None else _lag(seen.lag, is_in_sync=broker_id in partition.in_sync),
             }
             for broker_id, seen in kept.items()
         ],
     }
+
+
+def _lag(told: int, *, is_in_sync: bool) -> int | None:
+    """A copy that is not in sync and knows of nothing missing has not heard of it: None."""
+    return told if told or is_in_sync else None
 
 
 def _ring_row(row: dict[str, object]) -> tuple[object, ...]:

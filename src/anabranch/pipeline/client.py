@@ -79,6 +79,8 @@ class Client:
         self._next_patience_seconds = min(first_contact_seconds, patience_seconds)
         self._links: dict[Address, Connection] = {}
         self._leaders: dict[TopicPartition, Address] = {}
+        self._brokers: list[Address] = []
+        """Of the cluster, as it was last heard of: those named at the start may all be gone one day."""
 
     def close(self) -> None:
         for link in self._links.values():
@@ -129,6 +131,7 @@ class Client:
 
     def _cluster(self, answer: Body) -> Cluster:
         brokers = {row["node_id"]: (row["host"], row["port"]) for row in answer["brokers"]}
+        self._brokers = list(brokers.values())
         topics = {row["name"]: _topic(row, brokers) for row in answer["topics"] if not _is_unknown(row)}
         for topic in topics.values():
             for number, address in topic.leaders.items():
@@ -252,7 +255,7 @@ class Client:
         for link in self._links.values():
             return link
         trouble: TryAgainError | None = None
-        for address in self._addresses:
+        for address in dict.fromkeys((*self._addresses, *self._brokers)):
             try:
                 return self._link(address)
             except TryAgainError as error:

@@ -108,7 +108,7 @@ class RingReplica:
         self.target: tuple[BrokerId, ...] | None = None
         self.move = NO_MOVE
         self.end = self.synced_end = end
-        self.safe = Offset(0)
+        self.safe = self._heard_safe = Offset(0)
         self.cuts = 0
         self.leader: Leader | None = None
         self.candidate: Candidate | None = None
@@ -151,6 +151,11 @@ class RingReplica:
     def generation(self) -> Generation:
         """Of whoever leads; the last one promised if nobody does."""
         return self.leader.generation if self.leader is not None else self.kept.promised
+
+    @property
+    def lag(self) -> int:
+        """How much is missing here of what is safe, as far as we have heard."""
+        return 0 if self.leader is not None else max(0, self._heard_safe - self.end)
 
     @property
     def in_sync(self) -> tuple[BrokerId, ...]:
@@ -659,6 +664,7 @@ class RingReplica:
                 yield Tell(message.sender, Outdated(self.me, self.kept.promised))
             return
         self._heard_leader_ms = self._now_ms
+        self._heard_safe = message.safe
         if message.start > self.end or message.start < self.end < message.end:
             yield from self._ask()  # One before it was lost.
             return
@@ -694,7 +700,9 @@ class RingReplica:
     def _on_beat(self, message: Beat) -> Iterator[Effect]:
         if message.generation < self.kept.promised:
             yield Tell(message.sender, Outdated(self.me, self.kept.promised))
-        elif self._following == (message.sender, message.generation):
+            return
+        self._heard_safe = message.safe
+        if self._following == (message.sender, message.generation):
             self._heard_leader_ms = self._now_ms
             if self.kept.table.last == message.generation:
                 yield from self._publish(min(message.safe, self.synced_end))

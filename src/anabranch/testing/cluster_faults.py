@@ -77,6 +77,10 @@ class ClusterFaults:
         if life := self._somebody():
             self._sim.kill(life.machine.broker_id)
 
+    def stop(self) -> None:
+        if life := self._somebody():
+            self._sim.stop(life.machine.broker_id)
+
     @property
     def _may_lose_power(self) -> bool:
         return self._sim.flush == "always" or self._sim.is_whole()

@@ -7,6 +7,7 @@
     sim.net.cut(1, 2, one_way=True) # every fault of `FakeNet`; those of `FakeDisk` by sim.machines[1].disk
     sim.crash(1)                    # the power goes: any subset of what was not synced is lost
     sim.kill(2)                     # only the process dies: the page cache survives
+    sim.stop(3)                     # it stops by itself, in a while
     sim.start(1)
     sim.pause(3); sim.resume(3)     # as SIGSTOP and SIGCONT do
 
@@ -83,6 +84,7 @@ class Life:
         self.peers = sim.net.peers(me, self.loop, lambda: self.is_dead)
         self._settings = settings
         self._asked: dict[Pending, None] = {}
+        self._stopping: asyncio.Task[None] | None = None
         self._applied_end = 0
         self._high_watermarks: dict[Partition, int] = {}
 
@@ -112,6 +114,23 @@ class Life:
         await self.broker.peering.join()
         self.is_ready = self.machine.has_joined = True
 
+    def stop(self) -> None:
+        """As a node does that is asked to; `has_stopped` says when it is done."""
+        self._stopping = self._stopping or self.loop.create_task(self._stop())
+
+    async def _stop(self) -> None:
+        assert self.broker.peering is not None
+        await self.broker.peering.leave()
+        self.is_ready = False
+        self._joining.cancel()
+        await self.broker.drain()
+        await self.peers.close()
+        await self.broker.close()
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._stopping is not None and self._stopping.done()
+
     def _watch_leaders(self) -> None:
         assert self.broker.replicas is not None
         replicas, sim, me = self.broker.replicas, self._sim, self.machine.broker_id
@@ -126,9 +145,11 @@ class Life:
 
     @property
     def needs_restart(self) -> bool:
-        """It does not believe its disk any more, and says so in its log."""
-        return any(partition.log.fenced for partition in self.broker.partitions()) or (
-            self.broker.metadata._ended_because is not None
+        """It is about to stop, or does not believe its disk any more and says so in its log."""
+        return (
+            self._stopping is not None
+            or any(partition.log.fenced for partition in self.broker.partitions())
+            or (self.broker.metadata._ended_because is not None)
         )
 
     def check(self) -> None:
@@ -180,6 +201,10 @@ class Life:
                 task.cancel()
             self.loop.run_for(0)
         self.loop.close()
+        if self._stopping is not None and not self._stopping.cancelled():
+            error = self._stopping.exception()
+            if error is not None and not isinstance(error, PowerLoss):
+                raise error
         for request in self._asked:
             self._sim.world.call_soon(request.settle, None, "the connection was closed")
 
@@ -309,6 +334,11 @@ class ClusterSimulator:
         machine.disk.forget_faults()
         machine.disk.kill()
 
+    def stop(self, broker_id: int) -> None:
+        """Ask the process to stop, which takes its time."""
+        self.note(f"{broker_id} is asked to stop")
+        self.lives[broker_id].stop()
+
     def wipe(self, broker_id: int) -> None:
         """Of a broker that does not run: another disk, with nothing on it."""
         machine = self.machines[broker_id]
@@ -389,6 +419,10 @@ class ClusterSimulator:
         self.defects.check()
         if life is not None and life.is_dead:
             self.crash(life.machine.broker_id)
+        elif life is not None and life.has_stopped:
+            self.note(f"{life.machine.broker_id} has stopped")
+            self._end(life.machine, life)
+            life.machine.disk.kill()
 
     @contextmanager
     def _of(self, life: Life) -> Iterator[None]:

@@ -58,8 +58,10 @@ class ClusterWorkload:
         self._tried: dict[Key, list[int]] = {}
         self._ever_tried: dict[Key, set[int]] = {}
         self._committing: set[Key] = set()
-        faults = self.faults
-        self._actions = (
+        self._actions = (*self._deeds(), *self._troubles(rng.choice((1, 1, 3))))
+
+    def _deeds(self) -> list[Action]:
+        return [
             Action(70, self._produce),
             Action(6, self._make_topic),
             Action(6, self._add_producer),
@@ -68,7 +70,13 @@ class ClusterWorkload:
             Action(6, self._look_at_commit),
             Action(8, self._wait),
             Action(2, self._move),
+        ]
+
+    def _troubles(self, times: int) -> list[Action]:
+        faults = self.faults
+        troubles = [
             Action(2, faults.kill),
+            Action(2, faults.stop),
             Action(2, faults.crash),
             Action(2, faults.crash_soon),
             Action(2, faults.pause),
@@ -80,7 +88,8 @@ class ClusterWorkload:
             Action(1, faults.fail_disk),
             Action(1, faults.lose_disk),
             Action(1, faults.join),
-        )
+        ]
+        return [Action(times * action.weight, action.act) for action in troubles]
 
     def run(self) -> None:
         """All steps, then calm: every promise is checked once more. Raises SimulationError."""

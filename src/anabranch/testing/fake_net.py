@@ -157,7 +157,9 @@ class FakeNet:
     def crash(self, broker: BrokerId, *, is_noticed: bool = True) -> None:
         """It hears and says nothing any more. `is_noticed`: the others' systems know at once (the process died), else
         they have to find out (the machine did)."""
-        dead = self._brokers.pop(broker)
+        dead = self._brokers.pop(broker, None)
+        if dead is None:
+            return  # It had stopped.
         dead.is_alive = False
         self._paused.discard(broker)
         for link in list(dead.links.values()):

@@ -69,12 +69,17 @@ def elect_leaders_refused(client: RawClient, version: int, world: World) -> None
     rows = [only(topic["partition_result"]) for topic in answer["replica_election_results"]]
     assert [row["error_code"] for row in rows] == [E.UNKNOWN_TOPIC_OR_PARTITION] * 2
     if version >= 1:
-        answer = client.ask(
-            ApiKey.ELECT_LEADERS, version, {"election_type": 1, "topic_partitions": asked, "timeout_ms": 1000}
-        )
-        assert answer["error_code"] == E.INVALID_REQUEST
-        row = only(answer["replica_election_results"][0]["partition_result"])
-        assert "cluster ring recover" in row["error_message"]
+        asked += [{"topic": world.topic, "partitions": [1]}]
+        for kind, codes in (
+            (1, [*[E.UNKNOWN_TOPIC_OR_PARTITION] * 2, E.ELECTION_NOT_NEEDED]),
+            (7, [E.INVALID_REQUEST] * 3),
+        ):
+            body = {"election_type": kind, "topic_partitions": asked, "timeout_ms": 1000}
+            answer = client.ask(ApiKey.ELECT_LEADERS, version, body)
+            rows = [row for topic in answer["replica_election_results"] for row in topic["partition_result"]]
+            assert [row["error_code"] for row in rows] == codes
+        body = {"election_type": 1, "topic_partitions": None, "timeout_ms": 1000}
+        assert client.ask(ApiKey.ELECT_LEADERS, version, body)["error_code"] == E.INVALID_REQUEST
 
 
 def _quorum(client: RawClient, version: int, topic: str, index: int) -> Body:

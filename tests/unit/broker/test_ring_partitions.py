@@ -578,11 +578,13 @@ def test_a_partition_that_comes_back_begins_anew_whatever_was_known_of_it_at_the
         for name in third.disk.list("data/t-0"):
             third.disk.unlink(f"data/t-0/{name}")
         settings, target = third.partition.settings, Placement((1, 2), target=(1, 2, 3), view=1)
+        third.opener.forget(third.partition)
         with world._acting():
             back = third.opener.open(
                 TopicPartition("t", 0), TOPIC_ID, settings, is_new=True, placement=target
             )
         assert (back.log.end_offset, back.log.damaged, back.generations.rows) == (0, [], ())
+        assert back.mode.replica.kept.is_trusted  # type: ignore[attr-defined]
 
 
 def test_a_follower_with_a_full_disk_does_not_stop_the_others_and_catches_up() -> None:

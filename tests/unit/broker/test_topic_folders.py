@@ -89,18 +89,17 @@ def test_a_folder_that_says_whose_it_is_is_found_again() -> None:
 
 def test_folders_from_before_are_told_whose_they_are() -> None:
     disk, folders = folders_with("data/t-0/0.log")
-    folders.claim([(TopicPartition("t", 0), UUID(int=9)), (TopicPartition("t", 1), UUID(int=9))])
-    both = {TopicPartition("t", 0), TopicPartition("t", 1)}
-    assert folders.make(both, UUID(int=9)) == both
+    mine, missing = TopicPartition("t", 0), TopicPartition("t", 1)
+    assert folders.claim([(mine, UUID(int=9)), (missing, UUID(int=9))]) == {mine}
+    assert folders.make([mine, missing], UUID(int=9)) == {mine}
     assert disk.read("data/t-0/0.log") == b"x"
 
 
 def test_a_start_leaves_the_folder_of_another_topic_of_the_same_name_alone() -> None:
-    disk, folders = folders_with()
+    disk, folders = folders_with("data/t-0/0.log")
     mine = TopicPartition("t", 0)
-    assert folders.claim([(mine, UUID(int=8))]) == set()
-    disk.write("data/t-0/0.log", b"x")
-    assert folders.claim([(mine, UUID(int=9)), (TopicPartition("t", 1), UUID(int=9))]) == {mine}
+    assert folders.claim([(mine, UUID(int=8))]) == {mine}
+    assert folders.claim([(mine, UUID(int=9))]) == set()
     assert disk.read("data/t-0/0.log") == b"x"
 
 

@@ -80,6 +80,40 @@ async def _no_checkpoint(_: housekeeping.Housekeeping) -> None:
     """The kill comes first."""
 
 
+def test_what_moved_away_is_not_begun_anew_by_a_start_with_an_older_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = cluster_with_topic()
+    move(cluster, [3])
+    produced(cluster, b"a")
+    cluster.run(3 * int(housekeeping.CHECKPOINT_SECONDS * 1000))
+    monkeypatch.setattr(housekeeping.Housekeeping, "checkpoint", _no_checkpoint)
+    move(cluster, [1, 2])
+    cluster.until(lambda: not cluster.lives[3].disk.exists("data/t-0"))
+    produced(cluster, b"b")
+    for broker_id in (1, 2, 3):
+        cluster.kill(broker_id)
+    cluster.start(1, 2, 3)
+    assert cluster.broker(3).metadata.table.topics["t"].placements[0].replicas == (3,), (
+        "it knows no better yet"
+    )
+    assert cluster.broker(3).topics.find_partition("t", 0) is None
+    cluster.until(lambda: cluster.led("t") is not None)
+    produced(cluster, b"c")
+    assert [cluster.partition(each, "t").log.end_offset for each in (1, 2)] == [3, 3]
+
+
+def move(cluster: RingCluster, replicas: list[int]) -> None:
+    partitions = [{"partition_index": 0, "replicas": replicas}]
+    body = {"timeout_ms": 5000, "allow_replication_factor_change": True}
+    topics = [{"name": "t", "partitions": partitions}]
+    answer = cluster.ask(1, ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, {**body, "topics": topics})
+    assert answer["error_code"] == 0
+    table = cluster.broker(1).metadata.table
+    cluster.until(lambda: list(table.topics["t"].placements[0].replicas) == replicas)
+    cluster.until(lambda: cluster.led("t") is not None)
+
+
 def test_nothing_is_thrown_away_before_all_that_was_agreed_on_is_known() -> None:
     """Entries that a start reads again may say that a partition left, and later ones that it came back."""
     cluster = cluster_with_topic()

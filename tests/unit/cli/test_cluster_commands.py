@@ -108,6 +108,16 @@ def test_ring_does_not_know_the_lag_of_a_broker_that_hangs_up(cluster):
     assert rows[3]["end"] is None
 
 
+def test_ring_does_not_believe_a_copy_that_is_not_in_sync_and_says_that_it_lacks_nothing(cluster):
+    cluster.out_of_sync.add(0)
+    ring = answer(cluster, "ring")[0]["replicas"]
+    assert [(copy["id"], copy["in_sync"], copy["lag"]) for copy in ring] == [
+        (0, False, None),
+        (1, True, 1),
+        (2, True, 2),
+    ]
+
+
 def test_drain_moves_everything_and_shows_progress(cluster):
     result = run(cluster, "drain", 2)
     assert result.exit_code == 0, result.output

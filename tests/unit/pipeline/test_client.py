@@ -5,6 +5,7 @@ from uuid import UUID
 
 import pytest
 
+from anabranch.errors import TryAgainError
 from anabranch.pipeline import client as module
 from anabranch.pipeline.client import Client
 from anabranch.pipeline.connection import Address
@@ -56,3 +57,18 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 def test_folder_of_a_partition_is_the_one_of_its_leader(client: Client) -> None:
     assert client.log_folders(["a"]) == {A0: "/one", A1: "/two"}
+
+
+def test_other_brokers_are_asked_when_the_one_that_was_named_is_gone(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.cluster(["a"])
+
+    def connect(address: Address) -> BrokerInATable:
+        if address == FIRST:
+            raise TryAgainError("it is gone")
+        return BrokerInATable(address)
+
+    monkeypatch.setattr(module, "Connection", connect)
+    client.forget()
+    assert client.cluster(["a"]).id == "c"

@@ -415,3 +415,11 @@ def test_what_no_replica_would_say_is_ignored() -> None:
     assert list(one.heard(Sealed(9, 3))) == []
     assert one.leader is not None
     assert one.leader.sealed_by == set()
+
+
+def test_a_follower_knows_how_far_it_is_behind() -> None:
+    one = replica(B3, 5, promised=1, rows=table((1, 0)))
+    assert one.lag == 0
+    list(one.heard(Beat(B1, 1, 40)))
+    assert one.lag == 35
+    assert leader().lag == 0

@@ -40,7 +40,11 @@ def _topic(broker: "Broker", name: str, indexes: list[int]) -> dict[str, Any]:
     return {
         "name": name,
         "partitions": [
-            {"partition_index": index, "partition_size": partition.log.size_bytes, "offset_lag": 0}
+            {
+                "partition_index": index,
+                "partition_size": partition.log.size_bytes,
+                "offset_lag": partition.lag,
+            }
             for index, partition in partitions
             if partition is not None
         ],
