@@ -158,7 +158,7 @@ def _values(partition: Partition) -> dict[int, bytes]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(10), 18, 36, 37])  # The last three have found something.
 def test_what_was_acknowledged_survives_whatever_becomes_of_the_topic(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
