@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import NamedTuple, Self
 
 from support.waiting import wait_until
 
+SURVIVORS = Path(__file__).with_name("survivors.py")
 GO_ON_S_MAX = 60.0
 GO_ON_RECORDS = 100
 """More than can be under way, or have been acknowledged since the process last spoke."""
@@ -19,6 +21,11 @@ class Outcome(NamedTuple):
     acked: list[int]
     read: list[int]
     errors: list[str]
+
+
+def python_survivor(client: str) -> list[str]:
+    """The command of one of the Python clients, without its arguments."""
+    return [sys.executable, str(SURVIVORS), client]
 
 
 class SurvivorProcess:

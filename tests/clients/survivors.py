@@ -1,6 +1,6 @@
 """Python clients that go on through whatever happens to their cluster, with their default settings.
 
-    python -m clients.survivors confluent|kafka_python|aiokafka BOOTSTRAP TOPIC
+    python survivors.py confluent|kafka_python|aiokafka BOOTSTRAP TOPIC
 
 A producer sends numbers as keys and values, a member of the group named as the topic reads them, and twice a second
 stdout gets `{"acked": n, "read": n}`. When stdin ends the program sends no more, waits until what was acknowledged is

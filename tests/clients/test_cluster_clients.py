@@ -6,7 +6,6 @@ client must survive without an error, without a loss, and without a duplicate wh
     3. kill -9 of the broker that coordinates the most groups
 """
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.error_codes import ErrorCode
 from support.clusters import coordinator_of, create_topic, wait_for_voters, wait_until_in_sync
 
-from .survivor_process import Outcome, SurvivorProcess, wait_until_all_go_on
+from .survivor_process import Outcome, SurvivorProcess, python_survivor, wait_until_all_go_on
 
 pytestmark = pytest.mark.interop
 
@@ -41,7 +40,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def commands(java_command: list[str], go_binary: Path) -> dict[str, list[str]]:
-    python = {name: [sys.executable, "-m", "clients.survivors", name] for name in CLIENTS[:3]}
+    python = {name: python_survivor(name) for name in CLIENTS[:3]}
     return {**python, "java": [*java_command, "Survivor"], "franz_go": [str(go_binary)]}
 
 

@@ -1,7 +1,6 @@
 """A single broker with clients at work grows to three: every topic gets its copies, the internal ones too, and nobody
 notices."""
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.error_codes import ErrorCode
 from support.clusters import create_topic, partition_rows, wait_for_voters, wait_until_in_sync
 
-from .survivor_process import Outcome, SurvivorProcess, wait_until_all_go_on
+from .survivor_process import Outcome, SurvivorProcess, python_survivor, wait_until_all_go_on
 
 CLIENTS = ("confluent", "kafka_python")
 PARTITIONS = 3
@@ -39,7 +38,7 @@ def start_clients(cluster: ClusterProcesses, folder: Path, stack: ExitStack) -> 
     clients = {}
     for name in CLIENTS:
         assert create_topic(cluster, name, PARTITIONS, broker=0) == ErrorCode.NONE
-        command = [sys.executable, "-m", "clients.survivors", name, cluster.layout.places[0].kafka, name]
+        command = [*python_survivor(name), cluster.layout.places[0].kafka, name]
         clients[name] = stack.enter_context(SurvivorProcess(command, folder / f"{name}.log"))
     return clients
 
