@@ -22,6 +22,7 @@ class FakeCluster:
         self.fenced: set[int] = set()
         self.silent: set[int] = set()
         self.out_of_sync: set[int] = set()
+        self.generation = 7
         self.moving: dict[tuple[str, int], list[int]] = {}
         self.refuses: str | None = None
         self.forgets = False
@@ -168,7 +169,8 @@ class FakeCluster:
             partitions.append(
                 {
                     "error_code": 0, "partition_index": index, "leader_id": in_sync[0] if in_sync else -1,
-                    "leader_epoch": 7, "replica_nodes": replicas, "isr_nodes": in_sync, "offline_replicas": [],
+                    "leader_epoch": self.generation, "replica_nodes": replicas, "isr_nodes": in_sync,
+                    "offline_replicas": [],
                 }
             )  # fmt: skip
         return {"error_code": 0, "name": name, "is_internal": name.startswith("__"), "partitions": partitions}

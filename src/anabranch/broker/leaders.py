@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from anabranch.broker.metadata_log import MetadataLog
+from anabranch.broker.partition_opener import is_ring
 from anabranch.cluster.metadata import Entry, Placement
 from anabranch.values import BrokerId, Generation, Offset
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 UNKNOWN_GENERATION = Generation(-1)
 """Kafka's word for a leader epoch that the broker does not know; clients then do not compare it."""
+
+ONLY_GENERATION = Generation(0)
+"""Of a partition that one broker has always kept alone."""
 
 Key = tuple[UUID, int]
 Replicas = tuple[BrokerId, ...]
@@ -74,7 +78,8 @@ class Leaders:
         if told is not None and told[1].view >= placement.view:
             return self._available(told[0], told[1].generation, told[1].in_sync)
         first = placement.replicas[0] if placement.replicas and own is None else None
-        return self._available(first, UNKNOWN_GENERATION, placement.replicas)
+        generation = UNKNOWN_GENERATION if is_ring(placement) else ONLY_GENERATION
+        return self._available(first, generation, placement.replicas)
 
     def _available(self, leader: BrokerId | None, generation: Generation, in_sync: Replicas) -> Leader:
         if leader is not None and not self._is_available(leader):

@@ -101,11 +101,13 @@ def read_view(client: "ClusterClient") -> ClusterView:
 
 
 def _partition(topic: dict[str, Any], row: dict[str, Any]) -> PartitionView:
+    # Of a leader that nobody has heard of a broker says who it should be, and no generation.
+    is_known = row["leader_epoch"] >= 0 or len(row["replica_nodes"]) == 1
     return PartitionView(
         topic["name"],
         row["partition_index"],
         len(topic["partitions"]),
-        row["leader_id"],
+        row["leader_id"] if is_known else -1,
         row["leader_epoch"],
         tuple(row["replica_nodes"]),
         tuple(row["isr_nodes"]),

@@ -123,3 +123,9 @@ def test_what_was_said_of_an_earlier_view_does_not_count_in_a_later_one() -> Non
     topic = world.log.table.topics["t"]
     world.log.table._place(topic, 0, later)
     assert world.leader.broker_id == B3
+
+
+def test_the_generation_of_a_partition_that_one_broker_keeps_is_known_to_all() -> None:
+    world = World()
+    world.log.apply(topic_entry(Topic("alone", UUID(int=8), 1, {}, (Placement((B2,)),))))
+    assert world.leaders.of(UUID(int=8), 0) == Leader(B2, Generation(0), (B2,))

@@ -61,6 +61,11 @@ def test_status_of_a_sound_cluster_says_so(cluster):
     assert "Every partition has a leader and all its copies." in run(cluster, "status").stdout
 
 
+def test_status_does_not_count_a_leader_of_whom_nobody_has_heard(cluster):
+    cluster.generation = -1
+    assert answer(cluster, "status")["without_leader"][1:] == ["orders-0", "orders-1", "orders-2", "orders-3"]
+
+
 def test_status_says_which_partitions_have_no_failover():
     with FakeCluster(3, {"pairs": [[0, 1], [1, 2]], "rings": [[0, 1, 2]], "alone": [[2]]}) as fake:
         assert answer(fake, "status")["without_failover"] == ["pairs-0", "pairs-1"]
