@@ -133,7 +133,7 @@ class OurCluster(Cluster):
 
     @classmethod
     def workers(cls, folder: Path, count: int) -> "OurCluster":
-        return cls(folder, ["up", "--listen", f"127.0.0.1:{free_port()}", "--workers", str(count)])
+        return cls(folder, ["up", "--listen", "127.0.0.1:0", "--workers", str(count)])
 
     def start(self) -> None:
         words = [*self._words, "--data-dir", str(self.folder / "data"), "--flush", self._flush]

@@ -28,6 +28,7 @@ FIGURES: Mapping[str, Figure] = {
     "requests_per_s": Figure("requests", "/s", Better.MORE),
     "mb_per_s": Figure("throughput", "MB/s", Better.MORE),
     "cpu_s_per_gb": Figure("CPU per GB", "s", Better.LESS),
+    "generator_cores": Figure("cores the load generator took", "cores", Better.LESS),
     "p50_us": Figure("answer p50", "us", Better.LESS),
     "p99_us": Figure("answer p99", "us", Better.LESS),
     "p999_us": Figure("answer p99.9", "us", Better.LESS),

@@ -237,19 +237,20 @@ RING_ROWS = (
     ),
 )
 
+WORKERS = ("requests_per_s", "cpu_us_per_request", "generator_cores")
 WORKERS_ROWS = (
     Row(
         "workers-1",
         "batch of 1 x 100 B, 100 connections, 8 partitions, one process",
         Workers(1),
-        ("requests_per_s", "cpu_us_per_request"),
+        WORKERS,
         sides=OURS_ONLY,
     ),
     Row(
         "workers-2",
         "the same with --workers 2",
         Workers(2),
-        ("requests_per_s", "cpu_us_per_request"),
+        WORKERS,
         {"requests_per_s": Bar(1.4, None, "workers-1")},
         OURS_ONLY,
     ),

@@ -46,7 +46,8 @@ def measured(cluster: Cluster, ports: list[int], acks: int, **options: float) ->
     before = cluster.cpu_seconds()
     answer = produce(ports, acks, **options)
     cpu.seconds = cluster.cpu_seconds() - before
-    return throughput_figures(answer, cpu)
+    generator_cores = answer["generator_cpu_seconds"] / answer["seconds"]
+    return {**throughput_figures(answer, cpu), "generator_cores": generator_cores}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from anabranch.broker.pieces import Pieces, check_piece, stamped
+from anabranch.broker.pieces import Pieces, check_piece
 from anabranch.broker.topic_folders import RING_FILE
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
@@ -282,15 +282,15 @@ class Effects:
         log = partition.log
         assert log.end_offset == push.start, f"{partition.id} ends at {log.end_offset}, not at {push.start}"
         try:
-            batches = check_piece(_joined(push.records), push.start, push.end, push.written_in)
+            batches, known = check_piece(_joined(push.records), push.start, push.end, push.written_in)
         except AnabranchError as error:
             if self.carrier is not None:
                 self.carrier.spoiled(partition, error)
             self._leave_undone(is_refused=False)
             return
         try:
-            log.append(stamped(batches), self._clock.wall_ms())
-            for _, header in batches:
+            log.append(batches, self._clock.wall_ms())
+            for header in known:
                 partition.producers.replay(header)
             if log.end_offset < push.end:
                 log.advance_end(push.end)

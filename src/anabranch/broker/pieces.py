@@ -4,8 +4,6 @@ A piece is whole batches and begins where one begins. It may have gaps, and even
 lost records to retention or to the cleaner: who takes it follows that.
 """
 
-from collections.abc import Sequence
-
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.log.log import Log
 from anabranch.log.slice import Slice
@@ -116,29 +114,27 @@ def check_batches(data: ByteBuffer) -> list[Checked]:
     ]
 
 
-def check_piece(data: ByteBuffer, start: Offset, end: Offset, generation: Generation) -> list[Checked]:
-    """The batches of a piece that another replica sent. Raises CorruptDataError if it is not what it is said to be."""
-    batches = check_batches(data)
-    at = start
-    for _, header in batches:
-        if not at <= header.base_offset <= header.last_offset < end:
-            raise CorruptDataError(
-                f"Offsets {header.base_offset} to {header.last_offset} are not within {at} to {end}."
-            )
+Stamped = tuple[memoryview, Offset, Offset, int]
+
+
+def check_piece(
+    data: ByteBuffer, start: Offset, end: Offset, generation: Generation
+) -> tuple[list[Stamped], list[BatchHeader]]:
+    """The batches of a piece that another replica sent, as a log appends them, and the headers of those that producers
+    with an id have written. Raises CorruptDataError if it is not what it is said to be."""
+    batches: list[Stamped] = []
+    known: list[BatchHeader] = []
+    view, at = memoryview(data), start
+    for first, last in batch_spans(view):
+        header = check_batch(view, first, last, fresh=False)
+        base, last_offset = header.base_offset, header.last_offset
+        if not at <= base <= last_offset < end:
+            raise CorruptDataError(f"Offsets {base} to {last_offset} are not within {at} to {end}.")
         if header.generation != generation:
             raise CorruptDataError(f"Generation {header.generation} was announced as {generation}.")
-        at = header.next_offset
-    return batches
-
-
-def stamped(batches: Sequence[Checked]) -> list[tuple[memoryview, Offset, Offset, int]]:
-    """As a log appends them."""
-    return [
-        (
-            view,
-            header.base_offset,
-            header.last_offset,
-            header.max_timestamp if header.record_count else NO_TIMESTAMP,
-        )
-        for view, header in batches
-    ]
+        newest = header.max_timestamp if header.record_count else NO_TIMESTAMP
+        batches.append((view[first:last], base, last_offset, newest))
+        if header.producer_id >= 0:
+            known.append(header)
+        at = Offset(last_offset + 1)
+    return batches, known

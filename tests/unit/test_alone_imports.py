@@ -1,0 +1,56 @@
+"""A node without peers does not pay for the cluster: it does not even load its code."""
+
+import json
+import subprocess
+import sys
+
+OF_CLUSTERS = (
+    "anabranch.broker.effects",
+    "anabranch.broker.forwarding",
+    "anabranch.broker.moves",
+    "anabranch.broker.orchestrator",
+    "anabranch.broker.peer_",
+    "anabranch.broker.peering",
+    "anabranch.broker.peers",
+    "anabranch.broker.pieces",
+    "anabranch.broker.repairs",
+    "anabranch.broker.replicas",
+    "anabranch.broker.ring_opener",
+    "anabranch.cluster.orchestrator",
+    "anabranch.local_cluster",
+    "anabranch.replication.ring_",
+    "anabranch.server.peer_",
+)
+SCRIPT = """
+import asyncio, json, sys, tempfile
+from anabranch.config import NodeSettings
+from anabranch.node import Node
+
+async def life(folder):
+    settings = {"listen": "127.0.0.1:0", "data.dir": folder, **json.loads(sys.argv[1])}
+    node = Node(NodeSettings.load(settings))
+    await node.start()
+    await node.stop()
+
+with tempfile.TemporaryDirectory() as folder:
+    asyncio.run(life(folder))
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def loaded_by(settings: dict[str, str]) -> list[str]:
+    words = [sys.executable, "-c", SCRIPT, json.dumps(settings)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    return [name for name in json.loads(done.stdout) if name.startswith(OF_CLUSTERS)]
+
+
+def test_a_node_without_peers_loads_nothing_of_clusters() -> None:
+    assert loaded_by({}) == []
+
+
+def test_a_broker_with_peers_does(tmp_path: object) -> None:
+    secret = f"{tmp_path}/secret"
+    with open(secret, "w") as file:
+        file.write("a secret of the test, long enough to be one")
+    loaded = loaded_by({"peer.listen": "127.0.0.1:0", "cluster.secret.file": secret})
+    assert "anabranch.broker.peering" in loaded
