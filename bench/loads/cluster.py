@@ -13,8 +13,9 @@ from bench.loads import Cpu, Figures, Turn
 from bench.loads.raw import SECONDS_MAX, TOPIC, throughput_figures
 from bench.programs import load_program, run_json
 
-WARM_UP_S = 10.0
-"""Of each new cluster: a JVM compiles what it runs often."""
+WARM_UP_REQUESTS = 24_000
+WARM_UP_S_MAX = 60.0
+"""Of each new cluster: a JVM compiles what it has run often, and three of them on few cores need their time."""
 IN_SYNC = "2"
 
 
@@ -76,7 +77,7 @@ class Ring:
         with running(cluster):
             ids = cluster.broker_ids
             ports = cluster.create(TOPIC, [ids[i:] + ids[:i] for i in range(REPLICAS)], **configs)
-            warm_up(ports, -1, seconds=WARM_UP_S, **load)
+            warm_up(ports, -1, requests=WARM_UP_REQUESTS, seconds=WARM_UP_S_MAX, **load)
             return measured(cluster, ports, -1, requests=self.requests, seconds=SECONDS_MAX, **load)
 
 

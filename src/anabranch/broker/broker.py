@@ -187,8 +187,16 @@ class Broker:
         partitions = self.partitions()
         for partition in partitions:
             partition.abandon(error)
-        if all(self.workers.side_by_side(partial(self._close, partition) for partition in partitions)):
+        closed = self.workers.side_by_side(partial(self._close, partition) for partition in partitions)
+        if all(closed) and self._knows_all_logs:
             self._mark_clean(partitions)
+
+    @property
+    def _knows_all_logs(self) -> bool:
+        """A broker that stops before it knew the table has not looked at every log: what a power cut did to the others
+        is for the next start to find."""
+        peering = self.peering
+        return peering is None or self.state.was_clean or (peering.has_joined and self.topics.are_all_open)
 
     def _mark_clean(self, partitions: list[Partition]) -> None:
         try:

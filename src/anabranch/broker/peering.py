@@ -78,6 +78,8 @@ class Peering:
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
         self._catching_up: asyncio.Task[None] | None = None
+        self.has_joined = False
+        """It knows all that was agreed on before its start, and has opened what it is to keep."""
 
     @property
     def linked(self) -> list[BrokerId]:
@@ -229,6 +231,7 @@ class Peering:
             await asyncio.sleep(PULSE_SECONDS)
         await self._broker.topics.settled()
         self._broker.topics.sweep()
+        self.has_joined = True
 
     async def _catch_up(self) -> None:
         clock = self._broker.clock

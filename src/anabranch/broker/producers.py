@@ -68,6 +68,15 @@ class ProducerTable:
         _check_sequence(header, producer)
         return None
 
+    def check_start(self, header: BatchHeader) -> None:
+        """For a batch that another broker hands over: one before it may have failed on that way, so a producer that is
+        not known has to begin with its first."""
+        if header.producer_id >= 0 and header.base_sequence > 0 and header.producer_id not in self.producers:
+            raise OutOfOrderSequenceError(
+                f"Producer {header.producer_id} is not known here, and begins at {header.base_sequence}: send what "
+                "comes before first."
+            )
+
     def note(self, header: BatchHeader, base_offset: Offset, now_ms: int) -> tuple[int, Producer | None]:
         """Enter a written batch; the answer, handed to `undo`, takes it back."""
         producer_id, epoch = header.producer_id, header.producer_epoch

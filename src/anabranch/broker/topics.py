@@ -156,6 +156,13 @@ class Topics:
             if any(state.partitions[index] is None for index in self._kept_here(state.topic)):
                 self._begin(self._bring_in_line(state))
 
+    @property
+    def are_all_open(self) -> bool:
+        """Whether everything is open that is to be kept here, as far as is known."""
+        return all(
+            state.partitions[index] is not None for state in self for index in self._kept_here(state.topic)
+        )
+
     def _open(
         self, partition_id: TopicPartition, topic: Topic, settings: TopicSettings, *, is_new: bool = False
     ) -> Partition:

@@ -498,7 +498,9 @@ class RingReplica:
         if broker == self.me:
             return self.synced_end >= end
         follower = leader.followers.get(broker)
-        return follower is not None and follower.has_entered and follower.equal_end >= end
+        # One that is not trusted could promise nothing in the next view: were most like it, nobody could lead there.
+        is_fit = follower is not None and follower.has_entered and follower.is_trusted
+        return follower is not None and is_fit and follower.equal_end >= end
 
     def _end_view(self, leader: Leader) -> Iterator[Effect]:
         """All of it is safe and where it shall be: seal the view, then let the next one begin."""
@@ -779,7 +781,7 @@ class RingReplica:
         if message.end > self.end or (not is_replica and message.move != self.move):
             return
         follower.heard_ms = self._now_ms
-        follower.has_entered = message.has_entered
+        follower.has_entered, follower.is_trusted = message.has_entered, message.is_trusted
         counted, follower.counts = follower.counts, message.has_entered and message.is_trusted and is_replica
         # One that counts no more has come back with another disk, or less on it than it had.
         still = counted and follower.counts
@@ -851,7 +853,7 @@ class RingReplica:
         leader = self.leader
         if (
             leader is not None
-            and message.sender in self.replicas
+            and message.sender in leader.followers
             and leader.returns.get(message.sender) != message.return_id
             and self.kept.sealed is None
         ):

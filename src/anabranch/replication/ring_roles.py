@@ -20,6 +20,7 @@ class Follower:
     """When it last answered one, or began to have any."""
     equal_end: Offset = NOTHING
     has_entered: bool = False
+    is_trusted: bool = False
     counts: bool = False
     is_close: bool = False
     """It has all that was safe at the last beat."""

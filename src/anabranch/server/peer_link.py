@@ -107,6 +107,7 @@ class PeerLink(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._received.end += nbytes
+        self._sending.gather()  # What is said to what comes leaves with it, without another turn of the loop.
         try:
             if self._handshake is not None:
                 self._go_on_meeting()
@@ -126,6 +127,8 @@ class PeerLink(asyncio.BufferedProtocol):
         except Exception as error:  # A defect of ours costs this link, which is made again.
             logger.exception("a message of broker %d could not be handled: this is a defect", self.broker_id)
             self.close(f"{type(error).__name__}: {error}")
+        finally:
+            self._sending.flush_gathered()
 
     def eof_received(self) -> bool:
         self.close("the other side closed it")

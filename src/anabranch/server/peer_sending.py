@@ -26,6 +26,7 @@ class Sending:
         self._loop = loop
         self._queue: deque[Buffer] = deque()
         self._is_flush_due = False
+        self._is_gathering = False
         self._transport: asyncio.Transport | None = None
         self._sock: socket.socket | None = None
 
@@ -47,9 +48,17 @@ class Sending:
     def put(self, frame: Sequence[Buffer], size: int | None = None) -> None:
         self._queue.extend(frame)
         self.bytes_waiting += size_of(frame) if size is None else size
-        if not self._is_flush_due:
+        if not self._is_flush_due and not self._is_gathering:
             self._is_flush_due = True
             self._loop.call_soon(self._flush_due)
+
+    def gather(self) -> None:
+        """Let wait what is put from now on, until `flush_gathered`."""
+        self._is_gathering = True
+
+    def flush_gathered(self) -> None:
+        self._is_gathering = False
+        self.flush()
 
     def _flush_due(self) -> None:
         self._is_flush_due = False

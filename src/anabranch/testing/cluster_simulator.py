@@ -422,6 +422,7 @@ class ClusterSimulator:
         elif life is not None and life.has_stopped:
             self.note(f"{life.machine.broker_id} has stopped")
             self._end(life.machine, life)
+            life.machine.disk.forget_faults()
             life.machine.disk.kill()
 
     @contextmanager

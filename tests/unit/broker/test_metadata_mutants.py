@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,5 +156,5 @@ def test_member_votes_once_in_a_term_whatever_happens_to_it() -> None:
 
 def test_mutant_that_forgets_its_vote_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     real = QuorumStore.write_state
-    monkeypatch.setattr(QuorumStore, "write_state", lambda self, state: real(self, replace(state, vote=None)))
+    monkeypatch.setattr(QuorumStore, "write_state", lambda self, state: real(self, state._replace(vote=None)))
     assert votes_of_one_term() == [True, True]

@@ -138,6 +138,17 @@ def test_a_counting_producer_gets_no_duplicates_and_no_gaps() -> None:
     assert produce(cluster, leader_of(cluster, 0), {0: idempotent(5)})[0]["base_offset"] == 5
 
 
+def test_a_producer_that_is_not_known_begins_with_its_first_batch() -> None:
+    """The one before may have failed on its way, and comes again."""
+    cluster = routed_cluster()
+    other = not_leading(cluster, 0)
+    assert produce(cluster, other, {0: idempotent(1)})[0]["error_code"] == E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert produce(cluster, other, {0: idempotent(0)})[0]["base_offset"] == 0
+    assert produce(cluster, other, {0: idempotent(1)})[0]["base_offset"] == 1
+    # Of whom it hears itself a leader takes what it may have forgotten.
+    assert produce(cluster, leader_of(cluster, 0), {0: idempotent(4, producer_id=78)})[0]["base_offset"] == 2
+
+
 def test_a_counting_producer_loses_nothing_when_the_leader_dies_meanwhile() -> None:
     cluster = routed_cluster()
     leader, other = leader_of(cluster, 0), not_leading(cluster, 0)

@@ -417,6 +417,21 @@ def test_what_no_replica_would_say_is_ignored() -> None:
     assert one.leader.sealed_by == set()
 
 
+def test_one_who_shall_keep_it_and_is_not_trusted_is_made_so_before_the_view_ends() -> None:
+    one = replica(B1, 5, promised=1, rows=table((1, 0)))
+    one.replicas = (B1,)
+    list(one.aim((9,), move=7))
+    list(one.propose())
+    assert one.leader is not None
+    list(one.heard(Equal(9, 3, 5, has_entered=True, is_trusted=False, move=7)))
+    assert not one._is_kept_by_target(one.leader, 5)
+    known = told(one.heard(Returned(9, 0, "back")), to=9)
+    assert known == [Enter(B1, 5, one.kept.table, {9: "back"})], "a generation that knows of it"
+    assert one.leader is not None
+    list(one.heard(Equal(9, 5, 5, has_entered=True, is_trusted=True, move=7)))
+    assert one._is_kept_by_target(one.leader, 5)
+
+
 def test_a_follower_knows_how_far_it_is_behind() -> None:
     one = replica(B3, 5, promised=1, rows=table((1, 0)))
     assert one.lag == 0

@@ -126,6 +126,8 @@ class Produce:
             # Who speaks so old a version may have readers to whom zstd means nothing.
             raise UnsupportedCompressionError(f"zstd may be produced since version {ZSTD_SINCE}.")
         self._broker.check_writable(partition)
+        if getattr(call.client, "is_far", False):
+            partition.producers.check_start(header)
         batch: Batch = call.view[start:end]
         try:
             kept, header = check_contents(batch, header, settings, self._now_ms, self._unpack_at_once(header))
