@@ -253,10 +253,10 @@ class Peering:
         """Why the metadata quorum cannot agree on anything, if it is for want of brokers."""
         members = self._broker.metadata.members
         there = {each for each in members.voters if each.broker_id in (self._broker.id, *self._up)}
-        if members.is_majority(there):
-            return ""
+        if not members.voters or members.is_majority(there):
+            return ""  # A blank broker has not heard yet who they are.
         names = [", ".join(str(each.broker_id) for each in sorted(some)) for some in (members.voters, there)]
         return (
-            f"the metadata quorum of brokers {names[0]} needs a majority, and only {names[1] or 'nobody'} is there: "
+            f"the metadata quorum of brokers {names[0]} needs a majority, of which are here: {names[1] or 'none'}; "
             "start the others."
         )
