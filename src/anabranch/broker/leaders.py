@@ -97,7 +97,11 @@ class Leaders:
                 self._tell(key)
         for key, row in named.items():
             known = self._told.get(key)
-            if known is None or _age(known[1]) <= _age(row):
+            if not row.in_sync:
+                if known is not None and known[0] == sender:
+                    del self._told[key]
+                    self._tell(key)
+            elif known is None or _age(known[1]) <= _age(row):
                 self._told[key] = sender, row
                 self._tell(key)
 

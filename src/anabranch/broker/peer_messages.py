@@ -37,7 +37,8 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class LeaderRow:
-    """The sender leads this partition; `in_sync` have everything that is acknowledged, the leader among them."""
+    """The sender leads this partition; `in_sync` have everything that is acknowledged, the leader among them. With
+    nobody in sync: it leads it no longer."""
 
     topic_id: UUID
     partition: int

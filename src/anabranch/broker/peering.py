@@ -7,6 +7,7 @@ nobody to listen to, and not even the code.
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from anabranch.broker.forwarding import Forwarding
@@ -71,6 +72,8 @@ class Peering:
         self.replicas.on_leads = self._leads
         self.replicas.on_settle = self.moves.settle
         self._news: dict[Partition, LeaderRow] = {}
+        self._told: dict[Partition, LeaderRow] = {}
+        """What the others know of us: when it is over, they have to hear of it."""
         self._up: set[BrokerId] = set()
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
@@ -149,16 +152,20 @@ class Peering:
     def closed(self, partition: Partition) -> None:
         self.replicas.remove(partition)
         self._news.pop(partition, None)
+        self._told.pop(partition, None)
         self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
 
     def _leads(self, partition: Partition, row: LeaderRow | None) -> None:
         self._broker.offsets_topic.on_leadership(partition, row is not None, partition.generation)
-        if row is None:
-            self._news.pop(partition, None)
+        if row is not None:
+            self._told[partition] = news = row
+        elif partition in self._told:
+            news = replace(self._told.pop(partition), in_sync=())
+        else:
             return
         if not self._news:
             asyncio.get_running_loop().call_soon(self._tell_news)
-        self._news[partition] = row
+        self._news[partition] = news
 
     def _tell_news(self) -> None:
         rows, self._news = list(self._news.values()), {}
@@ -246,10 +253,10 @@ class Peering:
         """Why the metadata quorum cannot agree on anything, if it is for want of brokers."""
         members = self._broker.metadata.members
         there = {each for each in members.voters if each.broker_id in (self._broker.id, *self._up)}
-        if members.is_majority(there):
-            return ""
+        if not members.voters or members.is_majority(there):
+            return ""  # A blank broker has not heard yet who they are.
         names = [", ".join(str(each.broker_id) for each in sorted(some)) for some in (members.voters, there)]
         return (
-            f"the metadata quorum of brokers {names[0]} needs a majority, and only {names[1] or 'nobody'} is there: "
+            f"the metadata quorum of brokers {names[0]} needs a majority, of which are here: {names[1] or 'none'}; "
             "start the others."
         )

@@ -252,9 +252,9 @@ def _what_is_lost(found: Found) -> Iterator[str]:
                 "does not have, or has otherwise."
             )
     doubted = [broker_id for broker_id, one in found.seen.items() if not one.is_trusted]
-    others = ", ".join(str(broker_id) for broker_id in doubted if broker_id != found.best)
+    others = " and ".join(f"broker {broker_id}" for broker_id in doubted if broker_id != found.best)
     if others:
-        yield f"What broker {others} once had besides that is lost, if there was anything: nobody knows."
+        yield f"What {others} once had besides that is lost, if there was anything: nobody knows."
     if not best.is_trusted:
         yield f"What broker {found.best} itself may lack nobody knows."
     if found.silent:

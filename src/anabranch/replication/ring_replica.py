@@ -137,10 +137,10 @@ class RingReplica:
 
     @property
     def leader_id(self) -> BrokerId | None:
-        """Who leads, as far as is known here."""
+        """Who leads, as far as is known here. One that has fallen silent may not, and clients would ask it for ever."""
         if self.leader is not None:
             return self.me
-        return self._following[0] if self._following is not None else None
+        return self._following[0] if self._following is not None and self._was_led_lately else None
 
     @property
     def is_led(self) -> bool:

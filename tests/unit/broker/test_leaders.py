@@ -129,3 +129,14 @@ def test_the_generation_of_a_partition_that_one_broker_keeps_is_known_to_all() -
     world = World()
     world.log.apply(topic_entry(Topic("alone", UUID(int=8), 1, {}, (Placement((B2,)),))))
     assert world.leaders.of(UUID(int=8), 0) == Leader(B2, Generation(0), (B2,))
+
+
+def test_a_leader_that_leads_no_longer_is_forgotten_but_not_its_successor() -> None:
+    world = World()
+    gone = LeaderRow(TOPIC, 0, 0, Generation(3), ())
+    world.say(B2, 3)
+    world.leaders.heard(B2, Leads([gone], False))
+    assert world.leader.generation == UNKNOWN_GENERATION
+    world.say(B1, 5)
+    world.leaders.heard(B2, Leads([gone], False))
+    assert (world.leader.broker_id, world.leader.generation) == (B1, 5)

@@ -134,7 +134,7 @@ def test_two_of_three_disks_are_lost_and_what_the_third_has_goes_on() -> None:
     assert f"Broker {ring.survivor} has offsets 0 to {RECORDS - 1}" in told
     assert f"Broker {ring.lost[0]} has no records; it may lack records" in told
     assert f"goes on with what broker {ring.survivor} has" in told
-    assert f"What broker {ring.lost[0]}, {ring.lost[1]} once had besides that is lost" in told
+    assert f"What broker {ring.lost[0]} and broker {ring.lost[1]} once had besides that is lost" in told
     ring.cluster.run(3000)
     assert ring.leader() is None, "to look changes nothing"
 

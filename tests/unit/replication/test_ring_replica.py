@@ -438,3 +438,11 @@ def test_a_follower_knows_how_far_it_is_behind() -> None:
     list(one.heard(Beat(B1, 1, 40)))
     assert one.lag == 35
     assert leader().lag == 0
+
+
+def test_a_leader_that_has_fallen_silent_is_not_named() -> None:
+    one = replica(B3, 5, promised=1, rows=table((1, 0)))
+    list(one.heard(Enter(B1, 1, table((1, 0)), {})))
+    assert one.leader_id == B1
+    list(one.tick(SILENCE_MS))
+    assert one.leader_id is None
