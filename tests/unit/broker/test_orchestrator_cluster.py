@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from anabranch.broker.orchestrator import LEAVE_MS_MAX
 from anabranch.broker.peer_messages import BrokerBeat, RegisterBroker, Registered
 from anabranch.cluster.quorum_messages import Member
 from anabranch.errors import InvalidRequestError, PeerRefusedError, UnknownBrokerError
@@ -160,7 +161,8 @@ def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
         await asyncio.gather(*(leave(each) for each in (1, 2, 3)))
 
     cluster.do(leave_all())
-    assert max(took_ms.values()) < 1500
+    # Who hears too late that the others go waits for a leader that cannot come, but not for each of them.
+    assert max(took_ms.values()) <= LEAVE_MS_MAX
 
 
 def test_the_last_brokers_to_stop_do_not_wait_for_a_leader_that_cannot_come() -> None:
