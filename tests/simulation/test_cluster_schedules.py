@@ -1,7 +1,8 @@
 """What seeds of whole clusters have found, as schedules."""
 
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.values import BrokerId
+from anabranch.testing.simulator import produce_request
+from anabranch.values import BrokerId, TopicPartition
 from anabranch.wire.api_keys import ApiKey
 
 
@@ -35,3 +36,22 @@ def test_a_broker_that_stops_before_it_knows_the_table_does_not_vouch_for_its_lo
         sim.run_until(lambda: 3 not in sim.lives)
         sim.start(3)
         assert sim.broker(3).state.was_clean
+
+
+def test_a_log_that_takes_no_writes_becomes_one_of_a_ring_that_waits_for_a_restart() -> None:
+    with ClusterSimulator(1) as sim:
+        sim.start_all()
+        make(sim, "t", [1])
+        sim.machines[1].disk.fail_next("sync", path_contains="data/t-0")
+        body = produce_request("t", 0, [b"a"], sim.clock.wall_ms(), -1, None)
+        pending = sim.send(1, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 1000})
+        sim.run_until(lambda: pending.is_settled)
+        assert sim.replicas()[TopicPartition("t", 0)][1].log.fenced
+        partitions = [{"partition_index": 0, "replicas": [1, 2]}]
+        move = {"timeout_ms": 1000, "topics": [{"name": "t", "partitions": partitions}]}
+        sim.send(2, ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, move)
+        sim.run(3000)
+        sim.kill(1)
+        sim.start(1)
+        sim.run_until(sim.is_whole)
+        assert sim.replicas()[TopicPartition("t", 0)].keys() == {1, 2}

@@ -49,7 +49,7 @@ class RingOpener:
         log, settings = partition.log, self._settings
         kept = self._kept(partition, placement, is_stranger, clean)
         sync_first = self._is_synced_first
-        if sync_first and not log.is_synced:
+        if sync_first and not log.is_synced and not log.fenced:
             log.sync()
         # What lies above may yet be withdrawn: the recovery points must not speak of it.
         log.firm_offset = max(partition.high_watermark, log.firm_offset or Offset(0))
@@ -77,6 +77,8 @@ class RingOpener:
             drop_snapshot=self._drop_snapshot,
             acks1_waits=settings.ring_acks1 == "safe",
         )
+        if log.fenced:  # While it was kept here alone.
+            partition.ring.fence()
         partition.role_changed(mode.generation)
 
     @property

@@ -148,8 +148,8 @@ class Life:
         """It is about to stop, or does not believe its disk any more and says so in its log."""
         return (
             self._stopping is not None
-            or any(partition.log.fenced for partition in self.broker.partitions())
-            or (self.broker.metadata._ended_because is not None)
+            or self.broker.metadata._ended_because is not None
+            or any(_is_fenced(partition) for partition in self.broker.partitions())
         )
 
     def check(self) -> None:
@@ -549,6 +549,10 @@ class ClusterSimulator:
         if timeout_ms:
             self.world.call_later(timeout_ms / 1000, request.settle, None, "no answer came in time")
         return request
+
+
+def _is_fenced(partition: Partition) -> bool:
+    return partition.log.fenced or (partition.ring is not None and partition.ring.mode.is_fenced)
 
 
 def contents_of(partition: Partition, start: Offset) -> bytes:
