@@ -80,6 +80,7 @@ class Orchestrator(Membership):
         self._answered_ms: int | None = None
         self._may_stop = False
         self._joined: list[BrokerId] = []
+        self._asked_anybody = 0
         self._complaint = ""
         self._metadata.subscribe(self._follow)
 
@@ -196,14 +197,18 @@ class Orchestrator(Membership):
         return await peers.ask(await self._anybody(), question, ASK_MS_MAX)
 
     async def _anybody(self) -> BrokerId:
-        """A broker that knows more than this one does."""
+        """A broker that may know more than this one does: each in turn, for those that are joining themselves know
+        nothing either, and then those named by peer.join."""
         peers = self._broker.peers
         assert peers is not None
         peering = self._broker.peering
         linked: list[BrokerId] = peering.linked if peering is not None else []
-        for broker_id in [*self._joined, *linked, *self._metadata.table.brokers]:
-            if broker_id != self._me and peers.is_up(broker_id):
-                return broker_id
+        known = dict.fromkeys([*self._joined, *linked, *self._metadata.table.brokers])
+        reached = [each for each in known if each != self._me and peers.is_up(each)]
+        turn = self._asked_anybody % (len(reached) + 1)
+        self._asked_anybody += 1
+        if turn < len(reached):
+            return reached[turn]
         reasons = []
         for address in self._broker.settings.peer_join:
             try:
