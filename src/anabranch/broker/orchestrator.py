@@ -80,6 +80,7 @@ class Orchestrator(Membership):
         self._answered_ms: int | None = None
         self._may_stop = False
         self._joined: list[BrokerId] = []
+        self._asked_count = -1
         self._complaint = ""
         self._metadata.subscribe(self._follow)
 
@@ -201,9 +202,13 @@ class Orchestrator(Membership):
         assert peers is not None
         peering = self._broker.peering
         linked: list[BrokerId] = peering.linked if peering is not None else []
-        for broker_id in [*self._joined, *linked, *self._metadata.table.brokers]:
-            if broker_id != self._me and peers.is_up(broker_id):
-                return broker_id
+        wanted = dict.fromkeys([*self._joined, *linked, *self._metadata.table.brokers])
+        found = [each for each in wanted if each != self._me and peers.is_up(each)]
+        # In turns: two that join at once must not ask each other for ever.
+        self._asked_count += 1
+        turn = self._asked_count % (len(found) + 1)
+        if turn < len(found):
+            return found[turn]
         reasons = []
         for address in self._broker.settings.peer_join:
             try:
