@@ -102,5 +102,6 @@ class Sending:
 
     def _leave_to_transport(self, some: list[Buffer]) -> None:
         assert self._transport is not None
-        self._transport.write(b"".join(some))
-        self._drop(size_of(some))
+        data = b"".join(some)
+        self._drop(len(data))  # First: the transport may say at once that there is room for more.
+        self._transport.write(data)
