@@ -9,6 +9,7 @@ client must survive without an error, without a loss, and without a duplicate wh
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import confluent_kafka
@@ -17,6 +18,7 @@ import pytest
 from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.error_codes import ErrorCode
 from support.clusters import coordinator_of, create_topic, wait_for_voters, wait_until_in_sync
+from support.waiting import wait_until
 
 from .survivor_process import Outcome, SurvivorProcess, python_survivor, wait_until_all_go_on
 
@@ -28,6 +30,7 @@ IDEMPOTENT = ("kafka_python", "java", "franz_go")
 """By default; the others may write a record again that they were not told of."""
 PARTITIONS = 3
 READ_S_MAX = 20.0
+COMMIT_S_MAX = 60.0
 
 
 class Run:
@@ -75,8 +78,30 @@ def trouble(cluster: ClusterProcesses, go_on: Callable[[], None]) -> None:
         cluster.restart(broker)
     wait_until_in_sync(cluster, [*CLIENTS, "__consumer_offsets"])
     coordinators = Counter(coordinator_of(cluster, group) for group in CLIENTS)
+    committed = {group: committed_in(cluster.bootstrap, group) for group in CLIENTS}
     cluster.kill(coordinators.most_common(1)[0][0])
     go_on()
+    # A consumer that is closed before it has found its new coordinator may never end: aiokafka's does not.
+    for group, before in committed.items():
+        wait_until(
+            partial(commits_again, cluster.bootstrap, group, before), f"{group} commits again", COMMIT_S_MAX
+        )
+
+
+def commits_again(bootstrap: str, group: str, before: int) -> bool:
+    return committed_in(bootstrap, group) > before
+
+
+def committed_in(bootstrap: str, group: str) -> int:
+    """How many records the group says it is done with; -1 while nobody answers for it."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
+    try:
+        places = [confluent_kafka.TopicPartition(group, partition) for partition in range(PARTITIONS)]
+        return sum(max(0, place.offset) for place in consumer.committed(places, timeout=5))
+    except confluent_kafka.KafkaException:
+        return -1
+    finally:
+        consumer.close()
 
 
 def values_in(bootstrap: str, topic: str) -> list[int]:
