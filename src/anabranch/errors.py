@@ -63,6 +63,26 @@ class FencedLogError(StorageError):
     """A sync failed, so what the disk holds is unknown: no write is accepted until a restart has verified it."""
 
 
+class StoreError(AnabranchError):
+    """The object store did not do what it was asked."""
+
+
+class StoreUnavailableError(StoreError):
+    """The object store refuses, is overloaded or silent: try again. The last try may have succeeded all the same."""
+
+
+class StoreRefusedError(StoreError):
+    """The object store will not do this, however often it is asked: credentials, or no such bucket."""
+
+
+class ObjectExistsError(StoreError):
+    """There is an object of that name already."""
+
+
+class ObjectGoneError(StoreError):
+    """There is no object of that name, or not any more."""
+
+
 class OfferRefusedError(AnabranchError):
     """Compacted segments that somebody offered and that are not what the log's own cleaner would make of it."""
 

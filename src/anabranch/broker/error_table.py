@@ -17,6 +17,7 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.BatchTooLargeError: ErrorCode.MESSAGE_TOO_LARGE,
     errors.InvalidTimestampError: ErrorCode.INVALID_TIMESTAMP,
     errors.StorageError: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.StoreError: ErrorCode.NOT_ENOUGH_REPLICAS,
     errors.DataFolderInUseError: ErrorCode.KAFKA_STORAGE_ERROR,
     errors.WorkStoppedError: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     errors.OffsetOutOfRangeError: ErrorCode.OFFSET_OUT_OF_RANGE,

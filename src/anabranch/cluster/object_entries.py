@@ -1,0 +1,157 @@
+"""The entries by which a cluster agrees on what lies in the object store. Each is a flat JSON object as in
+`metadata.py`; long lists of numbers are packed and written as base64.
+
+    objects-incarnation   which life of the cluster this is; the first one counts
+    objects-commit        a broker has stored objects: their batches get their offsets here, in the order of the log
+    objects-replace       the same records lie elsewhere now (merged, compacted), if the rows are as they were read
+    objects-start         everything before these offsets is gone (retention, DeleteRecords)
+    objects-tombstone     nothing may name these objects any more; they are deleted later
+    objects-removed       they are deleted
+    objects-forget        producers that have been silent for too long
+
+Nothing here reads a clock: what has to do with time was decided by whoever proposed it.
+"""
+
+import uuid
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from struct import Struct
+from typing import Any, NamedTuple
+
+from anabranch.record.object_names import ObjectId, Row, object_id_of, pack_rows, unpack_rows
+from anabranch.values import BrokerId, Offset
+
+Entry = Mapping[str, Any]
+Key = tuple[uuid.UUID, int]
+"""One partition: its topic's id and its number."""
+
+
+class Item(NamedTuple):
+    """One batch in a stored object, with all that is needed to give it its offsets."""
+
+    key: Key
+    position: int
+    length: int
+    record_count: int
+    """The offsets it takes: its last offset delta + 1."""
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    attributes: int
+    max_timestamp: int
+    crc: int
+
+
+class Commit(NamedTuple):
+    """One stored object; without items: the number is given up, and no object of that name counts."""
+
+    number: int
+    items: Sequence[Item]
+
+
+_ITEM = Struct(">HQIIqhihqI")
+
+
+def incarnation_entry(incarnation: int) -> Entry:
+    return {"type": "objects-incarnation", "incarnation": f"{incarnation:016x}"}
+
+
+def commit_entry(broker: BrokerId, epoch: int, now_ms: int, commits: Sequence[Commit]) -> Entry:
+    """`commits` go on with the number after the last one of this epoch, one after the other."""
+    return {
+        "type": "objects-commit",
+        "broker": broker,
+        "epoch": epoch,
+        "now_ms": now_ms,
+        "commits": [_packed_commit(each) for each in commits],
+    }
+
+
+def _packed_commit(commit: Commit) -> Mapping[str, Any]:
+    keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in commit.items))}
+    packed = b"".join(_ITEM.pack(keys[item.key], *item[1:]) for item in commit.items)
+    return {
+        "n": commit.number,
+        "keys": [[topic_id.hex, partition] for topic_id, partition in keys],
+        "items": b64encode(packed).decode(),
+    }
+
+
+def commits_of(entry: Entry) -> Iterator[Commit]:
+    for each in entry["commits"]:
+        keys = [(uuid.UUID(hex=topic_id), partition) for topic_id, partition in each["keys"]]
+        items = [Item(keys[row[0]], *row[1:]) for row in _ITEM.iter_unpack(b64decode(each["items"]))]
+        yield Commit(each["n"], items)
+
+
+class Replacement(NamedTuple):
+    """In one partition, `old` rows, which follow each other, become `new` ones, which may be none."""
+
+    key: Key
+    old: Sequence[Row]
+    new: Sequence[Row]
+
+
+def replace_entry(broker: BrokerId, epoch: int, replacements: Sequence[Replacement]) -> Entry:
+    """Each replacement counts for itself: one whose rows have changed meanwhile changes nothing."""
+    return {
+        "type": "objects-replace",
+        "broker": broker,
+        "epoch": epoch,
+        "replacements": [
+            {
+                "id": key[0].hex,
+                "partition": key[1],
+                "old": b64encode(pack_rows(old)).decode(),
+                "new": b64encode(pack_rows(new)).decode(),
+            }
+            for key, old, new in replacements
+        ],
+    }
+
+
+def replacements_of(entry: Entry) -> Iterator[Replacement]:
+    for each in entry["replacements"]:
+        key = uuid.UUID(hex=each["id"]), each["partition"]
+        old, new = (list(unpack_rows(b64decode(each[name]))) for name in ("old", "new"))
+        yield Replacement(key, old, new)
+
+
+def start_entry(starts: Mapping[Key, Offset]) -> Entry:
+    return {
+        "type": "objects-start",
+        "starts": [[topic_id.hex, partition, offset] for (topic_id, partition), offset in starts.items()],
+    }
+
+
+def starts_of(entry: Entry) -> Iterator[tuple[Key, Offset]]:
+    for topic_id, partition, offset in entry["starts"]:
+        yield (uuid.UUID(hex=topic_id), partition), Offset(offset)
+
+
+def tombstone_entry(objects: Sequence[ObjectId]) -> Entry:
+    return {"type": "objects-tombstone", "objects": [each.name for each in objects]}
+
+
+def removed_entry(objects: Sequence[ObjectId]) -> Entry:
+    return {"type": "objects-removed", "objects": [each.name for each in objects]}
+
+
+def objects_of(entry: Entry) -> Iterator[ObjectId]:
+    for name in entry["objects"]:
+        object_id = object_id_of(name)
+        if object_id is None:
+            raise ValueError(f"{name!r} is no object's name")
+        yield object_id
+
+
+def forget_entry(producers: Mapping[Key, Sequence[int]]) -> Entry:
+    return {
+        "type": "objects-forget",
+        "producers": [[key[0].hex, key[1], list(ids)] for key, ids in producers.items()],
+    }
+
+
+def forgotten_of(entry: Entry) -> Iterator[tuple[Key, Sequence[int]]]:
+    for topic_id, partition, ids in entry["producers"]:
+        yield (uuid.UUID(hex=topic_id), partition), ids

@@ -1,0 +1,111 @@
+"""What the objects in a store are called, and a row of coordinates: which bytes of which object hold which records.
+
+    segments/<incarnation>-<epoch>-<number>   what a broker has gathered for any partitions, in the order it gathered
+    merged/<incarnation>-<epoch>-<number>     the same records again, in fewer and larger objects, or compacted
+    metadata/<incarnation>-<index>            a snapshot of what the cluster has agreed on
+    groups/<incarnation>-<partition>-<index>  offsets that consumer groups have committed
+
+`incarnation` is a random number of 64 bits: one life of a cluster in a bucket. `epoch` is the registration of the
+broker that wrote it, so a name never comes twice.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from anabranch.errors import CorruptDataError
+from anabranch.record.buffers import ByteBuffer
+from anabranch.values import Offset
+
+
+class ObjectKind(IntEnum):
+    WRITTEN = 0
+    MERGED = 1
+
+
+FOLDERS = {ObjectKind.WRITTEN: "segments", ObjectKind.MERGED: "merged"}
+_KINDS = {folder: kind for kind, folder in FOLDERS.items()}
+_NAME = re.compile(r"(segments|merged)/([0-9a-f]{16})-([0-9]{1,18})-([0-9]{1,18})")
+
+
+class ObjectId(NamedTuple):
+    incarnation: int
+    epoch: int
+    number: int
+    kind: ObjectKind = ObjectKind.WRITTEN
+
+    @property
+    def name(self) -> str:
+        return f"{FOLDERS[self.kind]}/{self.incarnation:016x}-{self.epoch}-{self.number}"
+
+
+def object_id_of(name: str) -> ObjectId | None:
+    """None: an object of another kind, or not ours."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    folder, incarnation, epoch, number = found.groups()
+    return ObjectId(int(incarnation, 16), int(epoch), int(number), _KINDS[folder])
+
+
+class Row(NamedTuple):
+    """Records `base_offset` to `next_offset - 1` of a partition are whole batches in these bytes of an object.
+
+    In what a broker has gathered the batches know no offsets: each begins where the one before it ends. In what was
+    merged or compacted (`is_stamped`) they carry their own, and there may be gaps.
+    """
+
+    base_offset: Offset
+    next_offset: Offset
+    object_id: ObjectId
+    position: int
+    length: int
+    max_timestamp: int
+    batch_count: int
+    is_stamped: bool = False
+
+
+_ROW = Struct(">qqQQQBQIqIB")
+ROW_BYTES = _ROW.size
+
+
+def pack_rows(rows: Sequence[Row]) -> bytes:
+    return b"".join(
+        _ROW.pack(
+            row.base_offset,
+            row.next_offset,
+            row.object_id.incarnation,
+            row.object_id.epoch,
+            row.object_id.number,
+            row.object_id.kind,
+            row.position,
+            row.length,
+            row.max_timestamp,
+            row.batch_count,
+            row.is_stamped,
+        )
+        for row in rows
+    )
+
+
+def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
+    """Raises CorruptDataError for what is not a whole number of rows."""
+    if len(data) % ROW_BYTES:
+        raise CorruptDataError(f"{len(data)} bytes are not a whole number of coordinate rows.")
+    for (
+        base,
+        next_,
+        incarnation,
+        epoch,
+        number,
+        kind,
+        position,
+        length,
+        time,
+        count,
+        flag,
+    ) in _ROW.iter_unpack(data):
+        object_id = ObjectId(incarnation, epoch, number, ObjectKind(kind))
+        yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, bool(flag))
