@@ -69,6 +69,7 @@ class Row(NamedTuple):
     is_compacted: bool = False
 
 
+_KIND_OF = {int(kind): kind for kind in ObjectKind}
 _STAMPED, _COMPACTED = 1, 2
 _ROW = Struct(">qqQQQBQIqIB")
 ROW_BYTES = _ROW.size
@@ -94,7 +95,7 @@ def pack_rows(rows: Sequence[Row]) -> bytes:
 
 
 def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
-    """Raises CorruptDataError for what is not a whole number of rows."""
+    """Raises CorruptDataError for what are no rows."""
     if len(data) % ROW_BYTES:
         raise CorruptDataError(f"{len(data)} bytes are not a whole number of coordinate rows.")
     for (
@@ -110,6 +111,9 @@ def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
         count,
         flags,
     ) in _ROW.iter_unpack(data):
-        object_id = ObjectId(incarnation, epoch, number, ObjectKind(kind))
+        known = _KIND_OF.get(kind)
+        if known is None:
+            raise CorruptDataError(f"A coordinate row names an object of the unknown kind {kind}.")
+        object_id = ObjectId(incarnation, epoch, number, known)
         stamped, compacted = bool(flags & _STAMPED), bool(flags & _COMPACTED)
         yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, stamped, compacted)
