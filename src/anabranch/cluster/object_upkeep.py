@@ -145,9 +145,7 @@ class Compaction(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        return self.dirty_bytes > 0 and (
-            self.is_overdue or self.dirty_ratio >= self.keeping.dirty_ratio_min
-        )
+        return self.dirty_bytes > 0 and (self.is_overdue or self.dirty_ratio >= self.keeping.dirty_ratio_min)
 
     @property
     def size_bytes(self) -> int:
@@ -263,9 +261,7 @@ def silent_producers(
 ) -> dict[Key, list[int]]:
     """Idempotent producers that have written nothing since `before_ms`, by partition."""
     found = {
-        key: sorted(
-            each for each, seen in producers_of(key).items() if seen.timestamp_ms_last < before_ms
-        )
+        key: sorted(each for each, seen in producers_of(key).items() if seen.timestamp_ms_last < before_ms)
         for key in keys
     }
     return {key: ids for key, ids in found.items() if ids}

@@ -5,17 +5,19 @@ only to its row. Compacting leaves out what `compaction_run.py` says; a compacti
 leaves a second range behind the first, of batches it has not looked at. Every batch is checked on the way: one that
 does not hold is a CorruptDataError, for a copy of it would carry a name that is still trusted.
 
-What is made here is a range of bytes for one partition; `object_format.py` puts ranges into an object.
+`build_object` puts what was made of several partitions into one object of the usual form (`object_format.py`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError
 from anabranch.record.batch import BatchHeader, batch_spans, check_batch, read_header, stamp
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.compaction_run import CompactionRun, map_latest
-from anabranch.record.object_names import ObjectId, Row
+from anabranch.record.crc32c import crc32c
+from anabranch.record.object_format import Range, closing
+from anabranch.record.object_names import Key, ObjectId, Row
 from anabranch.record.offset_map import OffsetMap
 from anabranch.record.records import RECORDS_BYTES_MAX
 from anabranch.values import Generation, Offset
@@ -32,7 +34,7 @@ class RowBytes(NamedTuple):
     data: ByteBuffer
 
 
-class Range(NamedTuple):
+class MergedRange(NamedTuple):
     """Batches of one partition that know their offsets, to lie behind each other in one object."""
 
     base_offset: Offset
@@ -57,13 +59,38 @@ class Range(NamedTuple):
         )
 
 
-def placed(ranges: Sequence[Range], object_id: ObjectId, position: int) -> list[Row]:
-    """The rows of ranges that lie behind each other from `position` on."""
-    rows = []
-    for each in ranges:
-        rows.append(each.row_at(object_id, position))
-        position += len(each.data)
-    return rows
+def build_object(
+    parts: Mapping[Key, Sequence[MergedRange]], object_id: ObjectId
+) -> tuple[list[ByteBuffer], dict[Key, list[Row]]]:
+    """An object of these ranges, in pieces, and the rows that name them."""
+    pieces: list[ByteBuffer] = []
+    rows: dict[Key, list[Row]] = {}
+    ranges = []
+    position = 0
+    for key, merged_ranges in parts.items():
+        rows[key], start = [], position
+        for each in merged_ranges:
+            rows[key].append(each.row_at(object_id, position))
+            pieces.append(each.data)
+            position += len(each.data)
+        if position > start:
+            ranges.append(_range_of(key, merged_ranges, start))
+    if ranges:
+        pieces.append(closing(ranges))
+    return pieces, rows
+
+
+def _range_of(key: Key, parts: Sequence[MergedRange], position: int) -> Range:
+    data = parts[0].data if len(parts) == 1 else b"".join(each.data for each in parts)
+    return Range(
+        key,
+        position,
+        len(data),
+        sum(each.batch_count for each in parts),
+        sum(each.record_count for each in parts),
+        max(each.max_timestamp for each in parts),
+        crc32c(data),
+    )
 
 
 def stamped_batches(row: Row, data: ByteBuffer) -> Iterator[memoryview]:
@@ -114,12 +141,12 @@ class _RangeBuilder:
         self._batch_count += 1
         self._record_count += header.record_count
 
-    def build(self) -> list[Range]:
+    def build(self) -> list[MergedRange]:
         """One range, or none without batches."""
         if self._first is None:
             return []
         return [
-            Range(
+            MergedRange(
                 self._first,
                 self._next,
                 self._data,
@@ -131,7 +158,7 @@ class _RangeBuilder:
         ]
 
 
-def merged(parts: Sequence[RowBytes]) -> list[Range]:
+def merged(parts: Sequence[RowBytes]) -> list[MergedRange]:
     """Neighbouring rows of one partition as one range."""
     builder = _RangeBuilder(is_compacted=all(part.row.is_compacted for part in parts))
     for part in parts:
@@ -148,7 +175,7 @@ def map_row(
     return map_latest(stamped_batches(*part), latest, first_dirty, part.row.next_offset, bytes_max)
 
 
-def compacted(parts: Sequence[RowBytes], run: CompactionRun) -> list[Range]:
+def compacted(parts: Sequence[RowBytes], run: CompactionRun) -> list[MergedRange]:
     """What stays of neighbouring rows of one partition: the part whose keys were mapped, then the part beyond."""
     below, beyond = _RangeBuilder(is_compacted=True), _RangeBuilder(is_compacted=False)
     for part in parts:
