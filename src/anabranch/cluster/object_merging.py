@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anabranch.cluster.object_entries import Key
-from anabranch.cluster.object_upkeep import ROWS_PER_LOOK, Rows, rows_from
+from anabranch.cluster.object_upkeep import ROWS_PER_LOOK, ROWS_PER_REPLACEMENT, Rows, rows_from
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.values import Offset
 
@@ -114,7 +114,7 @@ class MergeWatch:
     def _merged_rows(self, key: Key, tail: _Tail) -> list[Row]:
         found: list[Row] = []
         size = 0
-        for row in rows_from(self._objects, key, tail.start, tail.merged_count):
+        for row in rows_from(self._objects, key, tail.start, ROWS_PER_REPLACEMENT):
             if row.object_id.kind is ObjectKind.WRITTEN or row.is_compacted or size >= self._merge_bytes:
                 break
             found.append(row)
@@ -129,7 +129,7 @@ class MergeWatch:
         )
         if not is_due:
             return None
-        count_max = max(1, ROWS_PER_MERGE // len(waiting))
+        count_max = min(ROWS_PER_REPLACEMENT, max(1, ROWS_PER_MERGE // len(waiting)))
         rows = {key: self._gathered_rows(key, tail, count_max) for key, tail in waiting.items()}
         chosen = whole_objects({key: found for key, found in rows.items() if found}, self._merge_bytes)
         return Merge(chosen) if chosen else None

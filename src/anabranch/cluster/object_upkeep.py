@@ -21,6 +21,8 @@ from anabranch.values import BrokerId, Offset
 ROWS_PER_PAGE = 256
 ROWS_PER_LOOK = 4096
 """So many rows of one partition are looked at in one go; the rest has its turn later."""
+ROWS_PER_REPLACEMENT = 2048
+"""So many are replaced at once in one partition, so that an entry stays small."""
 HIGH_WATERMARK = Offset(-1)
 """In DeleteRecords: everything there is."""
 
@@ -151,6 +153,10 @@ class Compaction(NamedTuple):
     def size_bytes(self) -> int:
         return self.clean_bytes + self.dirty_bytes
 
+    def fits(self, bytes_max: int) -> bool:
+        """Whether all of it can be replaced at once."""
+        return self.size_bytes <= bytes_max and len(self.rows) <= ROWS_PER_REPLACEMENT
+
 
 def compaction_of(objects: Rows, key: Key, keeping: Keeping, now_ms: int) -> Compaction | None:
     """None: it is not to be compacted, or has nothing that may be."""
@@ -193,9 +199,10 @@ def most_urgent(candidates: Sequence[Compaction], bytes_max: int) -> list[Compac
     together: list[Compaction] = []
     size = 0
     for each in due:
-        if not together and each.size_bytes > bytes_max:
-            return [each]
-        if size + each.size_bytes <= bytes_max:
+        if not each.fits(bytes_max):
+            if not together:
+                return [each]
+        elif size + each.size_bytes <= bytes_max:
             together.append(each)
             size += each.size_bytes
     return together
@@ -206,7 +213,7 @@ def grouped_rows(rows: Iterable[Row], bytes_max: int) -> list[list[Row]]:
     groups: list[list[Row]] = []
     size = 0
     for row in rows:
-        if not groups or size + row.length > bytes_max:
+        if not groups or size + row.length > bytes_max or len(groups[-1]) == ROWS_PER_REPLACEMENT:
             groups.append([])
             size = 0
         groups[-1].append(row)
