@@ -16,7 +16,6 @@ A batch is left out only where it is certain that its records are there (a repea
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.cluster.object_entries import Key
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import BatchHeader
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
