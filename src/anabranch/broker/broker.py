@@ -185,7 +185,7 @@ class Broker:
         await self.core.syncer.idle()
         error = CoordinatorNotAvailableError("The node stops.")
         partitions = self.partitions()
-        for partition in partitions:
+        for partition in (*partitions, *self.topics.object_partitions()):
             partition.abandon(error)
         closed = self.workers.side_by_side(partial(self._close, partition) for partition in partitions)
         if all(closed) and self._knows_all_logs:
@@ -233,7 +233,7 @@ class Broker:
     # --- what handlers ask ---------------------------------------------------------------------------------------
 
     def partitions(self) -> list[Partition]:
-        """Those of every topic, and the metadata log."""
+        """Those of every topic that are kept here, and the metadata log."""
         return [*self.topics.partitions(), self.metadata.partition]
 
     @property
@@ -283,7 +283,7 @@ class Broker:
             raise refusal
         if partition.mode.writer() != self.id:
             raise NotOwnerError(f"This broker may not write {partition.id} now.")
-        if partition.log.fenced:
+        if not partition.is_object and partition.log.fenced:
             raise FencedLogError(f"{partition.id} takes no writes until a restart: a sync failed.")
 
     def check_generation(self, partition: Partition, generation: int) -> None:
