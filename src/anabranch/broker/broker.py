@@ -48,10 +48,12 @@ from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.forwarding import Forwarding
+    from anabranch.broker.objects import Objects
     from anabranch.broker.peering import Peering
     from anabranch.broker.peers import Peers
     from anabranch.broker.replicas import Replicas
     from anabranch.broker.routing import Routing
+    from anabranch.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class Broker:
         data_dir: str,
         boot: str,
         peers: "Peers | None" = None,
+        store: "ObjectStore | None" = None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -86,6 +89,9 @@ class Broker:
         self.peers = peers
         """How the other brokers of the cluster are reached; None: there are none."""
         self.peering: Peering | None = None
+        self.store = store
+        """Where the records of topics in mode object are; None: this node serves no such topic."""
+        self.objects: Objects | None = None
         self.bound: tuple[str, int] | None = None
         self.peers_bound: tuple[str, int] | None = None
         """Where the listeners really are, if they were told to find a port."""
@@ -305,7 +311,13 @@ class Broker:
 
     async def delete_records(self, partition: Partition, offset: Offset) -> None:
         """Move the start of a log, durably before it shows."""
-        if offset > partition.log.start_offset:
+        if partition.is_object:
+            from anabranch.cluster.object_entries import start_entry
+
+            if offset > partition.log.start_offset:
+                key = partition.topic_id, partition.id.partition
+                await self.metadata.propose(start_entry({key: offset}))
+        elif offset > partition.log.start_offset:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
 
