@@ -113,8 +113,9 @@ def starts_of(entry: Entry) -> Iterator[tuple[Key, Offset]]:
         yield (uuid.UUID(hex=topic_id), partition), Offset(offset)
 
 
-def tombstone_entry(objects: Sequence[ObjectId]) -> Entry:
-    return {"type": "objects-tombstone", "objects": [each.name for each in objects]}
+def tombstone_entry(objects: Sequence[ObjectId], now_ms: int) -> Entry:
+    """`now_ms`: the table keeps it beside each, so that whoever leads next knows how long readers had."""
+    return {"type": "objects-tombstone", "objects": [each.name for each in objects], "now_ms": now_ms}
 
 
 def removed_entry(objects: Sequence[ObjectId]) -> Entry:

@@ -76,7 +76,8 @@ class Row(NamedTuple):
     """Records `base_offset` to `next_offset - 1` of a partition are whole batches in these bytes of an object.
 
     In what a broker has gathered the batches know no offsets: each begins where the one before it ends. In what was
-    merged or compacted (`is_stamped`) they carry their own, and there may be gaps.
+    merged or compacted (`is_stamped`) they carry their own, and there may be gaps. The rows at a partition's start that
+    are compacted (`is_compacted`) hold no key twice: the first other row is where its next compaction begins.
     """
 
     base_offset: Offset
@@ -87,8 +88,10 @@ class Row(NamedTuple):
     max_timestamp: int
     batch_count: int
     is_stamped: bool = False
+    is_compacted: bool = False
 
 
+_STAMPED, _COMPACTED = 1, 2
 _ROW = Struct(">qqQQQBQIqIB")
 ROW_BYTES = _ROW.size
 
@@ -106,7 +109,7 @@ def pack_rows(rows: Sequence[Row]) -> bytes:
             row.length,
             row.max_timestamp,
             row.batch_count,
-            row.is_stamped,
+            row.is_stamped * _STAMPED | row.is_compacted * _COMPACTED,
         )
         for row in rows
     )
@@ -127,7 +130,8 @@ def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
         length,
         time,
         count,
-        flag,
+        flags,
     ) in _ROW.iter_unpack(data):
         object_id = ObjectId(incarnation, epoch, number, ObjectKind(kind))
-        yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, bool(flag))
+        stamped, compacted = bool(flags & _STAMPED), bool(flags & _COMPACTED)
+        yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, stamped, compacted)
