@@ -18,6 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from anabranch.errors import CorruptDataError
+from anabranch.record.batch import CONTROL
 from anabranch.record.buffers import ByteBuffer
 from anabranch.values import Offset
 
@@ -71,6 +72,17 @@ class Item(NamedTuple):
     max_timestamp: int
     crc: int
 
+    @property
+    def last_sequence(self) -> int:
+        """As a batch's header has it."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
 
 class Row(NamedTuple):
     """Records `base_offset` to `next_offset - 1` of a partition are whole batches in these bytes of an object.
@@ -91,6 +103,7 @@ class Row(NamedTuple):
     is_compacted: bool = False
 
 
+_KIND_OF = {int(kind): kind for kind in ObjectKind}
 _STAMPED, _COMPACTED = 1, 2
 _ROW = Struct(">qqQQQBQIqIB")
 ROW_BYTES = _ROW.size
@@ -116,7 +129,7 @@ def pack_rows(rows: Sequence[Row]) -> bytes:
 
 
 def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
-    """Raises CorruptDataError for what is not a whole number of rows."""
+    """Raises CorruptDataError for what are no rows."""
     if len(data) % ROW_BYTES:
         raise CorruptDataError(f"{len(data)} bytes are not a whole number of coordinate rows.")
     for (
@@ -132,6 +145,9 @@ def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
         count,
         flags,
     ) in _ROW.iter_unpack(data):
-        object_id = ObjectId(incarnation, epoch, number, ObjectKind(kind))
+        known = _KIND_OF.get(kind)
+        if known is None:
+            raise CorruptDataError(f"A coordinate row names an object of the unknown kind {kind}.")
+        object_id = ObjectId(incarnation, epoch, number, known)
         stamped, compacted = bool(flags & _STAMPED), bool(flags & _COMPACTED)
         yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, stamped, compacted)
