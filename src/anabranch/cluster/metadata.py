@@ -113,10 +113,12 @@ def _with(
 
 
 MODE_CONFIG = "anabranch.mode"
-"""The config that says so; its values are in `cluster.placement`."""
+"""The config that says how a topic keeps its records safe; its other values are in `cluster.placement`."""
+OBJECT = "object"
 
 NOWHERE = Placement(())
-"""Before the first broker has registered: there is only one, and it keeps everything."""
+"""Before the first broker has registered: there is only one, and it keeps everything. And of a topic whose records are
+in the object store: every broker serves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,11 @@ class Topic:
     def mode(self) -> str | None:
         """How its records are to be kept safe; None: nobody has said, and as many brokers keep it as there should."""
         return self.overrides.get(MODE_CONFIG)
+
+    @property
+    def is_object(self) -> bool:
+        """Its records are in the object store: no broker keeps them, and every broker serves them."""
+        return self.overrides.get(MODE_CONFIG) == OBJECT
 
     @property
     def is_internal(self) -> bool:
@@ -306,6 +313,8 @@ class MetadataTable:
         return self._objects is not None
 
     def placement(self, topic: Topic, partition: int) -> Placement:
+        if topic.is_object:
+            return NOWHERE
         if topic.placements:
             return topic.placements[partition]
         if self.founder is None:
@@ -405,6 +414,9 @@ class MetadataTable:
         count_added, added = entry["partitions"] - topic.partition_count, self._new_placements(entry)
         if count_added <= 0 or len(added) not in (0, count_added):
             return
+        if topic.is_object:
+            self._put(replace(topic, partition_count=entry["partitions"]))
+            return
         if topic.placements and not added:
             added = (self.placement(replace(topic, placements=()), 0),) * count_added
         kept = topic.placements or (tuple(self.placements(topic)) if added else ())
@@ -419,7 +431,7 @@ class MetadataTable:
 
     def _move(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is not None and 0 <= partition < topic.partition_count:
+        if topic is not None and not topic.is_object and 0 <= partition < topic.partition_count:
             target = None if entry["target"] is None else tuple(entry["target"])
             directories = tuple(self._directory(broker) for broker in target or ())
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
@@ -440,7 +452,7 @@ class MetadataTable:
 
     def _begin_view(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is None or not 0 <= partition < topic.partition_count:
+        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
             return
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:
