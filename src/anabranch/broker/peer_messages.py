@@ -193,6 +193,21 @@ class ReplicaSeen:
     is_led: bool
 
 
+@dataclass(slots=True)
+class ProposeEntry:
+    """To the leader of the metadata quorum: have this entry agreed on. It is one that is checked when it is applied
+    (`broker.proposals` says which), so to ask twice does no harm."""
+
+    data: Buffer
+
+
+@dataclass(slots=True)
+class Proposed:
+    """It was, and is applied at the leader."""
+
+    offset: int
+
+
 Question = (
     ForwardRequest
     | RegisterBroker
@@ -202,6 +217,7 @@ Question = (
     | ProducerIdBlock
     | BeginView
     | LookAtReplica
+    | ProposeEntry
 )
 Answer = (
     ForwardAnswer
@@ -212,4 +228,5 @@ Answer = (
     | ProducerIds
     | ViewBegun
     | ReplicaSeen
+    | Proposed
 )

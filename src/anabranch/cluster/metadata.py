@@ -15,10 +15,14 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import CorruptDataError
 from anabranch.values import BrokerId, Generation, Offset
+
+if TYPE_CHECKING:
+    from anabranch.cluster.object_rows import Coordinates
+    from anabranch.cluster.object_table import ObjectTable
 
 Entry = Mapping[str, Any]
 
@@ -247,14 +251,31 @@ def decode_entry(data: bytes) -> Entry:
 class MetadataTable:
     """Brokers by id, topics by name and by id. Readers look up; only `apply` and `restore` change it."""
 
-    def __init__(self) -> None:
+    def __init__(self, coordinates: "Coordinates | None" = None) -> None:
+        """`coordinates`: where rows of objects lie; None: in memory."""
         self.brokers: dict[BrokerId, BrokerRow] = {}
         self.founder: BrokerId | None = None
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.producer_id_next = 0
+        self._coordinates = coordinates
+        self._objects: ObjectTable | None = None
 
     # --- looking up
+
+    @property
+    def objects(self) -> "ObjectTable":
+        """What lies in the object store; loaded by those who have one."""
+        if self._objects is None:
+            from anabranch.cluster.object_table import ObjectTable
+
+            self._objects = ObjectTable(self, self._coordinates)
+        return self._objects
+
+    @property
+    def has_objects(self) -> bool:
+        """Anybody has ever agreed on anything about objects."""
+        return self._objects is not None
 
     def placement(self, topic: Topic, partition: int) -> Placement:
         if topic.placements:
@@ -300,6 +321,8 @@ class MetadataTable:
                 self._move(entry, offset)
             case "boundary":
                 self._begin_view(entry, offset)
+            case str(kind) if kind.startswith("objects-"):
+                self.objects.apply(entry, offset)
             case unknown:
                 raise CorruptDataError(
                     f"A metadata entry of type {unknown!r}: was it written by a newer version?"
@@ -315,6 +338,8 @@ class MetadataTable:
             match entry["type"]:
                 case "topic-removed":
                     del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+                    if self._objects is not None:
+                        self._objects.remove_topic(topic.topic_id, topic.partition_count)
                 case "partitions":
                     self._add_partitions(topic, entry)
                 case "topic-config":
