@@ -64,8 +64,10 @@ def _packed_commit(commit: Commit) -> Mapping[str, Any]:
 def commits_of(entry: Entry) -> Iterator[Commit]:
     for each in entry["commits"]:
         keys = [(uuid.UUID(hex=topic_id), partition) for topic_id, partition in each["keys"]]
-        items = [Item(keys[row[0]], *row[1:]) for row in _ITEM.iter_unpack(b64decode(each["items"]))]
-        yield Commit(each["n"], items)
+        packed = b64decode(each["items"])
+        if len(packed) % _ITEM.size:
+            raise ValueError(f"{len(packed)} bytes are not a whole number of items")
+        yield Commit(each["n"], [Item(keys[row[0]], *row[1:]) for row in _ITEM.iter_unpack(packed)])
 
 
 class Replacement(NamedTuple):
@@ -113,8 +115,9 @@ def starts_of(entry: Entry) -> Iterator[tuple[Key, Offset]]:
         yield (uuid.UUID(hex=topic_id), partition), Offset(offset)
 
 
-def tombstone_entry(objects: Sequence[ObjectId]) -> Entry:
-    return {"type": "objects-tombstone", "objects": [each.name for each in objects]}
+def tombstone_entry(objects: Sequence[ObjectId], now_ms: int) -> Entry:
+    """`now_ms`: the table keeps it beside each, so that whoever leads next knows how long readers had."""
+    return {"type": "objects-tombstone", "objects": [each.name for each in objects], "now_ms": now_ms}
 
 
 def removed_entry(objects: Sequence[ObjectId]) -> Entry:

@@ -115,10 +115,15 @@ class ObjectBuilder:
             items += placed
             pieces.append(gathered.data)
             position += len(gathered.data)
-        index = b"".join(map(_packed_range, self.ranges))
-        footer = _FOOTER.pack(MAGIC, VERSION, 0, position, len(index), crc32c(index))
-        pieces.append(index + footer + _CRC.pack(crc32c(footer)))
+        pieces.append(closing(self.ranges))
         return pieces, items
+
+
+def closing(ranges: Sequence[Range]) -> bytes:
+    """The index and the footer behind ranges that lie without a gap from the object's first byte on."""
+    index = b"".join(map(_packed_range, ranges))
+    footer = _FOOTER.pack(MAGIC, VERSION, 0, ranges[-1].end, len(index), crc32c(index))
+    return index + footer + _CRC.pack(crc32c(footer))
 
 
 def _item(key: Key, position: int, header: BatchHeader) -> Item:

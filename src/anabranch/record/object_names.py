@@ -18,6 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from anabranch.errors import CorruptDataError
+from anabranch.record.batch import CONTROL
 from anabranch.record.buffers import ByteBuffer
 from anabranch.values import Offset
 
@@ -71,12 +72,24 @@ class Item(NamedTuple):
     max_timestamp: int
     crc: int
 
+    @property
+    def last_sequence(self) -> int:
+        """As a batch's header has it."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
 
 class Row(NamedTuple):
     """Records `base_offset` to `next_offset - 1` of a partition are whole batches in these bytes of an object.
 
     In what a broker has gathered the batches know no offsets: each begins where the one before it ends. In what was
-    merged or compacted (`is_stamped`) they carry their own, and there may be gaps.
+    merged or compacted (`is_stamped`) they carry their own, and there may be gaps. The rows at a partition's start that
+    are compacted (`is_compacted`) hold no key twice: the first other row is where its next compaction begins.
     """
 
     base_offset: Offset
@@ -87,8 +100,11 @@ class Row(NamedTuple):
     max_timestamp: int
     batch_count: int
     is_stamped: bool = False
+    is_compacted: bool = False
 
 
+_KIND_OF = {int(kind): kind for kind in ObjectKind}
+_STAMPED, _COMPACTED = 1, 2
 _ROW = Struct(">qqQQQBQIqIB")
 ROW_BYTES = _ROW.size
 
@@ -106,14 +122,14 @@ def pack_rows(rows: Sequence[Row]) -> bytes:
             row.length,
             row.max_timestamp,
             row.batch_count,
-            row.is_stamped,
+            row.is_stamped * _STAMPED | row.is_compacted * _COMPACTED,
         )
         for row in rows
     )
 
 
 def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
-    """Raises CorruptDataError for what is not a whole number of rows."""
+    """Raises CorruptDataError for what are no rows."""
     if len(data) % ROW_BYTES:
         raise CorruptDataError(f"{len(data)} bytes are not a whole number of coordinate rows.")
     for (
@@ -127,7 +143,11 @@ def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
         length,
         time,
         count,
-        flag,
+        flags,
     ) in _ROW.iter_unpack(data):
-        object_id = ObjectId(incarnation, epoch, number, ObjectKind(kind))
-        yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, bool(flag))
+        known = _KIND_OF.get(kind)
+        if known is None:
+            raise CorruptDataError(f"A coordinate row names an object of the unknown kind {kind}.")
+        object_id = ObjectId(incarnation, epoch, number, known)
+        stamped, compacted = bool(flags & _STAMPED), bool(flags & _COMPACTED)
+        yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, stamped, compacted)
