@@ -23,7 +23,6 @@ from anabranch.broker.partition_opener import PartitionOpener, log_config
 from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import (
-    UNKNOWN_DIRECTORY,
     Entry,
     Placement,
     Topic,
@@ -171,17 +170,13 @@ class Topics:
         if self._directory_id is None:
             return self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new)
         placement = self._metadata.table.placement(topic, partition_id.partition)
-        is_stranger = placement.is_kept_by(self._me) and placement.directory_of(self._me) not in (
-            UNKNOWN_DIRECTORY,
-            self._directory_id,
-        )
         return self._opener.open(
             partition_id,
             topic.topic_id,
             settings,
             is_new=is_new,
             placement=placement,
-            is_stranger=is_stranger,
+            is_stranger=placement.is_strange_to(self._me, self._directory_id),
         )
 
     def sweep(self) -> None:

@@ -85,9 +85,31 @@ class Placement:
         """It keeps a replica, or shall."""
         return broker in self.replicas or broker in (self.target or ())
 
+    def on_disk(self, broker: BrokerId, directory_id: str) -> "Placement":
+        """The same, with this broker's replica on another disk."""
+        return replace(
+            self,
+            directories=_with(self.directories, self.replicas, broker, directory_id),
+            target_directories=_with(self.target_directories, self.target or (), broker, directory_id),
+        )
+
+    def is_strange_to(self, broker: BrokerId, directory_id: str) -> bool:
+        """This replica was given to another disk than this one."""
+        return self.is_kept_by(broker) and self.directory_of(broker) not in (UNKNOWN_DIRECTORY, directory_id)
+
 
 def _at(directories: tuple[str, ...], place: int) -> str:
     return directories[place] if place < len(directories) else UNKNOWN_DIRECTORY
+
+
+def _with(
+    directories: tuple[str, ...], replicas: tuple[BrokerId, ...], broker: BrokerId, directory_id: str
+) -> tuple[str, ...]:
+    if broker not in replicas:
+        return directories
+    return tuple(
+        directory_id if one == broker else _at(directories, place) for place, one in enumerate(replicas)
+    )
 
 
 MODE_CONFIG = "anabranch.mode"
@@ -212,6 +234,12 @@ def move_entry(
     return entry
 
 
+def disk_entry(topic_id: uuid.UUID, partition: int, broker: BrokerId, epoch: int) -> Entry:
+    """A replica has everything on another disk than it was given to: that with which its broker registered at `epoch`.
+    Should the first disk come back, it is that one which is not believed."""
+    return {"type": "disk", "id": topic_id.hex, "partition": partition, "broker": broker, "epoch": epoch}
+
+
 def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) -> Entry:
     """A new view begins. Of several for the same view the first counts, and one with other replicas than before only
     if its move is still the one that was decided on last: replicas of an earlier one may have thrown theirs away."""
@@ -330,6 +358,8 @@ class MetadataTable:
                 self._move(entry, offset)
             case "boundary":
                 self._begin_view(entry, offset)
+            case "disk":
+                self._name_disk(entry)
             case str(kind) if kind.startswith("objects-"):
                 self.objects.apply(entry, offset)
             case unknown:
@@ -408,6 +438,17 @@ class MetadataTable:
             current = self.placement(topic, partition)
             placement = replace(current, target=target, target_directories=directories, move=offset)
             self._place(pinned, partition, placement)
+
+    def _name_disk(self, entry: Entry) -> None:
+        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
+        row = self.brokers.get(BrokerId(entry["broker"]))
+        if topic is None or not 0 <= partition < topic.partition_count:
+            return
+        if row is None or row.epoch != entry["epoch"]:
+            return  # It has come back since, perhaps with yet another disk.
+        self._place(
+            topic, partition, self.placement(topic, partition).on_disk(row.broker_id, row.directory_id)
+        )
 
     def _begin_view(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
