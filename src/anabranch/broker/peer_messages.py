@@ -171,6 +171,21 @@ class ViewBegun:
 
 
 @dataclass(slots=True)
+class NameDisk:
+    """My replica has everything, on the disk with which I registered at `epoch`: let the table name that one."""
+
+    topic_id: UUID
+    partition: int
+    broker_id: BrokerId
+    epoch: int
+
+
+@dataclass(slots=True)
+class DiskNamed:
+    """It does."""
+
+
+@dataclass(slots=True)
 class LookAtReplica:
     """What have you of this partition? Asked where its ring has no leader, and cannot get one."""
 
@@ -193,6 +208,21 @@ class ReplicaSeen:
     is_led: bool
 
 
+@dataclass(slots=True)
+class ProposeEntry:
+    """To the leader of the metadata quorum: have this entry agreed on. It is one that is checked when it is applied
+    (`broker.proposals` says which), so to ask twice does no harm."""
+
+    data: Buffer
+
+
+@dataclass(slots=True)
+class Proposed:
+    """It was, and is applied at the leader."""
+
+    offset: int
+
+
 Question = (
     ForwardRequest
     | RegisterBroker
@@ -201,7 +231,9 @@ Question = (
     | ReadIndex
     | ProducerIdBlock
     | BeginView
+    | NameDisk
     | LookAtReplica
+    | ProposeEntry
 )
 Answer = (
     ForwardAnswer
@@ -211,5 +243,7 @@ Answer = (
     | ReadIndexAnswer
     | ProducerIds
     | ViewBegun
+    | DiskNamed
     | ReplicaSeen
+    | Proposed
 )

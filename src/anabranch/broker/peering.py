@@ -7,6 +7,7 @@ nobody to listen to, and not even the code.
 
 import asyncio
 import logging
+import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,11 @@ from anabranch.broker.peer_messages import (
     LeaderRow,
     Leads,
     LookAtReplica,
+    NameDisk,
     PeerMessage,
     Ping,
     ProducerIdBlock,
+    ProposeEntry,
     Question,
     ReadIndex,
     ReadIndexAnswer,
@@ -40,6 +43,7 @@ from anabranch.broker.replicas import Replicas
 from anabranch.broker.routing import Routing
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError
+from anabranch.replication.ring_messages import ReturnId
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 
@@ -71,6 +75,9 @@ class Peering:
         self.replicas.on_unreadable = self.repairs.begin
         self.replicas.on_leads = self._leads
         self.replicas.on_settle = self.moves.settle
+        self.replicas.is_listening = (
+            False  # Before the table is known, nobody knows whether this disk is the right one.
+        )
         self._news: dict[Partition, LeaderRow] = {}
         self._told: dict[Partition, LeaderRow] = {}
         """What the others know of us: when it is over, they have to hear of it."""
@@ -145,9 +152,24 @@ class Peering:
             # It led alone; whether it leads the ring is not said yet, and somebody else may be first.
             self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
         if partition.ring is not None:
-            self.replicas.place(partition, placement)
+            self.replicas.place(partition, placement, self._strange(placement))
         else:
             self._broker.offsets_topic.on_leadership(partition, True, partition.generation)
+
+    def _strange(self, placement: Placement) -> ReturnId | None:
+        """By what name a replica comes back that was given to another disk."""
+        me = self._broker.metadata.me
+        is_strange = placement.is_strange_to(BrokerId(me.broker_id), me.directory_id)
+        return uuid.uuid4().hex if is_strange and self.replicas.is_listening else None
+
+    def _listen(self) -> None:
+        """The table is known: what it said before may have been older than what this disk holds."""
+        self.replicas.is_listening = True
+        table = self._broker.metadata.table
+        for partition in self.replicas:
+            topic = table.topics_by_id.get(partition.topic_id)
+            if topic is not None and partition.id.partition < topic.partition_count:
+                self.placed(partition, table.placement(topic, partition.id.partition))
 
     def closed(self, partition: Partition) -> None:
         self.replicas.remove(partition)
@@ -214,8 +236,14 @@ class Peering:
                 return read_records(self.replicas.find(question.topic_id, question.partition), question)
             case LookAtReplica():
                 return self.recovery.seen_here(question.topic_id, question.partition)
-            case BeginView():
+            case BeginView() | NameDisk():
                 return await self.moves.asked(question)
+            case ProposeEntry():
+                from anabranch.broker.proposals import (
+                    asked,
+                )  # For those alone who keep records in an object store.
+
+                return await asked(broker.metadata, sender, question)
         raise InvalidRequestError(f"This broker does not answer {type(question).__name__}.")
 
     # --- joining -------------------------------------------------------------------------------------------------
@@ -246,6 +274,7 @@ class Peering:
                     logger.warning("clients are not served yet: %s", self._missing_voters() or error)
                 await asyncio.sleep(PULSE_SECONDS)
             else:
+                self._listen()
                 self._broker.topics.follow()
                 return
 

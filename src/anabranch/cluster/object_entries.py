@@ -18,40 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from anabranch.record.batch import CONTROL
+from anabranch.record.object_names import Item as Item
+from anabranch.record.object_names import Key as Key
 from anabranch.record.object_names import ObjectId, Row, object_id_of, pack_rows, unpack_rows
 from anabranch.values import BrokerId, Offset
 
 Entry = Mapping[str, Any]
-Key = tuple[uuid.UUID, int]
-"""One partition: its topic's id and its number."""
-
-
-class Item(NamedTuple):
-    """One batch in a stored object, with all that is needed to give it its offsets."""
-
-    key: Key
-    position: int
-    length: int
-    record_count: int
-    """The offsets it takes: its last offset delta + 1."""
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    attributes: int
-    max_timestamp: int
-    crc: int
-
-    @property
-    def last_sequence(self) -> int:
-        """As a batch's header has it."""
-        if self.base_sequence < 0:
-            return -1
-        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
-
-    @property
-    def is_control(self) -> bool:
-        return bool(self.attributes & CONTROL)
 
 
 class Commit(NamedTuple):

@@ -1,4 +1,5 @@
-"""What the objects in a store are called, and a row of coordinates: which bytes of which object hold which records.
+"""What the objects in a store are called, what is said of each batch in one, and a row of coordinates: which bytes of
+which object hold which records.
 
     segments/<incarnation>-<epoch>-<number>   what a broker has gathered for any partitions, in the order it gathered
     merged/<incarnation>-<epoch>-<number>     the same records again, in fewer and larger objects, or compacted
@@ -14,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
+from uuid import UUID
 
 from anabranch.errors import CorruptDataError
+from anabranch.record.batch import CONTROL
 from anabranch.record.buffers import ByteBuffer
 from anabranch.values import Offset
 
@@ -48,6 +51,37 @@ def object_id_of(name: str) -> ObjectId | None:
         return None
     folder, incarnation, epoch, number = found.groups()
     return ObjectId(int(incarnation, 16), int(epoch), int(number), _KINDS[folder])
+
+
+Key = tuple[UUID, int]
+"""One partition: its topic's id and its number."""
+
+
+class Item(NamedTuple):
+    """One batch in a stored object, with all that is needed to give it its offsets."""
+
+    key: Key
+    position: int
+    length: int
+    record_count: int
+    """The offsets it takes: its last offset delta + 1."""
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    attributes: int
+    max_timestamp: int
+    crc: int
+
+    @property
+    def last_sequence(self) -> int:
+        """As a batch's header has it."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
 
 
 class Row(NamedTuple):
