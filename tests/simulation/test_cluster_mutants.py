@@ -20,7 +20,6 @@ from contextlib import contextmanager
 import pytest
 
 from anabranch.broker.effects import Effects
-from anabranch.broker.producers import ProducerTable
 from anabranch.cluster.quorum import ELECTION_MS, Quorum, Role
 from anabranch.cluster.quorum_log import QuorumLog
 from anabranch.cluster.quorum_messages import (
@@ -33,6 +32,7 @@ from anabranch.cluster.quorum_messages import (
     Snapshot,
 )
 from anabranch.cluster.quorum_reign import Reign
+from anabranch.record.producer_table import ProducerTable
 from anabranch.replication.mode import FlushFinished
 from anabranch.replication.ring_effects import Effect, Kept, Sync
 from anabranch.replication.ring_replica import RingReplica

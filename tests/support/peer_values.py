@@ -125,6 +125,8 @@ STRATEGIES = {
     peer.ReplicaSeen: st.builds(
         peer.ReplicaSeen, texts, small, small, tables(), numbers, numbers, numbers, flags, flags
     ),
+    peer.ProposeEntry: st.builds(peer.ProposeEntry, blobs),
+    peer.Proposed: st.builds(peer.Proposed, numbers),
     Refused: st.builds(Refused, texts, texts),
 }
 anything = st.one_of(*STRATEGIES.values())

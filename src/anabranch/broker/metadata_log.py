@@ -4,7 +4,8 @@ disk, and only then is applied.
 It drives one member of the quorum (`cluster.quorum`) over an ordinary partition, `__cluster_metadata`, that always
 syncs first, whatever the node's flush setting (`quorum_store` says what lies where, `quorum_writer` writes it). A node
 without peers is the sole voter: it leads from the start, and a change costs one append and one sync. Controllers make
-their changes one at a time under `lock`, so that what was checked still holds when it is committed. After
+their changes one at a time under `lock`, so that what was checked still holds when it is committed; only what checks
+itself when it is applied is proposed without. After
 `ENTRIES_PER_SNAPSHOT` entries the whole table is written aside as a checkpoint and the log below it is dropped.
 
 A member whose disk fails takes no part any more until a restart: it says nothing, so it promises nothing that it
@@ -219,6 +220,13 @@ class MetadataLog:
         assert self.lock.locked()
         self._check_leader()
         return await self._committed(self.quorum.propose([encode_entry(entry)]))
+
+    async def propose(self, entry: Entry | bytes) -> Offset:
+        """Make a change that is checked when it is applied, and changes nothing if it does not fit then: nobody holds
+        `lock`, and any number may be under way. It is applied here when this returns. Raises as `commit` does."""
+        self._check_leader()
+        data = entry if isinstance(entry, bytes) else encode_entry(entry)
+        return await self._committed(self.quorum.propose([data]))
 
     async def change_members(self, members: Members) -> Offset:
         """One voter more or less at a time. Raises as `commit` does, and QuorumBusyError if the change before it is

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from anabranch.broker.append_queue import AppendJob
-from anabranch.broker.producers import Producer, ProducerTable
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, FencedLogError, NotOwnerError, RequestTimedOutError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
 from anabranch.log.log import Log
 from anabranch.record.batch import stamp
 from anabranch.record.form import COMPILED
+from anabranch.record.producer_table import Producer, ProducerTable
 from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Appended, Effect, FlushFinished, Mode, Publish
 from anabranch.values import Generation, Offset, TopicPartition
@@ -46,6 +46,9 @@ if COMPILED:
 
 class Partition:
     """One partition of one topic on this broker."""
+
+    is_object = False
+    """Its records are in the object store; its log has no files (`object_partition.py`)."""
 
     __slots__ = (
         "_awaiting",

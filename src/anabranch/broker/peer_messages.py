@@ -208,6 +208,21 @@ class ReplicaSeen:
     is_led: bool
 
 
+@dataclass(slots=True)
+class ProposeEntry:
+    """To the leader of the metadata quorum: have this entry agreed on. It is one that is checked when it is applied
+    (`broker.proposals` says which), so to ask twice does no harm."""
+
+    data: Buffer
+
+
+@dataclass(slots=True)
+class Proposed:
+    """It was, and is applied at the leader."""
+
+    offset: int
+
+
 Question = (
     ForwardRequest
     | RegisterBroker
@@ -218,6 +233,7 @@ Question = (
     | BeginView
     | NameDisk
     | LookAtReplica
+    | ProposeEntry
 )
 Answer = (
     ForwardAnswer
@@ -229,4 +245,5 @@ Answer = (
     | ViewBegun
     | DiskNamed
     | ReplicaSeen
+    | Proposed
 )

@@ -28,6 +28,7 @@ from anabranch.broker.peer_messages import (
     PeerMessage,
     Ping,
     ProducerIdBlock,
+    ProposeEntry,
     Question,
     ReadIndex,
     ReadIndexAnswer,
@@ -257,6 +258,12 @@ class Peering:
                 return self.recovery.seen_here(question.topic_id, question.partition)
             case BeginView() | NameDisk():
                 return await self.moves.asked(question)
+            case ProposeEntry():
+                from anabranch.broker.proposals import (
+                    asked,
+                )  # For those alone who keep records in an object store.
+
+                return await asked(broker.metadata, sender, question)
         raise InvalidRequestError(f"This broker does not answer {type(question).__name__}.")
 
     # --- joining -------------------------------------------------------------------------------------------------

@@ -15,10 +15,14 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import CorruptDataError
 from anabranch.values import BrokerId, Generation, Offset
+
+if TYPE_CHECKING:
+    from anabranch.cluster.object_rows import Coordinates
+    from anabranch.cluster.object_table import ObjectTable
 
 Entry = Mapping[str, Any]
 
@@ -109,10 +113,12 @@ def _with(
 
 
 MODE_CONFIG = "anabranch.mode"
-"""The config that says so; its values are in `cluster.placement`."""
+"""The config that says how a topic keeps its records safe; its other values are in `cluster.placement`."""
+OBJECT = "object"
 
 NOWHERE = Placement(())
-"""Before the first broker has registered: there is only one, and it keeps everything."""
+"""Before the first broker has registered: there is only one, and it keeps everything. And of a topic whose records are
+in the object store: every broker serves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,11 @@ class Topic:
     def mode(self) -> str | None:
         """How its records are to be kept safe; None: nobody has said, and as many brokers keep it as there should."""
         return self.overrides.get(MODE_CONFIG)
+
+    @property
+    def is_object(self) -> bool:
+        """Its records are in the object store: no broker keeps them, and every broker serves them."""
+        return self.overrides.get(MODE_CONFIG) == OBJECT
 
     @property
     def is_internal(self) -> bool:
@@ -275,16 +286,35 @@ def decode_entry(data: bytes) -> Entry:
 class MetadataTable:
     """Brokers by id, topics by name and by id. Readers look up; only `apply` and `restore` change it."""
 
-    def __init__(self) -> None:
+    def __init__(self, coordinates: "Coordinates | None" = None) -> None:
+        """`coordinates`: where rows of objects lie; None: in memory."""
         self.brokers: dict[BrokerId, BrokerRow] = {}
         self.founder: BrokerId | None = None
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.producer_id_next = 0
+        self._coordinates = coordinates
+        self._objects: ObjectTable | None = None
 
     # --- looking up
 
+    @property
+    def objects(self) -> "ObjectTable":
+        """What lies in the object store; loaded by those who have one."""
+        if self._objects is None:
+            from anabranch.cluster.object_table import ObjectTable
+
+            self._objects = ObjectTable(self, self._coordinates)
+        return self._objects
+
+    @property
+    def has_objects(self) -> bool:
+        """Anybody has ever agreed on anything about objects."""
+        return self._objects is not None
+
     def placement(self, topic: Topic, partition: int) -> Placement:
+        if topic.is_object:
+            return NOWHERE
         if topic.placements:
             return topic.placements[partition]
         if self.founder is None:
@@ -330,6 +360,8 @@ class MetadataTable:
                 self._begin_view(entry, offset)
             case "disk":
                 self._name_disk(entry)
+            case str(kind) if kind.startswith("objects-"):
+                self.objects.apply(entry, offset)
             case unknown:
                 raise CorruptDataError(
                     f"A metadata entry of type {unknown!r}: was it written by a newer version?"
@@ -345,6 +377,8 @@ class MetadataTable:
             match entry["type"]:
                 case "topic-removed":
                     del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+                    if self._objects is not None:
+                        self._objects.remove_topic(topic.topic_id, topic.partition_count)
                 case "partitions":
                     self._add_partitions(topic, entry)
                 case "topic-config":
@@ -380,6 +414,9 @@ class MetadataTable:
         count_added, added = entry["partitions"] - topic.partition_count, self._new_placements(entry)
         if count_added <= 0 or len(added) not in (0, count_added):
             return
+        if topic.is_object:
+            self._put(replace(topic, partition_count=entry["partitions"]))
+            return
         if topic.placements and not added:
             added = (self.placement(replace(topic, placements=()), 0),) * count_added
         kept = topic.placements or (tuple(self.placements(topic)) if added else ())
@@ -394,7 +431,7 @@ class MetadataTable:
 
     def _move(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is not None and 0 <= partition < topic.partition_count:
+        if topic is not None and not topic.is_object and 0 <= partition < topic.partition_count:
             target = None if entry["target"] is None else tuple(entry["target"])
             directories = tuple(self._directory(broker) for broker in target or ())
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
@@ -415,7 +452,7 @@ class MetadataTable:
 
     def _begin_view(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is None or not 0 <= partition < topic.partition_count:
+        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
             return
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:

@@ -18,28 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
+from anabranch.record.object_names import Item as Item
+from anabranch.record.object_names import Key as Key
 from anabranch.record.object_names import ObjectId, Row, object_id_of, pack_rows, unpack_rows
 from anabranch.values import BrokerId, Offset
 
 Entry = Mapping[str, Any]
-Key = tuple[uuid.UUID, int]
-"""One partition: its topic's id and its number."""
-
-
-class Item(NamedTuple):
-    """One batch in a stored object, with all that is needed to give it its offsets."""
-
-    key: Key
-    position: int
-    length: int
-    record_count: int
-    """The offsets it takes: its last offset delta + 1."""
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    attributes: int
-    max_timestamp: int
-    crc: int
 
 
 class Commit(NamedTuple):
@@ -80,8 +64,10 @@ def _packed_commit(commit: Commit) -> Mapping[str, Any]:
 def commits_of(entry: Entry) -> Iterator[Commit]:
     for each in entry["commits"]:
         keys = [(uuid.UUID(hex=topic_id), partition) for topic_id, partition in each["keys"]]
-        items = [Item(keys[row[0]], *row[1:]) for row in _ITEM.iter_unpack(b64decode(each["items"]))]
-        yield Commit(each["n"], items)
+        packed = b64decode(each["items"])
+        if len(packed) % _ITEM.size:
+            raise ValueError(f"{len(packed)} bytes are not a whole number of items")
+        yield Commit(each["n"], [Item(keys[row[0]], *row[1:]) for row in _ITEM.iter_unpack(packed)])
 
 
 class Replacement(NamedTuple):
@@ -129,8 +115,9 @@ def starts_of(entry: Entry) -> Iterator[tuple[Key, Offset]]:
         yield (uuid.UUID(hex=topic_id), partition), Offset(offset)
 
 
-def tombstone_entry(objects: Sequence[ObjectId]) -> Entry:
-    return {"type": "objects-tombstone", "objects": [each.name for each in objects]}
+def tombstone_entry(objects: Sequence[ObjectId], now_ms: int) -> Entry:
+    """`now_ms`: the table keeps it beside each, so that whoever leads next knows how long readers had."""
+    return {"type": "objects-tombstone", "objects": [each.name for each in objects], "now_ms": now_ms}
 
 
 def removed_entry(objects: Sequence[ObjectId]) -> Entry:

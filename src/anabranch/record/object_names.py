@@ -1,4 +1,5 @@
-"""What the objects in a store are called, and a row of coordinates: which bytes of which object hold which records.
+"""What the objects in a store are called, what is said of each batch in one, and a row of coordinates: which bytes of
+which object hold which records.
 
     segments/<incarnation>-<epoch>-<number>   what a broker has gathered for any partitions, in the order it gathered
     merged/<incarnation>-<epoch>-<number>     the same records again, in fewer and larger objects, or compacted
@@ -14,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
+from uuid import UUID
 
 from anabranch.errors import CorruptDataError
+from anabranch.record.batch import CONTROL
 from anabranch.record.buffers import ByteBuffer
 from anabranch.values import Offset
 
@@ -50,11 +53,43 @@ def object_id_of(name: str) -> ObjectId | None:
     return ObjectId(int(incarnation, 16), int(epoch), int(number), _KINDS[folder])
 
 
+Key = tuple[UUID, int]
+"""One partition: its topic's id and its number."""
+
+
+class Item(NamedTuple):
+    """One batch in a stored object, with all that is needed to give it its offsets."""
+
+    key: Key
+    position: int
+    length: int
+    record_count: int
+    """The offsets it takes: its last offset delta + 1."""
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    attributes: int
+    max_timestamp: int
+    crc: int
+
+    @property
+    def last_sequence(self) -> int:
+        """As a batch's header has it."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.record_count - 1) & 0x7FFFFFFF
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+
 class Row(NamedTuple):
     """Records `base_offset` to `next_offset - 1` of a partition are whole batches in these bytes of an object.
 
     In what a broker has gathered the batches know no offsets: each begins where the one before it ends. In what was
-    merged or compacted (`is_stamped`) they carry their own, and there may be gaps.
+    merged or compacted (`is_stamped`) they carry their own, and there may be gaps. The rows at a partition's start that
+    are compacted (`is_compacted`) hold no key twice: the first other row is where its next compaction begins.
     """
 
     base_offset: Offset
@@ -65,8 +100,11 @@ class Row(NamedTuple):
     max_timestamp: int
     batch_count: int
     is_stamped: bool = False
+    is_compacted: bool = False
 
 
+_KIND_OF = {int(kind): kind for kind in ObjectKind}
+_STAMPED, _COMPACTED = 1, 2
 _ROW = Struct(">qqQQQBQIqIB")
 ROW_BYTES = _ROW.size
 
@@ -84,14 +122,14 @@ def pack_rows(rows: Sequence[Row]) -> bytes:
             row.length,
             row.max_timestamp,
             row.batch_count,
-            row.is_stamped,
+            row.is_stamped * _STAMPED | row.is_compacted * _COMPACTED,
         )
         for row in rows
     )
 
 
 def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
-    """Raises CorruptDataError for what is not a whole number of rows."""
+    """Raises CorruptDataError for what are no rows."""
     if len(data) % ROW_BYTES:
         raise CorruptDataError(f"{len(data)} bytes are not a whole number of coordinate rows.")
     for (
@@ -105,7 +143,11 @@ def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
         length,
         time,
         count,
-        flag,
+        flags,
     ) in _ROW.iter_unpack(data):
-        object_id = ObjectId(incarnation, epoch, number, ObjectKind(kind))
-        yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, bool(flag))
+        known = _KIND_OF.get(kind)
+        if known is None:
+            raise CorruptDataError(f"A coordinate row names an object of the unknown kind {kind}.")
+        object_id = ObjectId(incarnation, epoch, number, known)
+        stamped, compacted = bool(flags & _STAMPED), bool(flags & _COMPACTED)
+        yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, stamped, compacted)

@@ -6,9 +6,9 @@ import pytest
 
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PRODUCERS_FILE
-from anabranch.broker.producers import ProducerTable
 from anabranch.log.checkpoint import read_checkpoint
 from anabranch.record.batch import BatchHeader
+from anabranch.record.producer_table import ProducerTable
 from anabranch.values import Offset
 from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
 

@@ -9,7 +9,7 @@ of its own. Only the writer changes it.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from anabranch.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from anabranch.record.batch import BatchHeader
@@ -17,6 +17,22 @@ from anabranch.values import Offset
 
 BATCHES_REMEMBERED = 5
 SEQUENCE_SPACE = 1 << 31
+
+
+class Sequenced(Protocol):
+    """What a batch says of its producer: its header does, or a line about a batch that lies elsewhere."""
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+    @property
+    def base_sequence(self) -> int: ...
+
+    @property
+    def last_sequence(self) -> int: ...
 
 
 class WrittenBatch(NamedTuple):
@@ -52,7 +68,7 @@ class ProducerTable:
     def __init__(self) -> None:
         self.producers: dict[int, Producer] = {}
 
-    def original_of(self, header: BatchHeader) -> Offset | None:
+    def original_of(self, header: Sequenced) -> Offset | None:
         """The base offset of the batch this one repeats; None: it is new. Raises if it may not be written."""
         if header.base_sequence < 0 or header.producer_epoch < 0:
             raise InvalidRecordError("A batch with a producer id needs an epoch and a sequence of 0 or more.")
@@ -68,7 +84,7 @@ class ProducerTable:
         _check_sequence(header, producer)
         return None
 
-    def check_start(self, header: BatchHeader) -> None:
+    def check_start(self, header: Sequenced) -> None:
         """For a batch that another broker hands over: one before it may have failed on that way, so a producer that is
         not known has to begin with its first."""
         if header.producer_id >= 0 and header.base_sequence > 0 and header.producer_id not in self.producers:
@@ -77,7 +93,7 @@ class ProducerTable:
                 "comes before first."
             )
 
-    def note(self, header: BatchHeader, base_offset: Offset, now_ms: int) -> tuple[int, Producer | None]:
+    def note(self, header: Sequenced, base_offset: Offset, now_ms: int) -> tuple[int, Producer | None]:
         """Enter a written batch; the answer, handed to `undo`, takes it back."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         before = self.producers.get(producer_id)
@@ -153,7 +169,7 @@ class ProducerTable:
             self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered)
 
 
-def _check_epoch(header: BatchHeader, producer: Producer) -> None:
+def _check_epoch(header: Sequenced, producer: Producer) -> None:
     if header.producer_epoch < producer.epoch:
         raise ProducerFencedError(
             f"Producer {header.producer_id} wrote with epoch {header.producer_epoch}, "
@@ -166,7 +182,7 @@ def _check_epoch(header: BatchHeader, producer: Producer) -> None:
         )
 
 
-def _check_sequence(header: BatchHeader, producer: Producer) -> None:
+def _check_sequence(header: Sequenced, producer: Producer) -> None:
     if producer.batches:
         expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
     elif producer.sequence_first is not None:

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from anabranch.broker.producers import BATCHES_REMEMBERED, SEQUENCE_SPACE, ProducerTable
 from anabranch.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
 from anabranch.record.batch import BatchHeader
+from anabranch.record.producer_table import BATCHES_REMEMBERED, SEQUENCE_SPACE, ProducerTable
 from anabranch.values import Offset
 
 

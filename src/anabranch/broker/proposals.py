@@ -1,0 +1,99 @@
+"""Entries that any broker may have the metadata quorum agree on: each is checked when it is applied and changes nothing
+if it does not fit then, so it may be asked for without a lock, by many at once, and again when its fate is not known.
+
+The leader takes them as they are; another broker asks it (`ProposeEntry`). What comes from another broker is looked at
+first: an entry that cannot be read would stop every member of the quorum.
+"""
+
+from struct import error as StructError
+from typing import TYPE_CHECKING
+
+from anabranch.broker.metadata_log import MetadataLog
+from anabranch.cluster.metadata import decode_entry, encode_entry
+from anabranch.cluster.object_entries import Entry, commits_of
+from anabranch.errors import CorruptDataError, InvalidRequestError, NotControllerError
+from anabranch.values import BrokerId, Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.peer_messages import Proposed, ProposeEntry
+    from anabranch.broker.peers import Peers
+
+ASK_MS_MAX = 5000
+PROPOSAL_BYTES_MAX = 16 * 2**20
+COUNTS_MAX = 2**63 - 1
+
+
+class Proposals:
+    """How this broker proposes, wherever the leader is."""
+
+    def __init__(self, metadata: MetadataLog, peers: "Peers | None") -> None:
+        self._metadata = metadata
+        self._peers = peers
+
+    async def propose(self, entry: Entry) -> Offset:
+        """Agreed on when this returns, and applied at the leader, though perhaps not here yet. Raises
+        NotControllerError, QuorumBusyError, StorageError or PeerError; whether it was done is then unknown."""
+        if self._metadata.is_leader or self._peers is None:
+            return await self._metadata.propose(entry)
+        leader = self._metadata.leader_id
+        if leader is None or leader == self._metadata.me.broker_id:
+            raise NotControllerError("There is no leader of the metadata quorum at the moment: try again.")
+        from anabranch.broker.peer_messages import Proposed, ProposeEntry  # Not for a node alone.
+
+        answer = await self._peers.ask(leader, ProposeEntry(encode_entry(entry)), ASK_MS_MAX)
+        assert isinstance(answer, Proposed)
+        return Offset(answer.offset)
+
+
+async def asked(metadata: MetadataLog, sender: BrokerId, question: "ProposeEntry") -> "Proposed":
+    """At the leader. Raises InvalidRequestError, NotControllerError, QuorumBusyError, StorageError."""
+    from anabranch.broker.peer_messages import Proposed
+
+    data = bytes(question.data)  # Its buffer is used again while the quorum agrees.
+    check(sender, data)
+    return Proposed(await metadata.propose(data))
+
+
+def check(sender: BrokerId, data: bytes) -> None:
+    """Raises InvalidRequestError for what no broker of this version proposes."""
+    if len(data) > PROPOSAL_BYTES_MAX:
+        raise InvalidRequestError(
+            f"An entry of {len(data)} bytes; at most {PROPOSAL_BYTES_MAX} are proposed."
+        )
+    try:
+        entry = decode_entry(data)
+        is_known = _is_incarnation(entry) or _is_commit_of(sender, entry)
+    except (
+        CorruptDataError,
+        StructError,
+        KeyError,
+        TypeError,
+        ValueError,
+        LookupError,
+        AttributeError,
+    ) as error:
+        raise InvalidRequestError(f"An entry that cannot be read was proposed: {error!r}.") from error
+    if not is_known:
+        raise InvalidRequestError(f"Broker {sender} may not propose an entry of type {entry['type']!r}.")
+
+
+def _is_incarnation(entry: Entry) -> bool:
+    return entry["type"] == "objects-incarnation" and 0 < int(entry["incarnation"], 16) < 2**64
+
+
+def _is_commit_of(sender: BrokerId, entry: Entry) -> bool:
+    """Nobody speaks for another broker."""
+    if entry["type"] != "objects-commit" or entry["broker"] != sender:
+        return False
+    _check_count(entry["epoch"])
+    _check_count(entry["now_ms"])
+    for commit in commits_of(entry):
+        _check_count(commit.number)
+        for (_, partition), *_ in commit.items:
+            _check_count(partition)
+    return True
+
+
+def _check_count(number: object) -> None:
+    if type(number) is not int or not 0 <= number <= COUNTS_MAX:
+        raise ValueError(f"{number!r} is no count")

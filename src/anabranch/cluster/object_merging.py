@@ -1,0 +1,183 @@
+"""Which rows are merged next: pure, over the agreed table.
+
+Two steps, so that every record is copied about twice, whatever the number of partitions. What brokers have gathered is
+merged first, once it adds up to `object.merge.bytes` or one partition has more than `SMALL_ROWS_MAX` rows of it: the
+objects are read whole, and a partition's part becomes one row, in an object of its own if it is large, else in one that
+partitions share. Where such rows are small still, those of one partition are merged again once they add up.
+
+A partition's tail is `[merged, but small ...] [as gathered ...]`; what lies before is left alone. Compacted rows are
+always before it: compaction itself makes them large (`object_upkeep.grouped_rows`).
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from anabranch.cluster.object_entries import Key
+from anabranch.cluster.object_upkeep import ROWS_PER_LOOK, ROWS_PER_REPLACEMENT, Rows, rows_from
+from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.values import Offset
+
+SMALL_ROWS_MAX = 512
+ROWS_PER_MERGE = 16_384
+START = Offset(0)
+
+
+class Merge(NamedTuple):
+    """Rows to be replaced: of each partition some that follow each other."""
+
+    rows: Mapping[Key, Sequence[Row]]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(row.length for rows in self.rows.values() for row in rows)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What is known of the end of one partition."""
+
+    start: Offset = START
+    """Everything before it is large, or compacted."""
+    gathered: Offset = START
+    """Where the rows begin that are as they were gathered."""
+    seen: Offset = START
+    merged_bytes: int = 0
+    merged_count: int = 0
+    gathered_bytes: int = 0
+    gathered_count: int = 0
+
+
+class MergeWatch:
+    """Remembers where partitions need merging, so that a look costs what has come since the last one. It may be thrown
+    away at any time: a new one finds out the same."""
+
+    def __init__(self, objects: Rows, merge_bytes: int) -> None:
+        self._objects = objects
+        self._merge_bytes = merge_bytes
+        self._large_bytes = merge_bytes // 2
+        self._tails: dict[Key, _Tail] = {}
+
+    def look(self, key: Key) -> None:
+        """Take note of a partition's new rows."""
+        head = self._objects.head(key)
+        tail = self._tails.get(key)
+        if tail is None or head.end < tail.seen:
+            tail = self._tails[key] = _begun_at(head.start)
+        if head.end == tail.seen:
+            return
+        for row in rows_from(self._objects, key, tail.seen, ROWS_PER_LOOK):
+            if row.base_offset < tail.seen and tail.seen > head.start:
+                self.forget(key)  # Somebody has merged across what was seen: begin again at the next look.
+                return
+            self._note(tail, row)
+
+    def _note(self, tail: _Tail, row: Row) -> None:
+        tail.seen = row.next_offset
+        if row.object_id.kind is ObjectKind.WRITTEN:
+            if not tail.gathered_count:
+                tail.gathered = row.base_offset
+            tail.gathered_bytes += row.length
+            tail.gathered_count += 1
+        elif row.is_compacted or row.length >= self._large_bytes or tail.gathered_count:
+            # Merged behind what was not: somebody else's work is half done, and what lies before it stays small.
+            tail.start = tail.gathered = row.next_offset
+            tail.merged_bytes = tail.merged_count = tail.gathered_bytes = tail.gathered_count = 0
+        else:
+            tail.merged_bytes += row.length
+            tail.merged_count += 1
+
+    def forget(self, key: Key) -> None:
+        """Its rows have changed, or it is gone."""
+        self._tails.pop(key, None)
+
+    def keep_only(self, keys: Iterable[Key]) -> None:
+        kept = set(keys)
+        self._tails = {key: tail for key, tail in self._tails.items() if key in kept}
+
+    def next_merge(self, left_alone: frozenset[Key] = frozenset()) -> Merge | None:
+        """What to merge now. `left_alone`: partitions that cannot be merged."""
+        tails = {key: tail for key, tail in sorted(self._tails.items()) if key not in left_alone}
+        return self._again(tails) or self._first(tails)
+
+    def _again(self, tails: Mapping[Key, _Tail]) -> Merge | None:
+        """One partition whose rows were merged and are small still."""
+        for key, tail in tails.items():
+            if tail.merged_count < 2:
+                continue
+            if tail.merged_bytes >= self._merge_bytes or tail.merged_count > SMALL_ROWS_MAX:
+                rows = self._merged_rows(key, tail)
+                return Merge({key: rows}) if len(rows) > 1 else None
+        return None
+
+    def _merged_rows(self, key: Key, tail: _Tail) -> list[Row]:
+        found: list[Row] = []
+        size = 0
+        for row in rows_from(self._objects, key, tail.start, ROWS_PER_REPLACEMENT):
+            if row.object_id.kind is ObjectKind.WRITTEN or row.is_compacted or size >= self._merge_bytes:
+                break
+            found.append(row)
+            size += row.length
+        return found
+
+    def _first(self, tails: Mapping[Key, _Tail]) -> Merge | None:
+        """What was gathered, of all partitions together."""
+        waiting = {key: tail for key, tail in tails.items() if tail.gathered_count}
+        is_due = sum(tail.gathered_bytes for tail in waiting.values()) >= self._merge_bytes or any(
+            tail.gathered_count > SMALL_ROWS_MAX for tail in waiting.values()
+        )
+        if not is_due:
+            return None
+        count_max = min(ROWS_PER_REPLACEMENT, max(1, ROWS_PER_MERGE // len(waiting)))
+        rows = {key: self._gathered_rows(key, tail, count_max) for key, tail in waiting.items()}
+        chosen = whole_objects({key: found for key, found in rows.items() if found}, self._merge_bytes)
+        return Merge(chosen) if chosen else None
+
+    def _gathered_rows(self, key: Key, tail: _Tail, count_max: int) -> list[Row]:
+        found = []
+        for row in rows_from(self._objects, key, tail.gathered, count_max):
+            if row.object_id.kind is not ObjectKind.WRITTEN:
+                break
+            found.append(row)
+        return found
+
+
+def _begun_at(start: Offset) -> _Tail:
+    return _Tail(start, start, start)
+
+
+def whole_objects(rows: Mapping[Key, Sequence[Row]], bytes_max: int) -> dict[Key, Sequence[Row]]:
+    """The first rows of each partition, such that they use up few objects instead of nibbling at many: at least
+    `bytes_max` of them, if there are as many, and at most one object more."""
+    sizes = Counter[ObjectId]()
+    for each in rows.values():
+        for row in each:
+            sizes[row.object_id] += row.length
+    taken: set[ObjectId] = set()
+    size = 0
+    reached = dict.fromkeys(rows, 0)
+    turns = deque(rows)
+    while turns and size < bytes_max:
+        key = turns.popleft()
+        reached[key] = _beyond(rows[key], reached[key], taken)
+        if reached[key] < len(rows[key]):
+            object_id = rows[key][reached[key]].object_id
+            taken.add(object_id)
+            size += sizes[object_id]
+            turns.append(key)
+    chosen = {key: each[: _beyond(each, reached[key], taken)] for key, each in rows.items()}
+    return {key: each for key, each in chosen.items() if each}
+
+
+def _beyond(rows: Sequence[Row], place: int, taken: set[ObjectId]) -> int:
+    while place < len(rows) and rows[place].object_id in taken:
+        place += 1
+    return place
+
+
+def packed(sizes: Mapping[Key, int], large_bytes: int) -> list[list[Key]]:
+    """Which partitions share an object: large ones have their own, the others are together."""
+    large = [[key] for key, size in sizes.items() if size >= large_bytes]
+    shared = [key for key, size in sizes.items() if size < large_bytes]
+    return [*large, shared] if shared else large

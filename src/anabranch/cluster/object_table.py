@@ -1,0 +1,469 @@
+"""ObjectTable: what lies where in the object store, as everybody agrees on it; part of the agreed table.
+
+It changes only by `apply`, in the order of the metadata log, and reads no clock, so that it is the same everywhere. A
+commit names objects that a broker has stored; here their batches get their offsets, and here producers' sequences are
+checked. Of one registration of a broker, commits count one after the other without a gap, so that nothing that was
+given up, or came too late, is ever taken for later work.
+
+An object that no row names any more is *unreferenced*. Before it may be deleted it is *tombstoned*: from then on no
+entry may name it. A row can therefore never name an object that is gone.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from anabranch.cluster.object_entries import (
+    Commit,
+    Entry,
+    Item,
+    Key,
+    Replacement,
+    commits_of,
+    forgotten_of,
+    objects_of,
+    replacements_of,
+    starts_of,
+)
+from anabranch.cluster.object_rows import Coordinates, MemoryCoordinates, RowSequence
+from anabranch.errors import (
+    AnabranchError,
+    InvalidRecordError,
+    NotOwnerError,
+    UnknownTopicOrPartitionError,
+)
+from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.record.producer_table import ProducerTable
+from anabranch.values import BrokerId, Offset
+
+if TYPE_CHECKING:
+    from anabranch.cluster.metadata import MetadataTable
+
+OBJECT = "object"
+"""The mode of a topic whose records lie in the object store."""
+START = Offset(0)
+NO_OFFSET = Offset(-1)
+NO_NUMBER = -1
+
+
+class Head(NamedTuple):
+    """Of one partition: the records from `start` to `end` - 1 are there, as far as none was compacted away."""
+
+    start: Offset
+    end: Offset
+    size_bytes: int
+
+
+NOTHING = Head(START, START, 0)
+
+
+class Result(NamedTuple):
+    """What has become of one item; a repeat has the offset of the first time."""
+
+    base_offset: Offset
+    error: AnabranchError | None = None
+    is_repeat: bool = False
+
+
+class CommitOutcome(NamedTuple):
+    broker: BrokerId
+    epoch: int
+    results: Sequence[Sequence[Result]]
+    """For each commit of the entry, one for each item; none for a number that had its turn before: whoever waited was
+    told then."""
+
+
+class Partition:
+    """One partition that was ever written to."""
+
+    __slots__ = ("end", "producers", "rows", "size_bytes", "start")
+
+    def __init__(self, rows: RowSequence, head: Head = NOTHING) -> None:
+        self.rows = rows
+        self.start, self.end, self.size_bytes = head
+        self.producers = ProducerTable()
+
+    @property
+    def head(self) -> Head:
+        return Head(self.start, self.end, self.size_bytes)
+
+
+class ObjectTable:
+    """Readers look up, on the loop's thread; only `apply` and `restore` change it."""
+
+    def __init__(self, agreed: "MetadataTable", coordinates: Coordinates | None = None) -> None:
+        self.incarnation: int | None = None
+        self.outcome: CommitOutcome | None = None
+        """Of the entry applied last, if that was a commit."""
+        self._agreed = agreed
+        self._coordinates = coordinates if coordinates is not None else MemoryCoordinates()
+        self._partitions: dict[Key, Partition] = {}
+        self._numbers: dict[BrokerId, tuple[int, int]] = {}
+        """The last number that each broker has committed, and in which epoch."""
+        self._merged_floors: dict[int, int] = {}
+        """By epoch, the last number of a merged object that was tombstoned: none up to it may be named anew."""
+        self._references: dict[ObjectId, int] = {}
+        self._unreferenced: dict[ObjectId, None] = {}
+        self._tombstones: dict[ObjectId, int] = {}
+
+    # --- looking up
+
+    def head(self, key: Key) -> Head:
+        partition = self._partitions.get(key)
+        return partition.head if partition is not None else NOTHING
+
+    def rows(self, key: Key, start: Offset, count_max: int) -> list[Row]:
+        """From the row that holds `start` on, or the first one behind it if compaction took that away."""
+        partition = self._partitions.get(key)
+        if partition is None:
+            return []
+        return partition.rows.read(partition.rows.find(start), count_max)
+
+    def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None:
+        """The first one that has a record of this time or later."""
+        partition = self._partitions.get(key)
+        if partition is not None:
+            for rows in partition.rows.chunks():
+                for row in rows:
+                    if row.max_timestamp >= timestamp_ms:
+                        return row
+        return None
+
+    def row_count(self, key: Key) -> int:
+        partition = self._partitions.get(key)
+        return partition.rows.count if partition is not None else 0
+
+    def producers(self, key: Key) -> ProducerTable:
+        """Of a partition never written to: an empty one, which is nobody's."""
+        partition = self._partitions.get(key)
+        return partition.producers if partition is not None else ProducerTable()
+
+    def keys(self) -> Iterable[Key]:
+        """The partitions that were ever written to."""
+        return self._partitions.keys()
+
+    def last_number(self, broker: BrokerId, epoch: int) -> int:
+        """Of the objects this broker has committed in this epoch, those given up included; -1: none yet."""
+        known, number = self._numbers.get(broker, (epoch, NO_NUMBER))
+        return number if known == epoch else NO_NUMBER
+
+    def references(self, object_id: ObjectId) -> int:
+        """How many rows name it."""
+        return self._references.get(object_id, 0)
+
+    def referenced(self) -> Iterable[ObjectId]:
+        return self._references.keys()
+
+    def unreferenced(self) -> Iterable[ObjectId]:
+        """Objects that were agreed on and that no row names, or not any more; none that is tombstoned."""
+        return self._unreferenced.keys()
+
+    def is_tombstoned(self, object_id: ObjectId) -> bool:
+        return object_id in self._tombstones
+
+    @property
+    def tombstones(self) -> Mapping[ObjectId, int]:
+        """Each with the time at which it was tombstoned, as its proposer's clock had it."""
+        return self._tombstones
+
+    # --- changing
+
+    def apply(self, entry: Entry, offset: int) -> None:
+        self.outcome = None
+        match entry["type"]:
+            case "objects-commit":
+                self.outcome = self._commit(entry)
+            case "objects-replace":
+                self._replace(entry)
+            case "objects-start":
+                self._advance_starts(entry)
+            case "objects-tombstone":
+                self._tombstone(objects_of(entry), entry["now_ms"])
+            case "objects-removed":
+                self._remove(objects_of(entry))
+            case "objects-forget":
+                self._forget(entry)
+            case "objects-incarnation":
+                self._begin(int(entry["incarnation"], 16))
+            case unknown:
+                raise ValueError(f"{unknown!r} is not known: was it written by a newer version?")
+
+    def _begin(self, incarnation: int) -> None:
+        if self.incarnation is None:
+            self.incarnation = incarnation
+
+    def remove_topic(self, topic_id: uuid.UUID, partition_count: int) -> None:
+        for number in range(partition_count):
+            partition = self._partitions.pop((topic_id, number), None)
+            if partition is not None:
+                for rows in partition.rows.chunks():
+                    self._unname(rows)
+
+    def _refusal(self, broker: BrokerId, epoch: int) -> NotOwnerError | None:
+        """Why a broker has no say in this."""
+        row = self._agreed.brokers.get(broker)
+        if row is None or row.epoch != epoch:
+            return NotOwnerError(f"Broker {broker} has registered anew since epoch {epoch}, or has left.")
+        if row.is_fenced:
+            return NotOwnerError(f"Broker {broker} is fenced: the cluster has not heard from it for a while.")
+        if self.incarnation is None:
+            return NotOwnerError("The cluster has not agreed yet on how its objects are named.")
+        return None
+
+    # --- commits
+
+    def _commit(self, entry: Entry) -> CommitOutcome:
+        broker, epoch = BrokerId(entry["broker"]), entry["epoch"]
+        refusal = self._refusal(broker, epoch)
+        results: list[Sequence[Result]] = []
+        for commit in list(commits_of(entry)):  # All of it makes sense, or nothing is changed.
+            if refusal is not None:
+                results.append(_refused(commit.items, refusal))
+            else:
+                results.append(self._commit_one(broker, epoch, commit, entry["now_ms"]))
+        return CommitOutcome(broker, epoch, results)
+
+    def _commit_one(self, broker: BrokerId, epoch: int, commit: Commit, now_ms: int) -> Sequence[Result]:
+        expected = self.last_number(broker, epoch) + 1
+        if commit.number < expected:
+            return ()
+        if commit.number > expected:
+            return _refused(
+                commit.items,
+                NotOwnerError(f"Object {commit.number} of broker {broker} came before object {expected}."),
+            )
+        self._numbers[broker] = epoch, commit.number
+        if not commit.items:
+            return ()
+        assert self.incarnation is not None
+        object_id = ObjectId(self.incarnation, epoch, commit.number)
+        if object_id in self._tombstones:
+            return _refused(commit.items, NotOwnerError(f"{object_id.name} was given up."))
+        results = self._take_items(object_id, commit.items, now_ms)
+        self._note_unreferenced((object_id,))
+        return results
+
+    def _take_items(self, object_id: ObjectId, items: Iterable[Item], now_ms: int) -> list[Result]:
+        results: list[Result] = []
+        partitions: dict[Key, Partition | None] = {}
+        drafts: dict[Key, Row] = {}
+        for item in items:
+            key = item.key
+            if key not in partitions:
+                partitions[key] = self._writable(key)
+            partition = partitions[key]
+            if partition is None:
+                results.append(_unknown(key))
+                continue
+            result = _judge(partition, item, now_ms)
+            results.append(result)
+            if result.error is None and not result.is_repeat:
+                draft = drafts.get(key)
+                if draft is not None and draft.position + draft.length == item.position:
+                    drafts[key] = _grown(draft, item)
+                else:
+                    if draft is not None:
+                        self._append(partition, draft)
+                    drafts[key] = _begun(object_id, item, result.base_offset)
+        for key, draft in drafts.items():
+            written = partitions[key]
+            assert written is not None
+            self._append(written, draft)
+        return results
+
+    def _writable(self, key: Key) -> Partition | None:
+        topic = self._agreed.topics_by_id.get(key[0])
+        if topic is None or topic.mode != OBJECT or not 0 <= key[1] < topic.partition_count:
+            return None
+        return self._partition(key)
+
+    def _partition(self, key: Key) -> Partition:
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._partitions[key] = Partition(RowSequence(self._coordinates, key))
+        return partition
+
+    def _append(self, partition: Partition, row: Row) -> None:
+        partition.rows.append(row)
+        partition.size_bytes += row.length
+        self._name((row,))
+
+    # --- replacing
+
+    def _replace(self, entry: Entry) -> None:
+        epoch = entry["epoch"]
+        refusal = self._refusal(BrokerId(entry["broker"]), epoch)
+        named: dict[ObjectId, None] = {}
+        for replacement in list(replacements_of(entry)):
+            named.update(dict.fromkeys(row.object_id for row in replacement.new))
+            if refusal is None:
+                self._replace_rows(replacement, epoch)
+        self._note_unreferenced(named)
+
+    def _replace_rows(self, replacement: Replacement, epoch: int) -> None:
+        key, old, new = replacement
+        partition = self._partitions.get(key)
+        if partition is None or not old or not _fits(old, new):
+            return
+        if not all(self._may_name(object_id, epoch) for object_id in {row.object_id for row in new}):
+            return
+        place = partition.rows.find(old[0].base_offset)
+        if partition.rows.read(place, len(old)) != list(old):
+            return  # Somebody else has replaced them, or they are gone.
+        partition.rows.splice(place, len(old), new)
+        partition.size_bytes += sum(row.length for row in new) - sum(row.length for row in old)
+        self._name(new)
+        self._unname(old)
+
+    def _may_name(self, object_id: ObjectId, epoch: int) -> bool:
+        """What is named already is there to stay. Anything else has to be this epoch's, and newer than what was
+        tombstoned of it: an object that is gone for long is not remembered by its name."""
+        if object_id in self._references:
+            return True
+        return (
+            object_id not in self._tombstones
+            and object_id.kind is ObjectKind.MERGED
+            and object_id.incarnation == self.incarnation
+            and object_id.epoch == epoch
+            and object_id.number > self._merged_floors.get(epoch, NO_NUMBER)
+        )
+
+    # --- what goes
+
+    def _advance_starts(self, entry: Entry) -> None:
+        for key, start in starts_of(entry):
+            self._advance_start(key, start)
+
+    def _advance_start(self, key: Key, offset: Offset) -> None:
+        partition = self._partitions.get(key)
+        if partition is None:
+            return
+        start = min(offset, partition.end)
+        if start <= partition.start:
+            return
+        partition.start = start
+        count = partition.rows.find(start)
+        for rows in partition.rows.chunks(0, count):
+            self._unname(rows)
+            partition.size_bytes -= sum(row.length for row in rows)
+        partition.rows.splice(0, count, ())
+
+    def _tombstone(self, objects: Iterable[ObjectId], now_ms: int) -> None:
+        present = {row.epoch: row.broker_id for row in self._agreed.brokers.values()}
+        self._merged_floors = {
+            epoch: floor for epoch, floor in self._merged_floors.items() if epoch in present
+        }
+        for object_id in objects:
+            if object_id in self._references or object_id in self._tombstones:
+                continue
+            broker = present.get(object_id.epoch) if object_id.incarnation == self.incarnation else None
+            if broker is not None and not self._is_settled(object_id, broker):
+                continue
+            self._unreferenced.pop(object_id, None)
+            self._tombstones[object_id] = now_ms
+            if broker is not None and object_id.kind is ObjectKind.MERGED:
+                floor = self._merged_floors.get(object_id.epoch, NO_NUMBER)
+                self._merged_floors[object_id.epoch] = max(floor, object_id.number)
+
+    def _remove(self, objects: Iterable[ObjectId]) -> None:
+        for object_id in objects:
+            self._tombstones.pop(object_id, None)
+
+    def _is_settled(self, object_id: ObjectId, broker: BrokerId) -> bool:
+        """No commit that is still to come can need it."""
+        if object_id.kind is not ObjectKind.WRITTEN:
+            return True
+        return object_id.number <= self.last_number(broker, object_id.epoch)
+
+    def _forget(self, entry: Entry) -> None:
+        for key, ids in forgotten_of(entry):
+            partition = self._partitions.get(key)
+            if partition is not None:
+                for producer_id in ids:
+                    partition.producers.producers.pop(producer_id, None)
+
+    # --- references
+
+    def _name(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            object_id = row.object_id
+            self._references[object_id] = self._references.get(object_id, 0) + 1
+            self._unreferenced.pop(object_id, None)
+
+    def _unname(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            object_id = row.object_id
+            left = self._references[object_id] - 1
+            if left:
+                self._references[object_id] = left
+            else:
+                del self._references[object_id]
+                self._unreferenced[object_id] = None
+
+    def _note_unreferenced(self, objects: Iterable[ObjectId]) -> None:
+        for object_id in objects:
+            if object_id not in self._references and object_id not in self._tombstones:
+                self._unreferenced[object_id] = None
+
+
+# --- items and rows -------------------------------------------------------------------------------------------------
+
+
+def _refused(items: Sequence[Item], error: AnabranchError) -> Sequence[Result]:
+    return [Result(NO_OFFSET, error)] * len(items)
+
+
+def _unknown(key: Key) -> Result:
+    return Result(
+        NO_OFFSET,
+        UnknownTopicOrPartitionError(
+            f"There is no partition {key[1]} of a topic {key[0]} in the object store."
+        ),
+    )
+
+
+def _judge(partition: Partition, item: Item, now_ms: int) -> Result:
+    """Give the item its offsets, unless its producer has sent it before or may not send it."""
+    base_offset = partition.end
+    try:
+        if item.record_count <= 0:
+            raise InvalidRecordError("A batch without records cannot be given offsets.")
+        if item.producer_id >= 0 and not item.is_control:
+            producers = partition.producers
+            original = producers.original_of(item)
+            if original is not None:
+                return Result(original, None, True)
+            # One before it may have been given up: it is not to be taken for the start.
+            producers.check_start(item)
+            producers.note(item, base_offset, now_ms)
+    except AnabranchError as error:
+        return Result(NO_OFFSET, error)
+    partition.end = Offset(base_offset + item.record_count)
+    return Result(base_offset)
+
+
+def _begun(object_id: ObjectId, item: Item, base_offset: Offset) -> Row:
+    next_offset = Offset(base_offset + item.record_count)
+    return Row(base_offset, next_offset, object_id, item.position, item.length, item.max_timestamp, 1)
+
+
+def _grown(row: Row, item: Item) -> Row:
+    return Row(
+        row.base_offset,
+        Offset(row.next_offset + item.record_count),
+        row.object_id,
+        row.position,
+        row.length + item.length,
+        max(row.max_timestamp, item.max_timestamp),
+        row.batch_count + 1,
+    )
+
+
+def _fits(old: Sequence[Row], new: Sequence[Row]) -> bool:
+    """Whether the new rows follow each other within the offsets of the old ones."""
+    offset = old[0].base_offset
+    for row in new:
+        if not offset <= row.base_offset < row.next_offset:
+            return False
+        offset = row.next_offset
+    return offset <= old[-1].next_offset

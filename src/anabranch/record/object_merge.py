@@ -1,0 +1,188 @@
+"""What becomes of rows when they are merged or compacted: bytes in, the bytes of fewer and larger rows out.
+
+Merging puts the batches of neighbouring rows behind each other and stamps into each the offsets that were so far known
+only to its row. Compacting leaves out what `compaction_run.py` says; a compaction whose memory did not reach to the end
+leaves a second range behind the first, of batches it has not looked at. Every batch is checked on the way: one that
+does not hold is a CorruptDataError, for a copy of it would carry a name that is still trusted.
+
+`build_object` puts what was made of several partitions into one object of the usual form (`object_format.py`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from anabranch.errors import CorruptDataError
+from anabranch.record.batch import BatchHeader, batch_spans, check_batch, read_header, stamp
+from anabranch.record.buffers import ByteBuffer
+from anabranch.record.compaction_run import CompactionRun, map_latest
+from anabranch.record.crc32c import crc32c
+from anabranch.record.object_format import Range, closing
+from anabranch.record.object_names import Key, ObjectId, Row
+from anabranch.record.offset_map import OffsetMap
+from anabranch.record.records import RECORDS_BYTES_MAX
+from anabranch.values import Generation, Offset
+
+GENERATION = Generation(0)
+"""Nobody leads a partition whose records lie in a store: all of them carry the same."""
+NO_TIMESTAMP = -1
+
+
+class RowBytes(NamedTuple):
+    """A row, and what was read of its object."""
+
+    row: Row
+    data: ByteBuffer
+
+
+class MergedRange(NamedTuple):
+    """Batches of one partition that know their offsets, to lie behind each other in one object."""
+
+    base_offset: Offset
+    next_offset: Offset
+    data: ByteBuffer
+    max_timestamp: int
+    batch_count: int
+    record_count: int
+    is_compacted: bool
+
+    def row_at(self, object_id: ObjectId, position: int) -> Row:
+        return Row(
+            self.base_offset,
+            self.next_offset,
+            object_id,
+            position,
+            len(self.data),
+            self.max_timestamp,
+            self.batch_count,
+            is_stamped=True,
+            is_compacted=self.is_compacted,
+        )
+
+
+def build_object(
+    parts: Mapping[Key, Sequence[MergedRange]], object_id: ObjectId
+) -> tuple[list[ByteBuffer], dict[Key, list[Row]]]:
+    """An object of these ranges, in pieces, and the rows that name them."""
+    pieces: list[ByteBuffer] = []
+    rows: dict[Key, list[Row]] = {}
+    ranges = []
+    position = 0
+    for key, merged_ranges in parts.items():
+        rows[key], start = [], position
+        for each in merged_ranges:
+            rows[key].append(each.row_at(object_id, position))
+            pieces.append(each.data)
+            position += len(each.data)
+        if position > start:
+            ranges.append(_range_of(key, merged_ranges, start))
+    if ranges:
+        pieces.append(closing(ranges))
+    return pieces, rows
+
+
+def _range_of(key: Key, parts: Sequence[MergedRange], position: int) -> Range:
+    data = parts[0].data if len(parts) == 1 else b"".join(each.data for each in parts)
+    return Range(
+        key,
+        position,
+        len(data),
+        sum(each.batch_count for each in parts),
+        sum(each.record_count for each in parts),
+        max(each.max_timestamp for each in parts),
+        crc32c(data),
+    )
+
+
+def stamped_batches(row: Row, data: ByteBuffer) -> Iterator[memoryview]:
+    """Every batch of a row, checked, with its own offsets; a copy of the whole row is lent out piece by piece.
+
+    Raises CorruptDataError for bytes that are not what the row says.
+    """
+    if len(data) != row.length:
+        raise CorruptDataError(f"{row.object_id.name} has {len(data)} bytes where its row says {row.length}.")
+    copy = memoryview(bytearray(data))
+    offset, count = row.base_offset, 0
+    for start, end in batch_spans(copy):
+        header = check_batch(copy, start, end, fresh=False)
+        if not row.is_stamped:
+            stamp(copy, start, offset, GENERATION)
+        elif not offset <= header.base_offset:
+            raise CorruptDataError(f"{row.object_id.name} has offset {header.base_offset} behind {offset}.")
+        header = read_header(copy, start)
+        offset, count = header.next_offset, count + 1
+        yield copy[start:end]
+    if count != row.batch_count or not _ends_there(row, offset):
+        raise CorruptDataError(
+            f"{row.object_id.name} has {count} batches up to offset {offset} where its row says {row.batch_count} up "
+            f"to {row.next_offset}."
+        )
+
+
+def _ends_there(row: Row, offset: Offset) -> bool:
+    return offset <= row.next_offset if row.is_stamped else offset == row.next_offset
+
+
+class _RangeBuilder:
+    def __init__(self, *, is_compacted: bool) -> None:
+        self._data = bytearray()
+        self._first: Offset | None = None
+        self._next = Offset(0)
+        self._max_timestamp = NO_TIMESTAMP
+        self._batch_count = self._record_count = 0
+        self._is_compacted = is_compacted
+
+    def add(self, batch: ByteBuffer, header: BatchHeader) -> None:
+        self._data += batch
+        if self._first is None:
+            self._first = header.base_offset
+        self._next = header.next_offset
+        if header.record_count:
+            self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
+        self._batch_count += 1
+        self._record_count += header.record_count
+
+    def build(self) -> list[MergedRange]:
+        """One range, or none without batches."""
+        if self._first is None:
+            return []
+        return [
+            MergedRange(
+                self._first,
+                self._next,
+                self._data,
+                self._max_timestamp,
+                self._batch_count,
+                self._record_count,
+                self._is_compacted,
+            )
+        ]
+
+
+def merged(parts: Sequence[RowBytes]) -> list[MergedRange]:
+    """Neighbouring rows of one partition as one range."""
+    builder = _RangeBuilder(is_compacted=all(part.row.is_compacted for part in parts))
+    for part in parts:
+        for batch in stamped_batches(*part):
+            builder.add(batch, read_header(batch))
+    return builder.build()
+
+
+def map_row(
+    part: RowBytes, latest: OffsetMap, first_dirty: Offset, bytes_max: int = RECORDS_BYTES_MAX
+) -> Offset:
+    """Remember the latest offset of every key of one dirty row, in the order of rows; where that ended: at the row's
+    end, or before it if the map had no room."""
+    return map_latest(stamped_batches(*part), latest, first_dirty, part.row.next_offset, bytes_max)
+
+
+def compacted(parts: Sequence[RowBytes], run: CompactionRun) -> list[MergedRange]:
+    """What stays of neighbouring rows of one partition: the part whose keys were mapped, then the part beyond."""
+    below, beyond = _RangeBuilder(is_compacted=True), _RangeBuilder(is_compacted=False)
+    for part in parts:
+        for batch in stamped_batches(*part):
+            stays = run.stays(batch)
+            if stays is None:
+                continue
+            header = read_header(stays)
+            (below if header.base_offset < run.upto else beyond).add(stays, header)
+    return below.build() + beyond.build()
