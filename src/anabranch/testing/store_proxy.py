@@ -36,6 +36,7 @@ class Trouble(Enum):
     OVERLOAD = "503 Slow Down"
     TOO_MANY = "429 Too Many Requests"
     DENIED = "403 Forbidden"
+    NOT_IMPLEMENTED = "501 Not Implemented"
     SLOW = "slow"
     """Done, `SLOW_MS` later than it would be."""
     CUT_REQUEST = "cut request"
@@ -50,7 +51,7 @@ class Trouble(Enum):
     """Not done, and nothing is ever said."""
 
 
-ANSWERED = frozenset({Trouble.ERROR, Trouble.OVERLOAD, Trouble.TOO_MANY, Trouble.DENIED})
+ANSWERED = frozenset(trouble for trouble in Trouble if trouble.value[0].isdigit())
 
 
 class Request(NamedTuple):
