@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from anabranch.testing.cluster_runs import trace_of
+from anabranch.testing.cluster_workload import ClusterWorkload
 
 SEEDS = 200
 SEEDS_PER_TEST = 10
@@ -53,6 +54,17 @@ def test_a_run_of_a_cluster_does_something() -> None:
         ": 0\n",
     ):
         assert word in text, f"{word!r} never happens"
+
+
+@pytest.mark.parametrize("first", [0, 5])
+def test_disks_come_and_go_and_come_back(first: int) -> None:
+    text = ""
+    for seed in range(first, first + 5):
+        workload = ClusterWorkload(seed, swaps_disks=True)
+        with workload.sim as sim:
+            workload.run()
+        text += "\n".join(sim.trace)
+    assert text.count("gets its old disk back") > 2
 
 
 def test_another_process_gives_the_same_run_of_a_cluster() -> None:

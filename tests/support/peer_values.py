@@ -119,6 +119,8 @@ STRATEGIES = {
         peer.BeginView, ids, small, small, numbers, small, st.lists(small, max_size=3).map(tuple), moves
     ),
     peer.ViewBegun: st.builds(peer.ViewBegun, small),
+    peer.NameDisk: st.builds(peer.NameDisk, ids, small, small, numbers),
+    peer.DiskNamed: st.just(peer.DiskNamed()),
     peer.LookAtReplica: st.builds(peer.LookAtReplica, ids, small),
     peer.ReplicaSeen: st.builds(
         peer.ReplicaSeen, texts, small, small, tables(), numbers, numbers, numbers, flags, flags

@@ -48,10 +48,12 @@ from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.forwarding import Forwarding
+    from anabranch.broker.objects import Objects
     from anabranch.broker.peering import Peering
     from anabranch.broker.peers import Peers
     from anabranch.broker.replicas import Replicas
     from anabranch.broker.routing import Routing
+    from anabranch.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,7 @@ class Broker:
         data_dir: str,
         boot: str,
         peers: "Peers | None" = None,
+        store: "ObjectStore | None" = None,
     ) -> None:
         self.settings = settings
         self.clock = clock
@@ -86,6 +89,9 @@ class Broker:
         self.peers = peers
         """How the other brokers of the cluster are reached; None: there are none."""
         self.peering: Peering | None = None
+        self.store = store
+        """Where the records of topics in mode object are; None: this node serves no such topic."""
+        self.objects: Objects | None = None
         self.bound: tuple[str, int] | None = None
         self.peers_bound: tuple[str, int] | None = None
         """Where the listeners really are, if they were told to find a port."""
@@ -185,7 +191,7 @@ class Broker:
         await self.core.syncer.idle()
         error = CoordinatorNotAvailableError("The node stops.")
         partitions = self.partitions()
-        for partition in partitions:
+        for partition in (*partitions, *self.topics.object_partitions()):
             partition.abandon(error)
         closed = self.workers.side_by_side(partial(self._close, partition) for partition in partitions)
         if all(closed) and self._knows_all_logs:
@@ -233,7 +239,7 @@ class Broker:
     # --- what handlers ask ---------------------------------------------------------------------------------------
 
     def partitions(self) -> list[Partition]:
-        """Those of every topic, and the metadata log."""
+        """Those of every topic that are kept here, and the metadata log."""
         return [*self.topics.partitions(), self.metadata.partition]
 
     @property
@@ -283,7 +289,7 @@ class Broker:
             raise refusal
         if partition.mode.writer() != self.id:
             raise NotOwnerError(f"This broker may not write {partition.id} now.")
-        if partition.log.fenced:
+        if not partition.is_object and partition.log.fenced:
             raise FencedLogError(f"{partition.id} takes no writes until a restart: a sync failed.")
 
     def check_generation(self, partition: Partition, generation: int) -> None:
@@ -305,7 +311,13 @@ class Broker:
 
     async def delete_records(self, partition: Partition, offset: Offset) -> None:
         """Move the start of a log, durably before it shows."""
-        if offset > partition.log.start_offset:
+        if partition.is_object:
+            from anabranch.cluster.object_entries import start_entry
+
+            if offset > partition.log.start_offset:
+                key = partition.topic_id, partition.id.partition
+                await self.metadata.propose(start_entry({key: offset}))
+        elif offset > partition.log.start_offset:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
 

@@ -187,7 +187,7 @@ class BrokerCore:
         """Ask for a sync of everything written since the last call."""
         unsynced, self._unsynced = self._unsynced, set()
         for partition in unsynced:
-            if partition.log.synced_offset < partition.log.end_offset:
+            if not partition.is_object and partition.log.synced_offset < partition.log.end_offset:
                 self.syncer.request(partition)
 
     def forget(self, partition: Partition) -> None:

@@ -34,6 +34,7 @@ from anabranch.log.checkpoint import write_checkpoint
 from anabranch.log.files import Files
 from anabranch.replication.mode import Appended, Event, FlushFinished, Publish
 from anabranch.replication.ring_effects import (
+    AskForDisk,
     CutBack,
     Effect,
     EndView,
@@ -77,8 +78,8 @@ class Carrier(Protocol):
         """A push came that was not what it should be."""
         ...
 
-    def settle(self, partition: "Partition", effect: EndView | Unseal) -> None:
-        """Somebody must agree that a view ends, or that it goes on."""
+    def settle(self, partition: "Partition", effect: EndView | Unseal | AskForDisk) -> None:
+        """Somebody must agree that a view ends, or that it goes on; or on which disk a replica is."""
         ...
 
     def unreadable(self, partition: "Partition", start: Offset, error: AnabranchError) -> None:
@@ -251,7 +252,7 @@ class Effects:
                 self._remember(kept)
             case CutBack(end):
                 self._cut_back(end)
-            case EndView() | Unseal():
+            case EndView() | Unseal() | AskForDisk():
                 if self.carrier is not None:
                     self.carrier.settle(self._partition, effect)
 

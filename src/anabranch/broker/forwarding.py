@@ -162,6 +162,12 @@ class Forwarding:
         asked = Asked(key, version, None, "", encode_request(key, version, body))
         return await self._ask(broker_id, asked, timeout_ms)
 
+    async def at_leader(self, key: ApiKey, version: int, request: Body) -> Body:
+        """Have a request, or a part of one, carried out by whoever leads the quorum; known here when this returns.
+        Raises NotControllerError, QuorumBusyError, RequestTimedOutError."""
+        asked = Asked(key, version, None, "", encode_request(key, version, request))
+        return await self._somewhere(asked, HANDLERS[key], request)
+
     async def _know_of_it(self) -> None:
         try:
             await self._broker.metadata.caught_up()

@@ -3,6 +3,8 @@
 What is kept here is asked here. Of the others every broker tells what it leads (`Leads`): changes at once, everything
 when a link comes up. Of several who say so the newest view and generation counts; of whom nobody has spoken, the first
 replica leads, because that is who a partition begins with. A leader that is gone leads nothing.
+Nobody leads what is in the object store: clients are told the broker that the rendezvous hash names, so that those who
+read the same find it loaded there.
 """
 
 from collections.abc import Callable
@@ -56,6 +58,8 @@ class Leaders:
         self._own = own
         self._is_available = is_available
         self._told: dict[Key, tuple[BrokerId, LeaderRow]] = {}
+        self._named: dict[Key, Leader] = {}
+        """Of what is in the object store; forgotten when a broker comes, goes or changes."""
         self._subscribers: list[Callable[[Key], None]] = []
         metadata.subscribe(self._follow)
 
@@ -67,7 +71,10 @@ class Leaders:
 
     def of(self, topic_id: UUID, index: int) -> Leader:
         """A partition that the table knows."""
-        placement = self._table.placement(self._table.topics_by_id[topic_id], index)
+        topic = self._table.topics_by_id[topic_id]
+        if topic.is_object:
+            return self._named.get((topic_id, index)) or self._name(topic_id, index)
+        placement = self._table.placement(topic, index)
         own = self._own(topic_id, index, placement)
         told = self._told.get((topic_id, index))
         if own is not None and own[0] is not None:
@@ -80,6 +87,14 @@ class Leaders:
         first = placement.replicas[0] if placement.replicas and own is None else None
         generation = UNKNOWN_GENERATION if is_ring(placement) else ONLY_GENERATION
         return self._available(first, generation, placement.replicas)
+
+    def _name(self, topic_id: UUID, index: int) -> Leader:
+        from anabranch.cluster.rendezvous import candidates, winner  # Not for a node without an object store.
+
+        broker = winner(topic_id, index, candidates(self._table.brokers.values()))
+        named = Leader(broker, ONLY_GENERATION, () if broker is None else (broker,))
+        self._named[topic_id, index] = named
+        return named
 
     def _available(self, leader: BrokerId | None, generation: Generation, in_sync: Replicas) -> Leader:
         if leader is not None and not self._is_available(leader):
@@ -110,7 +125,9 @@ class Leaders:
             changed(key)
 
     def _follow(self, offset: Offset, entry: Entry | None) -> None:
-        """Forget what was said of topics that are gone."""
+        """Forget what was said of topics that are gone, and who was named before a broker came or went."""
+        if entry is None or entry["type"].startswith(("broker", "topic-removed")):
+            self._named.clear()
         if entry is None or entry["type"] == "topic-removed":
             kept = self._table.topics_by_id
             self._told = {key: value for key, value in self._told.items() if key[0] in kept}

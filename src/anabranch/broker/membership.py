@@ -1,7 +1,8 @@
 """Membership: which brokers there are, and which of them may be counted on, as the agreed table says.
 
-A node without peers enters itself in the table, once, and again when its address or disk changes (`found`). One with
-peers is more: an Orchestrator.
+A node without peers enters itself in the table, once, and again when its address or disk changes (`found`); one with an
+object store at every start, because what a start writes there is told apart by its registration. One with peers is
+more: an Orchestrator.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FOUND_AGAIN_SECONDS = 1.0
+
 
 class Membership:
     def __init__(self, broker: "Broker") -> None:
@@ -29,6 +32,12 @@ class Membership:
         self.is_stopping = False
         self._is_over = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._epoch: int | None = None
+
+    @property
+    def epoch(self) -> int | None:
+        """Of this start's registration; None: not registered yet. It is the table's while this broker is in it."""
+        return self._epoch
 
     def rows(self) -> dict[BrokerId, BrokerRow]:
         """Every registered broker, and this one, which may not be yet."""
@@ -78,18 +87,29 @@ class Membership:
         own = self._own_row()
         async with self._metadata.lock:
             known = self._metadata.table.brokers.get(self._me)
-            if known is None or replace(known, epoch=0, is_draining=False) != own:
-                await self._metadata.commit(broker_entry(own))
+            if (
+                known is not None
+                and replace(known, epoch=0, is_draining=False) == own
+                and self._broker.store is None
+            ):
+                self._epoch = known.epoch
+            else:
+                self._epoch = await self._metadata.commit(broker_entry(own))
 
     def begin_founding(self) -> None:
         self._begin("found", self._found_or_say())
 
     async def _found_or_say(self) -> None:
-        try:
-            await self.found()
-        except StorageError as error:
-            # Without peers nobody reads it; the next start tries again.
-            logger.warning("this node is not in its own table yet: %s", error)
+        while True:
+            try:
+                await self.found()
+                return
+            except StorageError as error:
+                # Without peers nobody reads it; the next start tries again.
+                logger.warning("this node is not in its own table yet: %s", error)
+            if self._broker.store is None:
+                return
+            await asyncio.sleep(FOUND_AGAIN_SECONDS)  # Without it nothing can be written to the store.
 
     # --- work beside all else -------------------------------------------------------------------------------------
 

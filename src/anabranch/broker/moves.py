@@ -1,4 +1,5 @@
-"""Moves: what a partition's replicas want agreed on when a view ends, brought to the leader of the metadata quorum.
+"""Moves: what a partition's replicas want agreed on when a view ends, or when one has everything on another disk,
+brought to the leader of the metadata quorum.
 
 A replica says again and again that its view may end, or that a seal is to be undone, until the table says that another
 view has begun: so a question that is lost costs time and nothing else. Of several that meet, the first counts.
@@ -9,8 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from anabranch.broker.partition import Partition
-from anabranch.broker.peer_messages import BeginView, ViewBegun
-from anabranch.cluster.metadata import NO_MOVE, Placement, boundary_entry
+from anabranch.broker.peer_messages import BeginView, DiskNamed, NameDisk, ViewBegun
+from anabranch.cluster.metadata import NO_MOVE, Placement, boundary_entry, disk_entry
 from anabranch.errors import (
     NotControllerError,
     PeerError,
@@ -18,13 +19,15 @@ from anabranch.errors import (
     StorageError,
     UnknownTopicIdError,
 )
-from anabranch.replication.ring_effects import EndView, Unseal
+from anabranch.replication.ring_effects import AskForDisk, EndView, Unseal
 from anabranch.values import BrokerId
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 ASK_MS_MAX = 2000
+
+Wish = EndView | Unseal | AskForDisk
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class Moves:
 
     # --- a broker that keeps the partition -----------------------------------------------------------------------
 
-    def settle(self, partition: Partition, effect: EndView | Unseal) -> None:
+    def settle(self, partition: Partition, effect: Wish) -> None:
         if partition in self._tasks:
             return
         question = self._question(partition, effect)
@@ -45,11 +48,13 @@ class Moves:
             self._tasks[partition] = task
             task.add_done_callback(lambda done: self._ended(partition, done))
 
-    def _question(self, partition: Partition, effect: EndView | Unseal) -> BeginView | None:
+    def _question(self, partition: Partition, effect: Wish) -> BeginView | NameDisk | None:
         table = self._broker.metadata.table
         topic = table.topics_by_id.get(partition.topic_id)
         if topic is None or partition.ring is None:
             return None
+        if isinstance(effect, AskForDisk):
+            return self._disk_question(partition)
         placement, view = table.placement(topic, partition.id.partition), partition.ring.mode.view
         if placement.view != view:
             return None  # It has ended.
@@ -60,7 +65,14 @@ class Moves:
             partition.topic_id, partition.id.partition, view, start, effect.generation, replicas, move
         )
 
-    async def _ask(self, question: BeginView) -> None:
+    def _disk_question(self, partition: Partition) -> NameDisk | None:
+        me = self._broker.metadata.me
+        row = self._broker.metadata.table.brokers.get(BrokerId(me.broker_id))
+        if row is None or row.directory_id != me.directory_id:
+            return None  # It has not registered with this disk yet.
+        return NameDisk(partition.topic_id, partition.id.partition, row.broker_id, row.epoch)
+
+    async def _ask(self, question: BeginView | NameDisk) -> None:
         metadata, peers = self._broker.metadata, self._broker.peers
         try:
             leader = metadata.leader_id
@@ -69,12 +81,14 @@ class Moves:
             elif leader is not None and peers is not None:
                 await peers.ask(leader, question, ASK_MS_MAX)
         except (PeerError, NotControllerError, QuorumBusyError, StorageError, UnknownTopicIdError) as error:
-            logger.info("a view does not end yet, and is asked for again: %s", error)
+            logger.info("a change of a partition is not agreed on yet, and is asked for again: %s", error)
 
     def _ended(self, partition: Partition, task: asyncio.Task[None]) -> None:
         del self._tasks[partition]
         if not task.cancelled() and task.exception() is not None:
-            logger.error("a view could not end: this is a defect", exc_info=task.exception())
+            logger.error(
+                "a change of a partition could not be asked for: this is a defect", exc_info=task.exception()
+            )
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -84,8 +98,22 @@ class Moves:
 
     # --- the leader of the quorum --------------------------------------------------------------------------------
 
-    async def asked(self, question: BeginView) -> ViewBegun:
+    async def asked(self, question: BeginView | NameDisk) -> ViewBegun | DiskNamed:
         """Raises NotControllerError, QuorumBusyError, StorageError, UnknownTopicIdError."""
+        if isinstance(question, NameDisk):
+            return await self._name_disk(question)
+        return await self._begin_view(question)
+
+    async def _name_disk(self, question: NameDisk) -> DiskNamed:
+        metadata = self._broker.metadata
+        async with metadata.lock:
+            self._placement(question)
+            await metadata.commit(
+                disk_entry(question.topic_id, question.partition, question.broker_id, question.epoch)
+            )
+        return DiskNamed()
+
+    async def _begin_view(self, question: BeginView) -> ViewBegun:
         metadata = self._broker.metadata
         async with metadata.lock:
             placement = self._placement(question)
@@ -100,7 +128,7 @@ class Moves:
                 await metadata.commit(boundary_entry(question.topic_id, question.partition, placement))
             return ViewBegun(self._placement(question).view)
 
-    def _placement(self, question: BeginView) -> Placement:
+    def _placement(self, question: BeginView | NameDisk) -> Placement:
         table = self._broker.metadata.table
         topic = table.topics_by_id.get(question.topic_id)
         if topic is None or question.partition >= topic.partition_count:

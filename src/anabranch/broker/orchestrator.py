@@ -74,8 +74,6 @@ class Orchestrator(Membership):
         self._memory: Memory | None = None
         """Of this leadership; None: another broker leads."""
         self._term = -1
-        self._epoch: int | None = None
-        """Of this start's registration; None: not registered yet."""
         self._tried_ms = self._beaten_ms = -BEAT_MS
         self._answered_ms: int | None = None
         self._may_stop = False

@@ -47,6 +47,9 @@ if COMPILED:
 class Partition:
     """One partition of one topic on this broker."""
 
+    is_object = False
+    """Its records are in the object store; its log has no files (`object_partition.py`)."""
+
     __slots__ = (
         "_awaiting",
         "_finish",

@@ -8,7 +8,7 @@ is handed over. A partition that several brokers keep is made one of a ring by r
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -84,6 +84,8 @@ class PartitionOpener:
         self._index_cache = IndexCache()
         self.unsynced: list[Partition] = []
         """What recovery found and may be in the page cache only."""
+        self.open_object: Callable[[TopicPartition, UUID, TopicSettings], Partition] = _no_objects
+        """Set by the broker: opens a partition whose records are in the object store."""
         self.has_lost_records = False
         """A log ends before its recovery point, which speaks of other records once the log has grown again."""
 
@@ -261,6 +263,10 @@ class PartitionOpener:
             write_checkpoint(self.files, f"{folder}/{PRODUCERS_FILE}", snapshot)
         except OSError as error:
             raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
+
+
+def _no_objects(partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings) -> Partition:
+    raise AssertionError(f"nobody has said how {partition_id} is opened")
 
 
 def _snapshot_holds(partition: Partition) -> bool:

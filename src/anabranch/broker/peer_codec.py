@@ -156,6 +156,7 @@ OTHER_FORMS = {
     ),
     71: Form(peer.LookAtReplica, {"topic_id": TOPIC_ID, "partition": INT}),
     72: Form(peer.ProposeEntry, {}, tail="data"),
+    73: Form(peer.NameDisk, {"topic_id": TOPIC_ID, "partition": INT, "broker_id": INT, "epoch": LONG}),
     128: Form(peer.ForwardAnswer, {}, tail="body"),
     129: Form(peer.Registered, {"epoch": LONG}),
     130: Form(peer.BeatAnswer, {"is_fenced": FLAG, "may_stop": FLAG}),
@@ -178,6 +179,7 @@ OTHER_FORMS = {
         },
     ),
     136: Form(peer.Proposed, {"offset": LONG}),
+    137: Form(peer.DiskNamed, {}),
     191: Form(Refused, {"reason": TEXT, "kind": TEXT}),
 }
 

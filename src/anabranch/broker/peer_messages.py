@@ -171,6 +171,21 @@ class ViewBegun:
 
 
 @dataclass(slots=True)
+class NameDisk:
+    """My replica has everything, on the disk with which I registered at `epoch`: let the table name that one."""
+
+    topic_id: UUID
+    partition: int
+    broker_id: BrokerId
+    epoch: int
+
+
+@dataclass(slots=True)
+class DiskNamed:
+    """It does."""
+
+
+@dataclass(slots=True)
 class LookAtReplica:
     """What have you of this partition? Asked where its ring has no leader, and cannot get one."""
 
@@ -216,6 +231,7 @@ Question = (
     | ReadIndex
     | ProducerIdBlock
     | BeginView
+    | NameDisk
     | LookAtReplica
     | ProposeEntry
 )
@@ -227,6 +243,7 @@ Answer = (
     | ReadIndexAnswer
     | ProducerIds
     | ViewBegun
+    | DiskNamed
     | ReplicaSeen
     | Proposed
 )

@@ -7,6 +7,7 @@ nobody to listen to, and not even the code.
 
 import asyncio
 import logging
+import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from anabranch.broker.peer_messages import (
     LeaderRow,
     Leads,
     LookAtReplica,
+    NameDisk,
     PeerMessage,
     Ping,
     ProducerIdBlock,
@@ -40,7 +42,8 @@ from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
 from anabranch.broker.routing import Routing
 from anabranch.cluster.metadata import Placement
-from anabranch.errors import InvalidRequestError, QuorumBusyError
+from anabranch.errors import InvalidRequestError, QuorumBusyError, StorageError
+from anabranch.replication.ring_messages import ReturnId
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 PULSE_SECONDS = 0.1
 PING_MS = 500
 LEAVE_PAUSE_SECONDS = 0.02
+JOIN_AGAIN_SECONDS = 1.0
 WAITING_SAY_MS = 3000
 WAITING_SAY_AGAIN_MS = 60_000
 TOLD_ROWS_MAX = 1000
@@ -72,9 +76,14 @@ class Peering:
         self.replicas.on_unreadable = self.repairs.begin
         self.replicas.on_leads = self._leads
         self.replicas.on_settle = self.moves.settle
+        self.replicas.is_listening = (
+            False  # Before the table is known, nobody knows whether this disk is the right one.
+        )
         self._news: dict[Partition, LeaderRow] = {}
         self._told: dict[Partition, LeaderRow] = {}
         """What the others know of us: when it is over, they have to hear of it."""
+        self._joining: set[Partition] = set()
+        """Partitions that the disk did not let join their ring."""
         self._up: set[BrokerId] = set()
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
@@ -142,13 +151,45 @@ class Peering:
     def placed(self, partition: Partition, placement: Placement) -> None:
         """A partition is there, or is kept with others than before."""
         if partition.ring is None and is_ring(placement):
-            self._broker.opener.join_ring(partition, placement)
-            # It led alone; whether it leads the ring is not said yet, and somebody else may be first.
-            self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
+            self._join_ring(partition, placement)
         if partition.ring is not None:
-            self.replicas.place(partition, placement)
+            self.replicas.place(partition, placement, self._strange(placement))
         else:
             self._broker.offsets_topic.on_leadership(partition, True, partition.generation)
+
+    def _join_ring(self, partition: Partition, placement: Placement) -> None:
+        """If the disk allows it; until then this broker keeps it alone, and the others wait."""
+        try:
+            self._broker.opener.join_ring(partition, placement)
+        except StorageError as error:
+            logger.error("%s cannot join its ring yet, which is tried again: %s", partition.id, error)
+            if partition not in self._joining:
+                self._joining.add(partition)
+                asyncio.get_running_loop().call_later(JOIN_AGAIN_SECONDS, self._place_again, partition)
+        else:
+            # It led alone; whether it leads the ring is not said yet, and somebody else may be first.
+            self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
+
+    def _place_again(self, partition: Partition) -> None:
+        self._joining.discard(partition)
+        topic = self._broker.metadata.table.topics_by_id.get(partition.topic_id)
+        if topic is not None and not partition.is_gone and partition.ring is None:
+            self.placed(partition, self._broker.metadata.table.placement(topic, partition.id.partition))
+
+    def _strange(self, placement: Placement) -> ReturnId | None:
+        """By what name a replica comes back that was given to another disk."""
+        me = self._broker.metadata.me
+        is_strange = placement.is_strange_to(BrokerId(me.broker_id), me.directory_id)
+        return uuid.uuid4().hex if is_strange and self.replicas.is_listening else None
+
+    def _listen(self) -> None:
+        """The table is known: what it said before may have been older than what this disk holds."""
+        self.replicas.is_listening = True
+        table = self._broker.metadata.table
+        for partition in self.replicas:
+            topic = table.topics_by_id.get(partition.topic_id)
+            if topic is not None and partition.id.partition < topic.partition_count:
+                self.placed(partition, table.placement(topic, partition.id.partition))
 
     def closed(self, partition: Partition) -> None:
         self.replicas.remove(partition)
@@ -215,7 +256,7 @@ class Peering:
                 return read_records(self.replicas.find(question.topic_id, question.partition), question)
             case LookAtReplica():
                 return self.recovery.seen_here(question.topic_id, question.partition)
-            case BeginView():
+            case BeginView() | NameDisk():
                 return await self.moves.asked(question)
             case ProposeEntry():
                 from anabranch.broker.proposals import (
@@ -253,6 +294,7 @@ class Peering:
                     logger.warning("clients are not served yet: %s", self._missing_voters() or error)
                 await asyncio.sleep(PULSE_SECONDS)
             else:
+                self._listen()
                 self._broker.topics.follow()
                 return
 

@@ -7,14 +7,16 @@ on one node a topic with one replica is like any other, because nobody could hav
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.cluster.metadata import Placement, Topic
+from anabranch.cluster.metadata import OBJECT, Placement, Topic
 from anabranch.cluster.placement import (
     RING,
     UNSET,
     Partitions,
     Replicas,
     check_factor,
+    check_is_kept,
     check_mode,
+    check_object_factor,
     check_replicas,
     check_ring_possible,
     check_room,
@@ -35,11 +37,17 @@ if TYPE_CHECKING:
 
 class Choice(NamedTuple):
     replicas: list[Replicas]
+    """Of each partition; empty where the records are in the object store."""
     is_pinned: bool = False
 
     @property
     def placements(self) -> list[Placement]:
-        return [Placement(each) for each in self.replicas]
+        return [Placement(each) for each in self.replicas if each]
+
+    @property
+    def factor(self) -> int:
+        """As Kafka's clients understand it: what is in the object store looks to them like one copy."""
+        return max(1, len(self.replicas[0]))
 
 
 def usual_factor(broker: "Broker") -> int:
@@ -50,6 +58,9 @@ def usual_factor(broker: "Broker") -> int:
 def by_factor(
     broker: "Broker", name: str, partition_count: int, factor: int = UNSET, mode: str | None = None
 ) -> Choice:
+    if mode == OBJECT:
+        check_object_factor(factor)
+        return Choice([()] * partition_count)
     keepers = broker.orchestrator.keepers()
     if not keepers and not broker.metadata.table.brokers:
         raise NotControllerError("No broker is registered yet: try again in a moment.")
@@ -74,7 +85,10 @@ async def make_topic(
     await broker.topics.create(broker.topics.plan(name, partition_count, overrides, placements))
 
 
-def by_assignment(broker: "Broker", assignments: Sequence[dict[str, Any]], mode: str | None = None) -> Choice:
+def by_assignment(
+    broker: "Broker", name: str, assignments: Sequence[dict[str, Any]], mode: str | None = None
+) -> Choice:
+    check_is_kept(name, mode)
     by_index = {each["partition_index"]: each["broker_ids"] for each in assignments}
     if sorted(by_index) != list(range(len(assignments))):
         raise InvalidReplicaAssignmentError("A replica assignment must name every partition from 0 on, once.")
@@ -87,6 +101,10 @@ def of_added(
     broker: "Broker", topic: Topic, count: int, assignments: Sequence[dict[str, Any]] | None
 ) -> list[Replicas]:
     """The replicas of the partitions that a topic gets besides those it has, which will then be `count`."""
+    if topic.is_object:
+        if assignments is not None:
+            check_is_kept(topic.name, topic.mode)
+        return []
     table = broker.metadata.table
     factor = max(1, *(len(placement.replicas) for placement in table.placements(topic)))
     if assignments is None:

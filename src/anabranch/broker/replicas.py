@@ -7,7 +7,7 @@ a link carries their beats together.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from anabranch.broker.partition import Partition
@@ -15,9 +15,9 @@ from anabranch.broker.peer_messages import LeaderRow, RingLetter
 from anabranch.broker.peers import Peers
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import AnabranchError, CorruptDataError
-from anabranch.replication.ring_effects import EndView, Unseal
+from anabranch.replication.ring_effects import AskForDisk, EndView, Unseal
 from anabranch.replication.ring_events import Heard, PeerUp, Placed, Resign, Retake, Tick
-from anabranch.replication.ring_messages import Message
+from anabranch.replication.ring_messages import Message, ReturnId
 from anabranch.values import BrokerId, Generation, Offset
 
 logger = logging.getLogger(__name__)
@@ -35,13 +35,15 @@ class Replicas:
         """Called when this broker begins to lead a partition, its followers change, or it leads it no longer (None)."""
         self.on_unreadable: Callable[[Partition, Offset], None] = _nobody_repairs
         """Records from an offset on were to be sent to another broker, and are damaged."""
-        self.on_settle: Callable[[Partition, EndView | Unseal], None] = _nobody_settles
-        """A view may end, or should not have been sealed."""
+        self.on_settle: Callable[[Partition, EndView | Unseal | AskForDisk], None] = _nobody_settles
+        """A view may end, or should not have been sealed; or a replica has everything on another disk."""
+        self.is_listening = True
+        """Otherwise the replicas neither hear nor do anything."""
         self.letters_ignored_total = 0
         self.pushes_spoiled_total = 0
 
-    def place(self, partition: Partition, placement: Placement) -> None:
-        """The agreed table says who keeps it, or shall."""
+    def place(self, partition: Partition, placement: Placement, strange: ReturnId | None = None) -> None:
+        """The agreed table says who keeps it, or shall; `strange`: on another disk than this one."""
         assert partition.ring is not None, f"nobody else keeps {partition.id}"
         if (partition.topic_id, partition.id.partition) not in self._partitions:
             self.add(partition)
@@ -54,6 +56,7 @@ class Replicas:
                 target,
                 placement.move,
                 is_forced=placement.is_forced,
+                strange=strange,
             )
         )
 
@@ -71,6 +74,9 @@ class Replicas:
         if partition.ring is not None:
             partition.ring.carrier = None
 
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))
+
     def __len__(self) -> int:
         return len(self._partitions)
 
@@ -83,7 +89,8 @@ class Replicas:
         partition = self._partitions.get((letter.topic_id, letter.partition))
         ring = partition.ring if partition is not None else None
         if (
-            partition is None
+            not self.is_listening
+            or partition is None
             or ring is None
             or letter.view != ring.mode.view
             or letter.message.sender != sender
@@ -108,7 +115,7 @@ class Replicas:
     @property
     def is_missed(self) -> bool:
         """After `resign`: somebody who could has not taken over yet."""
-        return any(self._has_heir(partition) for partition in self._partitions.values())
+        return self.is_listening and any(self._has_heir(partition) for partition in self._partitions.values())
 
     def _has_heir(self, partition: Partition) -> bool:
         assert partition.ring is not None
@@ -119,6 +126,8 @@ class Replicas:
 
     def tick(self, now_ms: int) -> None:
         """To be called every 100 ms."""
+        if not self.is_listening:
+            return
         event = Tick()
         for partition in list(self._partitions.values()):
             ring = partition.ring
@@ -126,6 +135,8 @@ class Replicas:
                 ring.do(event)
 
     def peer_up(self, broker: BrokerId) -> None:
+        if not self.is_listening:
+            return
         for partition in list(self._partitions.values()):
             if partition.ring is not None and broker in partition.ring.mode.replica.peers:
                 partition.ring.do(PeerUp(broker))
@@ -159,7 +170,7 @@ class Replicas:
         view = partition.ring.mode.view
         self._peers.tell(to, RingLetter(partition.topic_id, partition.id.partition, view, message))
 
-    def settle(self, partition: Partition, effect: EndView | Unseal) -> None:
+    def settle(self, partition: Partition, effect: EndView | Unseal | AskForDisk) -> None:
         self.on_settle(partition, effect)
 
     def changed(self, partition: Partition) -> None:
@@ -189,7 +200,7 @@ def _nobody_asks(partition: Partition, row: LeaderRow | None) -> None:
     """Until somebody does."""
 
 
-def _nobody_settles(partition: Partition, effect: EndView | Unseal) -> None:
+def _nobody_settles(partition: Partition, effect: EndView | Unseal | AskForDisk) -> None:
     """It is said again."""
 
 

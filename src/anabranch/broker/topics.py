@@ -4,7 +4,7 @@ A change is checked and committed under the metadata log's lock, by the broker t
 follows the table: what it is to keep it opens, what it is not any more it closes. Whoever makes a topic makes the logs
 that it keeps itself before the entry that names them: a crash in between leaves a folder that nobody names, which the
 next start moves aside. Removing goes the other way round: the entry first, then the folders are renamed out of the way
-and deleted in a worker.
+and deleted in a worker. What is in the object store has no folder, and every broker opens it as soon as it hears of it.
 """
 
 import asyncio
@@ -23,7 +23,6 @@ from anabranch.broker.partition_opener import PartitionOpener, log_config
 from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import (
-    UNKNOWN_DIRECTORY,
     Entry,
     Placement,
     Topic,
@@ -133,20 +132,20 @@ class Topics:
         kept = {topic.topic_id: self._kept_here(topic) for topic in topics}
         if self._directory_id is None:
             return kept
+        with_folders = [topic for topic in topics if not topic.is_object]
         try:
             found = self._folders.claim(
                 (TopicPartition(topic.name, index), topic.topic_id)
-                for topic in topics
+                for topic in with_folders
                 for index in kept[topic.topic_id]
             )
         except OSError as error:
             raise StorageError(f"The folders of the topics cannot be opened: {error}.") from error
-        return {
-            topic.topic_id: [
+        for topic in with_folders:
+            kept[topic.topic_id] = [
                 index for index in kept[topic.topic_id] if TopicPartition(topic.name, index) in found
             ]
-            for topic in topics
-        }
+        return kept
 
     def follow(self) -> None:
         """All that was agreed on before this start is in the table. Only now is it certain what is not kept here any
@@ -166,20 +165,18 @@ class Topics:
     def _open(
         self, partition_id: TopicPartition, topic: Topic, settings: TopicSettings, *, is_new: bool = False
     ) -> Partition:
+        if topic.is_object:
+            return self._opener.open_object(partition_id, topic.topic_id, settings)
         if self._directory_id is None:
             return self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new)
         placement = self._metadata.table.placement(topic, partition_id.partition)
-        is_stranger = placement.is_kept_by(self._me) and placement.directory_of(self._me) not in (
-            UNKNOWN_DIRECTORY,
-            self._directory_id,
-        )
         return self._opener.open(
             partition_id,
             topic.topic_id,
             settings,
             is_new=is_new,
             placement=placement,
-            is_stranger=is_stranger,
+            is_stranger=placement.is_strange_to(self._me, self._directory_id),
         )
 
     def sweep(self) -> None:
@@ -223,9 +220,16 @@ class Topics:
         return len(self._states) // 2
 
     def partitions(self) -> Iterator[Partition]:
-        """Those that are kept here."""
+        """Those that are kept here, each with a log of its own."""
         for state in self:
-            yield from (each for each in state.partitions if each is not None)
+            if not state.topic.is_object:
+                yield from (each for each in state.partitions if each is not None)
+
+    def object_partitions(self) -> Iterator[Partition]:
+        """Those whose records are in the object store."""
+        for state in self:
+            if state.topic.is_object:
+                yield from (each for each in state.partitions if each is not None)
 
     def find(self, key: TopicKey) -> TopicState | None:
         return self._states.get(key)
@@ -383,6 +387,8 @@ class Topics:
         """Make the logs of new partitions, all or none."""
         opened: list[Partition] = []
         partition_ids = [TopicPartition(topic.name, index) for index in indexes]
+        if topic.is_object:
+            return [self._open(partition_id, topic, settings) for partition_id in partition_ids]
 
         def task() -> None:
             try:
@@ -461,7 +467,8 @@ class Topics:
             for partition in state.partitions:
                 if partition is not None:
                     partition.settings = state.settings
-                    partition.log.config = log_config(state.settings, self._settings)
+                    if not partition.is_object:
+                        partition.log.config = log_config(state.settings, self._settings)
 
     def _line_up(self, state: TopicState) -> None:
         """Open what is to be kept here, and close what is not any more."""
@@ -471,6 +478,9 @@ class Topics:
             partition = state.partitions[index]
             if partition is None and index in prepared:
                 self._put(state, index, prepared.pop(index))
+            elif partition is None and state.topic.is_object:
+                partition_id = TopicPartition(state.topic.name, index)
+                self._put(state, index, self._open(partition_id, state.topic, state.settings))
             elif partition is not None and self._is_here(placement):
                 self.on_opened(partition, placement)
             elif (partition is None) == self._is_here(placement):
@@ -558,6 +568,9 @@ class Topics:
         if not partitions:
             return
         self._abandon((each for each in partitions if not each.is_gone), what)
+        partitions = [each for each in partitions if not each.is_object]
+        if not partitions:
+            return
         for partition in partitions:
             async with partition.upkeep:
                 await self._core.syncer.idle(partition)

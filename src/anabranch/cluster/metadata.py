@@ -85,16 +85,40 @@ class Placement:
         """It keeps a replica, or shall."""
         return broker in self.replicas or broker in (self.target or ())
 
+    def on_disk(self, broker: BrokerId, directory_id: str) -> "Placement":
+        """The same, with this broker's replica on another disk."""
+        return replace(
+            self,
+            directories=_with(self.directories, self.replicas, broker, directory_id),
+            target_directories=_with(self.target_directories, self.target or (), broker, directory_id),
+        )
+
+    def is_strange_to(self, broker: BrokerId, directory_id: str) -> bool:
+        """This replica was given to another disk than this one."""
+        return self.is_kept_by(broker) and self.directory_of(broker) not in (UNKNOWN_DIRECTORY, directory_id)
+
 
 def _at(directories: tuple[str, ...], place: int) -> str:
     return directories[place] if place < len(directories) else UNKNOWN_DIRECTORY
 
 
+def _with(
+    directories: tuple[str, ...], replicas: tuple[BrokerId, ...], broker: BrokerId, directory_id: str
+) -> tuple[str, ...]:
+    if broker not in replicas:
+        return directories
+    return tuple(
+        directory_id if one == broker else _at(directories, place) for place, one in enumerate(replicas)
+    )
+
+
 MODE_CONFIG = "anabranch.mode"
-"""The config that says so; its values are in `cluster.placement`."""
+"""The config that says how a topic keeps its records safe; its other values are in `cluster.placement`."""
+OBJECT = "object"
 
 NOWHERE = Placement(())
-"""Before the first broker has registered: there is only one, and it keeps everything."""
+"""Before the first broker has registered: there is only one, and it keeps everything. And of a topic whose records are
+in the object store: every broker serves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +138,11 @@ class Topic:
     def mode(self) -> str | None:
         """How its records are to be kept safe; None: nobody has said, and as many brokers keep it as there should."""
         return self.overrides.get(MODE_CONFIG)
+
+    @property
+    def is_object(self) -> bool:
+        """Its records are in the object store: no broker keeps them, and every broker serves them."""
+        return self.overrides.get(MODE_CONFIG) == OBJECT
 
     @property
     def is_internal(self) -> bool:
@@ -205,6 +234,12 @@ def move_entry(
     return entry
 
 
+def disk_entry(topic_id: uuid.UUID, partition: int, broker: BrokerId, epoch: int) -> Entry:
+    """A replica has everything on another disk than it was given to: that with which its broker registered at `epoch`.
+    Should the first disk come back, it is that one which is not believed."""
+    return {"type": "disk", "id": topic_id.hex, "partition": partition, "broker": broker, "epoch": epoch}
+
+
 def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) -> Entry:
     """A new view begins. Of several for the same view the first counts, and one with other replicas than before only
     if its move is still the one that was decided on last: replicas of an earlier one may have thrown theirs away."""
@@ -278,6 +313,8 @@ class MetadataTable:
         return self._objects is not None
 
     def placement(self, topic: Topic, partition: int) -> Placement:
+        if topic.is_object:
+            return NOWHERE
         if topic.placements:
             return topic.placements[partition]
         if self.founder is None:
@@ -321,6 +358,8 @@ class MetadataTable:
                 self._move(entry, offset)
             case "boundary":
                 self._begin_view(entry, offset)
+            case "disk":
+                self._name_disk(entry)
             case str(kind) if kind.startswith("objects-"):
                 self.objects.apply(entry, offset)
             case unknown:
@@ -375,6 +414,9 @@ class MetadataTable:
         count_added, added = entry["partitions"] - topic.partition_count, self._new_placements(entry)
         if count_added <= 0 or len(added) not in (0, count_added):
             return
+        if topic.is_object:
+            self._put(replace(topic, partition_count=entry["partitions"]))
+            return
         if topic.placements and not added:
             added = (self.placement(replace(topic, placements=()), 0),) * count_added
         kept = topic.placements or (tuple(self.placements(topic)) if added else ())
@@ -389,7 +431,7 @@ class MetadataTable:
 
     def _move(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is not None and 0 <= partition < topic.partition_count:
+        if topic is not None and not topic.is_object and 0 <= partition < topic.partition_count:
             target = None if entry["target"] is None else tuple(entry["target"])
             directories = tuple(self._directory(broker) for broker in target or ())
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
@@ -397,9 +439,20 @@ class MetadataTable:
             placement = replace(current, target=target, target_directories=directories, move=offset)
             self._place(pinned, partition, placement)
 
+    def _name_disk(self, entry: Entry) -> None:
+        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
+        row = self.brokers.get(BrokerId(entry["broker"]))
+        if topic is None or not 0 <= partition < topic.partition_count:
+            return
+        if row is None or row.epoch != entry["epoch"]:
+            return  # It has come back since, perhaps with yet another disk.
+        self._place(
+            topic, partition, self.placement(topic, partition).on_disk(row.broker_id, row.directory_id)
+        )
+
     def _begin_view(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is None or not 0 <= partition < topic.partition_count:
+        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
             return
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:

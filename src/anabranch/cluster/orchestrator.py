@@ -341,7 +341,8 @@ def member_of(row: BrokerRow) -> Member:
 
 
 def _topics(cluster: Cluster) -> list[Topic]:
-    return [topic for _, topic in sorted(cluster.table.topics.items())]
+    """Those that brokers keep: of what is in the object store there is nothing to move."""
+    return [topic for _, topic in sorted(cluster.table.topics.items()) if not topic.is_object]
 
 
 def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove]:

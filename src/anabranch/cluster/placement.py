@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.cluster.metadata import BrokerRow
+from anabranch.cluster.metadata import OBJECT, BrokerRow
 from anabranch.cluster.tokens import REPLICAS, partition_token, ring_order
 from anabranch.errors import (
     InvalidPartitionsError,
@@ -98,6 +98,24 @@ def check_mode(mode: str | None, factor: int) -> None:
         raise InvalidReplicationFactorError(
             "A topic in mode ring has two or three replicas, and one is no ring: leave the number out, or take mode "
             "solo."
+        )
+
+
+def check_object_factor(factor: int) -> None:
+    """Whether so many copies may be asked of a topic whose records are in the object store."""
+    if factor not in (1, UNSET):
+        raise InvalidReplicationFactorError(
+            f"A topic in mode {OBJECT} has its copies in the object store, not {factor} on brokers: leave the number "
+            "out."
+        )
+
+
+def check_is_kept(topic: str, mode: str | None) -> None:
+    """Whether brokers keep its partitions, so that somebody may choose which."""
+    if mode == OBJECT:
+        raise InvalidReplicaAssignmentError(
+            f"Topic {topic} is in mode {OBJECT}: its records are in the object store, kept by no broker and served by "
+            "each, so there is nothing to assign or to move."
         )
 
 

@@ -108,4 +108,10 @@ class Unseal:
     generation: Generation
 
 
-Effect = Remember | Tell | CutBack | Take | Sync | Publish | EndView | Unseal
+@dataclass(slots=True)
+class AskForDisk:
+    """This replica has been given everything, on a disk that the agreed table does not name for it: let the table name
+    it. Said again until it does; nobody counts on the replica before."""
+
+
+Effect = Remember | Tell | CutBack | Take | Sync | Publish | EndView | Unseal | AskForDisk

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from anabranch.replication.ring_messages import Message
+from anabranch.replication.ring_messages import Message, ReturnId
 from anabranch.values import BrokerId, Generation, Offset
 
 
@@ -59,6 +59,8 @@ class Placed:
     move: int
     is_forced: bool = False
     """The view before could not end by its own rules: what these replicas have is all there is."""
+    strange: ReturnId | None = None
+    """Not None: the replica was given to another disk than this one, and has come back by this name."""
 
 
 @dataclass(slots=True)

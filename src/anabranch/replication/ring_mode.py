@@ -104,6 +104,7 @@ class RingMode:
         yield from replica.enter_view(
             placed.view, placed.replicas, placed.generation, now_ms, is_forced=placed.is_forced
         )
+        yield from replica.find_disk(placed.strange)
         if replica.kept.view == placed.view:  # Else we know more than the table here does yet.
             yield from replica.aim(placed.target, placed.move)
 

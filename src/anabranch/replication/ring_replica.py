@@ -13,9 +13,11 @@ generation has one possible leader, and nobody holds elections.
 5. A leader that hears no follower lets nobody write, and needs a new generation to go on.
 6. A record that was published is never withdrawn. (Readers see nothing else.)
 7. A replica whose disk may lack what it once had synced neither promises nor counts, until it has entered a generation
-   whose candidate knew of its return: what was acknowledged before lies below that generation's start. (Of two replicas
-   it promises, but offers nothing: the other has all that was acknowledged.) Where no two may promise, a view that
-   somebody forces goes on with what the best of those that are left has (`ring_recovery.py`).
+   whose candidate knew of its return: what was acknowledged before lies below that generation's start. A disk that the
+   agreed table does not name is named there first: the one before it, should it come back, has neither what was written
+   nor what was promised on this one. (Of two replicas such a one promises, but offers nothing: the other has all that
+   was acknowledged.) Where no two may promise, a view that somebody forces goes on with what the best of those that are
+   left has (`ring_recovery.py`).
 
 A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
 (`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
@@ -34,6 +36,7 @@ from anabranch.replication.generations import Generations
 from anabranch.replication.mode import Publish
 from anabranch.replication.ring_effects import (
     NOT_PROMISED,
+    AskForDisk,
     CutBack,
     Effect,
     EndView,
@@ -126,6 +129,9 @@ class RingReplica:
         self._told_return_ms: int | None = None
         self._refused_ms: int | None = None
         self._resigned_ms: int | None = None
+        self._is_strange = False
+        """The agreed table names another disk for this replica."""
+        self._asked_for_disk_ms: int | None = None
         self._is_new = kept.promised == NOT_PROMISED
         """Nobody can have led this view yet."""
         self.due_ms = AT_ONCE_MS
@@ -209,6 +215,7 @@ class RingReplica:
         if return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
             self._told_return_ms = now_ms
             yield from self._tell_all(Returned(self.me, self.kept.promised, return_id))
+        yield from self._trust_if_entered()
         yield from self._settle()
         self.due_ms = self._next_due_ms()
 
@@ -655,9 +662,25 @@ class RingReplica:
             yield from self._trust_if_entered()
 
     def _trust_if_entered(self) -> Iterator[Effect]:
-        if self.kept.return_id is not None and self.kept.table.last == self._knows_of_us:
+        if self.kept.return_id is None or self.kept.table.last != self._knows_of_us:
+            return
+        if not self._is_strange:
             yield self._keep(return_id=None)
             yield from self._go_on()
+        elif self._is_time(self._asked_for_disk_ms, BEAT_MS):
+            self._asked_for_disk_ms = self._now_ms
+            yield AskForDisk()
+
+    def find_disk(self, strange: ReturnId | None) -> Iterator[Effect]:
+        """The agreed table names this disk for us; or another one (`strange`: by what name we have come back), and then
+        what we have and promised is not all that this replica has. Where we keep it alone, it is all there is."""
+        was_strange, self._is_strange = self._is_strange, strange is not None and bool(self.others)
+        if not self._is_strange:
+            yield from self._trust_if_entered()
+        elif not was_strange:
+            self._stop()
+            self._knows_of_us = None
+            yield self._keep(return_id=strange)
 
     def _on_push(self, message: Push) -> Iterator[Effect]:
         copying = self.copying

@@ -15,6 +15,7 @@ from anabranch.values import BrokerId
 BROKERS_MAX = 5
 ROOM_BYTES_MAX = 3_000
 SLOW_MS_MAX = 300
+OLD_DISK_CHANCE = 0.5
 
 
 class ClusterFaults:
@@ -112,8 +113,12 @@ class ClusterFaults:
 
     def lose_disk(self) -> None:
         if self._may_lose_disks and (life := self._somebody()) and self._sim.is_whole():
-            self._sim.kill(life.machine.broker_id)
-            self._sim.wipe(life.machine.broker_id)
+            machine = life.machine
+            self._sim.kill(machine.broker_id)
+            if machine.shelved is not None and self._rng.random() < OLD_DISK_CHANCE:
+                self._sim.put_back(machine.broker_id)
+            else:
+                self._sim.wipe(machine.broker_id)
 
     def join(self) -> None:
         """One more broker."""

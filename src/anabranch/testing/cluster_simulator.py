@@ -58,6 +58,8 @@ class Machine:
 
     broker_id: int
     disk: FakeDisk = field(default_factory=FakeDisk)
+    shelved: FakeDisk | None = None
+    """The disk that it had before this one."""
     boots: int = 0
     lives: int = 0
     has_joined: bool = False
@@ -344,7 +346,16 @@ class ClusterSimulator:
         machine = self.machines[broker_id]
         assert machine.life is None, "it runs"
         self.note(f"{broker_id} loses its disk")
-        machine.disk = FakeDisk()
+        machine.disk, machine.shelved = FakeDisk(), machine.disk
+        machine.boots += 1
+
+    def put_back(self, broker_id: int) -> None:
+        """Of a broker that does not run: the disk that it had before, as it was then."""
+        machine = self.machines[broker_id]
+        assert machine.life is None, "it runs"
+        assert machine.shelved is not None, "it has lost none"
+        self.note(f"{broker_id} gets its old disk back")
+        machine.disk, machine.shelved = machine.shelved, machine.disk
         machine.boots += 1
 
     def _end(self, machine: Machine, life: Life, *, is_noticed: bool = True) -> None:

@@ -40,9 +40,10 @@ class Action(NamedTuple):
 
 
 class ClusterWorkload:
-    def __init__(self, seed: int, *, steps: int = STEPS) -> None:
+    def __init__(self, seed: int, *, steps: int = STEPS, swaps_disks: bool = False) -> None:
+        """`swaps_disks`: that is most of what happens, which is rare otherwise."""
         self._rng = rng = Random(seed + 1)
-        self._copies_min = lowest = rng.choice((1, 2, 2))
+        self._copies_min = lowest = rng.choice((1, 2, 2)) if not swaps_disks else 2
         flush = "os" if lowest > 1 and rng.random() < 0.3 else "always"
         self.sim = ClusterSimulator(seed, rng.choice((3, 3, 3, 4)), flush=flush)
         self.witness = ClusterWitness()
@@ -58,7 +59,8 @@ class ClusterWorkload:
         self._tried: dict[Key, list[int]] = {}
         self._ever_tried: dict[Key, set[int]] = {}
         self._committing: set[Key] = set()
-        self._actions = (*self._deeds(), *self._troubles(rng.choice((1, 1, 3))))
+        troubles = self._swaps() if swaps_disks else self._troubles(rng.choice((1, 1, 3)))
+        self._actions = (*self._deeds(), *troubles)
 
     def _deeds(self) -> list[Action]:
         return [
@@ -90,6 +92,16 @@ class ClusterWorkload:
             Action(1, faults.join),
         ]
         return [Action(times * action.weight, action.act) for action in troubles]
+
+    def _swaps(self) -> list[Action]:
+        return [Action(4, self.faults.kill), Action(2, self.faults.cut), Action(6, self._swap_a_disk)]
+
+    def _swap_a_disk(self) -> None:
+        for _ in range(WHOLE_MS_MAX // 100):
+            if self.sim.is_whole():
+                break
+            self.faults.pass_time(100)
+        self.faults.lose_disk()
 
     def run(self) -> None:
         """All steps, then calm: every promise is checked once more. Raises SimulationError."""

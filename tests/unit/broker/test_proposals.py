@@ -132,7 +132,7 @@ def test_what_brokers_propose_is_let_through(entry: dict[str, object]) -> None:
         {"type": "objects-incarnation", "incarnation": "1" * 17},
         {"type": "objects-incarnation", "incarnation": 7},
         dict(producer_ids_entry(1)),
-        dict(tombstone_entry([ObjectId(1, 2, 3)])),
+        dict(tombstone_entry([ObjectId(1, 2, 3)], 0)),
         {"type": 5},
     ],
 )

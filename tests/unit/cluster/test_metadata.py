@@ -17,6 +17,7 @@ from anabranch.cluster.metadata import (
     broker_entry,
     broker_fenced_entry,
     decode_entry,
+    disk_entry,
     encode_entry,
     forced_boundary_entry,
     move_entry,
@@ -213,6 +214,32 @@ def test_a_target_is_given_to_the_disks_of_its_move() -> None:
     assert table.placement(table.topics["t"], 0).directory_of(BrokerId(2)) == "disk-2"
     table.apply(begins(1, (1, 2), move=3), 5)
     assert table.placement(table.topics["t"], 0).directory_of(BrokerId(2)) == "disk-2"
+
+
+def test_a_replica_that_has_everything_on_a_new_disk_is_given_to_that_one() -> None:
+    table = moving((1, 2))
+    table.apply(broker_entry(broker(2, "new")), 4)
+    table.apply(disk_entry(TOPIC.topic_id, 0, BrokerId(2), 4), 5)
+    table.apply(begins(1, (1, 2), move=3), 6)
+    assert table.placement(table.topics["t"], 0).directories == ("disk-1", "new")
+    table.apply(broker_entry(broker(1, "other")), 7)
+    table.apply(disk_entry(TOPIC.topic_id, 0, BrokerId(1), 7), 8)
+    placement = table.placement(table.topics["t"], 0)
+    assert placement.directories == ("other", "new")
+    assert [placement.is_strange_to(BrokerId(1), disk) for disk in ("disk-1", "other")] == [True, False]
+
+
+@pytest.mark.parametrize(("number", "epoch"), [(2, 1), (3, 5), (1, 5)])
+def test_a_disk_means_one_registration_of_one_replica(number: int, epoch: int) -> None:
+    """Neither another disk that has come since, nor a broker that does not keep the partition."""
+    table = moving((1, 2))
+    table.apply(broker_entry(broker(2, "new")), 4)
+    table.apply(broker_entry(broker(3)), 5)
+    before = table.topics["t"].placements
+    table.apply(disk_entry(TOPIC.topic_id, 0, BrokerId(number), epoch), 6)
+    assert table.topics["t"].placements == before
+    table.apply(disk_entry(TOPIC.topic_id, 7, BrokerId(2), 4), 7)
+    assert table.topics["t"].placements == before
 
 
 def test_of_two_boundaries_of_one_view_the_first_counts() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Publish
-from anabranch.replication.ring_effects import CutBack, Effect, Kept, Remember, Sync, Take, Tell
+from anabranch.replication.ring_effects import AskForDisk, CutBack, Effect, Kept, Remember, Sync, Take, Tell
 from anabranch.replication.ring_messages import (
     Beat,
     Enter,
@@ -189,6 +189,30 @@ def test_a_replica_with_a_new_disk_promises_nothing_until_it_has_entered_a_gener
     list(one.heard(Enter(B1, 3, table((3, 0)), {})))
     assert not one.kept.is_trusted, "the generation is older than its return"
     list(one.heard(Enter(B1, 5, table((3, 0), (5, 0)), {B3: "new disk"})))
+    assert one.kept.is_trusted
+
+
+def test_a_replica_on_a_disk_that_nobody_agreed_on_is_not_believed_whatever_it_has() -> None:
+    one = replica(B3, 5, promised=3, rows=table((3, 0)))
+    assert list(one.find_disk("old disk")) == [Remember(replace(one.kept, return_id="old disk"))]
+    assert list(one.heard(Propose(B1, 5))) == []
+    assert list(one.find_disk("another name")) == [], "it has come back once"
+
+
+def test_a_new_disk_is_agreed_on_before_it_is_trusted() -> None:
+    one = RingReplica(B3, RING, Kept(return_id="new disk"), 0, fits=fits)
+    list(one.find_disk("new disk"))
+    assert list(one.heard(Enter(B1, 5, table((5, 0)), {B3: "new disk"})))[-1] == AskForDisk()
+    assert not one.kept.is_trusted
+    assert AskForDisk() not in list(one.tick(BEAT_MS - 1))
+    assert AskForDisk() in list(one.tick(BEAT_MS))
+    list(one.find_disk(None))
+    assert one.kept.is_trusted
+
+
+def test_a_replica_that_keeps_everything_alone_is_believed_on_any_disk() -> None:
+    one = RingReplica(B1, (B1,), Kept(1, table((1, 0))), 5, fits=fits)
+    assert list(one.find_disk("other disk")) == []
     assert one.kept.is_trusted
 
 

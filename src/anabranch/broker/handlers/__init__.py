@@ -71,7 +71,8 @@ class Api(NamedTuple):
     """One API: who handles it, and the versions it is served in. `advertised_from` may lie below them.
 
     One with `refuse` may be carried out by another broker than the one that was asked: if `is_of_leader`, by the leader
-    of the metadata quorum. `refuse` answers for a request that could not be; `is_repeatable`: twice is as good as once.
+    of the metadata quorum, else by whomever its handler asks. `refuse` answers for a request that could not be;
+    `is_repeatable`: twice is as good as once.
     """
 
     versions: range
@@ -105,7 +106,9 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.DELETE_TOPICS: Api(
         range(1, 7), delete_topics.handle, refuse=delete_topics.refuse, is_repeatable=False
     ),
-    ApiKey.DELETE_RECORDS: Api(range(0, 3), delete_records.handle),
+    ApiKey.DELETE_RECORDS: Api(
+        range(0, 3), delete_records.handle, refuse=delete_records.refuse, is_of_leader=False
+    ),
     ApiKey.INIT_PRODUCER_ID: Api(range(0, 6), init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(range(2, 5), offset_for_leader_epoch.handle),
     ApiKey.DESCRIBE_CONFIGS: Api(range(1, 5), describe_configs.handle),

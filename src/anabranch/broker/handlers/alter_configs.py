@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.config_resources import alter_each
+from anabranch.cluster.metadata import MODE_CONFIG
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -15,4 +16,6 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 
 
 def _replaced(state: "TopicState", configs: list[dict[str, Any]]) -> dict[str, str | None]:
-    return {config["name"]: config["value"] for config in configs}
+    # Where the records are is not reset by whoever names only what they care about.
+    kept: dict[str, str | None] = {MODE_CONFIG: state.topic.mode} if state.topic.is_object else {}
+    return {**kept, **{config["name"]: config["value"] for config in configs}}

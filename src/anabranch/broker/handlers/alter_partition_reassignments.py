@@ -9,7 +9,7 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.placing import usual_factor
 from anabranch.cluster.metadata import move_entry
-from anabranch.cluster.placement import check_mode, check_replicas
+from anabranch.cluster.placement import check_is_kept, check_mode, check_replicas
 from anabranch.errors import (
     AnabranchError,
     InvalidReplicationFactorError,
@@ -63,6 +63,8 @@ async def _move(
     metadata = broker.metadata
     async with metadata.lock:
         topic = broker.topics.check_index(name, index)
+        if replicas is not None:
+            check_is_kept(name, topic.mode)
         placement = metadata.table.placement(topic, index)
         if replicas is None:
             if placement.target is None:

@@ -50,7 +50,7 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
         "topic_id": topic.topic_id,
         "topic_config_error_code": ErrorCode.NONE,
         "num_partitions": topic.partition_count,
-        "replication_factor": len(choice.replicas[0]),
+        "replication_factor": choice.factor,
         "configs": [
             {
                 "name": entry.name,
@@ -71,7 +71,7 @@ def _choice(broker: "Broker", asked: dict[str, Any], mode: str | None) -> Choice
             raise InvalidRequestError(
                 "With a replica assignment, partitions and replication factor must be -1."
             )
-        return by_assignment(broker, assignments, mode)
+        return by_assignment(broker, asked["name"], assignments, mode)
     wanted = broker.settings.num_partitions if count == UNSET else count
     if not 1 <= wanted <= PARTITIONS_MAX:
         raise InvalidPartitionsError(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {wanted}.")

@@ -1,6 +1,7 @@
 """DeleteRecords, versions 0 to 2: everything below an offset goes; -1 means everything that is safe.
 
-The new start is durable before the answer; the files follow when retention runs.
+The new start is durable before the answer; the files follow when retention runs. Where the records are in the object
+store, the start is agreed on by the metadata quorum: whichever broker was asked, the quorum's leader does it.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,29 +11,48 @@ from anabranch.broker.error_table import code_of
 from anabranch.broker.topics import OFFSETS_TOPIC
 from anabranch.errors import AnabranchError, InvalidTopicError, OffsetOutOfRangeError, PolicyViolationError
 from anabranch.values import Offset
+from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 ALL = -1
+Row = dict[str, Any]
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    await _row(broker, topic["name"], asked["partition_index"], asked["offset"])
-                    for asked in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ]
-    }
+    elsewhere: list[Row] = []
+    if broker.forwarding is not None and not getattr(call.client, "is_far", False):
+        elsewhere = [topic for topic in request["topics"] if _is_object(broker, topic["name"])]
+    here = [topic for topic in request["topics"] if topic not in elsewhere]
+    rows = [{"name": topic["name"], "partitions": await _rows(broker, topic)} for topic in here]
+    if elsewhere:
+        rows += await _at_leader(broker, call, {**request, "topics": elsewhere})
+    return {"topics": rows}
 
 
-async def _row(broker: "Broker", name: str, index: int, offset: int) -> dict[str, Any]:
+def _is_object(broker: "Broker", name: str) -> bool:
+    state = broker.topics.find(name)
+    return state is not None and state.topic.is_object
+
+
+async def _at_leader(broker: "Broker", call: Call, request: dict[str, Any]) -> list[Row]:
+    assert broker.forwarding is not None
+    try:
+        answer = await broker.forwarding.at_leader(ApiKey.DELETE_RECORDS, call.header.api_version, request)
+    except AnabranchError as error:
+        answer = refuse(request, error)
+    return list(answer["topics"])
+
+
+async def _rows(broker: "Broker", topic: dict[str, Any]) -> list[Row]:
+    return [
+        await _row(broker, topic["name"], asked["partition_index"], asked["offset"])
+        for asked in topic["partitions"]
+    ]
+
+
+async def _row(broker: "Broker", name: str, index: int, offset: int) -> Row:
     try:
         partition = broker.topics.partition(name, index)
         partition.check_leader()
@@ -47,5 +67,21 @@ async def _row(broker: "Broker", name: str, index: int, offset: int) -> dict[str
             raise OffsetOutOfRangeError(f"Offset {offset} is not between 0 and {partition.high_watermark}.")
         await broker.delete_records(partition, Offset(wanted))
     except AnabranchError as error:
-        return {"partition_index": index, "low_watermark": -1, "error_code": code_of(error)}
+        return _refused(index, error)
     return {"partition_index": index, "low_watermark": partition.log.start_offset, "error_code": 0}
+
+
+def _refused(index: int, error: AnabranchError) -> Row:
+    return {"partition_index": index, "low_watermark": -1, "error_code": code_of(error)}
+
+
+def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_refused(asked["partition_index"], error) for asked in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
