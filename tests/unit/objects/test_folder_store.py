@@ -16,6 +16,7 @@ from anabranch.log.real_files import RealFiles
 from anabranch.objects.folder_store import ASIDE_MS_MAX, FolderStore
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.fake_disk import FakeDisk, PowerLoss
+from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
 
 ROOT = "/objects"
 ASIDE = f"{ROOT}/.aside"
@@ -219,3 +220,34 @@ def test_several_stores_on_one_new_folder_do_not_trip_over_each_other(tmp_path: 
             workers.close()
 
     asyncio.run(story())
+
+
+def simulated(seed: int) -> tuple[list[str], int]:
+    """Many puts side by side, on the simulator's loop, workers and disk."""
+    clock, disk = FakeClock(), FakeDisk()
+    loop = VirtualLoop(clock, lambda: False)
+    store = FolderStore(ROOT, disk, SimWorkers(loop, Random(seed)), clock)
+
+    async def story() -> list[str]:
+        order: list[str] = []
+
+        async def put(name: str) -> None:
+            await store.put(name, [name.encode()])
+            order.append(name)
+
+        await asyncio.gather(*(put(f"segments/{number}") for number in range(20)))
+        assert await store.get("segments/7") == b"segments/7"
+        assert len(await names_of(store)) == 20
+        loop.stop()
+        return order
+
+    with loop.running():
+        task = loop.create_task(story())
+    loop.run_for(60_000)
+    loop.close()
+    return task.result(), clock.monotonic_ms()
+
+
+def test_it_runs_in_the_simulator_and_one_seed_is_one_run() -> None:
+    assert simulated(3) == simulated(3)
+    assert simulated(3) != simulated(4)
