@@ -1,5 +1,6 @@
 """Credentials of a store: from a private file or the environment, and never to be seen."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -163,6 +164,11 @@ ANSWERS = {
         StoreUnavailableError,
         "was given no credentials",
     ),
+    "no credentials from a service that refuses": (
+        "Error performing GET http://169.254.169.254/computeMetadata/v1 in 5ms - status code: 403 Forbidden",
+        StoreUnavailableError,
+        "was given no credentials",
+    ),
     "broken": ("HTTP error: {secret} kind: Request", StoreUnavailableError, "broke the connection off"),
     "no bucket at google": (
         "status code: 404 Not Found: The specified bucket does not exist.",
@@ -187,6 +193,38 @@ def test_an_answer_becomes_a_sentence_without_what_it_quotes(case: str) -> None:
     assert str(error).endswith(".")
     assert SECRET not in str(error)
     assert KEY_ID not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("s3://bucket", "AWS_ACCESS_KEY_ID"),
+        ("gs://bucket", "GOOGLE_APPLICATION_CREDENTIALS"),
+        ("az://box", "AZURE_STORAGE_ACCOUNT_KEY"),
+    ],
+)
+def test_credentials_are_called_what_they_are_called_there(url: str, name: str) -> None:
+    assert name in str(
+        explain(parse_store_url(url), "o", CloudAnswer(Exception("status code: 403 Forbidden")))
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "environment"),
+    [
+        ("gs://bucket/p?endpoint=http://127.0.0.1:1", {"GOOGLE_SKIP_SIGNATURE": "true"}),
+        ("az://box/p?account=mine&endpoint=http://127.0.0.1:1", {"AZURE_STORAGE_ACCOUNT_KEY": "aGVsbG8="}),
+        ("s3://bucket/p?endpoint=http://127.0.0.1:1", {"AWS_SKIP_SIGNATURE": "true"}),
+    ],
+)
+def test_every_cloud_is_asked_at_the_endpoint_of_its_url(
+    url: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    store = open_cloud_store(parse_store_url(url), None, 5000)
+    with pytest.raises(StoreUnavailableError, match="cannot be reached: check the endpoint"):
+        asyncio.run(store.get("segments/1"))
 
 
 def test_the_environment_is_left_as_it_was(file: Path) -> None:
