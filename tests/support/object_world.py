@@ -1,389 +1,187 @@
-"""Brokers that write to one object store in one thread: real gathering, a real table each, and a store and a quorum
-that fail by seed. Producers behave as Kafka's idempotent ones do: five batches under way, sent again in order.
-
-A quorum here is a list of entries; each broker applies them when its time comes.
-"""
+"""Stored objects without a broker: a store in memory that counts and fails on demand, and rows that tests make."""
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
-from random import Random
-from typing import Any
-from uuid import UUID
+import uuid
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
+from typing import Any, NamedTuple
 
-from anabranch.broker.append_queue import AppendJob
-from anabranch.broker.core import BrokerCore
-from anabranch.broker.object_partition import AgreedHead, ObjectPartition
-from anabranch.broker.object_writing import ObjectWriting
-from anabranch.cluster.metadata import (
-    BrokerRow,
-    Entry,
-    MetadataTable,
-    Topic,
-    broker_entry,
-    broker_fenced_entry,
-    decode_entry,
-    encode_entry,
-    topic_entry,
-)
+from anabranch.broker.block_cache import BlockCache
+from anabranch.broker.disk_cache import DiskCache
+from anabranch.broker.object_log import ObjectLog
 from anabranch.cluster.object_entries import Key
-from anabranch.config import NodeSettings, TopicSettings
-from anabranch.errors import (
-    AnabranchError,
-    NotControllerError,
-    NotOwnerError,
-    OutOfOrderSequenceError,
-    PeerUnreachableError,
-    QuorumBusyError,
-    RequestTimedOutError,
-    StoreUnavailableError,
-)
-from anabranch.objects.memory_store import MemoryStore
-from anabranch.objects.store import Buffer
-from anabranch.record.batch import batch_spans, read_header
+from anabranch.errors import ObjectExistsError, ObjectGoneError
+from anabranch.objects.store import Buffer, StoredObject
+from anabranch.record.batch import batch_spans, read_header, stamp
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.records import records_of
-from anabranch.replication.object_writer import Limits
+from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
-from anabranch.values import BrokerId, Offset, TopicPartition
+from anabranch.values import Generation, Offset
+from support.workers import HeldWorkers, InlineWorkers
 
-TOPIC_ID = UUID(int=77)
-LIMITS = Limits(gather_ms=100, gather_bytes=4000, puts_max=3, held_bytes_max=60_000)
-IN_FLIGHT_MAX = 5
-RETRIED = (NotOwnerError, StoreUnavailableError, RequestTimedOutError)
+INCARNATION = 7
+TIME = 1_700_000_000_000
 
 
-def in_object_world(seed: int, test: "Callable[[ObjectWorld], Coroutine[Any, Any, None]]") -> "ObjectWorld":
-    clock = FakeClock()
-    loop = VirtualLoop(clock, lambda: False)
-    world = ObjectWorld(seed, loop, clock)
-    loop.set_exception_handler(world.note_exception)
-    try:
-        loop.run_until_complete(test(world))
-    finally:
-        for task in asyncio.all_tasks(loop):
-            task.cancel()
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.run_until_complete(asyncio.sleep(0))
-        loop.close()
-    assert not world.failures, world.failures
-    return world
+class CountingStore:
+    """Every GET is noted; it may be held back, or fail."""
 
+    url = "memory:test"
 
-class FaultyStore(MemoryStore):
-    """Slow, and at times refuses, hangs, or does what it was asked without saying so."""
-
-    def __init__(self, clock: FakeClock, chance: Random) -> None:
-        super().__init__(clock.wall_ms)
-        self.chance = chance
-        self.slow_ms_max = 20
-        self.refuses = self.hides = self.hangs = 0.0
-        self.is_away = False
-        self.puts: Counter[str] = Counter()
-        self.before_put: Callable[[str], None] = lambda name: None
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.gets: list[tuple[str, int]] = []
+        self.failures: list[Exception] = []
+        """Of the next GETs, first come."""
+        self.is_away: Exception | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.running = 0
+        self.running_max = 0
+        self.damage: Callable[[bytes], bytes] = lambda data: data
 
     async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
-        self.before_put(name)
-        self.puts[name] += 1
-        await asyncio.sleep(self.chance.random() * self.slow_ms_max / 1000)
-        if self.is_away or self.chance.random() < self.refuses:
-            raise StoreUnavailableError("503")
-        if self.chance.random() < self.hangs:
-            await asyncio.sleep(3600)
-        await super().put(name, pieces)
-        if self.chance.random() < self.hides:
-            raise StoreUnavailableError("the connection broke after the last byte")
+        if name in self.objects:
+            raise ObjectExistsError(name)
+        self.objects[name] = b"".join(pieces)
+
+    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        self.gets.append((name, start))
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
+        try:
+            await asyncio.sleep(0)
+            await self.open.wait()
+        finally:
+            self.running -= 1
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.is_away is not None:
+            raise self.is_away
+        if name not in self.objects:
+            raise ObjectGoneError(f"{name} is not there.")
+        return self.damage(self.objects[name][start:end])
+
+    async def get_end(self, name: str, size: int) -> bytes:
+        return self.objects[name][-size:]
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        yield [StoredObject(name, len(data), 0) for name, data in self.objects.items()]
+
+    async def close(self) -> None: ...
 
 
-class WritingBroker:
-    """One broker: its table, and its present life if it has one."""
+class WrittenHead(NamedTuple):
+    start: Offset
+    end: Offset
+    size_bytes: int
 
-    def __init__(self, world: "ObjectWorld", number: int) -> None:
-        self.world = world
-        self.id = BrokerId(number)
-        self.life = 0
-        self.epoch: int | None = None
-        self.is_alive = False
-        self.flushed: list[str] = []
 
-    def boot(self) -> None:
-        world = self.world
-        self.is_alive, self.epoch = True, None
-        self.core = BrokerCore(NodeSettings.load({}), world.clock, SimWorkers(world.loop, world.chance))
-        self.table = MetadataTable()
-        self.applied = 0
-        self.partitions: dict[Key, ObjectPartition] = {}
-        self.writing = ObjectWriting(
-            self.id,
-            self.core,
-            self.table,
-            world.store,
-            world.limits,
-            propose=self._propose,
-            own_epoch=lambda: self.epoch,
-            chance=world.chance.randrange,
-        )
-        self.writing.on_flushed = lambda object_id, pieces: self.flushed.append(object_id.name)
-        self.writing.start()
-        world.loop.create_task(self._apply_all(self.life))
-        world.loop.create_task(self._register(self.life))
+class WrittenRows:
+    """`Coordinates` from lists."""
 
-    def crash(self) -> None:
-        """As kill -9 does: nobody is told anything, and what was on its way to others is there."""
-        self.life += 1
-        self.is_alive = False
-        self.writing.is_over = True
-        if self.writing._timer is not None:
-            self.writing._timer.cancel()
-        for task in self.writing._tasks:
-            task.cancel()
+    def __init__(self) -> None:
+        self.by_key: dict[Key, list[Row]] = {}
+        self.starts: dict[Key, Offset] = {}
+        self.lookups = 0
 
-    async def _propose(self, entry: Entry) -> Offset:
-        return await self.world.propose(entry)
+    def head(self, key: Key) -> WrittenHead:
+        rows = self.by_key.get(key, [])
+        end = rows[-1].next_offset if rows else Offset(0)
+        return WrittenHead(self.starts.get(key, Offset(0)), end, sum(row.length for row in rows))
 
-    async def _register(self, life: int) -> None:
-        await asyncio.sleep(self.world.delay())
-        if self.life == life:
-            epoch = self.world.agree(broker_entry(BrokerRow(self.id, f"disk-{self.id}", 0, "h", 1)))
-            await asyncio.sleep(self.world.delay())
-            if self.life == life:
-                self.epoch = epoch
+    def rows(self, key: Key, start: Offset, count_max: int) -> Sequence[Row]:
+        self.lookups += 1
+        rows = self.by_key.get(key, [])
+        first = bisect_right([row.next_offset for row in rows], start)
+        return rows[first : first + count_max]
 
-    async def register_anew(self) -> None:
-        self.epoch = None
-        await self._register(self.life)
+    def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None:
+        return next((row for row in self.by_key.get(key, []) if row.max_timestamp >= timestamp_ms), None)
 
-    async def _apply_all(self, life: int) -> None:
-        while self.life == life:
-            await asyncio.sleep(max(0.01, self.world.delay()))
-            if self.life != life:
-                return
-            if self.applied < len(self.world.log) and self.world.chance.random() < self.world.jumps:
-                self._jump()
-            while self.applied < len(self.world.log) and self.world.chance.random() < 0.9:
-                self._apply_one()
 
-    def _apply_one(self, *, is_seen: bool = True) -> None:
-        offset, entry = self.applied, decode_entry(self.world.log[self.applied])
-        self.table.apply(entry, offset)
-        self.applied += 1
-        if is_seen:
-            for partition in self.partitions.values():
-                partition.applied(0)
-            self.writing.follow(Offset(offset), entry)
-
-    def _jump(self) -> None:
-        self.world.counts["jumps"] += 1
-        while self.applied < len(self.world.log):
-            self._apply_one(is_seen=False)
-        for partition in self.partitions.values():
-            partition.applied(0)
-        self.writing.follow(Offset(self.applied), None)
-
-    def partition(self, number: int) -> ObjectPartition:
-        key = TOPIC_ID, number
-        if key not in self.partitions:
-            self.partitions[key] = ObjectPartition(
-                TopicPartition("t", number),
-                TOPIC_ID,
-                AgreedHead(self.table, key),
-                TopicSettings.from_overrides(NodeSettings.load({})),
-                broker_id=self.id,
-                writing=self.writing,
-                on_publish=lambda partition: None,
-                finish=self.core.finish,
-                finished=self.core.finished,
-            )
-        return self.partitions[key]
-
-    def submit(
-        self, number: int, batch: bytearray, *, timeout_ms: int = 2**60, acks: int = -1
-    ) -> "asyncio.Future[Any]":
-        """The base offset, or the error. The bytes are written over once the turn is over, as a connection's are."""
-        future: asyncio.Future[Any] = self.world.loop.create_future()
-
-        def finished(job: AppendJob) -> None:
-            assert not future.done() or future.cancelled(), "a job is answered once"
-            if not future.cancelled():
-                future.set_result(job.error if job.error is not None else job.base_offset)
-
-        deadline_ms = self.world.clock.monotonic_ms() + timeout_ms
-        view = memoryview(batch)
-        job = AppendJob(
-            self.partition(number),
-            view,
-            read_header(batch),
-            finished,
-            wait_safe=acks != 0,
-            deadline_ms=deadline_ms,
-        )
-        self.core.submit(job)
-
-        def read_over() -> None:
-            batch[:] = bytes(len(batch))
-
-        self.world.loop.call_soon(read_over)
-        return future
+def batch(*values: bytes, time: int = TIME, step: int = 0, **fields: Any) -> bytes:
+    builder = BatchBuilder(**fields)
+    for number, value in enumerate(values or (b"v",)):
+        builder.add(None, value, timestamp_ms=time + step * number)
+    return bytes(builder.build())
 
 
 class ObjectWorld:
-    def __init__(self, seed: int, loop: VirtualLoop, clock: FakeClock) -> None:
-        self.chance = Random(seed)
-        self.loop, self.clock = loop, clock
-        self.store = FaultyStore(clock, self.chance)
-        self.limits = LIMITS
-        self.log: list[bytes] = []
-        self.brokers: dict[BrokerId, WritingBroker] = {}
-        self.counts: Counter[str] = Counter()
-        self.failures: list[str] = []
-        self.slow_ms_max = 5
-        self.loses = self.late = 0.0
-        """How often a proposal is lost, or comes into the log without its proposer being told, perhaps much later."""
-        self.jumps = 0.0
+    """A store, rows, a cache, and the logs over them."""
 
-    def note_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self.failures.append(f"{context.get('message')}: {context.get('exception')!r}")
+    def __init__(self, bytes_max: int = 64 * 2**20, **more: Any) -> None:
+        self.store = CountingStore()
+        self.rows = WrittenRows()
+        self.clock = FakeClock()
+        self.workers: InlineWorkers | HeldWorkers = more.pop("workers", None) or InlineWorkers()
+        self.disk: DiskCache | None = more.get("disk")
+        self.cache = BlockCache(self.store, self.clock, bytes_max, **more)
+        self.topic = uuid.UUID(int=1)
+        self.logs: dict[int, ObjectLog] = {}
+        self._numbers = count()
 
-    def delay(self) -> float:
-        return self.chance.random() * self.slow_ms_max / 1000
+    def key(self, partition: int = 0) -> Key:
+        return self.topic, partition
 
-    def grow(self, count: int, partitions: int = 2) -> None:
-        topic = Topic("t", TOPIC_ID, partitions, {"anabranch.mode": "object"})
-        self.agree(topic_entry(topic))
-        for number in range(1, count + 1):
-            self.brokers[BrokerId(number)] = WritingBroker(self, number)
-            self.brokers[BrokerId(number)].boot()
+    def log(self, partition: int = 0) -> ObjectLog:
+        if partition not in self.logs:
+            key = self.key(partition)
+            self.logs[partition] = ObjectLog(f"t-{partition}", key, self.rows, self.cache, self.workers)
+        return self.logs[partition]
 
-    # --- the quorum
+    def write(self, batches: dict[int, Sequence[bytes]], *, keep: bool = False, padding: int = 0) -> ObjectId:
+        """One gathered object of batches of any partitions, and its rows."""
+        object_id = ObjectId(INCARNATION, 1, next(self._numbers))
+        data = bytearray(padding)
+        for partition, each in batches.items():
+            self._append(self.key(partition), object_id, len(data), each)
+            data += b"".join(each)
+        self.store.objects[object_id.name] = bytes(data + b"the index and the footer")
+        if keep:
+            self.cache.keep(object_id, [self.store.objects[object_id.name]])
+        return object_id
 
-    def agree(self, entry: Entry) -> int:
-        self.log.append(encode_entry(entry))
-        return len(self.log) - 1
+    def _append(self, key: Key, object_id: ObjectId, position: int, batches: Sequence[bytes]) -> None:
+        rows = self.rows.by_key.setdefault(key, [])
+        headers = [read_header(each) for each in batches]
+        base = rows[-1].next_offset if rows else Offset(0)
+        next_offset = Offset(base + sum(header.last_offset_delta + 1 for header in headers))
+        newest = max(header.max_timestamp for header in headers)
+        length = sum(len(each) for each in batches)
+        rows.append(Row(base, next_offset, object_id, position, length, newest, len(batches)))
 
-    async def propose(self, entry: Entry) -> Offset:
-        await asyncio.sleep(self.delay())
-        chance = self.chance.random()
-        if chance < self.loses:
-            raise self.chance.choice((NotControllerError("no leader"), PeerUnreachableError("no link")))
-        if chance < self.loses + self.late:
-            self.counts["late"] += 1
-            self.loop.call_later(self.chance.choice((0.0, 0.05, 1.0)), self.agree, entry)
-            raise self.chance.choice((QuorumBusyError("unknown"), PeerUnreachableError("no answer in time")))
-        offset = self.agree(entry)
-        await asyncio.sleep(self.delay())
-        return Offset(offset)
-
-    def fence(self, broker: WritingBroker, *, is_fenced: bool) -> None:
-        if broker.epoch is not None:
-            self.agree(broker_fenced_entry(broker.id, broker.epoch, is_fenced=is_fenced))
-
-    def truth(self) -> MetadataTable:
-        """The table of somebody who has applied everything."""
-        table = MetadataTable()
-        for offset, data in enumerate(self.log):
-            table.apply(decode_entry(data), offset)
-        return table
-
-    def kept(self, number: int) -> list[bytes]:
-        """The values in a partition, one for each offset, as they lie in the store."""
-        table, values, end = self.truth(), [], 0
-        for row in table.objects.rows((TOPIC_ID, number), Offset(0), 2**30):
-            assert row.base_offset == end, "a gap or an overlap"
-            data = self.store._content(row.object_id.name)[row.position : row.position + row.length]
-            for start, stop in batch_spans(data):
-                values += [bytes(record.value or b"") for record in records_of(data[start:stop], 2**20)]
-            end = row.next_offset
-            assert len(values) == end, "offsets and records differ"
-        return values
+    def write_merged(
+        self, batches: Sequence[tuple[int, bytes]], next_offset: int, partition: int = 0, padding: int = 0
+    ) -> ObjectId:
+        """One merged object with batches at these base offsets, as one row that reaches to `next_offset`."""
+        object_id = ObjectId(INCARNATION, 1, next(self._numbers), ObjectKind.MERGED)
+        rows = self.rows.by_key.setdefault(self.key(partition), [])
+        data = bytearray(padding)
+        for base, each in batches:
+            placed = bytearray(each)
+            stamp(placed, 0, Offset(base), Generation(0))
+            data += placed
+        row = Row(
+            rows[-1].next_offset if rows else Offset(0),
+            Offset(next_offset),
+            object_id,
+            padding,
+            len(data) - padding,
+            max((read_header(each).max_timestamp for _, each in batches), default=-1),
+            len(batches),
+            is_stamped=True,
+        )
+        rows.append(row)
+        self.store.objects[object_id.name] = bytes(data + b"the index and the footer")
+        return object_id
 
 
-class Producer:
-    """An idempotent producer of one partition; goes on for ever after errors that are to be retried."""
-
-    def __init__(self, world: ObjectWorld, producer_id: int, partition: int, count: int) -> None:
-        self.world, self.id, self.partition = world, producer_id, partition
-        self.waiting = deque(range(count))
-        self.flying: set[int] = set()
-        self.acknowledged: dict[int, int] = {}
-        self.count = count
-        self.failure: BaseException | None = None
-        self.broker = world.chance.choice(list(world.brokers.values()))
-
-    def value(self, sequence: int) -> bytes:
-        return b"%d-%d" % (self.id, sequence)
-
-    def _batch(self, sequence: int) -> bytearray:
-        builder = BatchBuilder(producer_id=self.id, producer_epoch=0, base_sequence=sequence)
-        builder.add(None, self.value(sequence), timestamp_ms=1)
-        return builder.build()
-
-    def _first_open(self) -> int:
-        return min((*self.flying, *self.waiting))
-
-    async def run(self) -> None:
-        world, sending = self.world, set()
-
-        def sent(task: "asyncio.Task[None]") -> None:
-            sending.discard(task)
-            if not task.cancelled():
-                self.failure = self.failure or task.exception()
-
-        while self.waiting or self.flying:
-            if self.failure is not None:
-                raise self.failure
-            # Answers come in the order of requests, so nothing is sent far beyond what is not answered yet.
-            while self.waiting and self.waiting[0] < self._first_open() + IN_FLIGHT_MAX:
-                sequence = self.waiting.popleft()
-                self.flying.add(sequence)
-                task = world.loop.create_task(self._send(sequence))
-                sending.add(task)
-                task.add_done_callback(sent)
-                if world.chance.random() < 0.3:
-                    await asyncio.sleep(world.delay())
-            await asyncio.sleep(0.02)
-
-    async def _send(self, sequence: int) -> None:
-        world, broker = self.world, self.broker
-        while not broker.is_alive:
-            broker = self.broker = world.chance.choice(list(world.brokers.values()))
-            await asyncio.sleep(0.05)
-        is_first = sequence == self._first_open()
-        life, timeout_ms = broker.life, world.chance.choice((300, 3000, 30_000))
-        future = broker.submit(self.partition, self._batch(sequence), timeout_ms=timeout_ms)
-        result: Any = None
-        while not future.done():
-            await asyncio.sleep(0.05)
-            if broker.life != life:
-                future.cancel()
-                result = RequestTimedOutError("the connection broke")
-                break
-        else:
-            result = future.result()
-        await self._judge(sequence, result, is_first)
-
-    async def _judge(self, sequence: int, result: Any, is_first: bool) -> None:
-        """`is_first`: all before it were acknowledged when it was sent."""
-        world = self.world
-        if isinstance(result, AnabranchError):
-            world.counts[type(result).__name__] += 1
-            if isinstance(result, OutOfOrderSequenceError):
-                assert not is_first, f"{self.id} is stuck at {sequence}: {result}"
-            else:
-                assert isinstance(result, RETRIED), result
-            await asyncio.sleep(0.05)
-            if isinstance(result, NotOwnerError) or world.chance.random() < 0.2:
-                self.broker = world.chance.choice(list(world.brokers.values()))
-            self.waiting = deque(sorted((*self.waiting, sequence)))
-        else:
-            world.counts["acknowledged"] += 1
-            self.acknowledged[sequence] = result
-        self.flying.discard(sequence)
-
-    def check(self) -> None:
-        """Everything once, in order, where its producer was told."""
-        kept = self.world.kept(self.partition)
-        mine = [value for value in kept if value.startswith(b"%d-" % self.id)]
-        assert mine == [self.value(sequence) for sequence in range(self.count)]
-        for sequence, offset in self.acknowledged.items():
-            assert kept[offset] == self.value(sequence)
+def offsets_in(data: Buffer) -> list[int]:
+    """The base offsets of the batches, each of which must be whole."""
+    return [read_header(data, first).base_offset for first, _ in batch_spans(data)]
