@@ -83,13 +83,12 @@ class FaultyStore(MemoryStore):
         self.refuses = self.hides = self.hangs = 0.0
         self.is_away = False
         self.puts: Counter[str] = Counter()
-        self.before_put: Callable[[str], None] = lambda name: None
+        self.refused_names: Callable[[str], bool] = lambda name: False
 
     async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
-        self.before_put(name)
         self.puts[name] += 1
         await asyncio.sleep(self.chance.random() * self.slow_ms_max / 1000)
-        if self.is_away or self.chance.random() < self.refuses:
+        if self.is_away or self.refused_names(name) or self.chance.random() < self.refuses:
             raise StoreUnavailableError("503")
         if self.chance.random() < self.hangs:
             await asyncio.sleep(3600)
@@ -107,11 +106,11 @@ class WritingBroker:
         self.life = 0
         self.epoch: int | None = None
         self.is_alive = False
-        self.flushed: list[str] = []
+        self.is_applying = True
 
     def boot(self) -> None:
         world = self.world
-        self.is_alive, self.epoch = True, None
+        self.is_alive, self.is_applying, self.epoch = True, True, None
         self.core = BrokerCore(NodeSettings.load({}), world.clock, SimWorkers(world.loop, world.chance))
         self.table = MetadataTable()
         self.applied = 0
@@ -126,7 +125,6 @@ class WritingBroker:
             own_epoch=lambda: self.epoch,
             chance=world.chance.randrange,
         )
-        self.writing.on_flushed = lambda object_id, pieces: self.flushed.append(object_id.name)
         self.writing.start()
         world.loop.create_task(self._apply_all(self.life))
         world.loop.create_task(self._register(self.life))
@@ -161,8 +159,10 @@ class WritingBroker:
             await asyncio.sleep(max(0.01, self.world.delay()))
             if self.life != life:
                 return
+            if not self.is_applying:
+                continue
             if self.applied < len(self.world.log) and self.world.chance.random() < self.world.jumps:
-                self._jump()
+                self.jump()
             while self.applied < len(self.world.log) and self.world.chance.random() < 0.9:
                 self._apply_one()
 
@@ -175,7 +175,7 @@ class WritingBroker:
                 partition.applied(0)
             self.writing.follow(Offset(offset), entry)
 
-    def _jump(self) -> None:
+    def jump(self) -> None:
         self.world.counts["jumps"] += 1
         while self.applied < len(self.world.log):
             self._apply_one(is_seen=False)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from support.writing_world import WritingWorld, Producer, in_writing_world
+from support.writing_world import Producer, WritingWorld, in_writing_world
 
 BATCHES = 60
 
