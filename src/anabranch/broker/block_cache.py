@@ -154,6 +154,9 @@ class BlockCache:
         """Wait no longer."""
         self.loads.leave(keys, woken)
 
+    def is_loading(self, key: BlockKey) -> bool:
+        return self.loads.is_loading(key)
+
     @property
     def is_away(self) -> bool:
         """The store has not answered for a while."""

@@ -102,6 +102,9 @@ class BlockLoads:
             if load is not None:
                 load.waiters.pop(woken, None)
 
+    def is_loading(self, key: BlockKey) -> bool:
+        return key in self._loads
+
     def refresh(self, key: BlockKey) -> None:
         """The next time it has to come from the store itself."""
         self._fresh[key] = None
