@@ -104,6 +104,9 @@ class WrittenRows:
     def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None:
         return next((row for row in self.by_key.get(key, []) if row.max_timestamp >= timestamp_ms), None)
 
+    def newest_row(self, key: Key) -> Row | None:
+        return max(self.by_key.get(key, []), key=lambda row: row.max_timestamp, default=None)
+
 
 def batch(*values: bytes, time: int = TIME, step: int = 0, **fields: Any) -> bytes:
     builder = BatchBuilder(**fields)
