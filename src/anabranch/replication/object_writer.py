@@ -102,6 +102,13 @@ class StoreFailed:
 
 
 @dataclass(slots=True)
+class NameTaken:
+    """The store has something else under that name: an earlier life of the cluster has used it."""
+
+    serial: int
+
+
+@dataclass(slots=True)
 class ProposalEnded:
     """It was agreed on, or nobody knows."""
 
@@ -137,7 +144,17 @@ class Stop:
 
 
 Event = (
-    Arrived | Forsaken | Registered | Stored | StoreFailed | ProposalEnded | Applied | Jumped | Tick | Stop
+    Arrived
+    | Forsaken
+    | Registered
+    | Stored
+    | StoreFailed
+    | NameTaken
+    | ProposalEnded
+    | Applied
+    | Jumped
+    | Tick
+    | Stop
 )
 
 # --- effects -------------------------------------------------------------------------------------------------------
@@ -274,6 +291,7 @@ class ObjectWriter:
         self.held_bytes = 0
         self.forsaken_bytes = 0
         self.flushed_segments = 0
+        self.flushed_batches = 0
         self.flushed_bytes = 0
         self.void_numbers = 0
 
@@ -290,6 +308,8 @@ class ObjectWriter:
                 self._registered(event, effects)
             case Jumped():
                 self._jumped(event.last_number, effects)
+            case NameTaken():
+                self._name_taken(event.serial, effects)
             case Stop():
                 self._stop(event, effects)
             case _:
@@ -449,6 +469,11 @@ class ObjectWriter:
         segment.failures += 1
         segment.again_ms = now_ms + pause_ms // 2 + self._chance(pause_ms // 2 + 1)
 
+    def _name_taken(self, serial: int, effects: list[Effect]) -> None:
+        segment = self._segments.get(serial)
+        if segment is not None:
+            self._fail_from(segment.number, Reason.STORE_AWAY, effects)
+
     def _give_up_if_due(self, now_ms: int, effects: list[Effect]) -> None:
         for segment in self._flushing():
             if segment.failed_ms is not None and now_ms - segment.failed_ms >= GIVE_UP_MS:
@@ -518,6 +543,7 @@ class ObjectWriter:
         segment.state = SegmentState.FLUSHED
         self.flushed_segments += 1
         self.flushed_bytes += segment.size
+        self.flushed_batches += segment.batches
         self._let_go(segment)
         effects.append(Answer(segment.serial))
 

@@ -20,6 +20,7 @@ from anabranch.replication.object_writer import (
     Forsaken,
     Jumped,
     Limits,
+    NameTaken,
     ObjectWriter,
     ProposalEnded,
     Propose,
@@ -299,6 +300,15 @@ def test_a_store_that_answers_too_late_changes_nothing() -> None:
 
 def proposed_after_applying(bench: Bench) -> list[Effect]:
     return bench.do(Applied(0)) + bench.wait(1000)
+
+
+def test_a_name_that_means_something_else_is_given_up_at_once() -> None:
+    bench = Bench()
+    bench.full(2)
+    effects = bench.do(NameTaken(1))
+    assert effects[:2] == [Fail(1, Reason.STORE_AWAY), Fail(2, Reason.STORE_AWAY)]
+    assert proposed(effects) == [(0, None), (1, None)]
+    assert bench.do(NameTaken(1)) == []
 
 
 def test_patience_begins_with_the_first_failure_and_ends_with_success() -> None:
