@@ -42,7 +42,7 @@ from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
 from anabranch.broker.routing import Routing
 from anabranch.cluster.metadata import Placement
-from anabranch.errors import InvalidRequestError, QuorumBusyError
+from anabranch.errors import InvalidRequestError, QuorumBusyError, StorageError
 from anabranch.replication.ring_messages import ReturnId
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 PULSE_SECONDS = 0.1
 PING_MS = 500
 LEAVE_PAUSE_SECONDS = 0.02
+JOIN_AGAIN_SECONDS = 1.0
 WAITING_SAY_MS = 3000
 WAITING_SAY_AGAIN_MS = 60_000
 TOLD_ROWS_MAX = 1000
@@ -81,6 +82,8 @@ class Peering:
         self._news: dict[Partition, LeaderRow] = {}
         self._told: dict[Partition, LeaderRow] = {}
         """What the others know of us: when it is over, they have to hear of it."""
+        self._joining: set[Partition] = set()
+        """Partitions that the disk did not let join their ring."""
         self._up: set[BrokerId] = set()
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
@@ -148,13 +151,30 @@ class Peering:
     def placed(self, partition: Partition, placement: Placement) -> None:
         """A partition is there, or is kept with others than before."""
         if partition.ring is None and is_ring(placement):
-            self._broker.opener.join_ring(partition, placement)
-            # It led alone; whether it leads the ring is not said yet, and somebody else may be first.
-            self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
+            self._join_ring(partition, placement)
         if partition.ring is not None:
             self.replicas.place(partition, placement, self._strange(placement))
         else:
             self._broker.offsets_topic.on_leadership(partition, True, partition.generation)
+
+    def _join_ring(self, partition: Partition, placement: Placement) -> None:
+        """If the disk allows it; until then this broker keeps it alone, and the others wait."""
+        try:
+            self._broker.opener.join_ring(partition, placement)
+        except StorageError as error:
+            logger.error("%s cannot join its ring yet, which is tried again: %s", partition.id, error)
+            if partition not in self._joining:
+                self._joining.add(partition)
+                asyncio.get_running_loop().call_later(JOIN_AGAIN_SECONDS, self._place_again, partition)
+        else:
+            # It led alone; whether it leads the ring is not said yet, and somebody else may be first.
+            self._broker.offsets_topic.on_leadership(partition, False, partition.generation)
+
+    def _place_again(self, partition: Partition) -> None:
+        self._joining.discard(partition)
+        topic = self._broker.metadata.table.topics_by_id.get(partition.topic_id)
+        if topic is not None and not partition.is_gone and partition.ring is None:
+            self.placed(partition, self._broker.metadata.table.placement(topic, partition.id.partition))
 
     def _strange(self, placement: Placement) -> ReturnId | None:
         """By what name a replica comes back that was given to another disk."""

@@ -66,7 +66,8 @@ class StoredState:
         self.cleaner_offsets: dict[str, Offset] = {}
 
     def load(self) -> None:
-        """Read everything, and take the mark of a clean shutdown away: from here on a crash is a crash."""
+        """Read everything, and take the mark of a clean shutdown away: from here on a crash is a crash. Raises
+        StorageError."""
         self.was_clean = read_checkpoint(self._files, self._clean_path).value is not None
         self.recovery_points, _ = read_recovery_points(self._files, self._recovery_path, self.boot)
         self.start_offsets, reason = read_offsets(self._files, self._starts_path)
@@ -74,8 +75,17 @@ class StoredState:
             logger.error("%s is lost (%s): deleted records may be back", self._starts_path, reason)
         self.cleaner_offsets, _ = read_offsets(self._files, self._cleaner_path)
         if self._files.exists(self._clean_path):
+            self._take_mark_away()
+
+    def _take_mark_away(self) -> None:
+        try:
             self._files.unlink(self._clean_path)
             self._files.sync_folder(self._data_dir)
+        except OSError as error:
+            raise StorageError(
+                f"{self._clean_path} cannot be removed: {error.strerror or error}. A crash would be taken for a clean "
+                "stop then: let this user write to the data folder, and start again."
+            ) from error
 
     @property
     def is_blank(self) -> bool:

@@ -9,6 +9,7 @@ from anabranch.broker import offsets_topic
 from anabranch.broker.groups.shard import Shard
 from anabranch.broker.offsets_topic import OffsetsTopic
 from anabranch.errors import FencedGenerationError, NotOwnerError, StorageError, UnknownGenerationError
+from anabranch.testing.fake_disk import Operation
 from anabranch.values import Offset
 from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
 
@@ -91,6 +92,18 @@ async def test_mark_of_a_clean_stop_that_cannot_be_left_does_not_break_the_stop(
     await bench.broker.close()
     assert not bench.disk.exists(f"{DATA}/clean-shutdown")
     assert bench.again().topics.find("t") is not None
+
+
+@in_loop
+@pytest.mark.parametrize("operation", ["unlink", "sync_folder"])
+async def test_mark_of_a_clean_stop_that_cannot_be_taken_away_keeps_the_broker_from_starting(
+    operation: Operation,
+) -> None:
+    bench = Bench()
+    await bench.broker.close()
+    bench.disk.fail_next(operation)
+    with pytest.raises(StorageError, match=r"clean-shutdown cannot be removed: .*start again\.$"):
+        bench.again()
 
 
 @in_loop

@@ -9,10 +9,11 @@ import pytest
 from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
 from anabranch.errors import NotControllerError, StorageError, UnsupportedVersionError
 from anabranch.testing.in_process_client import Pending
-from anabranch.values import BrokerId
+from anabranch.values import BrokerId, Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import encode_request
 from anabranch.wire.error_codes import ErrorCode as E
+from support.broker_bench import batch_of
 from support.broker_cluster import BrokerCluster, close_all, cluster_of
 
 Body = dict[str, Any]
@@ -342,6 +343,25 @@ def test_growing_from_one_broker_to_three_gives_every_topic_more_replicas() -> N
     assert {each[0] for each in replicas_of(cluster, "chosen-by-nobody")} == {1, 2, 3}
     assert len(replicas_of(cluster, "chosen")[0]) == 1
     assert moves(cluster, 3) == []
+
+
+def test_a_partition_that_the_disk_does_not_let_join_its_ring_keeps_no_other_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = cluster_of(1)
+    create(cluster, 1, "t", partitions=2, factor=1)
+    bad = cluster.broker(1).topics.partition("t", 0)
+    bad.log.append([(batch_of(), Offset(0), Offset(0), 0)], 0)  # Its sync is still to come.
+    cluster.lives[1].disk.fail_next("sync", path_contains="t-0")
+    cluster.start(2, 3)
+    cluster.settle()
+    cluster.until(lambda: len(replicas_of(cluster, "t")[1]) == 3)
+    assert [each.message for each in caplog.records if "cannot join its ring yet" in each.message] == [
+        "t-0 cannot join its ring yet, which is tried again: data/t-0 takes no more writes until a restart: a sync "
+        "failed: Input/output error."
+    ]
+    assert bad.ring is not None
+    assert bad.ring.mode.is_fenced
 
 
 def drain(cluster: BrokerCluster, asked: int, broker_id: int, value: str = "true") -> Body:

@@ -22,7 +22,7 @@ from anabranch.record.object_names import ObjectId, ObjectKind
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
 from anabranch.values import Offset
-from support.object_world import BROKER, INCARNATION, ObjectWorld, a_batch
+from support.upkeep_world import BROKER, INCARNATION, ObjectWorld, a_batch
 
 MERGE_BYTES = 1000
 COLLECT_MS = 60_000

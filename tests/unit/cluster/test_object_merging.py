@@ -28,7 +28,7 @@ from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.record.offset_map import OffsetMap
 from anabranch.record.records import Record
 from anabranch.values import Offset
-from support.object_world import BROKER, INCARNATION, ObjectWorld, a_batch
+from support.upkeep_world import BROKER, INCARNATION, ObjectWorld, a_batch
 
 MERGE_BYTES = 1000
 COMPACTED = Keeping(is_deleted=True, retention_ms=-1, retention_bytes=-1, is_compacted=True)

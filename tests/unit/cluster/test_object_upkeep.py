@@ -24,7 +24,7 @@ from anabranch.errors import OffsetOutOfRangeError
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.record.producer_table import Producer
 from anabranch.values import BrokerId, Offset
-from support.object_world import BROKER, INCARNATION, ObjectWorld, a_batch
+from support.upkeep_world import BROKER, INCARNATION, ObjectWorld, a_batch
 
 FOR_EVER = Keeping(is_deleted=True, retention_ms=-1, retention_bytes=-1, is_compacted=False)
 COMPACTED = Keeping(is_deleted=False, retention_ms=-1, retention_bytes=-1, is_compacted=True)

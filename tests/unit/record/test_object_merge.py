@@ -22,7 +22,7 @@ from anabranch.record.object_names import ObjectId, ObjectKind
 from anabranch.record.offset_map import OffsetMap
 from anabranch.record.records import Record, records_of
 from anabranch.values import Offset
-from support.object_world import INCARNATION, ObjectWorld, Pair, a_batch
+from support.upkeep_world import INCARNATION, ObjectWorld, Pair, a_batch
 
 TARGET = ObjectId(INCARNATION, 7, 0, ObjectKind.MERGED)
 RETENTION_MS = 100
