@@ -28,14 +28,9 @@ from anabranch.cluster.object_entries import (
     start_entry,
     tombstone_entry,
 )
-from anabranch.cluster.object_merging import MergeWatch
 from anabranch.cluster.object_table import OBJECT, ObjectTable
 from anabranch.cluster.object_upkeep import (
-    Compaction,
-    Keeping,
-    compaction_of,
     deletable,
-    most_urgent,
     orphan_of,
     own_prefixes,
     retained_start,
@@ -51,7 +46,10 @@ from anabranch.errors import (
     WorkStoppedError,
 )
 from anabranch.objects.store import ObjectStore, StoredObject
+from anabranch.record.object_compacting import Compaction, compaction_of, most_urgent
+from anabranch.record.object_merging import MergeWatch
 from anabranch.record.object_names import ObjectId
+from anabranch.record.object_plans import Keeping
 from anabranch.record.offset_map import BYTES_PER_KEY
 
 if TYPE_CHECKING:
