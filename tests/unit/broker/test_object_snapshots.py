@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -25,14 +25,22 @@ LIFE = 0x1234
 
 
 class Store(MemoryStore):
-    """One that can be away."""
+    """One that can be away, and says when something was put."""
 
-    is_away = False
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        super().__init__(wall_ms)
+        self.is_away = False
+        self.has_put = asyncio.Event()
 
     async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
         if self.is_away:
             raise StoreUnavailableError("It is away.")
         await super().put(name, pieces)
+        self.has_put.set()
+
+    async def until_put(self) -> None:
+        async with asyncio.timeout(10):
+            await self.has_put.wait()
 
 
 class World:
@@ -67,7 +75,7 @@ class World:
         return unpack_snapshot(await self.store.get(name))
 
 
-# --- what was agreed on -------------------------------------------------------------------------------------------------
+# --- what was agreed on ----------------------------------------------------------------------------------------------
 
 
 @in_loop
@@ -127,10 +135,9 @@ async def test_a_new_topic_is_written_soon(monkeypatch: pytest.MonkeyPatch) -> N
     await world.agree(tombstone_entry([], 0))
     await turn()
     assert world.names("metadata/") == before, "what is not urgent waits for its time"
+    world.store.has_put.clear()
     await world.bench.topic("orders")
-    async with asyncio.timeout(10):
-        while world.names("metadata/") == before:
-            await asyncio.sleep(0.001)
+    await world.store.until_put()
     await world.end()
 
 
@@ -159,13 +166,11 @@ async def test_a_store_that_is_away_is_said_once_and_tried_again(
         "no snapshot can be written to the object store: It is away."
     ]
     world.store.is_away = False
-    async with asyncio.timeout(10):
-        while not world.names("metadata/"):
-            await asyncio.sleep(0.001)
+    await world.store.until_put()
     await world.end()
 
 
-# --- whoever deletes objects ----------------------------------------------------------------------------------------------
+# --- whoever deletes objects -----------------------------------------------------------------------------------------
 
 
 @in_loop
@@ -209,7 +214,7 @@ async def test_whoever_was_brought_back_as_another_deletes_nothing_and_writes_no
     await world.end()
 
 
-# --- groups -----------------------------------------------------------------------------------------------------------
+# --- groups ----------------------------------------------------------------------------------------------------------
 
 
 def partition_of(group_id: str) -> int:

@@ -9,7 +9,7 @@ from anabranch.broker.groups.records import CommittedOffset
 from anabranch.broker.groups.stored_offsets import StoredGroup, StoredGroups, StoredOffset
 from anabranch.broker.quorum_store import read_records
 from anabranch.broker.restore_report import RestoreReport
-from anabranch.broker.restoring import Restoring, RestoreWish
+from anabranch.broker.restoring import RestoreWish, Restoring
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Key
 from anabranch.errors import RestoreRefusedError, StoreUnavailableError
@@ -444,5 +444,3 @@ async def test_an_offset_beyond_the_end_becomes_the_first_record_that_comes_agai
     moved = {(each.topic, each.before): each.after for each in report.offsets_moved}
     assert moved == {("orders", 99): 3, ("payments", 500): 0}
     assert report.offsets_dropped == 1
-
-
