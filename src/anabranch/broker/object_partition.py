@@ -19,11 +19,14 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.partition import Partition
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, StorageError
+from anabranch.record.object_names import Key
+from anabranch.record.producer_table import ProducerTable
 from anabranch.replication.mode import Appended
 from anabranch.replication.object_mode import ObjectMode
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.cluster.metadata import MetadataTable
     from anabranch.log.log import Log
 
 STORE_COPIES = 2**15 - 1
@@ -52,6 +55,48 @@ class Coordinates(Protocol):
     def end_offset(self) -> Offset: ...
     @property
     def size_bytes(self) -> int: ...
+    @property
+    def producers(self) -> ProducerTable: ...
+
+    async def offset_for_time(self, timestamp_ms: int) -> tuple[Offset, int] | None:
+        """The first record of that time or later, with its own time. Raises CorruptDataError, StoreError."""
+        ...
+
+    async def max_timestamp(self) -> tuple[Offset, int] | None:
+        """The first record of the newest time, with that. Raises as `offset_for_time` does."""
+        ...
+
+
+class AgreedHead:
+    """What the agreed table alone says of a partition, and all that a node without the store knows."""
+
+    __slots__ = ("_key", "_table")
+
+    def __init__(self, table: "MetadataTable", key: Key) -> None:
+        self._table = table
+        self._key = key
+
+    @property
+    def start_offset(self) -> Offset:
+        return self._table.objects.head(self._key).start
+
+    @property
+    def end_offset(self) -> Offset:
+        return self._table.objects.head(self._key).end
+
+    @property
+    def size_bytes(self) -> int:
+        return self._table.objects.head(self._key).size_bytes
+
+    @property
+    def producers(self) -> ProducerTable:
+        return self._table.objects.producers(self._key)
+
+    async def offset_for_time(self, timestamp_ms: int) -> tuple[Offset, int] | None:
+        raise StorageError(f"A record of {self._key[0]}-{self._key[1]} {NO_STORE}")
+
+    async def max_timestamp(self) -> tuple[Offset, int] | None:
+        raise StorageError(f"A record of {self._key[0]}-{self._key[1]} {NO_STORE}")
 
 
 class ObjectPartition(Partition):
@@ -89,6 +134,7 @@ class ObjectPartition(Partition):
             finished=finished,
         )
         self.plain_limits = None
+        self.producers = coordinates.producers
 
     def _renew_limits(self) -> None:
         """Nothing goes by the plain lane: what it queues is expected in a log of ours."""
@@ -103,6 +149,11 @@ class ObjectPartition(Partition):
     def acks1_waits(self) -> bool:
         """Nothing is written before it is safe."""
         return True
+
+    @property
+    def is_served(self) -> bool:
+        """This node has the object store."""
+        return self._writing is not None
 
     def check_leader(self) -> None:
         """Every broker serves it, if it has the store."""
@@ -137,6 +188,7 @@ class ObjectPartition(Partition):
 
     def applied(self, now_ms: int) -> None:
         """The agreed table has changed: readers see what it holds now."""
+        self.producers = self.coordinates.producers
         self._carry_out(self.mode.step(Appended(self.coordinates.end_offset), now_ms))
 
 

@@ -34,6 +34,7 @@ def facts(node: "Node", settings: "NodeSettings", ephemeral: bool) -> dict[str, 
         "authentication": False,
         "pid": os.getpid(),
         "version": anabranch.__version__,
+        **({} if settings.object_store is None else {"object_store": settings.object_store}),
         **_membership(node, settings),
     }
 
@@ -68,7 +69,7 @@ def banner(node: "Node", settings: "NodeSettings", ephemeral: bool) -> str:
     return f"""anabranch {anabranch.__version__} is ready
 
   Kafka address    {node.bootstrap}{_cluster_lines(node, settings)}
-  data folder      {where} ({kept})
+  data folder      {where} ({kept}){_store_line(settings.object_store)}
   durability       {durability(settings)}
   authentication   off{_who_may_connect(settings)}
   metrics          {metrics}
@@ -94,7 +95,7 @@ def cluster_banner(layout: "Layout", pids: list[int], ephemeral: bool) -> str:
 
   bootstrap        {layout.bootstrap}
 {rows}
-  data folder      {layout.folder.absolute()} ({kept})
+  data folder      {layout.folder.absolute()} ({kept}){_store_line(layout.object_store)}
   logs             {layout.folder.absolute()}/broker-N.log
 
 Try next, in another terminal:
@@ -102,6 +103,10 @@ Try next, in another terminal:
   {command} cluster ring {bootstrap}
   echo hello | {command} produce demo {bootstrap}
 Stop with Ctrl-C."""
+
+
+def _store_line(url: str | None) -> str:
+    return "" if url is None else f"\n  object store     {url}"
 
 
 def _http(address: str | None) -> str:

@@ -44,6 +44,11 @@ OF_ONE_BROKER = frozenset(
     "--flush", type=click.Choice(["always", "interval", "os"]), help="When records are synced. [always]"
 )
 @click.option(
+    "--object-store",
+    metavar="URL",
+    help="Where topics in mode object are kept: file:///PATH, s3://BUCKET/PREFIX ... Remembered in DIR/cluster.toml.",
+)
+@click.option(
     "--config", "config_file", metavar="FILE", help="Read settings of all brokers from a TOML file."
 )
 @click.option(
@@ -65,22 +70,26 @@ def command(
     """Start a local cluster and run it until Ctrl-C."""
     from anabranch.cli.cluster_run import run_cluster
 
-    arguments = arguments_for_all(config_file, log_level, options)
+    settings = settings_for_all(config_file, options)
     layout = choose_layout(Path(data_dir), brokers, listen_base)
-    run_cluster(layout, arguments, format)
+    run_cluster(with_store(layout, settings), arguments_of(settings, log_level), format)
 
 
-def arguments_for_all(
-    config_file: str | None, log_level: str | None, options: dict[str, object]
-) -> list[str]:
-    """The command line of every broker, from settings that were checked here, before anything is started."""
-    from anabranch.cli.up import given_settings
+def settings_for_all(config_file: str | None, options: dict[str, object]) -> dict[str, object]:
+    """What every broker is started with, checked here, before anything is started."""
+    from anabranch.cli.up import given_settings, require_shared_store
     from anabranch.config import NodeSettings
 
     settings = given_settings(config_file, options)
     for name in sorted(OF_ONE_BROKER & settings.keys()):
         raise Failure(f"{name} differs from broker to broker and is chosen here: leave it out.")
     NodeSettings.load(settings)
+    require_shared_store(settings)
+    return settings
+
+
+def arguments_of(settings: dict[str, object], log_level: str | None) -> list[str]:
+    """The command line of every broker."""
     arguments = ["--log-level", log_level or "warning"]
     for name, value in settings.items():
         arguments += ["--set", f"{name}={_as_text(value)}"]
@@ -95,6 +104,22 @@ def _as_text(value: object) -> str:
             return ",".join(map(str, value))
         case _:
             return str(value)
+
+
+def with_store(layout: "Layout", settings: dict[str, object]) -> "Layout":
+    """The same cluster with the object store that was named now. It is remembered: without it, or in another, what the
+    topics there hold could not be found."""
+    from dataclasses import replace
+
+    named = settings.get("object.store")
+    if named is None or named == layout.object_store:
+        return layout
+    if layout.object_store is not None:
+        raise Failure(
+            f"{layout.config_file} names another object store, and what the topics hold is there: leave --object-store "
+            "out, or, if all objects were moved, change it in the file."
+        )
+    return replace(layout, object_store=str(named))
 
 
 def choose_layout(folder: Path, count: int | None, listen_base: int | None) -> "Layout":

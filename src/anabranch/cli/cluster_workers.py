@@ -45,7 +45,7 @@ def run_workers(
 def plan_workers(
     config_file: str | None, log_level: str | None, options: dict[str, object]
 ) -> "tuple[Layout, list[str]]":
-    from anabranch.cli.cluster_up import arguments_for_all
+    from anabranch.cli.cluster_up import arguments_of, settings_for_all, with_store
     from anabranch.cli.up import given_settings
     from anabranch.config import NodeSettings, host_and_port
     from anabranch.local_cluster.layout import require_cluster_folder, require_count
@@ -54,15 +54,18 @@ def plan_workers(
     require_count(count)
     settings = NodeSettings.load(given_settings(config_file, options))
     rest = {**options, "listen": None, "http": None, "data_dir": None}
-    arguments = arguments_for_all(config_file, log_level, rest)
+    for_all = settings_for_all(config_file, rest)
     folder = Path(settings.data_dir)
     require_cluster_folder(folder)
     host, first = host_and_port(settings.listen)
     http = None if settings.http is None else host_and_port(settings.http)
-    return _layout(folder, count, host, first, http), arguments
+    layout = with_store(_layout(folder, count, host, first, http), for_all)
+    return layout, arguments_of(for_all, log_level)
 
 
 def _layout(folder: Path, count: int, host: str, first: int, http: tuple[str, int] | None) -> "Layout":
+    from dataclasses import replace
+
     from anabranch.local_cluster.layout import LOCAL_HOST, make_layout, read_layout
     from anabranch.local_cluster.ports import free_block, require_free
 
@@ -83,4 +86,4 @@ def _layout(folder: Path, count: int, host: str, first: int, http: tuple[str, in
             folder, kafka, free_block(LOCAL_HOST, count, kafka.stop + PEER_PORTS_ABOVE), http_ports, host
         )
     peers = [int(place.peer.rpartition(":")[2]) for place in known.places]
-    return make_layout(folder, kafka, peers, http_ports, host)
+    return replace(make_layout(folder, kafka, peers, http_ports, host), object_store=known.object_store)

@@ -56,6 +56,11 @@ LEAVE_SECONDS_MAX = 8.0
     help="The peer address of any broker of the cluster to join; may be repeated. [begin a cluster]",
 )
 @click.option("--cluster-secret-file", metavar="FILE", help="What the brokers of a cluster share and prove.")
+@click.option(
+    "--object-store",
+    metavar="URL",
+    help="Where topics in mode object are kept: file:///PATH, s3://BUCKET/PREFIX, gs://... or az://...",
+)
 @click.option("--rack", metavar="NAME", help="Where this broker stands: copies are spread over racks.")
 @click.option(
     "--workers",
@@ -127,6 +132,7 @@ SETTING_OF_OPTION = {
     "peer_listen": "peer.listen",
     "cluster_secret_file": "cluster.secret.file",
     "rack": "broker.rack",
+    "object_store": "object.store",
 }
 
 
@@ -162,9 +168,20 @@ def _check_cluster(settings: dict[str, object]) -> None:
                 f"{option} is for a broker of a cluster, and this one would listen to no other: add --peer-listen, "
                 f"or leave {option} out."
             )
+    if settings.get("peer.listen"):
+        require_shared_store(settings)
     listen = settings.get("listen")
     if listen is not None and listen == settings.get("peer.listen") and not str(listen).endswith(":0"):
         raise Failure(f"listen and peer.listen are both {listen}: clients and brokers need a port each.")
+
+
+def require_shared_store(settings: dict[str, object]) -> None:
+    """Every broker here is a process of its own."""
+    if str(settings.get("object.store") or "").startswith("memory:"):
+        raise Failure(
+            "object.store=memory: is seen by one process only, and the brokers of a cluster need one that all of them "
+            "see: choose file:///PATH or a bucket."
+        )
 
 
 def prepare_folder(folder: str) -> None:

@@ -65,17 +65,31 @@ class MergeWatch:
         tail = self._tails.get(key)
         if tail is None or head.end < tail.seen:
             tail = self._tails[key] = _begun_at(head.start)
+        elif tail.gathered_count and not self._are_gathered_still(key, tail):
+            tail = self._tails[key] = _begun_at(max(tail.start, head.start))
         if head.end == tail.seen:
             return
         for row in rows_from(self._objects, key, tail.seen, ROWS_PER_LOOK):
             if row.base_offset < tail.seen and tail.seen > head.start:
-                self.forget(key)  # Somebody has merged across what was seen: begin again at the next look.
+                del self._tails[key]  # Somebody has merged across what was seen: begin anew at the next look.
                 return
             self._note(tail, row)
 
+    def look_again(self, key: Key) -> None:
+        """The same after its rows were changed behind what was large already."""
+        tail = self._tails.get(key)
+        if tail is not None:
+            self._tails[key] = _begun_at(tail.start)
+        self.look(key)
+
+    def _are_gathered_still(self, key: Key, tail: _Tail) -> bool:
+        """Whether nobody has merged or dropped what was seen: that begins with the oldest."""
+        rows = self._objects.rows(key, tail.gathered, 1)
+        return bool(rows) and rows[0].base_offset == tail.gathered and _is_gathered(rows[0])
+
     def _note(self, tail: _Tail, row: Row) -> None:
         tail.seen = row.next_offset
-        if row.object_id.kind is ObjectKind.WRITTEN:
+        if _is_gathered(row):
             if not tail.gathered_count:
                 tail.gathered = row.base_offset
             tail.gathered_bytes += row.length
@@ -88,17 +102,13 @@ class MergeWatch:
             tail.merged_bytes += row.length
             tail.merged_count += 1
 
-    def forget(self, key: Key) -> None:
-        """Its rows have changed, or it is gone."""
-        self._tails.pop(key, None)
-
     def keep_only(self, keys: Iterable[Key]) -> None:
         kept = set(keys)
         self._tails = {key: tail for key, tail in self._tails.items() if key in kept}
 
     def next_merge(self, left_alone: frozenset[Key] = frozenset()) -> Merge | None:
         """What to merge now. `left_alone`: partitions that cannot be merged."""
-        tails = {key: tail for key, tail in sorted(self._tails.items()) if key not in left_alone}
+        tails = {key: self._tails[key] for key in sorted(self._tails) if key not in left_alone}
         return self._again(tails) or self._first(tails)
 
     def _again(self, tails: Mapping[Key, _Tail]) -> Merge | None:
@@ -108,14 +118,16 @@ class MergeWatch:
                 continue
             if tail.merged_bytes >= self._merge_bytes or tail.merged_count > SMALL_ROWS_MAX:
                 rows = self._merged_rows(key, tail)
-                return Merge({key: rows}) if len(rows) > 1 else None
+                if len(rows) > 1:
+                    return Merge({key: rows})
+                self.look_again(key)
         return None
 
     def _merged_rows(self, key: Key, tail: _Tail) -> list[Row]:
         found: list[Row] = []
         size = 0
         for row in rows_from(self._objects, key, tail.start, ROWS_PER_REPLACEMENT):
-            if row.object_id.kind is ObjectKind.WRITTEN or row.is_compacted or size >= self._merge_bytes:
+            if _is_gathered(row) or row.is_compacted or size >= self._merge_bytes:
                 break
             found.append(row)
             size += row.length
@@ -137,10 +149,14 @@ class MergeWatch:
     def _gathered_rows(self, key: Key, tail: _Tail, count_max: int) -> list[Row]:
         found = []
         for row in rows_from(self._objects, key, tail.gathered, count_max):
-            if row.object_id.kind is not ObjectKind.WRITTEN:
+            if not _is_gathered(row):
                 break
             found.append(row)
         return found
+
+
+def _is_gathered(row: Row) -> bool:
+    return row.object_id.kind is ObjectKind.WRITTEN
 
 
 def _begun_at(start: Offset) -> _Tail:

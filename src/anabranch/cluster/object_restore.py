@@ -10,7 +10,7 @@ another record, in an order that keeps each producer's own:
     commit first; the batches of an idempotent producer by their sequence
 
 A batch is left out only where it is certain that its records are there (a repeat), or that it was never acknowledged
-(its producer, which the snapshot knows, had another epoch, or a sequence was missing that nobody has stored).
+(its producer had another epoch, or a sequence was missing that nobody has stored).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -197,7 +197,7 @@ class _Sieve:
         if self._is_repeat(header):
             self.repeats += batch.offset_count
             return False
-        if self._was_known(batch) and not self._continues(header):
+        if not self._may_be_forgotten(batch) and not self._continues(header):
             self.refused += batch.offset_count
             return False
         return True
@@ -214,14 +214,15 @@ class _Sieve:
             )
         )
 
-    def _was_known(self, batch: Batch) -> bool:
-        """Whoever applied its commit knew this producer: from the snapshot on, it was not silent for long enough."""
+    def _may_be_forgotten(self, batch: Batch) -> bool:
+        """Whoever applied its commit may have known nothing of this producer, although the snapshot does."""
         heard_ms = self._heard_ms.get(batch.header.producer_id)
-        return heard_ms is not None and batch.stored_ms + COMMIT_MS_MAX < heard_ms + self._silence_ms
+        return heard_ms is not None and batch.stored_ms + COMMIT_MS_MAX >= heard_ms + self._silence_ms
 
     def _continues(self, header: BatchHeader) -> bool:
         try:
             self._producers.original_of(header)
+            self._producers.check_start(header)
         except AnabranchError:
             return False
         return True

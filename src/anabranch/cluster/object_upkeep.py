@@ -10,7 +10,7 @@ found by a listing: only names of this incarnation, older than `object.collect.m
 any more. So objects of another cluster in the same place, and what is still on its way, are left alone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from anabranch.cluster.object_entries import Entry, Key, start_entry
@@ -238,14 +238,20 @@ def is_in_flight(objects: References, object_id: ObjectId, present: Mapping[int,
 
 
 def orphan_of(
-    objects: References, name: str, modified_ms: int, present: Mapping[int, BrokerId], before_ms: int
+    objects: References,
+    name: str,
+    modified_ms: int,
+    present: Mapping[int, BrokerId],
+    unreferenced: Container[ObjectId],
+    before_ms: int,
 ) -> ObjectId | None:
-    """The object that a line of a listing names, if nobody can need it: nothing refers to it or ever may, and it was
-    written before `before_ms`."""
+    """The object that a line of a listing names, if nobody can need it: nothing has ever referred to it or ever may,
+    and it was written before `before_ms`. What somebody may be reading still is `unreferenced`, and goes its own
+    way."""
     object_id = object_id_of(name)
     if object_id is None or object_id.incarnation != objects.incarnation or modified_ms > before_ms:
         return None
-    if objects.references(object_id) or objects.is_tombstoned(object_id):
+    if objects.references(object_id) or objects.is_tombstoned(object_id) or object_id in unreferenced:
         return None
     return None if is_in_flight(objects, object_id, present) else object_id
 

@@ -173,6 +173,41 @@ class NodeSettings:
         LONG_MAX, "How long a record may wait for the cleaner.", low=1
     )
 
+    # --- the object store ---
+    object_store: str | None = text(
+        None,
+        "Where topics with anabranch.mode=object are kept: file:///PATH, s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or "
+        "az://CONTAINER/PREFIX, the same for all brokers; unset: there are no such topics.",
+    )
+    object_credentials_file: str | None = text(
+        None,
+        "A file of NAME=VALUE lines with the store's credentials, which only its owner may read; unset: those of the "
+        "environment (AWS_ACCESS_KEY_ID ...).",
+    )
+    object_timeout_ms: int = whole(
+        10_000, "How long one request to the store may take, and a second more for each MiB.", low=100
+    )
+    object_gather_ms: int = whole(
+        100, "How long a broker gathers records into one object before it is written."
+    )
+    object_gather_bytes: int = whole(4 * MIB, "The size at which it is written sooner.", low=1024)
+    object_puts_max: int = whole(4, "Objects a broker writes to the store at the same time.", low=1, high=64)
+    object_cache_bytes: int = long(128 * MIB, "Memory for what was read from or written to the store.")
+    object_cache_disk_bytes: int = long(
+        1024 * MIB, "Disk for the same, below data.dir; it may be deleted at any time. 0: none."
+    )
+    object_merge_bytes: int = long(
+        64 * MIB, "The size from which objects are large enough not to be merged.", low=1024
+    )
+    object_collect_ms: int = long(
+        3_600_000, "How long an object stays in the store that nobody needs any more.", low=1
+    )
+    object_snapshot_ms: int = long(
+        60_000,
+        "How often what the cluster has agreed on is written to the store, for `anabranch cluster restore`.",
+        low=1,
+    )
+
     # --- groups ---
     group_min_session_timeout_ms: int = whole(
         6000, "The shortest session timeout a group member may ask for.", low=1
@@ -261,6 +296,7 @@ class NodeSettings:
                 "never be read: raise the first or lower the second."
             )
         self._check_peers()
+        self._check_objects()
         for name, address in (("listen", self.listen), ("http", self.http)):
             if address and not self.allow_unauthenticated and not is_loopback(host_and_port(address)[0]):
                 raise InvalidConfigError(
@@ -284,6 +320,18 @@ class NodeSettings:
             raise InvalidConfigError(
                 f"peer.listen={self.peer_listen} is no address that others could dial: say by peer.advertise where "
                 "they reach this broker."
+            )
+
+    def _check_objects(self) -> None:
+        if self.object_store is None:
+            return
+        from anabranch.config.store_url import parse_store_url
+
+        parse_store_url(self.object_store)
+        if self.object_gather_bytes > self.append_queue_bytes_max:
+            raise InvalidConfigError(
+                "object.gather.bytes is above append.queue.bytes.max, so an object could never be gathered: lower the "
+                "first or raise the second."
             )
 
     def _check_join(self) -> None:

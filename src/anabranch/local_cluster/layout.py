@@ -1,6 +1,6 @@
 """Where each broker of a local cluster lives: one folder, remembered in its `cluster.toml`.
 
-    DIR/cluster.toml    addresses of every broker: made at the first start, used at every later one
+    DIR/cluster.toml    addresses of every broker and their object store: made at the first start, used at every later
     DIR/secret          what the brokers prove to each other; only its owner may read it
     DIR/broker-N        the data folder of broker N
     DIR/broker-N.log    what it says
@@ -48,6 +48,8 @@ class Place:
 class Layout:
     folder: Path
     places: tuple[Place, ...]
+    object_store: str | None = None
+    """Where all of them keep the topics in mode object."""
 
     @property
     def config_file(self) -> Path:
@@ -98,7 +100,9 @@ def read_layout(folder: Path) -> Layout | None:
     path = folder / "cluster.toml"
     if not path.exists():
         return None
-    tables = broker_tables(read_settings_file(path))
+    settings = read_settings_file(path)
+    tables = broker_tables(settings)
+    store = settings.get("object.store")
     try:
         places = tuple(
             Place(
@@ -118,11 +122,13 @@ def read_layout(folder: Path) -> Layout | None:
         ) from error
     if not places:
         raise LocalClusterError(f"{path} names no broker: restore the file, or choose another folder.")
-    return Layout(folder, places)
+    return Layout(folder, places, None if store is None else str(store))
 
 
 def write_layout(layout: Layout) -> None:
     lines = [HEAD, f'"cluster.secret.file" = {_quoted(layout.secret_file.absolute())}\n']
+    if layout.object_store is not None:
+        lines.append(f'"object.store" = {_quoted(layout.object_store)}\n')
     for place in layout.places:
         lines.append(f"\n[broker.{place.broker_id}]\nlisten = {_quoted(place.kafka)}\n")
         lines.append(f'"peer.listen" = {_quoted(place.peer)}\n')

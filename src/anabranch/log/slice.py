@@ -17,6 +17,9 @@ from anabranch.record.crc32c import crc32c
 class Slice:
     __slots__ = ("_mark", "count", "file", "position", "regions", "verified")
 
+    is_cut: bool | None = None
+    """Whether more follows that could be read; None: the log knows."""
+
     def __init__(
         self,
         file: File,

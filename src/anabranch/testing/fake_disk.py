@@ -31,7 +31,7 @@ from anabranch.errors import DataFolderInUseError
 from anabranch.log.files import Bytes, folder_of
 from anabranch.testing.fake_inode import Inode, Truncate, Write, copied, lose_power
 
-Operation = Literal["write", "truncate", "sync", "sync_folder", "create", "rename", "unlink", "read"]
+Operation = Literal["write", "truncate", "sync", "sync_folder", "create", "rename", "link", "unlink", "read"]
 
 
 class PowerLoss(Exception):
@@ -129,6 +129,8 @@ class FakeDisk:
 
     def __init__(self) -> None:
         self.capacity_bytes: int | None = None
+        self.wall_ms: Callable[[], int] = lambda: 0
+        """The time of day, for `modified_ms`: that of the test's clock, if it looks there."""
         self.operations = 0
         self.crash_at: int | None = None
         self.life = 0
@@ -185,6 +187,7 @@ class FakeDisk:
         with self._lock:
             inodes: dict[int, Inode] = {}
             other = FakeDisk()
+            other.wall_ms = self.wall_ms
             other.capacity_bytes, other.operations, other.life = (
                 self.capacity_bytes,
                 self.operations,
@@ -235,7 +238,7 @@ class FakeDisk:
                 raise FileExistsError(errno.EEXIST, "exists", path)
             if folder_of(path) not in self._folders:
                 raise FileNotFoundError(errno.ENOENT, "no such folder", path)
-            self._rename_entry(_Name(path, Inode()))
+            self._rename_entry(_Name(path, Inode(modified_ms=self.wall_ms())))
         return FakeFile(self, path)
 
     def exists(self, path: str) -> bool:
@@ -292,10 +295,21 @@ class FakeDisk:
             else:
                 self._rename_entry(_Name(new, self.inode(old), freed=old))
 
+    def link(self, old: str, new: str) -> None:
+        with self.change("link", new):
+            if folder_of(new) not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, "no such folder", new)
+            if self.exists(new):
+                raise FileExistsError(errno.EEXIST, "exists", new)
+            self._rename_entry(_Name(new, self.inode(old)))
+
     def unlink(self, path: str) -> None:
         with self.change("unlink", path):
             self.inode(path)
             self._rename_entry(_Name(path, None))
+
+    def modified_ms(self, path: str) -> int:
+        return self.inode(path).modified_ms
 
     def sync_folder(self, folder: str) -> None:
         with self.change("sync_folder", folder):
@@ -353,6 +367,7 @@ class FakeDisk:
         with self.change("write", path):
             taken = self._taken_bytes(inode, path, data, position)
             inode.change(Write(position, data[:taken]))
+            inode.modified_ms = self.wall_ms()
             return taken
 
     def sync_inode(self, inode: Inode, path: str) -> None:
@@ -379,7 +394,8 @@ class FakeDisk:
         return taken
 
     def _used_bytes(self) -> int:
-        return sum(len(inode.visible) for inode in self._names.values())
+        inodes = {id(inode): inode for inode in self._names.values()}
+        return sum(len(inode.visible) for inode in inodes.values())
 
     def _rename_entry(self, name: _Name) -> None:
         name.apply(self._names)

@@ -32,6 +32,7 @@ class Inode:
     visible: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Write | Truncate] = field(default_factory=list)
+    modified_ms: int = 0
 
     def change(self, step: Write | Truncate) -> None:
         step.apply(self.visible)
@@ -52,7 +53,9 @@ class Inode:
 def copied(inode: Inode, done: dict[int, Inode]) -> Inode:
     """Two names of one file stay two names of one file."""
     if id(inode) not in done:
-        copy = Inode(bytearray(inode.visible), bytearray(inode.durable), list(inode.pending))
+        copy = Inode(
+            bytearray(inode.visible), bytearray(inode.durable), list(inode.pending), inode.modified_ms
+        )
         done[id(inode)] = copy
     return done[id(inode)]
 

@@ -101,8 +101,14 @@ class FaultyFiles:
     def rename(self, old: str, new: str) -> None:
         self._files.rename(old, new)
 
+    def link(self, old: str, new: str) -> None:
+        self._files.link(old, new)
+
     def unlink(self, path: str) -> None:
         self._files.unlink(path)
+
+    def modified_ms(self, path: str) -> int:
+        return self._files.modified_ms(path)
 
     def sync_folder(self, folder: str) -> None:
         self._files.sync_folder(folder)

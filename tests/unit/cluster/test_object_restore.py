@@ -156,8 +156,13 @@ def test_an_epoch_that_was_over_at_the_snapshot_was_never_acknowledged() -> None
 
 def test_behind_a_gap_of_a_producer_that_may_have_been_forgotten_everything_is_kept() -> None:
     table = known(5, 9, heard_ms=NOW_MS - DAY_MS)
-    result = appended(stored(FIRST, [header(5, 12), header(6, 3), header(6, 7)]), producers=table)
-    assert (result.records, result.refused) == (3, 0)
+    result = appended(stored(FIRST, [header(5, 12), header(5, 15)]), producers=table)
+    assert (result.records, result.refused) == (2, 0)
+
+
+def test_a_producer_that_nobody_knew_was_acknowledged_from_its_first_sequence_on_only() -> None:
+    result = appended(stored(FIRST, [header(6, 1), header(7, 0), header(7, 1), header(6, 0, epoch=1)]))
+    assert (result.records, result.refused) == (3, 1)
 
 
 def test_a_producer_that_sends_again_is_answered_with_where_its_batch_is_now() -> None:
@@ -274,6 +279,7 @@ class OldCluster:
         if writer.is_idempotent:
             try:
                 original = self.table.original_of(batch)
+                self.table.check_start(batch)
             except AnabranchError:
                 return
             if original is not None:

@@ -136,7 +136,8 @@ class CoordinatorBase(ABC):
             raise CoordinatorLoadingError("The groups are still being read: try again.")
         return shard
 
-    def _ready_shards(self) -> list[Shard]:
+    def ready_shards(self) -> list[Shard]:
+        """Those whose groups are known; on a node that is alone, the one that has them all."""
         return [shard for shard in self._shards.values() if not shard.is_loading]
 
     def _check_all_ready(self) -> None:

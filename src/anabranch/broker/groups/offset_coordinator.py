@@ -51,7 +51,7 @@ class OffsetCoordinator(CoordinatorBase):
 
     def committed(self) -> Iterator[tuple[str, TopicPartition, int]]:
         """Every committed offset of every group coordinated here, for the metrics."""
-        for shard in self._ready_shards():
+        for shard in self.ready_shards():
             for group_id in shard.table.groups:
                 for topic_partition, committed in shard.table.offsets_of(group_id).items():
                     yield group_id, topic_partition, committed.offset
@@ -126,7 +126,7 @@ class OffsetCoordinator(CoordinatorBase):
         """These topics are gone, and with them all offsets in them that are kept here."""
         self._check_running()
         gone = set(topics)
-        writes = [write for shard in self._ready_shards() for write in self._forget_topics(shard, gone)]
+        writes = [write for shard in self.ready_shards() for write in self._forget_topics(shard, gone)]
         errors = [error for error in await asyncio.gather(*writes) if error is not None]
         if errors:
             raise errors[0]
@@ -155,7 +155,7 @@ class OffsetCoordinator(CoordinatorBase):
     # --- expiry -----------------------------------------------------------------------------------------
 
     def _expire_offsets(self, now: Now) -> None:
-        for shard in self._ready_shards():
+        for shard in self.ready_shards():
             for group in list(shard.table.groups.values()):
                 self._expire_offsets_of(shard, group, now)
 

@@ -71,7 +71,8 @@ class Api(NamedTuple):
     """One API: who handles it, and the versions it is served in. `advertised_from` may lie below them.
 
     One with `refuse` may be carried out by another broker than the one that was asked: if `is_of_leader`, by the leader
-    of the metadata quorum, or else by whomever its handler asks. `refuse` answers for a request that could not be; `is_repeatable`: twice is as good as once.
+    of the metadata quorum, else by whomever its handler asks. `refuse` answers for a request that could not be;
+    `is_repeatable`: twice is as good as once.
     """
 
     versions: range

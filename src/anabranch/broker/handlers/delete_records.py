@@ -39,9 +39,7 @@ def _is_object(broker: "Broker", name: str) -> bool:
 async def _at_leader(broker: "Broker", call: Call, request: dict[str, Any]) -> list[Row]:
     assert broker.forwarding is not None
     try:
-        answer = await broker.forwarding.at_leader(
-            ApiKey.DELETE_RECORDS, call.header.api_version, request
-        )
+        answer = await broker.forwarding.at_leader(ApiKey.DELETE_RECORDS, call.header.api_version, request)
     except AnabranchError as error:
         answer = refuse(request, error)
     return list(answer["topics"])

@@ -2,9 +2,10 @@
 
 Without tiered storage the earliest local offset is the earliest, and the last tiered and the earliest pending
 upload are none (-1). Only a partition's leader answers, and a new one tells where it ends once it knows how far records
-are safe.
+are safe. For what is in the object store any broker answers (`object_offsets.py`).
 """
 
+from collections.abc import Awaitable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -50,14 +51,40 @@ NOT_AVAILABLE_SINCE = 5
 NOTHING = (-1, -1, -1)
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+Offsets = tuple[int, int, int]
+"""Offset, timestamp, generation."""
+Found = dict[tuple[str, int], Offsets | AnabranchError]
+
+
+def handle(
+    broker: "Broker", call: Call, request: dict[str, Any]
+) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+    objects = [topic for topic in request["topics"] if _is_object(broker, topic["name"])]
+    return _look_first(broker, call, request, objects) if objects else _answer(broker, call, request, {})
+
+
+def _is_object(broker: "Broker", name: str) -> bool:
+    state = broker.topics.find(name)
+    return state is not None and state.topic.is_object
+
+
+async def _look_first(
+    broker: "Broker", call: Call, request: dict[str, Any], objects: list[dict[str, Any]]
+) -> dict[str, Any]:
+    from anabranch.broker.handlers.object_offsets import look_up
+
+    return _answer(broker, call, request, await look_up(broker, objects))
+
+
+def _answer(broker: "Broker", call: Call, request: dict[str, Any], found: Found) -> dict[str, Any]:
+    """`found`: of what is in the object store, since that may have to be waited for."""
     seen: set[tuple[str, int]] = set()
     return {
         "topics": [
             {
                 "name": topic["name"],
                 "partitions": [
-                    _row(broker, topic["name"], asked, seen, call.header.api_version)
+                    _row(broker, topic["name"], asked, seen, call.header.api_version, found)
                     for asked in topic["partitions"]
                 ],
             }
@@ -67,7 +94,12 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
 
 
 def _row(
-    broker: "Broker", name: str, asked: dict[str, Any], seen: set[tuple[str, int]], version: int
+    broker: "Broker",
+    name: str,
+    asked: dict[str, Any],
+    seen: set[tuple[str, int]],
+    version: int,
+    found: Found,
 ) -> dict[str, Any]:
     index = asked["partition_index"]
     try:
@@ -79,7 +111,10 @@ def _row(
         broker.check_generation(partition, asked["current_leader_epoch"])
         _check_special(asked["timestamp"], version)
         _check_settled(partition, asked["timestamp"])
-        offset, timestamp, generation = _offset(partition, asked["timestamp"])
+        known = found.get((name, index))
+        if isinstance(known, AnabranchError):
+            raise known
+        offset, timestamp, generation = known or _offset(partition, asked["timestamp"])
     except OffsetNotAvailableError as error:
         code = code_of(error) if version >= NOT_AVAILABLE_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
         return {"partition_index": index, "error_code": code}
@@ -105,7 +140,7 @@ def _check_settled(partition: Partition, timestamp: int) -> None:
         raise OffsetNotAvailableError(f"{partition.id} has a new leader that does not know yet what is safe.")
 
 
-def _offset(partition: Partition, timestamp: int) -> tuple[int, int, int]:
+def _offset(partition: Partition, timestamp: int) -> Offsets:
     log = partition.log
     match timestamp:
         case Special.LATEST:

@@ -1,0 +1,65 @@
+"""Offsets of what is in the object store, for ListOffsets. Any broker answers, once it has applied all that was agreed
+on before it was asked; to find a time, or the newest one, it may have to read from the store.
+
+Where the quorum cannot be asked, nobody knows where a partition ends now: OFFSET_NOT_AVAILABLE, and clients ask again.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from anabranch.broker.handlers.list_offsets import NOTHING, Found, Offsets, Special
+from anabranch.broker.object_partition import ObjectPartition
+from anabranch.errors import AnabranchError, OffsetNotAvailableError, QuorumBusyError
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+STARTS = (Special.EARLIEST, Special.EARLIEST_LOCAL)
+
+
+async def look_up(broker: "Broker", topics: list[dict[str, Any]]) -> Found:
+    """Of every partition that is there and can be served; the others are refused by whoever asked."""
+    asked = [
+        (topic["name"], each["partition_index"], each["timestamp"])
+        for topic in topics
+        for each in topic["partitions"]
+    ]
+    behind = None
+    if broker.peers is not None and any(timestamp not in STARTS for _, _, timestamp in asked):
+        behind = await _catch_up(broker)
+    found: Found = {}
+    for name, index, timestamp in asked:
+        partition = broker.topics.find_partition(name, index)
+        if not isinstance(partition, ObjectPartition) or not partition.is_served:
+            continue
+        if behind is not None and timestamp not in STARTS:
+            found[name, index] = behind
+            continue
+        try:
+            found[name, index] = await _offset(partition, timestamp)
+        except AnabranchError as error:
+            found[name, index] = error
+    return found
+
+
+async def _catch_up(broker: "Broker") -> AnabranchError | None:
+    try:
+        await broker.metadata.caught_up()
+    except QuorumBusyError as error:
+        return OffsetNotAvailableError(f"Nobody knows now what was agreed on last: {error}")
+    return None
+
+
+async def _offset(partition: ObjectPartition, timestamp: int) -> Offsets:
+    generation = partition.generation
+    match timestamp:
+        case Special.LATEST:
+            return partition.high_watermark, -1, generation
+        case Special.EARLIEST | Special.EARLIEST_LOCAL:
+            return partition.log.start_offset, -1, generation
+        case Special.MAX_TIMESTAMP:
+            found = await partition.coordinates.max_timestamp()
+        case _ if timestamp < 0:
+            return NOTHING
+        case _:
+            found = await partition.coordinates.offset_for_time(timestamp)
+    return NOTHING if found is None else (*found, generation)

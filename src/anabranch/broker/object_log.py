@@ -1,0 +1,283 @@
+"""ObjectLog: the log of a partition whose records lie in the object store, as its readers see it.
+
+What there is, the agreed table says: start, end, and rows of coordinates, which are looked up anew at every call,
+because they change when objects are merged. The bytes come through the block cache. `slice` never waits: it is ready,
+or names the blocks it is missing, or has to be verified first (see `object_slice.py`); `loaded` does wait.
+
+A slice may span rows, as far as they are at hand. A reader that asks twice where its last slice ended is taken for a
+sequential one, and the blocks it will want next are loaded before it does.
+
+For the loop's thread.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from anabranch.broker.block_cache import BlockCache
+from anabranch.broker.blocks import Block, BlockKey, block_bytes, keys_of
+from anabranch.broker.object_slice import Check, ObjectSlice, Part
+from anabranch.broker.workers import Workers, in_heavy_worker
+from anabranch.cluster.object_entries import Key
+from anabranch.errors import (
+    CorruptDataError,
+    ObjectGoneError,
+    OffsetOutOfRangeError,
+    StorageError,
+)
+from anabranch.record.batch_walk import Walk
+from anabranch.record.object_names import ObjectId, Row
+from anabranch.values import Offset
+
+ROWS_PER_SLICE = 64
+CHECKED_AT_ONCE_BYTES = 256 * 2**10
+CHECKED_AT_ONCE_BATCHES = 512
+"""More than these are looked at in a worker, so that nobody else waits."""
+AHEAD_BYTES = 8 * 2**20
+AHEAD_BLOCKS = 4
+AHEAD_ROWS = 16
+READERS_REMEMBERED = 16
+
+
+class Head(Protocol):
+    @property
+    def start(self) -> Offset: ...
+    @property
+    def end(self) -> Offset: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class Coordinates(Protocol):
+    """What the agreed table says of where records lie (`cluster.object_table.ObjectTable`)."""
+
+    def head(self, key: Key) -> Head: ...
+
+    def rows(self, key: Key, start: Offset, count_max: int) -> Sequence[Row]: ...
+
+    def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None: ...
+
+
+class Missing(NamedTuple):
+    """These blocks have to be loaded first."""
+
+    keys: Sequence[BlockKey]
+
+
+class NoRoom(NamedTuple):
+    """What comes next is larger than what is left, or reaches too far."""
+
+
+Step = Part | Check | Missing | NoRoom | None
+
+
+class ObjectLog:
+    fenced = False
+
+    def __init__(
+        self, name: str, key: Key, objects: Coordinates, cache: BlockCache, workers: Workers
+    ) -> None:
+        self.name = name
+        self.key = key
+        self.cache = cache
+        self.objects = objects
+        self._workers = workers
+        self._readers: OrderedDict[Offset, int] = OrderedDict()
+        """Where a reader is expected next, and how often one came where it was."""
+
+    # --- what is known ---------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> Offset:
+        return self.objects.head(self.key).start
+
+    @property
+    def end_offset(self) -> Offset:
+        """The next record gets this offset."""
+        return self.objects.head(self.key).end
+
+    @property
+    def size_bytes(self) -> int:
+        return self.objects.head(self.key).size_bytes
+
+    # --- slices ----------------------------------------------------------------------------------------------
+
+    def slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool = True) -> ObjectSlice:
+        """Whole batches from the one that holds `start` on, at most `bytes_max` and none that reaches `upto`.
+
+        With `whole_first` the first batch comes even if it is larger. Empty if there is nothing below `upto`. Raises
+        OffsetOutOfRangeError; CorruptDataError where the store's own bytes are damaged; StorageError if it has lost
+        them.
+        """
+        head = self.objects.head(self.key)
+        if not head.start <= start <= head.end:
+            raise OffsetOutOfRangeError(
+                f"Offset {start} is not within {head.start} to {head.end} of {self.name}."
+            )
+        upto = min(upto, head.end)
+        parts: list[Part] = []
+        size, at = 0, start
+        rows = self.objects.rows(self.key, start, ROWS_PER_SLICE) if start < upto else ()
+        for row in rows:
+            if row.base_offset >= upto:
+                break
+            step = self._step(row, at, bytes_max - size, upto, whole_first=whole_first and not parts)
+            if isinstance(step, Part):
+                parts.append(step)
+                size += step.end - step.start
+                at = Offset(step.walk.next_offsets[step.last - 1])
+                if step.end < row.position + row.length:
+                    break
+            elif step is not None:
+                if not parts and not isinstance(step, NoRoom):
+                    return self._unready(step, row, start, bytes_max)
+                break
+        served = partial(self._served, start, at)
+        return ObjectSlice(self.cache, size, parts=parts, is_cut=at < upto and bool(parts), served=served)
+
+    def _unready(self, step: Check | Missing, row: Row, start: Offset, bytes_max: int) -> ObjectSlice:
+        guess = max(1, min(row.length, bytes_max))
+        if isinstance(step, Check):
+            return ObjectSlice(self.cache, guess, check=step)
+        if start in self._readers:
+            self._read_ahead(row.next_offset, len(step.keys))
+        return ObjectSlice(self.cache, guess, missing=step.keys)
+
+    def _step(self, row: Row, start: Offset, left: int, upto: Offset, *, whole_first: bool) -> Step:
+        """What one row gives. A check that costs little is made at once."""
+        step = self._look(row, start, left, upto, whole_first=whole_first)
+        while isinstance(step, Check) and _is_small(step):
+            try:
+                step.run()
+            except CorruptDataError:
+                if not self.cache.distrust(step.blocks):
+                    raise
+            else:
+                step.note(self.cache)
+            step = self._look(row, start, left, upto, whole_first=whole_first)
+        return step
+
+    def _look(self, row: Row, start: Offset, left: int, upto: Offset, *, whole_first: bool) -> Step:
+        walk = self.cache.walk_of(row)
+        first = walk.batch_of(start)
+        if first == len(walk.next_offsets):
+            return self._look_further(walk) if not walk.is_whole else None
+        position = walk.positions[first]
+        last = walk.last_within(position + left, upto)
+        if last <= first:
+            if not whole_first or walk.next_offsets[first] > upto:
+                return NoRoom()
+            last = first + 1
+        blocks, end = self._blocks(row.object_id, position, walk.positions[last])
+        last = min(last, bisect_right(walk.positions, end) - 1)
+        if last <= first:
+            return self._missing(row.object_id, end, walk.positions[first + 1])
+        end = walk.positions[last]
+        if all(block.is_good(position, end) for block in blocks):
+            return Part(walk, first, last, blocks)
+        return Check(walk, position, walk.base_of(first), blocks)
+
+    def _look_further(self, walk: Walk) -> Check | Missing:
+        """Where the batches lie that nobody has seen: in a long row no further than a block, or the next batch."""
+        row, position = walk.row, walk.frontier
+        size = block_bytes(row.object_id)
+        block_end = min((position // size + 1) * size, row.position + row.length)
+        wanted_end = max(walk.wanted_end, block_end)
+        blocks, end = self._blocks(row.object_id, position, wanted_end)
+        if end < wanted_end:
+            return self._missing(row.object_id, end, wanted_end)
+        return Check(walk, position, walk.next_offset, blocks)
+
+    def _blocks(self, object_id: ObjectId, start: int, end: int) -> tuple[list[Block], int]:
+        """Those at hand for the bytes from `start` on, without a gap, and how far they reach."""
+        blocks: list[Block] = []
+        for key in keys_of(object_id, start, end):
+            block = self.cache.get(key)
+            if block is None or self._is_short(block, end):
+                return blocks, max(start, key.start)
+            blocks.append(block)
+        return blocks, end
+
+    def _is_short(self, block: Block, end: int) -> bool:
+        """An object ends before its rows do. Raises CorruptDataError if the store says so twice."""
+        if block.end >= min(end, block.key.end):
+            return False
+        if not self.cache.distrust([block]):
+            name = block.key.object_id.name
+            raise CorruptDataError(
+                f"{name} ends at {block.end}, before records of {self.name} that it holds."
+            )
+        return True
+
+    def _missing(self, object_id: ObjectId, start: int, end: int) -> Missing:
+        try:
+            self.cache.check_gone(object_id)
+        except ObjectGoneError as error:
+            raise StorageError(f"Records of {self.name} are lost: {error}") from error
+        return Missing([key for key in keys_of(object_id, start, end) if self.cache.get(key) is None])
+
+    async def loaded(self, start: Offset, bytes_max: int, upto: Offset) -> ObjectSlice:
+        """A slice that is ready, however long that takes. Raises as `slice` does."""
+        while True:
+            part = self.slice(start, bytes_max, upto)
+            if part.missing:
+                await self._loaded(part.missing)
+            elif part.verified:
+                return part
+            else:
+                await self._verified(part)
+
+    async def _loaded(self, keys: Sequence[BlockKey]) -> None:
+        event = asyncio.Event()
+        self.cache.want(keys[0], event.set)
+        try:
+            await event.wait()
+        finally:
+            self.cache.leave(keys[:1], event.set)
+
+    async def _verified(self, part: ObjectSlice) -> None:
+        try:
+            await in_heavy_worker(self._workers, part.verify)
+        except CorruptDataError:
+            if not part.distrust():
+                raise
+        else:
+            part.mark_verified()
+
+    # --- reading ahead ---------------------------------------------------------------------------------------
+
+    def _served(self, start: Offset, end: Offset) -> None:
+        if end <= start:
+            return
+        streak = self._readers.pop(start, 0) + 1
+        self._readers[end] = max(streak, self._readers.pop(end, 0))
+        if len(self._readers) > READERS_REMEMBERED:
+            self._readers.popitem(last=False)
+        if streak > 1 and end < self.end_offset:
+            self._read_ahead(end, 0)
+
+    def _read_ahead(self, start: Offset, blocks_wanted: int) -> None:
+        """Load what a sequential reader will want from `start` on; so many blocks are on their way to it."""
+        keys: dict[BlockKey, None] = {}
+        bytes_left = AHEAD_BYTES
+        for row in self.objects.rows(self.key, start, AHEAD_ROWS):
+            walk = self.cache.walk_of(row)
+            position = walk.positions[walk.batch_of(start)]
+            end = min(row.position + row.length, position + bytes_left)
+            if position < end:
+                keys.update(dict.fromkeys(keys_of(row.object_id, position, end)))
+                bytes_left -= end - position
+            if bytes_left <= 0 or len(keys) >= AHEAD_BLOCKS:
+                break
+        for key in list(keys)[: AHEAD_BLOCKS - blocks_wanted]:
+            self.cache.want_ahead(key)
+
+
+def _is_small(check: Check) -> bool:
+    return (
+        check.end - check.start <= CHECKED_AT_ONCE_BYTES
+        and check.walk.row.batch_count <= CHECKED_AT_ONCE_BATCHES
+    )

@@ -1,0 +1,317 @@
+"""Upkeep of the object store: what nobody waits for, done by the broker that leads the metadata quorum, one thing at a
+time and with rests between, so that the foreground does not feel it.
+
+retention    what is too old or too much goes, on the boundary of a row; producers silent for long are forgotten
+merging      small objects become large ones (`object_merges`)
+compaction   the last record of every key stays
+collection   objects that no row names are tombstoned, and deleted `object.collect.ms` later; what a crash has left
+             without a row is found by a listing, once when this broker begins to lead and every half of that time
+
+Every decision is made anew from the table (`cluster.object_upkeep`), and every change is an entry that is checked when
+it is applied: two that believe to lead do no harm. The work ends at once when the leadership is lost or the node stops;
+whoever leads next finds what is left of it. A store that is away is asked again, at growing intervals.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
+from anabranch.broker.workers import Workers
+from anabranch.clock import Clock
+from anabranch.cluster.metadata import Topic
+from anabranch.cluster.object_entries import (
+    Key,
+    forget_entry,
+    removed_entry,
+    start_entry,
+    tombstone_entry,
+)
+from anabranch.cluster.object_merging import MergeWatch
+from anabranch.cluster.object_table import OBJECT, ObjectTable
+from anabranch.cluster.object_upkeep import (
+    Compaction,
+    Keeping,
+    compaction_of,
+    deletable,
+    most_urgent,
+    orphan_of,
+    own_prefixes,
+    retained_start,
+    silent_producers,
+)
+from anabranch.errors import (
+    NotControllerError,
+    ObjectGoneError,
+    QuorumBusyError,
+    StorageError,
+    StoreError,
+    WorkStoppedError,
+)
+from anabranch.objects.store import ObjectStore, StoredObject
+from anabranch.record.object_names import ObjectId
+
+logger = logging.getLogger(__name__)
+
+TURN_SECONDS = 1.0
+TOMBSTONE_MS = 10_000
+"""How often what is not referenced any more is tombstoned: many share an entry then."""
+OBJECTS_PER_ENTRY = 1000
+STARTS_PER_ENTRY = 1000
+PARTITIONS_PER_TURN = 50
+"""So many are looked at before the loop has its turn."""
+BACKOFF_MS_MIN = 1000
+BACKOFF_MS_MAX = 60_000
+REST_MS_MAX = 30_000
+
+Each = TypeVar("Each")
+
+
+class UpkeepSettings(NamedTuple):
+    merge: MergeSettings
+    collect_ms: int
+    retention_check_ms: int
+    compaction_check_ms: int
+    is_compacting: bool
+    producer_expiration_ms: int
+
+
+class ObjectUpkeep:
+    def __init__(
+        self,
+        agreement: Agreement,
+        store: ObjectStore,
+        workers: Workers,
+        clock: Clock,
+        names: MergedNames,
+        settings: UpkeepSettings,
+        keeping_of: Callable[[Topic], Keeping],
+    ) -> None:
+        self._agreement = agreement
+        self._store = store
+        self._clock = clock
+        self._settings = settings
+        self._keeping_of = keeping_of
+        self._task: asyncio.Task[None] | None = None
+        self._term: int | None = None
+        """Of the leadership the present work belongs to."""
+        self._due_ms: dict[str, int] = {}
+        self._backoff_ms = BACKOFF_MS_MIN
+        self._is_away = False
+        self.merges = ObjectMerges(agreement, store, workers, names, settings.merge, self._check)
+        self._watch = MergeWatch(agreement.table.objects, settings.merge.merge_bytes)
+        self.objects_deleted_total = 0
+        self.orphans_total = 0
+        self.listings_total = 0
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._turns())
+
+    async def stop(self) -> None:
+        """Nothing here needs an end: what a crash would leave is all that is left."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    @property
+    def _objects(self) -> ObjectTable:
+        return self._agreement.table.objects
+
+    # --- turns ---------------------------------------------------------------------------------------------------
+
+    async def _turns(self) -> None:
+        while True:
+            await asyncio.sleep(TURN_SECONDS)
+            if not self._agreement.is_leader:
+                self._term = None
+                continue
+            if self._term != self._agreement.term:
+                self._begin_reign()
+            await self._turn()
+
+    def _begin_reign(self) -> None:
+        self._term = self._agreement.term
+        self._due_ms.clear()
+        self._begin_watch()
+
+    def _begin_watch(self) -> None:
+        self._watch = MergeWatch(self._objects, self._settings.merge.merge_bytes)
+
+    async def _turn(self) -> None:
+        try:
+            await self.work()
+        except WorkStoppedError:
+            return
+        except (NotControllerError, QuorumBusyError, StorageError) as error:
+            logger.info("upkeep of the object store waits for the metadata quorum: %s", error)
+        except ObjectGoneError as error:
+            logger.info("upkeep of the object store looks again, for rows have changed: %s", error)
+            self._begin_watch()
+        except StoreError as error:
+            if not self._is_away:
+                logger.warning("upkeep of the object store will try again: %s", error)
+            self._is_away = True
+            await asyncio.sleep(self._backoff_ms / 1000)
+            self._backoff_ms = min(BACKOFF_MS_MAX, 2 * self._backoff_ms)
+        except Exception:
+            logger.exception("upkeep of the object store failed: this is a defect")
+            await asyncio.sleep(BACKOFF_MS_MAX / 1000)
+        else:
+            self._is_away, self._backoff_ms = False, BACKOFF_MS_MIN
+
+    def _check(self) -> None:
+        agreement = self._agreement
+        if not agreement.is_leader or agreement.term != self._term:
+            raise WorkStoppedError("Another broker looks after the object store now.")
+
+    async def work(self) -> None:
+        """All that is due now, the cheap things first."""
+        settings = self._settings
+        tombstone_ms = max(1, min(TOMBSTONE_MS, settings.collect_ms // 2))
+        await self._if_due("retention", settings.retention_check_ms, self.retain)
+        await self._if_due("tombstones", tombstone_ms, self.collect)
+        await self._if_due("listing", max(1, settings.collect_ms // 2), self.collect_orphans)
+        if settings.is_compacting:
+            await self._if_due("compaction", settings.compaction_check_ms, self.compact)
+        await self.merge()
+
+    async def _if_due(self, name: str, every_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._due_ms.get(name, now_ms):
+            await work()
+            self._due_ms[name] = self._clock.monotonic_ms() + every_ms
+
+    async def _keys(self) -> AsyncIterator[tuple[Key, Keeping]]:
+        """Every partition of every topic in the store; the loop has its turn now and then."""
+        number = 0
+        for topic in list(self._agreement.table.topics.values()):
+            if topic.mode != OBJECT:
+                continue
+            keeping = self._keeping_of(topic)
+            for partition in range(topic.partition_count):
+                number += 1
+                if number % PARTITIONS_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                    self._check()
+                yield (topic.topic_id, partition), keeping
+
+    # --- retention -----------------------------------------------------------------------------------------------
+
+    async def retain(self) -> None:
+        now_ms = self._clock.wall_ms()
+        starts, keys = {}, []
+        async for key, keeping in self._keys():
+            keys.append(key)
+            start = retained_start(self._objects, key, keeping, now_ms)
+            if start is not None:
+                starts[key] = start
+        for some in _some(list(starts.items()), STARTS_PER_ENTRY):
+            logger.info("retention moves the start of %d partitions in the object store", len(some))
+            await self._agreement.propose(start_entry(dict(some)))
+            self._check()
+        await self._forget_silent(keys, now_ms - self._settings.producer_expiration_ms)
+
+    async def _forget_silent(self, keys: Iterable[Key], before_ms: int) -> None:
+        silent = silent_producers(keys, lambda key: self._objects.producers(key).producers, before_ms)
+        for some in _some(list(silent.items()), STARTS_PER_ENTRY):
+            await self._agreement.propose(forget_entry(dict(some)))
+            self._check()
+
+    # --- merging and compaction ----------------------------------------------------------------------------------
+
+    async def merge(self) -> None:
+        """Everything that is worth it, with rests as long as the work."""
+        keys = []
+        async for key, _ in self._keys():
+            keys.append(key)
+            self._watch.look(key)
+        self._watch.keep_only(keys)
+        while (merge := self._watch.next_merge(frozenset(self.merges.damaged))) is not None:
+            began_ms = self._clock.monotonic_ms()
+            await self.merges.merge(merge)
+            for key in merge.rows:
+                self._watch.look_again(key)
+            await self._rest(began_ms)
+
+    async def compact(self) -> None:
+        """Everything that is due. A partition that is not done after its turn waits for the next look."""
+        tried: set[Key] = set()
+        while (due := await self._due_compactions(tried)) and not tried.issuperset(each.key for each in due):
+            began_ms = self._clock.monotonic_ms()
+            tried.update(each.key for each in due)
+            await self.merges.compact(due, self._clock.wall_ms())
+            for each in due:
+                self._watch.look_again(each.key)
+            await self._rest(began_ms)
+
+    async def _due_compactions(self, tried: set[Key]) -> list[Compaction]:
+        now_ms = self._clock.wall_ms()
+        found = []
+        async for key, keeping in self._keys():
+            if key in tried or key in self.merges.damaged:
+                continue
+            compaction = compaction_of(self._objects, key, keeping, now_ms)
+            if compaction is not None and compaction.is_due:
+                found.append(compaction)
+        return most_urgent(found, self._settings.merge.merge_bytes)
+
+    async def _rest(self, began_ms: int) -> None:
+        took_ms = self._clock.monotonic_ms() - began_ms
+        await asyncio.sleep(min(took_ms, REST_MS_MAX) / 1000)
+        self._check()
+
+    # --- collection ----------------------------------------------------------------------------------------------
+
+    async def collect(self) -> None:
+        """Tombstone what no row names any more, and delete what has been tombstoned for long enough."""
+        for some in _some(list(self._objects.unreferenced()), OBJECTS_PER_ENTRY):
+            await self._tombstone(some)
+        before_ms = self._clock.wall_ms() - self._settings.collect_ms
+        for some in _some(deletable(self._objects.tombstones, before_ms), OBJECTS_PER_ENTRY):
+            await self._delete(some)
+
+    async def collect_orphans(self) -> None:
+        """Read all names under which we may have stored anything, and delete those that nobody can need: nobody has
+        ever read them, so the tombstone need not wait."""
+        incarnation = self._objects.incarnation
+        if incarnation is None:
+            return
+        self.listings_total += 1
+        before_ms = self._clock.wall_ms() - self._settings.collect_ms
+        for prefix in own_prefixes(incarnation):
+            async for page in self._store.list(prefix):
+                self._check()
+                for some in _some(self._orphans(page, before_ms), OBJECTS_PER_ENTRY):
+                    await self._tombstone(some)
+                    gone = [each for each in some if self._objects.is_tombstoned(each)]
+                    self.orphans_total += len(gone)
+                    logger.info("%d objects in the store belong to nothing: they are deleted", len(gone))
+                    await self._delete(gone)
+
+    def _orphans(self, page: Sequence[StoredObject], before_ms: int) -> list[ObjectId]:
+        present = {row.epoch: row.broker_id for row in self._agreement.table.brokers.values()}
+        known = frozenset(self._objects.unreferenced())
+        found = (
+            orphan_of(self._objects, each.name, each.modified_ms, present, known, before_ms) for each in page
+        )
+        return [each for each in found if each is not None]
+
+    async def _tombstone(self, objects: Sequence[ObjectId]) -> None:
+        await self._agreement.propose(tombstone_entry(objects, self._clock.wall_ms()))
+        self._check()
+
+    async def _delete(self, objects: Sequence[ObjectId]) -> None:
+        if not objects:
+            return
+        await self._store.delete([each.name for each in objects])
+        self._check()
+        await self._agreement.propose(removed_entry(objects))
+        self._check()
+        self.objects_deleted_total += len(objects)
+
+
+def _some(each: Sequence[Each], count: int) -> Iterator[Sequence[Each]]:
+    for start in range(0, len(each), count):
+        yield each[start : start + count]

@@ -1,0 +1,240 @@
+"""What is retained, compacted, collected: decided from rows, settings and the time alone."""
+
+import pytest
+
+from anabranch.cluster.metadata import broker_fenced_entry
+from anabranch.cluster.object_entries import Replacement, replace_entry, start_entry, tombstone_entry
+from anabranch.cluster.object_upkeep import (
+    HIGH_WATERMARK,
+    ROWS_PER_REPLACEMENT,
+    Compaction,
+    Keeping,
+    compaction_of,
+    deletable,
+    delete_records_entry,
+    grouped_rows,
+    is_in_flight,
+    most_urgent,
+    orphan_of,
+    own_prefixes,
+    retained_start,
+    silent_producers,
+)
+from anabranch.errors import OffsetOutOfRangeError
+from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.record.producer_table import Producer
+from anabranch.values import BrokerId, Offset
+from support.upkeep_world import BROKER, INCARNATION, ObjectWorld, a_batch
+
+FOR_EVER = Keeping(is_deleted=True, retention_ms=-1, retention_bytes=-1, is_compacted=False)
+COMPACTED = Keeping(is_deleted=False, retention_ms=-1, retention_bytes=-1, is_compacted=True)
+
+
+def a_world(*timestamps_ms: int) -> ObjectWorld:
+    """One object with one record for each time."""
+    world = ObjectWorld()
+    for timestamp_ms in timestamps_ms:
+        world.write([(world.key(), a_batch([(b"k", b"v")], timestamp_ms))])
+    return world
+
+
+def row_bytes(world: ObjectWorld) -> int:
+    return world.rows(world.key())[0].length
+
+
+# --- retention ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_go_from_the_old_end_while_they_are_too_old() -> None:
+    world = a_world(10, 20, 30, 15)
+    keeping = FOR_EVER._replace(retention_ms=100)
+    assert retained_start(world.objects, world.key(), keeping, now_ms=110) is None
+    assert retained_start(world.objects, world.key(), keeping, now_ms=121) == 2
+    assert retained_start(world.objects, world.key(), keeping, now_ms=1000) == 4
+
+
+def test_rows_without_a_time_are_not_too_old() -> None:
+    world = a_world(-1, 10)
+    assert retained_start(world.objects, world.key(), FOR_EVER._replace(retention_ms=0), now_ms=10**6) is None
+
+
+def test_rows_go_while_the_rest_still_holds_retention_bytes() -> None:
+    world = a_world(1, 2, 3, 4)
+    size = row_bytes(world)
+    for limit, start in ((4 * size, None), (3 * size + 1, None), (3 * size, 1), (size, 3), (0, 4)):
+        keeping = FOR_EVER._replace(retention_bytes=limit)
+        assert retained_start(world.objects, world.key(), keeping, now_ms=0) == start
+
+
+def test_without_cleanup_policy_delete_nothing_goes() -> None:
+    world = a_world(1)
+    keeping = Keeping(is_deleted=False, retention_ms=0, retention_bytes=0, is_compacted=True)
+    assert retained_start(world.objects, world.key(), keeping, now_ms=10**6) is None
+
+
+def test_more_rows_than_one_look_takes_go_in_several() -> None:
+    world = a_world(*[1] * 5000)
+    keeping = FOR_EVER._replace(retention_ms=0)
+    first = retained_start(world.objects, world.key(), keeping, now_ms=10)
+    assert first == 4096
+    world.apply(start_entry({world.key(): first}))
+    assert retained_start(world.objects, world.key(), keeping, now_ms=10) == 5000
+
+
+def test_delete_records_moves_the_start_up_to_the_end() -> None:
+    world = a_world(1, 2, 3)
+    world.apply(_entry(world, 2))
+    assert world.objects.head(world.key()).start == 2
+    assert delete_records_entry(world.objects, world.key(), Offset(1)) is None
+    world.apply(_entry(world, HIGH_WATERMARK))
+    assert world.objects.head(world.key()).start == 3
+    assert delete_records_entry(world.objects, world.key(), HIGH_WATERMARK) is None
+
+
+def _entry(world: ObjectWorld, offset: int):  # type: ignore[no-untyped-def]
+    entry = delete_records_entry(world.objects, world.key(), Offset(offset))
+    assert entry is not None
+    return entry
+
+
+@pytest.mark.parametrize("offset", [4, -2])
+def test_delete_records_refuses_an_offset_that_is_not_there(offset: int) -> None:
+    world = a_world(1, 2, 3)
+    with pytest.raises(OffsetOutOfRangeError, match="ends at 3"):
+        delete_records_entry(world.objects, world.key(), Offset(offset))
+
+
+# --- compaction ---------------------------------------------------------------------------------------------------
+
+
+def compact_rows(world: ObjectWorld, count: int) -> None:
+    """Say of the first rows that they are compacted."""
+    old = world.rows(world.key())[:count]
+    target = ObjectId(INCARNATION, world.table.brokers[BROKER].epoch, 0, ObjectKind.MERGED)
+    new = [row._replace(object_id=target, is_stamped=True, is_compacted=True) for row in old]
+    world.apply(replace_entry(BROKER, target.epoch, [Replacement(world.key(), old, new)]))
+    assert world.rows(world.key())[:count] == new
+
+
+def test_what_was_compacted_is_clean_and_the_ratio_decides() -> None:
+    world = a_world(1, 2, 3, 4)
+    size = row_bytes(world)
+    compact_rows(world, 3)
+    found = compaction_of(world.objects, world.key(), COMPACTED, now_ms=0)
+    assert found is not None
+    assert (found.first_dirty, found.clean_bytes, found.dirty_bytes) == (3, 3 * size, size)
+    assert not found.is_due
+    assert found._replace(keeping=COMPACTED._replace(dirty_ratio_min=0.25)).is_due
+
+
+def test_nothing_is_due_without_dirty_rows_or_without_compaction() -> None:
+    world = a_world(1)
+    assert compaction_of(world.objects, world.key(), FOR_EVER, now_ms=0) is None
+    compact_rows(world, 1)
+    assert compaction_of(world.objects, world.key(), COMPACTED, now_ms=0) is None
+
+
+def test_young_rows_and_all_behind_them_are_left_alone() -> None:
+    world = a_world(1, 50, 2)
+    keeping = COMPACTED._replace(compaction_lag_ms_min=60)
+    found = compaction_of(world.objects, world.key(), keeping, now_ms=100)
+    assert found is not None
+    assert [row.base_offset for row in found.rows] == [0]
+
+
+def test_what_waits_for_too_long_is_due_whatever_the_ratio() -> None:
+    world = a_world(1, 2, 3, 100)
+    compact_rows(world, 3)
+    keeping = COMPACTED._replace(compaction_lag_ms_max=50)
+    early, late = (compaction_of(world.objects, world.key(), keeping, now_ms) for now_ms in (150, 151))
+    assert early is not None
+    assert late is not None
+    assert (early.is_due, late.is_due) == (False, True)
+
+
+def a_compaction(partition: int, dirty: int, clean: int = 0, overdue: bool = False) -> Compaction:
+    key = ObjectWorld().topic.topic_id, partition
+    return Compaction(key, [], Offset(0), clean, dirty, overdue, COMPACTED)
+
+
+def test_small_compactions_are_done_together_and_a_large_one_alone() -> None:
+    small = [a_compaction(number, dirty=40) for number in range(3)]
+    large = a_compaction(9, dirty=101)
+    assert most_urgent([*small, large._replace(clean_bytes=20)], 100) == small[:2]
+    assert most_urgent([large._replace(is_overdue=True), *small], 100) == [large._replace(is_overdue=True)]
+    assert most_urgent([a_compaction(1, dirty=1, clean=99)], 100) == []
+
+
+def test_groups_are_bounded_by_bytes_and_by_rows() -> None:
+    row = Row(Offset(0), Offset(1), ObjectId(1, 1, 1), 0, 40, 0, 1)
+    assert [len(group) for group in grouped_rows([row] * 5, 100)] == [2, 2, 1]
+    assert [len(group) for group in grouped_rows([row._replace(length=200)] * 2, 100)] == [1, 1]
+    many = grouped_rows([row._replace(length=0)] * (ROWS_PER_REPLACEMENT + 1), 100)
+    assert [len(group) for group in many] == [ROWS_PER_REPLACEMENT, 1]
+
+
+# --- collection ---------------------------------------------------------------------------------------------------
+
+
+def present(world: ObjectWorld) -> dict[int, BrokerId]:
+    return {row.epoch: row.broker_id for row in world.table.brokers.values()}
+
+
+def orphan(world: ObjectWorld, object_id: ObjectId, modified_ms: int = 0, before_ms: int = 10) -> bool:
+    known = frozenset(world.objects.unreferenced())
+    found = orphan_of(world.objects, object_id.name, modified_ms, present(world), known, before_ms)
+    assert found in (None, object_id)
+    return found is not None
+
+
+def test_an_object_that_may_still_be_committed_is_in_flight_and_no_orphan() -> None:
+    world = a_world(1)
+    following = world.object_id(1)
+    assert is_in_flight(world.objects, following, present(world))
+    assert not orphan(world, following)
+    world.register(BROKER)  # Anew: nothing of the registration before can be committed any more.
+    assert orphan(world, following)
+
+
+def test_a_fenced_broker_may_come_back_and_commit() -> None:
+    world = a_world(1)
+    world.apply(broker_fenced_entry(BROKER, world.table.brokers[BROKER].epoch, is_fenced=True))
+    assert not orphan(world, world.object_id(1))
+
+
+def test_what_is_referenced_tombstoned_or_known_is_no_orphan() -> None:
+    world = a_world(1, 2)
+    first, second = world.object_id(0), world.object_id(1)
+    assert not orphan(world, first)
+    world.apply(start_entry({world.key(): Offset(2)}))
+    assert not orphan(world, first)
+    world.apply(tombstone_entry([second], now_ms=7))
+    assert not orphan(world, second)
+
+
+def test_only_what_is_old_and_ours_is_an_orphan() -> None:
+    world = ObjectWorld()
+    left = ObjectId(INCARNATION, 12345, 3, ObjectKind.MERGED)
+    assert orphan(world, left, modified_ms=10)
+    assert not orphan(world, left, modified_ms=11)
+    assert not orphan(world, left._replace(incarnation=INCARNATION + 1))
+    for name in ("metadata/000000000000000a-5", "groups/000000000000000a-0-5", "merged/readme.txt"):
+        assert orphan_of(world.objects, name, 0, present(world), (), 10) is None
+
+
+def test_the_listing_asks_for_our_own_names_alone() -> None:
+    assert own_prefixes(0xAB) == ["segments/00000000000000ab-", "merged/00000000000000ab-"]
+
+
+def test_a_tombstoned_object_stays_for_its_time() -> None:
+    first, second = ObjectId(1, 1, 1), ObjectId(1, 1, 2)
+    assert deletable({second: 10, first: 5}, 4) == []
+    assert deletable({second: 10, first: 5}, 5) == [first]
+    assert deletable({second: 10, first: 5}, 10) == [first, second]
+
+
+def test_silent_producers_are_named_by_partition() -> None:
+    world = ObjectWorld(partition_count=2)
+    seen = {world.key(0): {7: Producer(0, 10), 5: Producer(0, 9)}, world.key(1): {7: Producer(0, 11)}}
+    assert silent_producers(seen, lambda key: seen[key], 10) == {world.key(0): [5]}
+    assert silent_producers(seen, lambda key: seen[key], 9) == {}
