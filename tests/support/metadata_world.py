@@ -129,9 +129,6 @@ class Net:
     def room(self, broker: BrokerId) -> int:
         return 2**30
 
-    def heard_ms(self, broker: BrokerId) -> int | None:
-        return None
-
     def connect(self, addresses: Mapping[BrokerId, Address]) -> None: ...
 
     async def join(self, address: Address) -> Hello:

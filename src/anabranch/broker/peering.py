@@ -124,16 +124,14 @@ class Peering:
             self.replicas.tick(now_ms)
             if now_ms - self._pinged_ms >= PING_MS:
                 self._pinged_ms = now_ms
-                self._ping(now_ms)
+                self._ping()
                 self._say_doubted()
         except Exception:
             logger.exception("a pulse of the cluster failed: this is a defect")
 
-    def _ping(self, now_ms: int) -> None:
-        heard = {broker: self.peers.heard_ms(broker) for broker in self._up}
-        ages = {broker: now_ms - at_ms for broker, at_ms in heard.items() if at_ms is not None}
+    def _ping(self) -> None:
         for broker in self._up:
-            self.peers.tell(broker, Ping(ages))
+            self.peers.tell(broker, Ping())
 
     def _say_doubted(self) -> None:
         """In one line for all, as after the loss of a disk there are many."""
