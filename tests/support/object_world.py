@@ -1,189 +1,215 @@
-"""A `World` of metadata logs in which most changes are about objects.
+"""Stored objects without a broker: a store in memory that counts and fails on demand, and rows that tests make."""
 
-Invariants besides those of the world: tables that have applied equally much are equal, whatever was read from files,
-snapshots or entries, and commits had the same outcome everywhere. After the calm they equal a table that was never
-written anywhere.
-"""
-
-import hashlib
-import json
+import asyncio
+import functools
+import inspect
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from itertools import count
+from typing import Any, NamedTuple
 
-from anabranch.broker.metadata_log import MetadataLog
-from anabranch.cluster.metadata import BrokerRow, Entry, MetadataTable, Topic, broker_entry, topic_entry
-from anabranch.cluster.object_entries import (
-    Commit,
-    Item,
-    Key,
-    Replacement,
-    commit_entry,
-    incarnation_entry,
-    removed_entry,
-    replace_entry,
-    start_entry,
-    tombstone_entry,
-)
-from anabranch.cluster.object_table import ObjectTable
-from anabranch.log.coordinates import FileCoordinates
+from anabranch.broker.block_cache import BlockCache
+from anabranch.broker.disk_cache import DiskCache
+from anabranch.broker.object_log import ObjectLog
+from anabranch.cluster.object_entries import Key
+from anabranch.errors import ObjectExistsError, ObjectGoneError
+from anabranch.objects.store import Buffer, StoredObject
+from anabranch.record.batch import batch_spans, read_header, stamp
+from anabranch.record.builder import BatchBuilder
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
-from anabranch.values import BrokerId, Offset
-from support.metadata_world import Node, World
-from support.object_cluster import INCARNATION
+from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.values import Generation, Offset
+from support.workers import HeldWorkers, InlineWorkers
 
-TOPIC = uuid.UUID(int=77)
-PARTITIONS = 3
-WRITER = BrokerId(9)
-
-
-class ObjectWorld(World):
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.changes: dict[int, Entry] = {}
-        self.states: dict[int, str] = {}
-        self.outcomes: dict[int, str] = {}
-
-    async def begin(self) -> None:
-        """Once somebody leads."""
-        leader = await self.leader()
-        assert leader.metadata is not None
-        topic = Topic("events", TOPIC, PARTITIONS, {"anabranch.mode": "object"})
-        for entry in (registered(), topic_entry(topic), incarnation_entry(INCARNATION)):
-            await leader.metadata.propose(entry)
-
-    # --- changes
-
-    async def commit(self, node: Node) -> int:
-        assert node.metadata is not None
-        if not node.metadata.table.has_objects or self.chance.random() < 0.2:
-            return await super().commit(node)
-        life = node.life
-        offset = await node.metadata.propose(self._entry(node.metadata.table))
-        if node.life == life:
-            assert offset in self.changes, "a commit returned before it was applied"
-            self.counts["acknowledged"] += 1
-        return offset
-
-    def _entry(self, table: MetadataTable) -> Entry:
-        objects, epoch = table.objects, table.brokers[WRITER].epoch
-        key = TOPIC, self.chance.randrange(PARTITIONS)
-        self.counts["object entries"] += 1
-        what = self.chance.random()
-        if what < 0.02:
-            return registered()
-        if what < 0.2:
-            return self._replacement(objects, key, epoch)
-        if what < 0.3:
-            head = objects.head(key)
-            return start_entry({key: Offset(self.chance.randint(head.start, head.end))})
-        if what < 0.4:
-            return tombstone_entry(list(objects.unreferenced())[:3], 5)
-        if what < 0.45:
-            return removed_entry(list(objects.tombstones)[:2])
-        items = [self._item(objects, place) for place in range(self.chance.randint(1, 4))]
-        return commit_entry(WRITER, epoch, 5, [Commit(objects.last_number(WRITER, epoch) + 1, items)])
-
-    def _item(self, objects: ObjectTable, place: int) -> Item:
-        key = TOPIC, self.chance.randrange(PARTITIONS)
-        producer_id = self.chance.randrange(3)
-        known = objects.producers(key).producers.get(producer_id)
-        sequence = known.batches[-1].last_sequence + 1 if known is not None else 0
-        return Item(key, place * 10, 10, self.chance.randint(1, 3), producer_id, 0, sequence, 0, place, 0)
-
-    def _replacement(self, objects: ObjectTable, key: Key, epoch: int) -> Entry:
-        rows = objects.rows(key, Offset(0), 1000)
-        start = self.chance.randint(0, len(rows))
-        old = rows[start : start + self.chance.randint(1, 4)]
-        new = [merged_row(old, epoch, len(self.changes))] if old else []
-        return replace_entry(WRITER, epoch, [Replacement(key, old, new)])
-
-    # --- invariants
-
-    def note_loaded(self, node: Node) -> None:
-        assert node.metadata is not None
-        log, end = node.metadata.quorum.log, node.metadata.applied_end
-        for offset, entry in enumerate(log.slice(log.start, end - log.start), log.start):
-            if entry.data:
-                self._note(offset, json.loads(entry.data))
-        self.check_table(node)
-        self._check_state(node, node.metadata.table, end)
-
-    def on_change(self, node: Node, offset: int, change: Entry | None) -> None:
-        if node.metadata is None:
-            return
-        table = node.metadata.table
-        if change is None:
-            super().on_change(node, offset, change)
-            self._check_state(node, table, offset)
-            return
-        self._note(offset, change)
-        self._check_disk(node.metadata, node, offset)
-        outcome = repr(table.objects.outcome) if table.has_objects else ""
-        if self.outcomes.setdefault(offset, outcome) != outcome:
-            self.failures.append(f"{node.id} has another outcome of {offset}")
-        self._check_state(node, table, offset + 1)
-
-    def _note(self, offset: int, change: Entry) -> None:
-        if self.changes.setdefault(offset, change) != change:
-            self.failures.append(f"two changes at {offset}")
-        if change["type"] == "topic":
-            self.chosen.setdefault(offset, change["name"])
-
-    def _check_disk(self, metadata: MetadataLog, node: Node, offset: int) -> None:
-        if metadata.partition.log.synced_offset <= offset:
-            self.failures.append(f"{node.id} applied {offset} before its own disk had it")
-
-    def _check_state(self, node: Node, table: MetadataTable, end: int) -> None:
-        """Entries of other kinds change nothing, so the last change counts."""
-        place = max((offset for offset in self.changes if offset < end), default=-1)
-        state = digest(table)
-        if self.states.setdefault(place, state) != state:
-            self.failures.append(f"the table of {node.id} at {end} differs from others")
-
-    async def calm(self) -> None:
-        await super().calm()
-        plain = MetadataTable()
-        for offset in sorted(self.changes):
-            plain.apply(self.changes[offset], offset)
-        for node in self.nodes.values():
-            assert node.metadata is not None
-            assert digest(node.metadata.table) == digest(plain), f"{node.id} is not what was agreed on"
+INCARNATION = 7
+TIME = 1_700_000_000_000
 
 
-def digest(table: MetadataTable) -> str:
-    objects = table.objects
-    references = sorted((each, objects.references(each)) for each in objects.referenced())
-    text = json.dumps([table.snapshot(), references], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+def on_virtual_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test where waiting takes no time; a callback that fails fails the test. It gets the clock of the loop as
+    its keyword argument `clock`."""
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        failures: list[dict[str, Any]] = []
+        clock = FakeClock()
+        loop = VirtualLoop(clock, lambda: False)
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        try:
+            loop.run_until_complete(test(*args, clock=clock, **kwargs))
+        finally:
+            loop.close()
+        assert not failures, failures
+
+    signature = inspect.signature(test)
+    others = [each for name, each in signature.parameters.items() if name != "clock"]
+    wrapped = functools.wraps(test)(run)
+    wrapped.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]  # For pytest's fixtures.
+    return wrapped
 
 
-def registered() -> Entry:
-    return broker_entry(BrokerRow(WRITER, "disk", 0, "host", 9092))
+class CountingStore:
+    """Every GET is noted; it may be held back, or fail."""
+
+    url = "memory:test"
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.gets: list[tuple[str, int]] = []
+        self.failures: list[Exception] = []
+        """Of the next GETs, first come."""
+        self.is_away: Exception | None = None
+        self.open = asyncio.Event()
+        self.open.set()
+        self.running = 0
+        self.running_max = 0
+        self.damage: Callable[[bytes], bytes] = lambda data: data
+
+    async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
+        if name in self.objects:
+            raise ObjectExistsError(name)
+        self.objects[name] = b"".join(pieces)
+
+    async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        self.gets.append((name, start))
+        self.running += 1
+        self.running_max = max(self.running, self.running_max)
+        try:
+            await asyncio.sleep(0)
+            await self.open.wait()
+        finally:
+            self.running -= 1
+        if self.failures:
+            raise self.failures.pop(0)
+        if self.is_away is not None:
+            raise self.is_away
+        if name not in self.objects:
+            raise ObjectGoneError(f"{name} is not there.")
+        return self.damage(self.objects[name][start:end])
+
+    async def get_end(self, name: str, size: int) -> bytes:
+        return self.objects[name][-size:]
+
+    async def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.objects.pop(name, None)
+
+    async def list(self, prefix: str, after: str = "") -> AsyncIterator[Sequence[StoredObject]]:
+        yield [StoredObject(name, len(data), 0) for name, data in self.objects.items()]
+
+    async def close(self) -> None: ...
 
 
-def merged_row(old: Sequence[Row], epoch: int, number: int) -> Row:
-    object_id = ObjectId(INCARNATION, epoch, number, ObjectKind.MERGED)
-    length = sum(row.length for row in old)
-    return Row(old[0].base_offset, old[-1].next_offset, object_id, 0, length, 9, len(old), True)
+class WrittenHead(NamedTuple):
+    start: Offset
+    end: Offset
+    size_bytes: int
 
 
-def cut_the_log_first(patch: Any) -> None:
-    """A mutant: the metadata log is cut before the coordinate files are synced."""
+class WrittenRows:
+    """`Coordinates` from lists."""
 
-    unsynced: list[str] = []
+    def __init__(self) -> None:
+        self.by_key: dict[Key, list[Row]] = {}
+        self.starts: dict[Key, Offset] = {}
+        self.lookups = 0
 
-    def write(self: FileCoordinates, key: Key, version: int, first: int, data: Any) -> None:
-        path = self._path(key, version)
-        self._files.make_folder(self._folder)
-        self._files.write(path, b"".join(data), position=first * 70)
-        unsynced.append(path)
+    def head(self, key: Key) -> WrittenHead:
+        rows = self.by_key.get(key, [])
+        end = rows[-1].next_offset if rows else Offset(0)
+        return WrittenHead(self.starts.get(key, Offset(0)), end, sum(row.length for row in rows))
 
-    def remove_others(self: FileCoordinates, named: Any) -> None:
-        while unsynced:
-            self._files.open(unsynced.pop()).sync()
-        self._files.sync_folder(self._folder)
+    def rows(self, key: Key, start: Offset, count_max: int) -> Sequence[Row]:
+        self.lookups += 1
+        rows = self.by_key.get(key, [])
+        first = bisect_right([row.next_offset for row in rows], start)
+        return rows[first : first + count_max]
 
-    patch(FileCoordinates, "write", write)
-    patch(FileCoordinates, "sync", lambda self: None)
-    patch(FileCoordinates, "remove_others", remove_others)
+    def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None:
+        return next((row for row in self.by_key.get(key, []) if row.max_timestamp >= timestamp_ms), None)
+
+    def newest_row(self, key: Key) -> Row | None:
+        return max(self.by_key.get(key, []), key=lambda row: row.max_timestamp, default=None)
+
+
+def batch(*values: bytes, time: int = TIME, step: int = 0, **fields: Any) -> bytes:
+    builder = BatchBuilder(**fields)
+    for number, value in enumerate(values or (b"v",)):
+        builder.add(None, value, timestamp_ms=time + step * number)
+    return bytes(builder.build())
+
+
+class ObjectWorld:
+    """A store, rows, a cache, and the logs over them."""
+
+    def __init__(self, bytes_max: int = 64 * 2**20, **more: Any) -> None:
+        self.store = CountingStore()
+        self.rows = WrittenRows()
+        self.clock: FakeClock = more.pop("clock", None) or FakeClock()
+        self.workers: InlineWorkers | HeldWorkers = more.pop("workers", None) or InlineWorkers()
+        self.disk: DiskCache | None = more.get("disk")
+        self.cache = BlockCache(self.store, self.clock, bytes_max, **more)
+        self.topic = uuid.UUID(int=1)
+        self.logs: dict[int, ObjectLog] = {}
+        self._numbers = count()
+
+    def key(self, partition: int = 0) -> Key:
+        return self.topic, partition
+
+    def log(self, partition: int = 0) -> ObjectLog:
+        if partition not in self.logs:
+            key = self.key(partition)
+            self.logs[partition] = ObjectLog(f"t-{partition}", key, self.rows, self.cache, self.workers)
+        return self.logs[partition]
+
+    def write(self, batches: dict[int, Sequence[bytes]], *, keep: bool = False, padding: int = 0) -> ObjectId:
+        """One gathered object of batches of any partitions, and its rows."""
+        object_id = ObjectId(INCARNATION, 1, next(self._numbers))
+        data = bytearray(padding)
+        for partition, each in batches.items():
+            self._append(self.key(partition), object_id, len(data), each)
+            data += b"".join(each)
+        self.store.objects[object_id.name] = bytes(data + b"the index and the footer")
+        if keep:
+            self.cache.keep(object_id, [self.store.objects[object_id.name]])
+        return object_id
+
+    def _append(self, key: Key, object_id: ObjectId, position: int, batches: Sequence[bytes]) -> None:
+        rows = self.rows.by_key.setdefault(key, [])
+        headers = [read_header(each) for each in batches]
+        base = rows[-1].next_offset if rows else Offset(0)
+        next_offset = Offset(base + sum(header.last_offset_delta + 1 for header in headers))
+        newest = max(header.max_timestamp for header in headers)
+        length = sum(len(each) for each in batches)
+        rows.append(Row(base, next_offset, object_id, position, length, newest, len(batches)))
+
+    def write_merged(
+        self, batches: Sequence[tuple[int, bytes]], next_offset: int, partition: int = 0, padding: int = 0
+    ) -> ObjectId:
+        """One merged object with batches at these base offsets, as one row that reaches to `next_offset`."""
+        object_id = ObjectId(INCARNATION, 1, next(self._numbers), ObjectKind.MERGED)
+        rows = self.rows.by_key.setdefault(self.key(partition), [])
+        data = bytearray(padding)
+        for base, each in batches:
+            placed = bytearray(each)
+            stamp(placed, 0, Offset(base), Generation(0))
+            data += placed
+        row = Row(
+            rows[-1].next_offset if rows else Offset(0),
+            Offset(next_offset),
+            object_id,
+            padding,
+            len(data) - padding,
+            max((read_header(each).max_timestamp for _, each in batches), default=-1),
+            len(batches),
+            is_stamped=True,
+        )
+        rows.append(row)
+        self.store.objects[object_id.name] = bytes(data + b"the index and the footer")
+        return object_id
+
+
+def offsets_in(data: Buffer) -> list[int]:
+    """The base offsets of the batches, each of which must be whole."""
+    return [read_header(data, first).base_offset for first, _ in batch_spans(data)]

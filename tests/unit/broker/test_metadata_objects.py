@@ -15,7 +15,7 @@ from anabranch.errors import CorruptDataError
 from anabranch.record.object_names import ROW_BYTES
 from support import metadata_world
 from support.metadata_world import DATA, Node, in_world
-from support.object_world import PARTITIONS, TOPIC, WRITER, ObjectWorld, cut_the_log_first, digest
+from support.object_quorum_world import PARTITIONS, TOPIC, WRITER, ObjectWorld, cut_the_log_first, digest
 
 FOLDER = f"{DATA}/objects"
 SNAPSHOT = f"{DATA}/metadata-snapshot"
