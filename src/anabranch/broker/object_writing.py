@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.core import BrokerCore
+from anabranch.broker.object_holding import Holding
 from anabranch.broker.object_partition import ObjectPartition
 from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import Commit, Entry, Item, Key, commit_entry, incarnation_entry
+from anabranch.cluster.object_entries import Commit, Entry, commit_entry, incarnation_entry
 from anabranch.cluster.object_table import Result
 from anabranch.config import NodeSettings
 from anabranch.errors import (
@@ -34,10 +35,8 @@ from anabranch.errors import (
     StoreUnavailableError,
 )
 from anabranch.objects.store import Buffer, ObjectStore
-from anabranch.record.object_format import ObjectBuilder
 from anabranch.record.object_names import ObjectId
-from anabranch.replication.object_writer import (
-    GIVE_UP_MS,
+from anabranch.replication.object_events import (
     Answer,
     Applied,
     Arrived,
@@ -46,15 +45,12 @@ from anabranch.replication.object_writer import (
     Fail,
     Forsaken,
     Jumped,
-    Limits,
     NameTaken,
-    ObjectWriter,
     ProposalEnded,
     Propose,
     Reason,
     Refuse,
     Registered,
-    SegmentView,
     Stop,
     Store,
     Stored,
@@ -62,6 +58,7 @@ from anabranch.replication.object_writer import (
     Take,
     Tick,
 )
+from anabranch.replication.object_writer import GIVE_UP_MS, Limits, ObjectWriter, SegmentView
 from anabranch.values import BrokerId, Offset, SegmentState
 
 PUT_BYTES_PER_SECOND_MIN = 2**20
@@ -95,50 +92,6 @@ class StateSummary(NamedTuple):
     size: int
     age_ms_max: int
     failures: int
-
-
-class Holding:
-    """The bytes of one segment, and the jobs they came with."""
-
-    __slots__ = ("_jobs", "builder", "deadline_ms", "items", "name", "pieces", "task")
-
-    def __init__(self) -> None:
-        self.builder: ObjectBuilder | None = ObjectBuilder()
-        self._jobs: dict[Key, list[AppendJob]] = {}
-        self.deadline_ms = 2**63
-        """When the first of them is late."""
-        self.name: ObjectId | None = None
-        self.pieces: Sequence[Buffer] = ()
-        self.items: Sequence[Item] = ()
-        self.task: asyncio.Task[None] | None = None
-        """The try to store it that is under way."""
-
-    def add(self, key: Key, job: AppendJob) -> None:
-        assert self.builder is not None, "a segment that is sealed takes no more"
-        assert job.batch is not None, "a batch is written once"
-        self.builder.add(key, job.batch, job.header)
-        job.batch = None
-        self._jobs.setdefault(key, []).append(job)
-        self.deadline_ms = min(self.deadline_ms, job.deadline_ms)
-
-    def build(self, name: ObjectId) -> None:
-        if self.builder is not None:
-            self.pieces, self.items = self.builder.build()
-            self.name, self.builder = name, None
-        assert self.name == name, "a segment has one name"
-
-    def jobs(self) -> list[AppendJob]:
-        """In the order of the items."""
-        return [job for jobs in self._jobs.values() for job in jobs]
-
-    def take_late(self, now_ms: int) -> list[AppendJob]:
-        if now_ms < self.deadline_ms:
-            return []
-        waiting = [job for job in self.jobs() if not job.is_finished]
-        self.deadline_ms = min(
-            (job.deadline_ms for job in waiting if job.deadline_ms > now_ms), default=2**63
-        )
-        return [job for job in waiting if job.deadline_ms <= now_ms]
 
 
 class ObjectWriting:

@@ -6,12 +6,12 @@ from collections import Counter
 
 import pytest
 
-from support.object_writing_world import ObjectWorld, Producer, in_object_world
+from support.writing_world import Producer, WritingWorld, in_writing_world
 
 BATCHES = 60
 
 
-async def troubled(world: ObjectWorld) -> None:
+async def troubled(world: WritingWorld) -> None:
     chance = world.chance
     world.grow(3, partitions=3)
     world.store.refuses, world.store.hides = 0.1, 0.1
@@ -32,7 +32,7 @@ async def troubled(world: ObjectWorld) -> None:
     await stop_all(world)
 
 
-async def make_trouble(world: ObjectWorld) -> None:
+async def make_trouble(world: WritingWorld) -> None:
     chance = world.chance
     for _ in range(chance.randint(3, 10)):
         await asyncio.sleep(chance.random())
@@ -63,7 +63,7 @@ async def make_trouble(world: ObjectWorld) -> None:
                 world.store.hangs = 0.0
 
 
-async def stop_all(world: ObjectWorld) -> None:
+async def stop_all(world: WritingWorld) -> None:
     for broker in world.brokers.values():
         await broker.writing.stop()
         assert broker.core.queue.bytes_held == 0, "bytes stay counted after everybody is answered"
@@ -73,7 +73,7 @@ async def stop_all(world: ObjectWorld) -> None:
 def test_everything_is_kept_once_and_in_order_whatever_fails() -> None:
     counts: Counter[str] = Counter()
     for seed in range(10):
-        counts += in_object_world(seed, troubled).counts
+        counts += in_writing_world(seed, troubled).counts
     # It is no test if nothing happens in it.
     for kind in ("crashes", "fences", "registered anew", "away", "hangs", "jumps", "late", "acknowledged"):
         assert counts[kind] > 2, counts
@@ -83,7 +83,7 @@ def test_everything_is_kept_once_and_in_order_whatever_fails() -> None:
 
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_without_trouble_nobody_is_told_an_error(brokers: int) -> None:
-    async def calm(world: ObjectWorld) -> None:
+    async def calm(world: WritingWorld) -> None:
         world.grow(brokers, partitions=3)
         producers = [Producer(world, number, number % 3, BATCHES) for number in range(1, 7)]
         for producer in producers:
@@ -94,4 +94,4 @@ def test_without_trouble_nobody_is_told_an_error(brokers: int) -> None:
         assert not [kind for kind in world.counts if kind.endswith("Error")], world.counts
         await stop_all(world)
 
-    in_object_world(1, calm)
+    in_writing_world(1, calm)

@@ -4,13 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.replication.object_writer import (
-    APPLIED_MS_MAX,
-    GATHER_BATCHES_MAX,
-    GIVE_UP_MS,
-    PROPOSAL_BATCHES_MAX,
-    PROPOSAL_SEGMENTS_MAX,
-    STORE_AGAIN_MS_MAX,
+from anabranch.replication.object_events import (
     Answer,
     Applied,
     Arrived,
@@ -19,9 +13,7 @@ from anabranch.replication.object_writer import (
     Fail,
     Forsaken,
     Jumped,
-    Limits,
     NameTaken,
-    ObjectWriter,
     ProposalEnded,
     Propose,
     Reason,
@@ -33,6 +25,16 @@ from anabranch.replication.object_writer import (
     StoreFailed,
     Take,
     Tick,
+)
+from anabranch.replication.object_writer import (
+    APPLIED_MS_MAX,
+    GATHER_BATCHES_MAX,
+    GIVE_UP_MS,
+    PROPOSAL_BATCHES_MAX,
+    PROPOSAL_SEGMENTS_MAX,
+    STORE_AGAIN_MS_MAX,
+    Limits,
+    ObjectWriter,
 )
 from anabranch.values import SegmentState
 
