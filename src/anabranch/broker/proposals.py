@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.cluster.metadata import decode_entry, encode_entry
-from anabranch.cluster.object_entries import Entry, commits_of
+from anabranch.cluster.object_entries import Entry, commits_of, replacements_of
 from anabranch.errors import CorruptDataError, InvalidRequestError, NotControllerError
 from anabranch.values import BrokerId, Offset
 
@@ -62,7 +62,7 @@ def check(sender: BrokerId, data: bytes) -> None:
         )
     try:
         entry = decode_entry(data)
-        is_known = _is_incarnation(entry) or _is_commit_of(sender, entry)
+        is_known = _is_incarnation(entry) or _is_commit_of(sender, entry) or _is_replace_of(sender, entry)
     except (
         CorruptDataError,
         StructError,
@@ -91,6 +91,15 @@ def _is_commit_of(sender: BrokerId, entry: Entry) -> bool:
         _check_count(commit.number)
         for (_, partition), *_ in commit.items:
             _check_count(partition)
+    return True
+
+
+def _is_replace_of(sender: BrokerId, entry: Entry) -> bool:
+    if entry["type"] != "objects-replace" or entry["broker"] != sender:
+        return False
+    _check_count(entry["epoch"])
+    for (_, partition), _, _ in replacements_of(entry):
+        _check_count(partition)
     return True
 
 
