@@ -7,6 +7,8 @@ it, and reading a header must not load a schema. Keys 4 to 7 were retired with Z
 from enum import IntEnum
 
 NEVER = 32768
+OWN_SINCE = 16_000
+"""From here on keys are ours, far from what Kafka gives out: clients that do not know them pass over them."""
 
 
 class ApiKey(IntEnum):
@@ -103,7 +105,7 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
-    # Ours, far from what Kafka gives out: clients that do not know them pass over them.
+    # Ours.
     DESCRIBE_OBJECTS = 16100
     NAME_OBJECTS = 16101
     REPLACE_OBJECTS = 16102
