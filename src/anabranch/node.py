@@ -101,6 +101,8 @@ class Node:
         self.listener = Listener(self.broker, self.clock, connections_max)
         # Bound before recovery, so that a taken port costs nothing; nobody is answered before it is done.
         self._bound = self._bind()
+        if self._peer_port is None:
+            self._listen()
         try:
             self.broker.bound = self._bound
             self.broker.open()
@@ -114,6 +116,8 @@ class Node:
         except BaseException:
             self.listener.stop_accepting()
             raise
+        if self._peer_port is not None:
+            await self._listen_at_last()
         self.listener.start()
         if self._peer_port is None:
             self.broker.start()
@@ -175,6 +179,22 @@ class Node:
             return self.listener.open(self.settings.listen)
         except OSError as error:
             raise _cannot_listen(self.settings.listen, "--listen", error) from error
+
+    def _listen(self) -> None:
+        """Clients of a node alone wait for it. Those of a cluster are refused by a broker that cannot serve them yet,
+        which may take long, and so go to another one at once."""
+        try:
+            self.listener.listen()
+        except OSError as error:
+            self.listener.stop_accepting()
+            raise _cannot_listen(self.settings.listen, "--listen", error) from error
+
+    async def _listen_at_last(self) -> None:
+        try:
+            self._listen()
+        except CannotListenError:
+            await self.stop()  # Others count on this broker already.
+            raise
 
     async def _open_http(self, address: str) -> None:
         from anabranch.server.http import HttpServer
