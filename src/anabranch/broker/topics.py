@@ -34,6 +34,7 @@ from anabranch.cluster.metadata import (
 from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
 from anabranch.errors import (
     AnabranchError,
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
     NotOwnerError,
@@ -295,7 +296,7 @@ class Topics:
             raise InvalidPartitionsError(
                 f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partition_count}."
             )
-        return Topic(
+        topic = Topic(
             name,
             uuid.uuid4(),
             partition_count,
@@ -303,6 +304,9 @@ class Topics:
             tuple(placements),
             is_pinned,
         )
+        if topic.is_object and topic.is_internal:
+            raise InvalidConfigError(f"{name} is internal, and kept by brokers: leave its mode out.")
+        return topic
 
     def _check_free(self, name: str) -> None:
         if name in self._states:

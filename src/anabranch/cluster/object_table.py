@@ -163,6 +163,12 @@ class ObjectTable:
                         return row
         return None
 
+    def newest_row(self, key: Key) -> Row | None:
+        """The first one that has a record of the largest time of all."""
+        partition = self._partitions.get(key)
+        rows = (row for chunk in partition.rows.chunks() for row in chunk) if partition is not None else ()
+        return max(rows, key=lambda row: row.max_timestamp, default=None)
+
     def row_count(self, key: Key) -> int:
         partition = self._partitions.get(key)
         return partition.rows.count if partition is not None else 0
