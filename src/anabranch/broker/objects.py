@@ -13,6 +13,7 @@ from anabranch.broker.disk_cache import DiskCache
 from anabranch.broker.object_log import ObjectLog
 from anabranch.broker.object_merges import MergedNames, MergeSettings
 from anabranch.broker.object_partition import ObjectPartition
+from anabranch.broker.object_snapshots import ObjectSnapshots
 from anabranch.broker.object_upkeep import ObjectUpkeep, UpkeepSettings
 from anabranch.broker.object_writing import ObjectWriting, limits_of
 from anabranch.broker.proposals import Proposals
@@ -63,6 +64,7 @@ class Objects:
             _upkeep_settings(settings),
             self._keeping_of,
         )
+        self.snapshots = ObjectSnapshots(broker, store)
         metadata.subscribe(self._follow)
 
     def _open_disk(self, bytes_max: int) -> DiskCache | None:
@@ -79,11 +81,13 @@ class Objects:
     def start(self) -> None:
         self.writing.start()
         self.upkeep.start()
+        self.snapshots.start()
 
     async def leave(self) -> None:
         """Before the cluster stops counting on this broker: take no more, and bring what was taken to its end."""
         await self.upkeep.stop()
         await self.writing.stop()
+        await self.snapshots.stop()
 
     async def stop(self) -> None:
         if not self.writing.is_over:
