@@ -43,6 +43,7 @@ class FileCoordinates:
         try:
             data = file.pread(count * ROW_BYTES, first * ROW_BYTES)
         except OSError as error:
+            self._open.pop((key, version), None)
             raise StorageError(f"{file.path} cannot be read: {error.strerror or error}.") from error
         if len(data) != count * ROW_BYTES:
             raise CorruptDataError(f"{file.path} has no {count} rows from {first} on: {_ADVICE}.")
