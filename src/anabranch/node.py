@@ -11,6 +11,7 @@ The data folder is locked from start to stop. Slow imports (metrics, HTTP) happe
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import resource
 from typing import TYPE_CHECKING
@@ -26,11 +27,16 @@ from anabranch.log.real_files import RealFiles, boot_id
 from anabranch.server.listener import Listener
 
 if TYPE_CHECKING:
+    from anabranch.objects.store import ObjectStore
     from anabranch.server.http import HttpServer
     from anabranch.server.peer_port import PeerPort
 
 STOP_SECONDS_MAX = 3.0
+STORE_SECONDS_MAX = 2.0
+"""How long a start waits to hear whether the object store will serve."""
 LOCK_FILE = ".lock"
+
+logger = logging.getLogger(__name__)
 
 
 class CannotListenError(AnabranchError):
@@ -52,6 +58,7 @@ class Node:
         self._workers: Workers | None = None
         self._http: HttpServer | None = None
         self._peer_port: PeerPort | None = None
+        self._store: ObjectStore | None = None
 
     async def start(self) -> None:
         """Open the data folder and the port."""
@@ -59,7 +66,7 @@ class Node:
             self._open_folder()
             await self._open_port()
         except BaseException:
-            self._let_go()
+            await self._let_go()
             raise
 
     def _open_folder(self) -> None:
@@ -75,11 +82,20 @@ class Node:
         loop = asyncio.get_running_loop()
         threads = self.settings.worker_threads
         self._workers = ThreadWorkers(loop, sync_threads=threads, heavy_threads=max(2, threads // 2))
+        if self.settings.object_store is not None:
+            await self._open_store(self.settings.object_store, self._workers)
         if self.settings.peer_listen is not None:
             await self._open_peer_port(self.settings.peer_listen)
         peers = self._peer_port.links if self._peer_port is not None else None
         self.broker = Broker(
-            self.settings, self.clock, self.files, self._workers, self.data_dir, boot_id(), peers
+            self.settings,
+            self.clock,
+            self.files,
+            self._workers,
+            self.data_dir,
+            boot_id(),
+            peers,
+            self._store,
         )
         connections_max = self.settings.connections_limit(self._open_files_limit)
         self.listener = Listener(self.broker, self.clock, connections_max)
@@ -87,6 +103,10 @@ class Node:
         self._bound = self._bind()
         if self._peer_port is None:
             self._listen()
+        await self._open_broker()
+        await self._serve()
+
+    async def _open_broker(self) -> None:
         try:
             self.broker.bound = self._bound
             self.broker.open()
@@ -100,6 +120,8 @@ class Node:
         except BaseException:
             self.listener.stop_accepting()
             raise
+
+    async def _serve(self) -> None:
         if self._peer_port is not None:
             await self._listen_at_last()
         self.listener.start()
@@ -113,6 +135,25 @@ class Node:
                     self.stop()
                 )  # Clients may have been served already: the next start should find all in order.
                 raise
+
+    async def _open_store(self, url: str, workers: Workers) -> None:
+        """One that refuses us is said now; one that is away, or slow to answer, only keeps its own topics waiting."""
+        from anabranch.objects.stores import check_store, open_store
+
+        settings = self.settings
+        self._store = open_store(
+            url,
+            files=self.files,
+            workers=workers,
+            clock=self.clock,
+            credentials_file=settings.object_credentials_file,
+            timeout_ms=settings.object_timeout_ms,
+        )
+        try:
+            async with asyncio.timeout(STORE_SECONDS_MAX):
+                await check_store(self._store)
+        except TimeoutError:
+            logger.warning("the object store %s does not answer yet", self._store.url)
 
     async def _open_peer_port(self, address: str) -> None:
         from anabranch.server.peer_port import PeerPort
@@ -182,6 +223,8 @@ class Node:
     async def stop(self) -> None:
         """Accept nothing more, answer what was accepted, close the logs, let go of the folder."""
         try:
+            if self.broker.objects is not None:
+                await self.broker.objects.leave()
             if self.broker.peering is not None:
                 await self.broker.peering.leave()
             self.listener.stop_accepting()
@@ -193,9 +236,12 @@ class Node:
             await self.listener.close(STOP_SECONDS_MAX)
             await self.broker.close()
         finally:
-            self._let_go()
+            await self._let_go()
 
-    def _let_go(self) -> None:
+    async def _let_go(self) -> None:
+        if self._store is not None:
+            store, self._store = self._store, None
+            await store.close()
         if self._workers is not None:
             self._workers.close()
             self._workers = None

@@ -1,7 +1,7 @@
 """What every object store does, told once and tried on all of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -16,46 +16,53 @@ from anabranch.log.real_files import RealFiles
 from anabranch.objects.store import ObjectStore
 from anabranch.objects.stores import check_store, open_store
 from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fake_store import FakeBucket, FakeStore, StoreFaults
+from anabranch.testing.store_proxy import StoreProxy
 
 MIB = 2**20
-Story = Callable[[ObjectStore], Awaitable[None]]
+Story = Callable[[ObjectStore], Coroutine[object, object, None]]
 Run = Callable[[Story], None]
 
 
-@pytest.fixture(params=["file", "file on a fake disk", "memory", "s3"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+@pytest.fixture(params=["file", "file on a fake disk", "memory", "s3", "s3 through a proxy", "fake"])
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
     """Runs a story on a store of one kind; on the same store again, if it is called again."""
     files: Files = RealFiles() if request.param == "file" else fake_disk()
     match request.param:
         case "file":
-            url = f"file://{tmp_path}/objects"
+            yield runner(f"file://{tmp_path}/objects", files)
+        case "file on a fake disk":
+            yield runner("file:///objects", files)
         case "memory":
-            url = f"memory:{tmp_path.name}"
+            yield runner(f"memory:{tmp_path.name}", files)
         case "s3":
-            url = request.getfixturevalue("s3_url")
+            yield runner(request.getfixturevalue("s3_url"), files)
+        case "s3 through a proxy":
+            server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
+            with StoreProxy(server.endpoint) as proxy:
+                yield runner(server.url(bucket, "tests", proxy.endpoint), files)
         case _:
-            url = "file:///objects"
+            bucket = FakeBucket(RealClock())
+            yield lambda story: asyncio.run(story(FakeStore(bucket, Random(7), StoreFaults(answer_ms_max=3))))
 
-    def run(story: Story) -> None:
-        asyncio.run(_run(story, url, files))
 
-    return run
+def runner(url: str, files: Files) -> Run:
+    async def run(story: Story) -> None:
+        workers = ThreadWorkers(asyncio.get_running_loop(), 4, 2)
+        store = open_store(url, files=files, workers=workers, clock=RealClock())
+        try:
+            await story(store)
+            await store.close()
+        finally:
+            workers.close()
+
+    return lambda story: asyncio.run(run(story))
 
 
 def fake_disk() -> FakeDisk:
     disk = FakeDisk()
     disk.wall_ms = RealClock().wall_ms
     return disk
-
-
-async def _run(story: Story, url: str, files: Files) -> None:
-    workers = ThreadWorkers(asyncio.get_running_loop(), 4, 2)
-    store = open_store(url, files=files, workers=workers, clock=RealClock())
-    try:
-        await story(store)
-        await store.close()
-    finally:
-        workers.close()
 
 
 async def names_of(store: ObjectStore, prefix: str = "", after: str = "") -> list[str]:

@@ -28,6 +28,8 @@ class FakeCluster:
         self.forgets = False
         self.dies_in_a_move: int | None = None
         self.draining: set[int] = set()
+        self.objects: set[str] = set()
+        """Topics in the object store."""
         self.unregistered: list[int] = []
         self.stops_when_empty: int | None = None
         self.asked: list[tuple[int, ApiKey]] = []
@@ -47,6 +49,7 @@ class FakeCluster:
             ApiKey.UNREGISTER_BROKER: self._unregister,
             ApiKey.INCREMENTAL_ALTER_CONFIGS: self._alter_configs,
             ApiKey.ELECT_LEADERS: self._elect,
+            ApiKey.DESCRIBE_CONFIGS: self._describe_configs,
         }
 
     def address(self, broker: int) -> tuple[str, int]:
@@ -118,6 +121,22 @@ class FakeCluster:
             for api in self._handlers
         ]
         return {"error_code": 0, "api_keys": rows}
+
+    def _describe_configs(self, broker: int, request: Body) -> Body:
+        return {
+            "results": [
+                {
+                    "error_code": 0,
+                    "resource_type": asked["resource_type"],
+                    "resource_name": asked["resource_name"],
+                    "configs": [{"name": "anabranch.mode", "value": self._mode(asked["resource_name"])}],
+                }
+                for asked in request["resources"]
+            ]
+        }
+
+    def _mode(self, topic: str) -> str:
+        return "object" if topic in self.objects else "ring"
 
     def _listed(self, *, fenced: bool) -> list[int]:
         return [

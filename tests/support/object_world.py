@@ -1,9 +1,11 @@
 """Stored objects without a broker: a store in memory that counts and fails on demand, and rows that tests make."""
 
 import asyncio
+import functools
+import inspect
 import uuid
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -17,11 +19,34 @@ from anabranch.record.batch import batch_spans, read_header, stamp
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.virtual_loop import VirtualLoop
 from anabranch.values import Generation, Offset
 from support.workers import HeldWorkers, InlineWorkers
 
 INCARNATION = 7
 TIME = 1_700_000_000_000
+
+
+def on_virtual_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test where waiting takes no time; a callback that fails fails the test. It gets the clock of the loop as
+    its keyword argument `clock`."""
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        failures: list[dict[str, Any]] = []
+        clock = FakeClock()
+        loop = VirtualLoop(clock, lambda: False)
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        try:
+            loop.run_until_complete(test(*args, clock=clock, **kwargs))
+        finally:
+            loop.close()
+        assert not failures, failures
+
+    signature = inspect.signature(test)
+    others = [each for name, each in signature.parameters.items() if name != "clock"]
+    wrapped = functools.wraps(test)(run)
+    wrapped.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]  # For pytest's fixtures.
+    return wrapped
 
 
 class CountingStore:
@@ -104,6 +129,9 @@ class WrittenRows:
     def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None:
         return next((row for row in self.by_key.get(key, []) if row.max_timestamp >= timestamp_ms), None)
 
+    def newest_row(self, key: Key) -> Row | None:
+        return max(self.by_key.get(key, []), key=lambda row: row.max_timestamp, default=None)
+
 
 def batch(*values: bytes, time: int = TIME, step: int = 0, **fields: Any) -> bytes:
     builder = BatchBuilder(**fields)
@@ -118,7 +146,7 @@ class ObjectWorld:
     def __init__(self, bytes_max: int = 64 * 2**20, **more: Any) -> None:
         self.store = CountingStore()
         self.rows = WrittenRows()
-        self.clock = FakeClock()
+        self.clock: FakeClock = more.pop("clock", None) or FakeClock()
         self.workers: InlineWorkers | HeldWorkers = more.pop("workers", None) or InlineWorkers()
         self.disk: DiskCache | None = more.get("disk")
         self.cache = BlockCache(self.store, self.clock, bytes_max, **more)

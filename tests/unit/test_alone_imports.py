@@ -21,6 +21,14 @@ OF_CLUSTERS = (
     "anabranch.replication.ring_",
     "anabranch.server.peer_",
 )
+OF_OBJECTS = (
+    "anabranch.broker.block_cache",
+    "anabranch.broker.object",
+    "anabranch.config.store_url",
+    "anabranch.objects",
+    "anabranch.replication.object_",
+    "obstore",
+)
 SCRIPT = """
 import asyncio, json, sys, tempfile
 from anabranch.config import NodeSettings
@@ -38,14 +46,18 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
-def loaded_by(settings: dict[str, str]) -> list[str]:
+def loaded_by(settings: dict[str, str], such: tuple[str, ...] = OF_CLUSTERS) -> list[str]:
     words = [sys.executable, "-c", SCRIPT, json.dumps(settings)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
-    return [name for name in json.loads(done.stdout) if name.startswith(OF_CLUSTERS)]
+    return [name for name in json.loads(done.stdout) if name.startswith(such)]
 
 
 def test_a_node_without_peers_loads_nothing_of_clusters() -> None:
     assert loaded_by({}) == []
+
+
+def test_a_node_without_an_object_store_loads_nothing_of_it() -> None:
+    assert loaded_by({}, OF_OBJECTS) == []
 
 
 def test_a_broker_with_peers_does(tmp_path: object) -> None:

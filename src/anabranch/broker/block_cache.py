@@ -72,7 +72,7 @@ class BlockCache:
         self._walks: OrderedDict[tuple[ObjectId, int], Walk] = OrderedDict()
         self._gone_ms: OrderedDict[ObjectId, int] = OrderedDict()
         gets_max = max(1, min(GETS_MAX, bytes_max // (4 * BLOCK_BYTES_GATHERED)))
-        self.loads = BlockLoads(store, clock, self, gets_max, disk, caught_up)
+        self.loads = BlockLoads(store, self, gets_max, disk, caught_up)
 
     @property
     def bytes_held(self) -> int:
@@ -153,6 +153,9 @@ class BlockCache:
     def leave(self, keys: Sequence[BlockKey], woken: Callable[[], None]) -> None:
         """Wait no longer."""
         self.loads.leave(keys, woken)
+
+    def is_loading(self, key: BlockKey) -> bool:
+        return self.loads.is_loading(key)
 
     @property
     def is_away(self) -> bool:

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from anabranch.broker.blocks import Block, BlockKey, Origin
-from anabranch.clock import Clock
 from anabranch.errors import (
     AnabranchError,
     ObjectGoneError,
@@ -43,7 +42,7 @@ logger = logging.getLogger(__name__)
 class Load:
     """One block until it is there."""
 
-    __slots__ = ("due_ms", "is_ahead", "is_running", "key", "tries", "waiters")
+    __slots__ = ("due", "is_ahead", "is_running", "key", "tries", "waiters")
 
     def __init__(self, key: BlockKey) -> None:
         self.key = key
@@ -51,14 +50,14 @@ class Load:
         self.is_ahead = False
         self.is_running = False
         self.tries = 0
-        self.due_ms = 0
+        self.due = 0.0
+        """By the loop's clock."""
 
 
 class BlockLoads:
     def __init__(
         self,
         store: ObjectStore,
-        clock: Clock,
         cache: "BlockCache",
         gets_max: int,
         disk: "DiskCache | None",
@@ -68,7 +67,6 @@ class BlockLoads:
         self.get_bytes_total = 0
         self.is_away = False
         self._store = store
-        self._clock = clock
         self._cache = cache
         self._gets_max = gets_max
         self._disk = disk
@@ -102,6 +100,9 @@ class BlockLoads:
             if load is not None:
                 load.waiters.pop(woken, None)
 
+    def is_loading(self, key: BlockKey) -> bool:
+        return key in self._loads
+
     def refresh(self, key: BlockKey) -> None:
         """The next time it has to come from the store itself."""
         self._fresh[key] = None
@@ -128,7 +129,7 @@ class BlockLoads:
     # --- the line --------------------------------------------------------------------------------------------
 
     def _begin_more(self) -> None:
-        now_ms, due_ms = self._clock.monotonic_ms(), None
+        now, due = asyncio.get_running_loop().time(), None
         for load in list(self._loads.values()):
             if len(self._tasks) >= (1 if self.is_away else self._gets_max) or self._is_closed:
                 return
@@ -136,11 +137,11 @@ class BlockLoads:
                 continue
             if not load.waiters and not load.is_ahead:
                 del self._loads[load.key]
-            elif load.due_ms > now_ms:
-                due_ms = min(load.due_ms, due_ms or load.due_ms)
+            elif load.due > now:
+                due = min(load.due, due or load.due)
             else:
                 self._begin(load)
-        self._look_again_at(due_ms, now_ms)
+        self._look_again_at(due)
 
     def _begin(self, load: Load) -> None:
         load.is_running = True
@@ -154,13 +155,12 @@ class BlockLoads:
             logger.error("a block could not be loaded: this is a defect", exc_info=error)
         self._begin_more()
 
-    def _look_again_at(self, due_ms: int | None, now_ms: int) -> None:
+    def _look_again_at(self, due: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-        if due_ms is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later((due_ms - now_ms) / 1000, self._begin_more)
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._begin_more)
 
     def _end(self, load: Load) -> None:
         """Wake whoever waits: it looks for itself what has become of the block."""
@@ -240,7 +240,8 @@ class BlockLoads:
     def _pause(self, load: Load) -> None:
         """Try again later, if somebody waits still."""
         load.is_running = load.is_ahead = False
-        load.due_ms = self._clock.monotonic_ms() + min(PAUSE_MS_FIRST << min(load.tries, 10), PAUSE_MS_MAX)
+        pause_ms = min(PAUSE_MS_FIRST << min(load.tries, 10), PAUSE_MS_MAX)
+        load.due = asyncio.get_running_loop().time() + pause_ms / 1000
         load.tries += 1
 
     async def _note_gone(self, load: Load) -> None:

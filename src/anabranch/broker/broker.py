@@ -32,7 +32,7 @@ from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.cluster.metadata import BrokerRow, Placement
 from anabranch.cluster.quorum_messages import Member
-from anabranch.config import NodeSettings, host_and_port
+from anabranch.config import NodeSettings, TopicSettings, host_and_port
 from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,
@@ -44,7 +44,7 @@ from anabranch.errors import (
     UnknownGenerationError,
 )
 from anabranch.log.files import Files
-from anabranch.values import BrokerId, Generation, Offset
+from anabranch.values import BrokerId, Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.forwarding import Forwarding
@@ -113,9 +113,12 @@ class Broker:
             Member(self.id, identity.directory_id),
             is_founder=not self.settings.peer_join,
             peers=self.peers,
-            chance=_chance,
+            chance=self.chance,
         )
         self.orchestrator = Membership(self) if self.peers is None else self._meet(self.peers)
+        if self.store is not None:
+            self.objects = self._keep_objects(self.store)
+        self.opener.open_object = self._open_object
         self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
         self.topics = Topics(
             self.core,
@@ -153,6 +156,24 @@ class Broker:
         self.core.flush_peers = peers.flush
         return self.peering.orchestrator
 
+    def _keep_objects(self, store: "ObjectStore") -> "Objects":
+        from anabranch.broker.objects import Objects  # As above: a node without a store reads none of it.
+
+        return Objects(self, store)
+
+    def _open_object(
+        self, partition_id: TopicPartition, topic_id: uuid.UUID, settings: TopicSettings
+    ) -> Partition:
+        from anabranch.broker.object_partition import open_partition
+
+        if self.objects is None and partition_id.partition == 0:
+            logger.error(
+                "topic %s is in the object store, and cannot be served: start this node with --object-store and the "
+                "URL that its cluster uses",
+                partition_id.topic,
+            )
+        return open_partition(self, partition_id, topic_id, settings)
+
     def start(self) -> None:
         """Begin what runs in the background."""
         self.offsets_topic.start()
@@ -162,9 +183,13 @@ class Broker:
             self.orchestrator.begin_founding()
         self._driver.start()
         self.housekeeping.start()
+        if self.objects is not None:
+            self.objects.start()
 
     async def drain(self) -> None:
         """The node stops: let nobody wait for what will not come."""
+        if self.objects is not None:
+            await self.objects.stop()
         if self.peering is not None:
             await self.peering.stop()
         await self.orchestrator.stop()
@@ -328,17 +353,17 @@ class Broker:
             # The topic is gone all the same; its offsets expire with their groups.
             logger.warning("groups still remember offsets of the deleted topic %s: %s", name, error)
 
+    @staticmethod
+    def chance(limit: int) -> int:
+        """A number below it; not from `random`, which costs a start more than it is worth."""
+        return uuid.uuid4().int % limit
+
     def disk_room(self) -> tuple[int, int]:
         """Bytes of the data folder's disk: in all, and free."""
         return self.files.total_bytes(self.data_dir), self.files.free_bytes(self.data_dir)
 
     def key_of(self, partition: Partition) -> str:
         return partition_key(partition.topic_id, partition.id.partition)
-
-
-def _chance(limit: int) -> int:
-    """A number below it; not from `random`, which costs a start more than it is worth."""
-    return uuid.uuid4().int % limit
 
 
 def _group_settings(settings: NodeSettings) -> GroupSettings:

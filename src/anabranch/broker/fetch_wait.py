@@ -79,6 +79,8 @@ class FetchWaits:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.waiting: set[WaitingFetch] = set()
+        self.is_ended = False
+        """The node stops: whoever is tried now has to answer."""
 
     def wait(
         self, retry: Callable[[bool], bool], partitions: "list[Partition]", wait_ms: int
@@ -89,6 +91,7 @@ class FetchWaits:
 
     def end_all(self) -> None:
         """The node stops: nobody waits for bytes that will not come."""
+        self.is_ended = True
         for fetch in list(self.waiting):
             fetch.end()
 

@@ -5,8 +5,9 @@ It drives one member of the quorum (`cluster.quorum`) over an ordinary partition
 syncs first, whatever the node's flush setting (`quorum_store` says what lies where, `quorum_writer` writes it). A node
 without peers is the sole voter: it leads from the start, and a change costs one append and one sync. Controllers make
 their changes one at a time under `lock`, so that what was checked still holds when it is committed; only what checks
-itself when it is applied is proposed without. After
-`ENTRIES_PER_SNAPSHOT` entries the whole table is written aside as a checkpoint and the log below it is dropped.
+itself when it is applied is proposed without. After `ENTRIES_PER_SNAPSHOT` entries, or `BYTES_PER_SNAPSHOT`, the whole
+table is written aside as a checkpoint and the log below it is dropped. Coordinates of objects lie in files beside the
+checkpoint, which names them (`log.coordinates`).
 
 A member whose disk fails takes no part any more until a restart: it says nothing, so it promises nothing that it
 cannot keep. One whose disk is full does the same until there is room, as if it stood still. Until a member of several
@@ -18,18 +19,18 @@ import errno
 import json
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.quorum_store import QuorumState, QuorumStore, read_entries, read_records
 from anabranch.broker.quorum_waits import QuorumWaits
 from anabranch.broker.quorum_writer import QuorumWriter
-from anabranch.cluster.metadata import Entry, MetadataTable, decode_entry, encode_entry
+from anabranch.cluster.metadata import Entry, FrozenTable, MetadataTable, decode_entry, encode_entry
 from anabranch.cluster.quorum import Quorum, Role
 from anabranch.cluster.quorum_log import QuorumLog
 from anabranch.cluster.quorum_messages import Entry as QuorumEntry
-from anabranch.cluster.quorum_messages import EntryKind, Member, Members, Message, Snapshot
+from anabranch.cluster.quorum_messages import EntryKind, Member, Members, Message, SendSnapshot, Snapshot
 from anabranch.errors import (
     AnabranchError,
     CorruptDataError,
@@ -42,8 +43,10 @@ from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.peers import Peers
+    from anabranch.cluster.object_rows import Coordinates
 
 ENTRIES_PER_SNAPSHOT = 1000
+BYTES_PER_SNAPSHOT = 16 * 2**20
 CAUGHT_UP_MS_MAX = 5000
 
 Subscriber = Callable[[Offset, Entry | None], None]
@@ -62,8 +65,9 @@ class MetadataLog:
         is_founder: bool,
         peers: "Peers | None",
         chance: Callable[[int], int],
+        coordinates: "Callable[[], Coordinates]",
     ) -> None:
-        self.table = MetadataTable()
+        self.table = MetadataTable(coordinates)
         self.lock = asyncio.Lock()
         self.partition = partition
         self.me = me
@@ -72,6 +76,7 @@ class MetadataLog:
         self._is_founder = is_founder
         self._peers = peers
         self._chance = chance
+        self._coordinates = coordinates
         self._loop = asyncio.get_running_loop()
         self._subscribers: list[Subscriber] = []
         self._waits = QuorumWaits()
@@ -82,6 +87,12 @@ class MetadataLog:
         self._applied_end = Offset(0)
         self._snapshot_refused_at = Offset(-1)
         self._snapshot_task: asyncio.Task[None] | None = None
+        self._bytes_applied = 0
+        self._bytes_frozen = 0
+        self._bytes_written = 0
+        """Of entries: all that were applied in this life, those that the last snapshot was to stand for, and those that
+        the last one stands for that was written."""
+        self._carrying: dict[Member, asyncio.Task[None]] = {}
 
     # --- start and end -------------------------------------------------------------------------------------------
 
@@ -94,8 +105,8 @@ class MetadataLog:
         self._check_reach(snapshot.end)
         entries = read_entries(self.partition.log, Offset(snapshot.end))
         if table is not None:
-            self.table.restore(table)
-        data = json.dumps(table or self.table.snapshot()).encode() if self._peers is not None else None
+            self._restore(table)
+        data = self._data(table or self.table.snapshot())
         log = QuorumLog(snapshot._replace(data=data), entries)
         if log.last_term > state.term:
             raise CorruptDataError(
@@ -104,6 +115,19 @@ class MetadataLog:
             )
         state = self._alone(state, log.members) if self._peers is None else state._replace(is_alone=False)
         self._begin(state, log, commit_end)
+
+    def _restore(self, table: Mapping[str, Any]) -> None:
+        try:
+            self.table.restore(table)
+        except (ValueError, LookupError, TypeError) as error:
+            raise CorruptDataError(f"The metadata snapshot is no table: {error!r}.") from error
+        if self.table.has_objects:
+            self.table.freeze().remove_others()  # Those of a snapshot that never came to be.
+
+    def _data(self, table: Mapping[str, Any]) -> bytes | None:
+        """For the others, as long as the snapshot stands; for the object store if there is one."""
+        is_wanted = self._peers is not None or self.table.has_objects
+        return json.dumps(table).encode() if is_wanted else None
 
     def _read_state(self) -> QuorumState:
         state = self._store.read_state()
@@ -167,6 +191,8 @@ class MetadataLog:
         await self._writer.idle()
         if self._snapshot_task is not None:
             await self._snapshot_task
+        for task in list(self._carrying.values()):
+            await task
 
     def _end(self, error: AnabranchError) -> None:
         if self._ended_because is None:
@@ -324,16 +350,39 @@ class MetadataLog:
                 self._waits.answer(future, end)
             self._writer.take(ready)
         self._apply_or_end()
-        if not self._is_snapshot_due():
+        is_due = self._is_snapshot_due()
+        if (
+            not is_due or self.table.has_objects
+        ):  # Many commits come while a snapshot that names objects is written.
             self._waits.tell_committed()
-        elif self._snapshot_task is None:
+        if is_due and self._snapshot_task is None:
             self._snapshot_task = self._loop.create_task(self._take_snapshot())
         self._waits.check_reign(self.quorum.term if self.quorum.role is Role.LEADER else None)
 
     def send(self, messages: list[Message]) -> None:
         if self._peers is not None and self._silent_because is None:
             for message in messages:
-                self._peers.tell(BrokerId(message.receiver.broker_id), message)
+                if isinstance(message, SendSnapshot) and self.table.has_objects:
+                    self._carry(message)
+                else:
+                    self._peers.tell(BrokerId(message.receiver.broker_id), message)
+
+    def _carry(self, message: SendSnapshot) -> None:
+        """Our own snapshot names files; another member gets what is in them."""
+        if message.receiver not in self._carrying:  # It is asked for again and again until it is there.
+            task = self._loop.create_task(self._send_carried(message))
+            self._carrying[message.receiver] = task
+
+    async def _send_carried(self, message: SendSnapshot) -> None:
+        try:
+            snapshot = await self._writer.carry(self._present, self._coordinates)
+            if self._silent_because is None and self._peers is not None:
+                to = BrokerId(message.receiver.broker_id)
+                self._peers.tell(to, message._replace(snapshot=snapshot))
+        except AnabranchError as error:
+            logger.error("broker %s gets no snapshot of the metadata: %s", message.receiver.broker_id, error)
+        finally:
+            del self._carrying[message.receiver]
 
     # --- applying ------------------------------------------------------------------------------------------------
 
@@ -354,6 +403,7 @@ class MetadataLog:
 
     def _apply(self, offset: Offset, entry: QuorumEntry) -> None:
         change = decode_entry(entry.data)
+        self._bytes_applied += len(entry.data)
         self.table.apply(change, offset)
         self._tell(offset, change)
 
@@ -375,10 +425,15 @@ class MetadataLog:
         self.quorum.persisted(token)
         self._turn()
 
-    def replaced(self, snapshot: Snapshot, table: object) -> None:
+    def empty_table(self) -> MetadataTable:
+        return MetadataTable(self._coordinates)
+
+    def replaced(self, snapshot: Snapshot, table: MetadataTable) -> None:
         """A leader's snapshot is on the disk, instead of everything that was there."""
-        assert isinstance(table, dict)
-        self.table.restore(table)
+        self.table.adopt(table)
+        if self.quorum.log.start == snapshot.end:
+            self.quorum.log.snapshot = snapshot  # As our disk has it: without the rows.
+        self._bytes_written = self._bytes_applied
         self._applied_end = Offset(snapshot.end)
         self._note_firm()
         self._tell(Offset(snapshot.end), None)
@@ -416,26 +471,17 @@ class MetadataLog:
 
     def _is_snapshot_due(self) -> bool:
         end = self.quorum.applied_end
-        return (
+        is_due = (
             end - self.quorum.log.start >= ENTRIES_PER_SNAPSHOT
-            and end > self._snapshot_refused_at
-            and self._silent_because is None
+            or self._bytes_applied - self._bytes_written >= BYTES_PER_SNAPSHOT
         )
+        return is_due and end > self._snapshot_refused_at and self._silent_because is None
 
     async def _take_snapshot(self) -> None:
         """Whoever waits for a commit that made it due is told behind it."""
-        log = self.quorum.log
         end = self.quorum.applied_end
-        term = log.term_before(end)
-        assert term is not None
-
-        def drop(data: bytes) -> None:
-            if log.start < end:  # Another member's may have come meanwhile.
-                self.quorum.drop(end, data if self._peers is not None else None)
-
-        snapshot = Snapshot(end, term, log.members_at(end))
         try:
-            await self._writer.write_snapshot(snapshot, self.table.snapshot(), drop)
+            await self._writer.write_snapshot(self._freeze, self._written)
         except (StorageError, OSError) as error:
             # The entries count already; the next one tries again to shorten the log.
             logger.warning("the metadata snapshot cannot be written: %s", error)
@@ -445,6 +491,38 @@ class MetadataLog:
             self._snapshot_refused_at = Offset(end)
         self._snapshot_task = None
         self._waits.tell_committed()
+
+    def _freeze(self) -> tuple[Snapshot, FrozenTable] | None:
+        """What there is now; None: a leader's snapshot is on its way to the disk, or nothing is new."""
+        log, end = self.quorum.log, self.quorum.applied_end
+        if end != self._applied_end or end <= log.start:
+            return None
+        term = log.term_before(end)
+        assert term is not None
+        self._bytes_frozen = self._bytes_applied
+        return Snapshot(end, term, log.members_at(end)), self.table.freeze()
+
+    def _written(self, snapshot: Snapshot) -> None:
+        self._bytes_written = self._bytes_frozen
+        if self.quorum.log.start < snapshot.end:  # Another member's may have come meanwhile.
+            is_wanted = self._peers is not None or self.table.has_objects
+            self.quorum.drop(snapshot.end, snapshot.data if is_wanted else None)
+
+    async def whole_snapshot(self) -> Snapshot:
+        """All that is applied here now, or a little later; its data can be read by any broker, and kept in the object
+        store. Raises StorageError, CorruptDataError."""
+        if self._snapshot_task is not None:
+            await self._snapshot_task
+        if self.quorum.log.start < self._applied_end:
+            await self._writer.write_snapshot(self._freeze, self._written)
+        return await self._writer.carry(self._present, self._coordinates)
+
+    def _present(self) -> Snapshot:
+        snapshot = self.quorum.log.snapshot
+        if snapshot.data is None:  # Nobody has asked for it so far, so it has no objects and is small.
+            assert self._applied_end == snapshot.end
+            return snapshot._replace(data=json.dumps(self.table.snapshot()).encode())
+        return snapshot
 
 
 def _is_for_want_of_room(error: StorageError) -> bool:

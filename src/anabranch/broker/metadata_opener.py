@@ -3,6 +3,7 @@ interrupted the taking over of a leader's snapshot, and the table read back."""
 
 import uuid
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from anabranch.broker.core import BrokerCore
@@ -12,10 +13,12 @@ from anabranch.broker.quorum_store import QuorumStore
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import METADATA_TOPIC
 from anabranch.cluster.quorum_messages import Member
+from anabranch.log.files import Files, folder_of
 from anabranch.values import Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.peers import Peers
+    from anabranch.log.coordinates import FileCoordinates
 
 METADATA_ID = uuid.UUID(int=1)
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
@@ -44,7 +47,28 @@ def open_metadata(
         shares_syncs=store.read_state() is not None,
         start_offset=start_offset,
     )
-    metadata = MetadataLog(core, store, partition, me=me, is_founder=is_founder, peers=peers, chance=chance)
+    metadata = MetadataLog(
+        core,
+        store,
+        partition,
+        me=me,
+        is_founder=is_founder,
+        peers=peers,
+        chance=chance,
+        coordinates=_coordinates(opener.files, folder_of(state.metadata_snapshot_path)),
+    )
     point = state.recovery_points.get(partition_key(METADATA_ID, 0))
     metadata.load(point.offset if point is not None else Offset(0))  # It never lies beyond what is committed.
     return metadata
+
+
+def _coordinates(files: Files, data_dir: str) -> "Callable[[], FileCoordinates]":
+    """Made at the first use, for whoever has objects."""
+
+    @cache
+    def make() -> "FileCoordinates":
+        from anabranch.log.coordinates import FileCoordinates
+
+        return FileCoordinates(files, data_dir)
+
+    return make

@@ -13,18 +13,20 @@ For the loop's thread.
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from anabranch.broker.block_cache import BlockCache
 from anabranch.broker.blocks import Block, BlockKey, block_bytes, keys_of
 from anabranch.broker.object_slice import Check, ObjectSlice, Part
+from anabranch.broker.object_times import Moment, first_at_or_after, of_largest_timestamp
 from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.cluster.object_entries import Key
 from anabranch.errors import (
     CorruptDataError,
     ObjectGoneError,
+    OffsetNotAvailableError,
     OffsetOutOfRangeError,
     StorageError,
 )
@@ -40,6 +42,7 @@ AHEAD_BYTES = 8 * 2**20
 AHEAD_BLOCKS = 4
 AHEAD_ROWS = 16
 READERS_REMEMBERED = 16
+LOOKUP_MS_MAX = 10_000
 
 
 class Head(Protocol):
@@ -59,6 +62,8 @@ class Coordinates(Protocol):
     def rows(self, key: Key, start: Offset, count_max: int) -> Sequence[Row]: ...
 
     def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None: ...
+
+    def newest_row(self, key: Key) -> Row | None: ...
 
 
 class Missing(NamedTuple):
@@ -246,6 +251,26 @@ class ObjectLog:
                 raise
         else:
             part.mark_verified()
+
+    # --- time ------------------------------------------------------------------------------------------------
+
+    async def offset_for_time(self, timestamp_ms: int) -> Moment | None:
+        """The first record, from the start of the log, whose timestamp is not before `timestamp_ms`. Raises as `slice`
+        does, and OffsetNotAvailableError if the store does not answer."""
+        return await self._in_time(first_at_or_after(self, timestamp_ms))
+
+    async def max_timestamp(self) -> Moment | None:
+        """The first record with the largest timestamp. Raises as `offset_for_time` does."""
+        return await self._in_time(of_largest_timestamp(self))
+
+    async def _in_time(self, lookup: Awaitable[Moment | None]) -> Moment | None:
+        try:
+            async with asyncio.timeout(LOOKUP_MS_MAX / 1000):
+                return await lookup
+        except TimeoutError as error:
+            raise OffsetNotAvailableError(
+                f"{self.name} cannot be searched: the object store did not answer within {LOOKUP_MS_MAX} ms."
+            ) from error
 
     # --- reading ahead ---------------------------------------------------------------------------------------
 

@@ -18,8 +18,6 @@ from typing import NamedTuple, Protocol, TypeVar
 from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Entry, Key, Replacement, replace_entry
-from anabranch.cluster.object_merging import Merge, packed
-from anabranch.cluster.object_upkeep import ROWS_PER_REPLACEMENT, Compaction, grouped_rows
 from anabranch.errors import (
     BatchTooLargeError,
     CorruptDataError,
@@ -29,6 +27,7 @@ from anabranch.errors import (
 )
 from anabranch.objects.store import Buffer, ObjectStore
 from anabranch.record.compaction_run import CompactionRun
+from anabranch.record.object_compacting import Compaction, grouped_rows
 from anabranch.record.object_merge import (
     MergedRange,
     RowBytes,
@@ -37,7 +36,9 @@ from anabranch.record.object_merge import (
     map_row,
     merged,
 )
+from anabranch.record.object_merging import Merge, packed
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.record.object_plans import ROWS_PER_REPLACEMENT
 from anabranch.record.offset_map import OffsetMap
 from anabranch.values import BrokerId, Offset
 
@@ -76,15 +77,18 @@ class MergedNames:
     """Names for merged objects of this broker. Each is used once: one that turns out to be taken is left alone, for it
     may be what an earlier process has written under the same registration."""
 
-    def __init__(self, me: BrokerId) -> None:
+    def __init__(self, me: BrokerId, own_epoch: Callable[[], int | None] | None = None) -> None:
+        """`own_epoch`: of this process's registration; until it is in the table, an earlier process's may be."""
         self.me = me
+        self._own_epoch = own_epoch
         self._epoch = -1
         self._next = 0
 
     def take(self, table: MetadataTable) -> ObjectId:
         """Raises WorkStoppedError if this broker may not name anything now."""
         row, incarnation = table.brokers.get(self.me), table.objects.incarnation
-        if row is None or row.is_fenced or incarnation is None:
+        is_own = self._own_epoch is None or (row is not None and row.epoch == self._own_epoch())
+        if row is None or row.is_fenced or incarnation is None or not is_own:
             raise WorkStoppedError(f"Broker {self.me} has no say in what lies in the object store now.")
         if row.epoch != self._epoch:
             self._epoch, self._next = row.epoch, 0

@@ -1,9 +1,9 @@
 """ObjectPartition: a partition whose records are in the object store. Every broker has it open and serves it.
 
 It has no folder and gives no offsets. What producers send goes to `writing`, which gathers it with that of all other
-partitions; the offsets come with the entry that the metadata quorum agrees on, and `settle` or `fail` then answers each
-job. `applied` is called whenever the agreed table has changed for this partition, whoever wrote: it moves the high
-watermark and wakes readers. There is one generation for ever.
+partitions and answers each job when the metadata quorum has agreed on it, for only then has it its offset. `applied` is
+called whenever the agreed table has changed for this partition, whoever wrote: it moves the high watermark and wakes
+readers. There is one generation for ever.
 
 Without an object store (`writing` is None) the node serves its other topics; this one answers that it cannot be served
 here, upon which clients try again.
@@ -20,12 +20,12 @@ from anabranch.broker.partition import Partition
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, StorageError
 from anabranch.record.object_names import Key
-from anabranch.record.producer_table import ProducerTable
 from anabranch.replication.mode import Appended
 from anabranch.replication.object_mode import ObjectMode
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
     from anabranch.cluster.metadata import MetadataTable
     from anabranch.log.log import Log
 
@@ -55,8 +55,6 @@ class Coordinates(Protocol):
     def end_offset(self) -> Offset: ...
     @property
     def size_bytes(self) -> int: ...
-    @property
-    def producers(self) -> ProducerTable: ...
 
     async def offset_for_time(self, timestamp_ms: int) -> tuple[Offset, int] | None:
         """The first record of that time or later, with its own time. Raises CorruptDataError, StoreError."""
@@ -88,10 +86,6 @@ class AgreedHead:
     def size_bytes(self) -> int:
         return self._table.objects.head(self._key).size_bytes
 
-    @property
-    def producers(self) -> ProducerTable:
-        return self._table.objects.producers(self._key)
-
     async def offset_for_time(self, timestamp_ms: int) -> tuple[Offset, int] | None:
         raise StorageError(f"A record of {self._key[0]}-{self._key[1]} {NO_STORE}")
 
@@ -102,7 +96,7 @@ class AgreedHead:
 class ObjectPartition(Partition):
     """One partition in the object store, as this broker sees it."""
 
-    __slots__ = ("_writing", "coordinates", "key")
+    __slots__ = ("_agreed", "_writing", "coordinates", "key")
 
     is_object = True
 
@@ -112,6 +106,7 @@ class ObjectPartition(Partition):
         topic_id: UUID,
         coordinates: Coordinates,
         settings: TopicSettings,
+        agreed: "MetadataTable",
         *,
         broker_id: BrokerId,
         writing: Writing | None,
@@ -121,6 +116,7 @@ class ObjectPartition(Partition):
     ) -> None:
         self.key = topic_id, partition_id.partition
         self.coordinates = coordinates
+        self._agreed = agreed
         self._writing = writing
         super().__init__(
             partition_id,
@@ -134,7 +130,7 @@ class ObjectPartition(Partition):
             finished=finished,
         )
         self.plain_limits = None
-        self.producers = coordinates.producers
+        self.producers = agreed.objects.producers(self.key)
 
     def _renew_limits(self) -> None:
         """Nothing goes by the plain lane: what it queues is expected in a log of ours."""
@@ -188,9 +184,31 @@ class ObjectPartition(Partition):
 
     def applied(self, now_ms: int) -> None:
         """The agreed table has changed: readers see what it holds now."""
-        self.producers = self.coordinates.producers
+        self.producers = self._agreed.objects.producers(self.key)
         self._carry_out(self.mode.step(Appended(self.coordinates.end_offset), now_ms))
 
 
 def _never(partition: Partition) -> None:
     raise AssertionError(f"nothing of {partition.id} is synced here")
+
+
+def open_partition(
+    broker: "Broker", partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings
+) -> ObjectPartition:
+    """As this broker can serve it, which without an object store is not at all."""
+    core, objects, key = broker.core, broker.objects, (topic_id, partition_id.partition)
+    coordinates = (
+        AgreedHead(broker.metadata.table, key) if objects is None else objects.log_of(partition_id, topic_id)
+    )
+    return ObjectPartition(
+        partition_id,
+        topic_id,
+        coordinates,
+        settings,
+        broker.metadata.table,
+        broker_id=BrokerId(broker.id),
+        writing=None if objects is None else objects.writing,
+        on_publish=core.wake_readers,
+        finish=core.finish,
+        finished=core.finished,
+    )

@@ -15,7 +15,7 @@ whoever leads next finds what is left of it. A store that is away is asked again
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
 from anabranch.broker.workers import Workers
@@ -28,19 +28,15 @@ from anabranch.cluster.object_entries import (
     start_entry,
     tombstone_entry,
 )
-from anabranch.cluster.object_merging import MergeWatch
 from anabranch.cluster.object_table import OBJECT, ObjectTable
 from anabranch.cluster.object_upkeep import (
-    Compaction,
-    Keeping,
-    compaction_of,
     deletable,
-    most_urgent,
     orphan_of,
     own_prefixes,
     retained_start,
     silent_producers,
 )
+from anabranch.config.topic_settings import TopicSettings
 from anabranch.errors import (
     NotControllerError,
     ObjectGoneError,
@@ -50,7 +46,14 @@ from anabranch.errors import (
     WorkStoppedError,
 )
 from anabranch.objects.store import ObjectStore, StoredObject
+from anabranch.record.object_compacting import Compaction, compaction_of, most_urgent
+from anabranch.record.object_merging import MergeWatch
 from anabranch.record.object_names import ObjectId
+from anabranch.record.object_plans import Keeping
+from anabranch.record.offset_map import BYTES_PER_KEY
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +80,46 @@ class UpkeepSettings(NamedTuple):
     producer_expiration_ms: int
 
 
+def upkeep_of(broker: "Broker", store: ObjectStore, names: MergedNames) -> "ObjectUpkeep":
+    """The upkeep of a broker's object store, by its settings."""
+    node = broker.settings
+    merge = MergeSettings(
+        node.object_merge_bytes,
+        max(1, node.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY),
+        node.batch_decompressed_bytes_max,
+    )
+    settings = UpkeepSettings(
+        merge,
+        node.object_collect_ms,
+        node.log_retention_check_interval_ms,
+        node.log_cleaner_backoff_ms,
+        node.log_cleaner_enable,
+        node.producer_id_expiration_ms,
+    )
+    return ObjectUpkeep(
+        broker.metadata,
+        store,
+        broker.workers,
+        broker.clock,
+        names,
+        settings,
+        lambda topic: keeping_of(TopicSettings.from_overrides(node, topic.overrides)),
+    )
+
+
+def keeping_of(topic: TopicSettings) -> Keeping:
+    return Keeping(
+        topic.is_deleted_by_age,
+        topic.retention_ms,
+        topic.retention_bytes,
+        topic.is_compacted,
+        topic.delete_retention_ms,
+        topic.min_cleanable_dirty_ratio,
+        topic.min_compaction_lag_ms,
+        topic.max_compaction_lag_ms,
+    )
+
+
 class ObjectUpkeep:
     def __init__(
         self,
@@ -100,7 +143,8 @@ class ObjectUpkeep:
         self._backoff_ms = BACKOFF_MS_MIN
         self._is_away = False
         self.merges = ObjectMerges(agreement, store, workers, names, settings.merge, self._check)
-        self._watch = MergeWatch(agreement.table.objects, settings.merge.merge_bytes)
+        self._watch: MergeWatch
+        """Of the present leadership."""
         self.objects_deleted_total = 0
         self.orphans_total = 0
         self.listings_total = 0

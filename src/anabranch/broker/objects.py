@@ -1,4 +1,5 @@
-"""Objects: all that a node with an object store has besides: the store, and what writes to it and reads from it.
+"""Objects: all that a node with an object store has besides: the store, what writes to it, what reads from it, and on
+the leader of the metadata quorum what looks after it.
 
 A node without one never loads this. Partitions are told here when the agreed table has changed for them: first they
 move their high watermarks, then writers are answered.
@@ -7,33 +8,137 @@ move their high watermarks, then writers are answered.
 import uuid
 from typing import TYPE_CHECKING
 
+from anabranch.broker.block_cache import BlockCache
+from anabranch.broker.disk_cache import DiskCache
+from anabranch.broker.object_log import ObjectLog
+from anabranch.broker.object_merges import MergedNames, MergeSettings
 from anabranch.broker.object_partition import ObjectPartition
+from anabranch.broker.object_upkeep import ObjectUpkeep, UpkeepSettings
+from anabranch.broker.object_writing import ObjectWriting, limits_of
 from anabranch.broker.proposals import Proposals
-from anabranch.cluster.metadata import Entry
+from anabranch.cluster.metadata import Entry, Topic
+from anabranch.cluster.object_upkeep import Keeping
+from anabranch.config import NodeSettings, TopicSettings
 from anabranch.objects.store import ObjectStore
-from anabranch.values import Offset
+from anabranch.record.offset_map import BYTES_PER_KEY
+from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+
+CACHE_FOLDER = "object-cache"
 
 
 class Objects:
     def __init__(self, broker: "Broker", store: ObjectStore) -> None:
         self._broker = broker
         self.store = store
-        self.proposals = Proposals(broker.metadata, broker.peers)
-        broker.metadata.subscribe(self._follow)
+        metadata, settings = broker.metadata, broker.settings
+        me = BrokerId(broker.id)
+        self.proposals = Proposals(metadata, broker.peers)
+        self.cache = BlockCache(
+            store,
+            broker.clock,
+            settings.object_cache_bytes,
+            disk=self._open_disk(settings.object_cache_disk_bytes),
+            caught_up=metadata.caught_up if broker.peers is not None else None,
+        )
+        self.writing = ObjectWriting(
+            me,
+            broker.core,
+            metadata.table,
+            store,
+            limits_of(settings),
+            propose=self.proposals.propose,
+            own_epoch=lambda: broker.orchestrator.epoch,
+            chance=broker.chance,
+        )
+        self.writing.on_flushed = self.cache.keep
+        self.upkeep = ObjectUpkeep(
+            metadata,
+            store,
+            broker.workers,
+            broker.clock,
+            MergedNames(me),
+            _upkeep_settings(settings),
+            self._keeping_of,
+        )
+        metadata.subscribe(self._follow)
+
+    def _open_disk(self, bytes_max: int) -> DiskCache | None:
+        if not bytes_max:
+            return None
+        broker = self._broker
+        folder = f"{broker.data_dir}/{CACHE_FOLDER}"
+        disk = DiskCache(broker.files, folder, broker.clock, broker.workers, bytes_max)
+        disk.open()
+        return disk
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.writing.start()
+        self.upkeep.start()
+
+    async def leave(self) -> None:
+        """Before the cluster stops counting on this broker: take no more, and bring what was taken to its end."""
+        await self.upkeep.stop()
+        await self.writing.stop()
+
+    async def stop(self) -> None:
+        if not self.writing.is_over:
+            await self.leave()
+        await self.cache.close()
+
+    # --- partitions ------------------------------------------------------------------------------------------------
+
+    def log_of(self, partition_id: TopicPartition, topic_id: uuid.UUID) -> ObjectLog:
+        broker, key = self._broker, (topic_id, partition_id.partition)
+        return ObjectLog(str(partition_id), key, broker.metadata.table.objects, self.cache, broker.workers)
 
     def _follow(self, offset: Offset, entry: Entry | None) -> None:
-        """An entry has changed the table; None: all of it was replaced."""
-        now_ms = self._broker.clock.wall_ms()
+        """An entry has changed the table; None: all of it was replaced. Partitions first: who is answered may read."""
         if entry is None:
-            for partition in self._broker.topics.object_partitions():
-                assert isinstance(partition, ObjectPartition)
-                partition.applied(now_ms)
+            self._tell_all()
         elif entry["type"] == "objects-commit":
-            keys = {(topic_id, number) for commit in entry["commits"] for topic_id, number in commit["keys"]}
-            for topic_id, number in keys:
-                found = self._broker.topics.find_partition(uuid.UUID(hex=topic_id), number)
-                if isinstance(found, ObjectPartition):
-                    found.applied(now_ms)
+            self._tell_written(entry)
+        self.writing.follow(offset, entry)
+
+    def _tell_all(self) -> None:
+        now_ms = self._broker.clock.wall_ms()
+        for partition in self._broker.topics.object_partitions():
+            assert isinstance(partition, ObjectPartition)
+            partition.applied(now_ms)
+
+    def _tell_written(self, entry: Entry) -> None:
+        now_ms = self._broker.clock.wall_ms()
+        keys = {(topic_id, number) for commit in entry["commits"] for topic_id, number in commit["keys"]}
+        for topic_id, number in keys:
+            found = self._broker.topics.find_partition(uuid.UUID(hex=topic_id), number)
+            if isinstance(found, ObjectPartition):
+                found.applied(now_ms)
+
+    def _keeping_of(self, topic: Topic) -> Keeping:
+        settings = TopicSettings.from_overrides(self._broker.settings, topic.overrides)
+        return Keeping(
+            settings.is_deleted_by_age,
+            settings.retention_ms,
+            settings.retention_bytes,
+            settings.is_compacted,
+            settings.delete_retention_ms,
+            settings.min_cleanable_dirty_ratio,
+            settings.min_compaction_lag_ms,
+            settings.max_compaction_lag_ms,
+        )
+
+
+def _upkeep_settings(settings: NodeSettings) -> UpkeepSettings:
+    keys_max = max(1, settings.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY)
+    return UpkeepSettings(
+        MergeSettings(settings.object_merge_bytes, keys_max, settings.batch_decompressed_bytes_max),
+        settings.object_collect_ms,
+        settings.log_retention_check_interval_ms,
+        settings.log_cleaner_backoff_ms,
+        settings.log_cleaner_enable,
+        settings.producer_id_expiration_ms,
+    )

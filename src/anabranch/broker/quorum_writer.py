@@ -12,20 +12,24 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.quorum_store import QuorumState, QuorumStore, batch_of
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.metadata import FrozenTable, MetadataTable, carried
 from anabranch.cluster.quorum import Ready
 from anabranch.cluster.quorum_messages import Entry, Member, Message, Snapshot
 from anabranch.errors import CorruptDataError, StorageError
 from anabranch.record.batch import read_header, stamp
 from anabranch.replication.solo_mode import SoloMode
 from anabranch.values import BrokerId, Generation, Offset
+
+if TYPE_CHECKING:
+    from anabranch.cluster.object_rows import Coordinates
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +46,9 @@ class Owner(Protocol):
 
     def persisted(self, token: tuple[int, int]) -> None: ...
 
-    def replaced(self, snapshot: Snapshot, table: object) -> None: ...
+    def replaced(self, snapshot: Snapshot, table: MetadataTable) -> None: ...
+
+    def empty_table(self) -> MetadataTable: ...
 
     def waits_for_room(self, error: StorageError) -> bool:
         """The disk took nothing: is it to be tried again? If so, nothing of this may be counted on until `has_room`."""
@@ -214,27 +220,53 @@ class QuorumWriter:
     # --- snapshots -----------------------------------------------------------------------------------------------
 
     async def _replace(self, snapshot: Snapshot) -> None:
+        """What lies beside the snapshot, such as coordinates of objects, is on the disk before it, and what only ours
+        has named goes behind it."""
         log = self._partition.log
-        table = await in_heavy_worker(self._core.workers, lambda: _table_of(snapshot))
         async with self._snapshot_lock:
-            await self._alter_log(lambda: self._store.replace_all(snapshot, table, log))
-        self._owner.replaced(snapshot, table)
+            read = partial(_read_table, snapshot, self._owner.empty_table())
+            table, frozen, value = await in_heavy_worker(self._core.workers, read)
+            await self._alter_log(lambda: self._store.replace_all(snapshot, value, log))
+            frozen.kept()
+            self._owner.replaced(snapshot._replace(data=json.dumps(value).encode()), table)
+            await in_heavy_worker(self._core.workers, frozen.remove_others)
 
     async def write_snapshot(
-        self, snapshot: Snapshot, table: Any, is_written: Callable[[bytes], None]
+        self,
+        freeze: Callable[[], tuple[Snapshot, FrozenTable] | None],
+        is_written: Callable[[Snapshot], None],
     ) -> None:
-        """Write our own table aside and drop the entries below; other writes go on meanwhile. `is_written` gets the
-        table as the bytes in which another member would."""
+        """Write our own table aside and drop the entries below; other writes go on meanwhile. `freeze` says what is
+        to be written, once its turn has come; `is_written` gets it with the table as our own snapshot has it."""
 
-        def write() -> bytes:
+        def write() -> Snapshot:
+            table = frozen.write()
             self._store.write_snapshot(snapshot, table)
-            return json.dumps(table).encode()
+            return snapshot._replace(data=json.dumps(table).encode())
 
         async with self._snapshot_lock:
-            if snapshot.end < self._partition.log.start_offset:
+            found = freeze()
+            if found is None:
                 return  # Another member's has taken its place.
-            is_written(await in_heavy_worker(self._core.workers, write))
+            snapshot, frozen = found
+            written = await in_heavy_worker(self._core.workers, write)
+            frozen.kept()
+            is_written(written)
             await self._drop_entries(Offset(snapshot.end))
+            await in_heavy_worker(self._core.workers, frozen.remove_others)
+
+    async def carry(
+        self, present: Callable[[], Snapshot], coordinates: "Callable[[], Coordinates]"
+    ) -> Snapshot:
+        """The present snapshot in the form that another broker can read. Raises CorruptDataError, StorageError."""
+
+        def make() -> bytes:
+            assert isinstance(snapshot.data, bytes)
+            return json.dumps(carried(json.loads(snapshot.data), coordinates)).encode()
+
+        async with self._snapshot_lock:  # None of its files goes meanwhile.
+            snapshot = present()
+            return snapshot._replace(data=await in_heavy_worker(self._core.workers, make))
 
     async def _drop_entries(self, end: Offset) -> None:
         log = self._partition.log
@@ -271,13 +303,14 @@ async def _all_of(futures: "list[asyncio.Future[Offset]]") -> None:
             raise result
 
 
-def _table_of(snapshot: Snapshot) -> Any:
-    """The table in a leader's snapshot, tried out: once it is on the disk, nothing else is."""
+def _read_table(snapshot: Snapshot, table: MetadataTable) -> tuple[MetadataTable, FrozenTable, Any]:
+    """A leader's snapshot as the table it stands for, and as our own snapshot: once it is on the disk, nothing else
+    is."""
     if not isinstance(snapshot.data, bytes | bytearray | memoryview):
         raise CorruptDataError("The leader's snapshot of the metadata has no table.")
     try:
-        table = json.loads(bytes(snapshot.data))
-        MetadataTable().restore(table)
+        table.restore(json.loads(bytes(snapshot.data)))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CorruptDataError(f"The leader's snapshot of the metadata is no table: {error!r}.") from error
-    return table
+    frozen = table.freeze()
+    return table, frozen, frozen.write()

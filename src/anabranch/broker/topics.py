@@ -34,6 +34,7 @@ from anabranch.cluster.metadata import (
 from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
 from anabranch.errors import (
     AnabranchError,
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
     NotOwnerError,
@@ -49,6 +50,7 @@ logger = logging.getLogger(__name__)
 TopicKey = str | uuid.UUID
 NAME_LENGTH_MAX = 249
 OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
 OPENED_SIDE_BY_SIDE_MAX = 64
 """Few logs may have much to read each, which pays in threads. Of many most have little, and threads that wait for
 each other's turn take twice as long."""
@@ -294,7 +296,7 @@ class Topics:
             raise InvalidPartitionsError(
                 f"A topic has 1 to {PARTITIONS_MAX} partitions, not {partition_count}."
             )
-        return Topic(
+        topic = Topic(
             name,
             uuid.uuid4(),
             partition_count,
@@ -302,6 +304,9 @@ class Topics:
             tuple(placements),
             is_pinned,
         )
+        if topic.is_object and topic.is_internal:
+            raise InvalidConfigError(f"{name} is internal, and kept by brokers: leave its mode out.")
+        return topic
 
     def _check_free(self, name: str) -> None:
         if name in self._states:
@@ -337,7 +342,7 @@ class Topics:
         count = self._settings.num_partitions
         if name == OFFSETS_TOPIC:
             count = self._settings.offsets_topic_num_partitions
-            overrides = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
+            overrides = dict(OFFSETS_OVERRIDES)
         with contextlib.suppress(TopicExistsError):  # Somebody asked a moment earlier; theirs is as good.
             await self.make(name, count, overrides)
         return self.known(name)

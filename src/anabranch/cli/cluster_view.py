@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from anabranch.local_cluster.cluster_client import ClusterClient
 
 QUORUM_TOPIC = "__cluster_metadata"
+MODE_CONFIG = "anabranch.mode"
+TOPIC_RESOURCE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,7 @@ class PartitionView:
     """-1: nobody leads it now."""
     generation: int
     replicas: tuple[int, ...]
+    """None of a topic in the object store: no broker keeps it, and each of them could serve it."""
     in_sync: tuple[int, ...]
     is_internal: bool = False
 
@@ -90,9 +93,11 @@ def read_view(client: "ClusterClient") -> ClusterView:
         )
         for row in described["brokers"]
     }
+    topics = sorted(client.metadata()["topics"], key=lambda topic: str(topic["name"]))
+    objects = _object_topics(client, topics)
     partitions = [
-        _partition(topic, row)
-        for topic in sorted(client.metadata()["topics"], key=lambda topic: str(topic["name"]))
+        _partition(topic, row, is_object=topic["name"] in objects)
+        for topic in topics
         for row in sorted(topic["partitions"], key=lambda row: int(row["partition_index"]))
     ]
     return ClusterView(
@@ -100,7 +105,27 @@ def read_view(client: "ClusterClient") -> ClusterView:
     )
 
 
-def _partition(topic: dict[str, Any], row: dict[str, Any]) -> PartitionView:
+def _object_topics(client: "ClusterClient", topics: list[dict[str, Any]]) -> set[str]:
+    """Those in the object store. Metadata calls whoever is meant to serve them their only replica."""
+    from anabranch.wire.api_keys import ApiKey
+
+    resources = [
+        {"resource_type": TOPIC_RESOURCE, "resource_name": topic["name"], "configuration_keys": [MODE_CONFIG]}
+        for topic in topics
+        if all(len(row["replica_nodes"]) <= 1 for row in topic["partitions"])
+    ]
+    if not resources:
+        return set()
+    answer = client.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": resources})
+    return {
+        row["resource_name"]
+        for row in answer["results"]
+        for config in row["configs"]
+        if config["name"] == MODE_CONFIG and config["value"] == "object"
+    }
+
+
+def _partition(topic: dict[str, Any], row: dict[str, Any], *, is_object: bool) -> PartitionView:
     # Of a leader that nobody has heard of a broker says who it should be, and no generation.
     is_known = row["leader_epoch"] >= 0 or len(row["replica_nodes"]) == 1
     return PartitionView(
@@ -109,8 +134,8 @@ def _partition(topic: dict[str, Any], row: dict[str, Any]) -> PartitionView:
         len(topic["partitions"]),
         row["leader_id"] if is_known else -1,
         row["leader_epoch"],
-        tuple(row["replica_nodes"]),
-        tuple(row["isr_nodes"]),
+        () if is_object else tuple(row["replica_nodes"]),
+        () if is_object else tuple(row["isr_nodes"]),
         topic["is_internal"],
     )
 

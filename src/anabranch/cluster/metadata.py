@@ -13,14 +13,16 @@ ever registered.
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.errors import CorruptDataError
 from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
+    from anabranch.cluster.object_freezing import FrozenObjects
     from anabranch.cluster.object_rows import Coordinates
     from anabranch.cluster.object_table import ObjectTable
 
@@ -286,8 +288,8 @@ def decode_entry(data: bytes) -> Entry:
 class MetadataTable:
     """Brokers by id, topics by name and by id. Readers look up; only `apply` and `restore` change it."""
 
-    def __init__(self, coordinates: "Coordinates | None" = None) -> None:
-        """`coordinates`: where rows of objects lie; None: in memory."""
+    def __init__(self, coordinates: "Callable[[], Coordinates] | None" = None) -> None:
+        """`coordinates`: makes what keeps rows of objects, once there are any; None: they are in memory."""
         self.brokers: dict[BrokerId, BrokerRow] = {}
         self.founder: BrokerId | None = None
         self.topics: dict[str, Topic] = {}
@@ -304,13 +306,13 @@ class MetadataTable:
         if self._objects is None:
             from anabranch.cluster.object_table import ObjectTable
 
-            self._objects = ObjectTable(self, self._coordinates)
+            self._objects = ObjectTable(self, self._coordinates() if self._coordinates is not None else None)
         return self._objects
 
     @property
     def has_objects(self) -> bool:
-        """Anybody has ever agreed on anything about objects."""
-        return self._objects is not None
+        """Anything was ever agreed on about objects."""
+        return self._objects is not None and not self._objects.is_blank
 
     def placement(self, topic: Topic, partition: int) -> Placement:
         if topic.is_object:
@@ -339,6 +341,8 @@ class MetadataTable:
 
     def apply(self, entry: Entry, offset: int) -> None:
         """Raises CorruptDataError for an entry that makes no sense here."""
+        if self._objects is not None:
+            self._objects.outcome = None
         try:
             self._apply(entry, offset)
         except (KeyError, TypeError, ValueError, IndexError) as error:
@@ -513,6 +517,17 @@ class MetadataTable:
     # --- snapshots
 
     def snapshot(self) -> dict[str, Any]:
+        """All of it: the same at every broker that has applied as much."""
+        table = self._without_objects()
+        if self.has_objects:
+            table["objects"] = b64encode(self.objects.export()).decode()
+        return table
+
+    def freeze(self) -> "FrozenTable":
+        """What there is now, to be written by a worker while the table goes on."""
+        return FrozenTable(self._without_objects(), self.objects.freeze() if self.has_objects else None)
+
+    def _without_objects(self) -> dict[str, Any]:
         return {
             "brokers": [{**broker_entry(row), "epoch": row.epoch} for row in self.brokers.values()],
             "founder": self.founder,
@@ -531,6 +546,56 @@ class MetadataTable:
             topic = self._topic_of({**row, "replicas": ()})
             self._put(replace(topic, placements=tuple(_placement_of(each) for each in row.get("places", ()))))
         self.producer_id_next = snapshot["producer_id_next"]
+        if "objects" in snapshot:
+            self.objects.import_(b64decode(snapshot["objects"]))
+        elif self._objects is not None:
+            self._objects.adopt(MetadataTable(self._coordinates).objects)
+
+    def adopt(self, other: "MetadataTable") -> None:
+        """Be as a table that was restored in a worker; it is not used any more."""
+        for mine, its in (
+            (self.brokers, other.brokers),
+            (self.topics, other.topics),
+            (self.topics_by_id, other.topics_by_id),
+        ):
+            mine.clear()
+            mine.update(its)  # type: ignore[arg-type]  # Of the same kind each.
+        self.founder, self.producer_id_next = other.founder, other.producer_id_next
+        if self._objects is not None or other.has_objects:
+            self.objects.adopt(other.objects)
+
+
+class FrozenTable(NamedTuple):
+    """A table at one point of the log; see `object_freezing`."""
+
+    without_objects: dict[str, Any]
+    objects: "FrozenObjects | None"
+
+    def write(self) -> dict[str, Any]:
+        """In a worker: our own snapshot; what it names beside itself is on the disk. Raises StorageError."""
+        if self.objects is None:
+            return self.without_objects
+        return {**self.without_objects, "objects": b64encode(self.objects.write()).decode()}
+
+    def kept(self) -> None:
+        """The snapshot is on the disk."""
+        if self.objects is not None:
+            self.objects.kept()
+
+    def remove_others(self) -> None:
+        """In a worker: what only the snapshot before it has named."""
+        if self.objects is not None:
+            self.objects.remove_others()
+
+
+def carried(table: Mapping[str, Any], coordinates: "Callable[[], Coordinates]") -> Mapping[str, Any]:
+    """Our own snapshot in the form that another broker can read."""
+    if "objects" not in table:
+        return table
+    from anabranch.cluster import object_state
+
+    state = object_state.carried(b64decode(table["objects"]), coordinates())
+    return {**table, "objects": b64encode(state).decode()}
 
 
 def _broker_of(entry: Entry, epoch: int) -> BrokerRow:

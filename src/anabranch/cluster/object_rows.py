@@ -113,7 +113,7 @@ class RowSequence:
         self._coordinates = coordinates
         self._key = key
         self.pieces = list(pieces)
-        self.count = sum(_count(piece) for piece in self.pieces)
+        self.count = sum(count_of(piece) for piece in self.pieces)
 
     # --- reading
 
@@ -121,9 +121,9 @@ class RowSequence:
         """The place of the first row that ends behind `offset`."""
         place = 0
         for piece in self.pieces:
-            if _end(piece) > offset:
+            if end_of(piece) > offset:
                 return place + self._find_in(piece, offset)
-            place += _count(piece)
+            place += count_of(piece)
         return place
 
     def _find_in(self, piece: Piece, offset: Offset) -> int:
@@ -152,11 +152,11 @@ class RowSequence:
             return self._read(piece.held.pieces, piece.first - piece.held.first + place, count)
         return unpack_rows(self._coordinates.read(self._key, piece.version, piece.first + place, count))
 
-    def packed(self, pieces: Iterable[Piece]) -> Iterator[bytes]:
-        """All rows of these pieces, some at a time."""
-        for piece in pieces:
-            for place in range(0, _count(piece), ROWS_PER_READ):
-                yield self._packed(piece, place, min(ROWS_PER_READ, _count(piece) - place))
+    def packed(self, pieces: Iterable[Piece] | None = None) -> Iterator[bytes]:
+        """All rows, or those of these pieces, some at a time."""
+        for piece in self.pieces if pieces is None else pieces:
+            for place in range(0, count_of(piece), ROWS_PER_READ):
+                yield self._packed(piece, place, min(ROWS_PER_READ, count_of(piece) - place))
 
     def _packed(self, piece: Piece, place: int, count: int) -> bytes:
         if not isinstance(piece, Span) or (piece.held is not None and piece.held.pieces is not None):
@@ -186,11 +186,21 @@ class RowSequence:
         self.pieces = [*before, *([list(rows)] if rows else []), *behind]
         self.count += len(rows) - count
 
-    def _slice(self, place: int, count: int) -> list[Piece]:
-        return [self._part(*cover) for cover in _cover(self.pieces, place, count)]
+    def settled(self) -> Iterator[Piece]:
+        """The pieces, those that wait for the disk as they were before."""
+        for piece in self.pieces:
+            if isinstance(piece, Span) and piece.held is not None and piece.held.pieces is not None:
+                yield from self._slice(piece.first - piece.held.first, piece.length, piece.held.pieces)
+            else:
+                yield piece
+
+    def _slice(self, place: int, count: int, pieces: Sequence[Piece] | None = None) -> list[Piece]:
+        return [
+            self._part(*cover) for cover in _cover(self.pieces if pieces is None else pieces, place, count)
+        ]
 
     def _part(self, piece: Piece, place: int, count: int) -> Piece:
-        if count == _count(piece):
+        if count == count_of(piece):
             return piece
         if isinstance(piece, Span):
             end = self._end_of_row(piece, place + count - 1)
@@ -201,7 +211,7 @@ class RowSequence:
 def _cover(pieces: Iterable[Piece], place: int, count: int) -> Iterator[tuple[Piece, int, int]]:
     """Which rows of which pieces these are: piece, first row, count."""
     for piece in pieces:
-        size = _count(piece)
+        size = count_of(piece)
         if count <= 0:
             return
         if place < size:
@@ -211,9 +221,9 @@ def _cover(pieces: Iterable[Piece], place: int, count: int) -> Iterator[tuple[Pi
         place = max(0, place - size)
 
 
-def _count(piece: Piece) -> int:
+def count_of(piece: Piece) -> int:
     return piece.length if isinstance(piece, Span) else len(piece)
 
 
-def _end(piece: Piece) -> Offset:
+def end_of(piece: Piece) -> Offset:
     return piece.end if isinstance(piece, Span) else piece[-1].next_offset

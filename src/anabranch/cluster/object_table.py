@@ -10,8 +10,9 @@ entry may name it. A row can therefore never name an object that is gone.
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import zlib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.cluster.object_entries import (
     Commit,
@@ -25,14 +26,38 @@ from anabranch.cluster.object_entries import (
     replacements_of,
     starts_of,
 )
-from anabranch.cluster.object_rows import Coordinates, MemoryCoordinates, RowSequence
+from anabranch.cluster.object_freezing import FrozenObjects, FrozenPartition
+from anabranch.cluster.object_rows import Coordinates, MemoryCoordinates, RowSequence, Span
+from anabranch.cluster.object_state import (
+    Record,
+    RowFile,
+    check_file,
+    key_of,
+    object_of,
+    object_records,
+    pack_state,
+    partition_record,
+    producer_records,
+    producers_of,
+    row_records,
+    unpack_state,
+)
 from anabranch.errors import (
     AnabranchError,
+    CorruptDataError,
     InvalidRecordError,
     NotOwnerError,
     UnknownTopicOrPartitionError,
 )
-from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.record.object_names import (
+    ROW_BYTES,
+    ObjectId,
+    ObjectKind,
+    Row,
+    object_counts,
+    pack_rows,
+    unpack_rows,
+)
 from anabranch.record.producer_table import ProducerTable
 from anabranch.values import BrokerId, Offset
 
@@ -44,6 +69,7 @@ OBJECT = "object"
 START = Offset(0)
 NO_OFFSET = Offset(-1)
 NO_NUMBER = -1
+NOWHERE: Key = (uuid.UUID(int=0), 0)
 
 
 class Head(NamedTuple):
@@ -76,10 +102,12 @@ class CommitOutcome(NamedTuple):
 class Partition:
     """One partition that was ever written to."""
 
-    __slots__ = ("end", "producers", "rows", "size_bytes", "start")
+    __slots__ = ("end", "file", "producers", "rows", "size_bytes", "start")
 
     def __init__(self, rows: RowSequence, head: Head = NOTHING) -> None:
         self.rows = rows
+        self.file: RowFile | None = None
+        """As the last snapshot on the disk names it."""
         self.start, self.end, self.size_bytes = head
         self.producers = ProducerTable()
 
@@ -105,8 +133,14 @@ class ObjectTable:
         self._references: dict[ObjectId, int] = {}
         self._unreferenced: dict[ObjectId, None] = {}
         self._tombstones: dict[ObjectId, int] = {}
+        self._version_next = self._coordinates.next_version()
 
     # --- looking up
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing was ever agreed on about objects."""
+        return self.incarnation is None and not self._tombstones and not self._unreferenced
 
     def head(self, key: Key) -> Head:
         partition = self._partitions.get(key)
@@ -128,6 +162,12 @@ class ObjectTable:
                     if row.max_timestamp >= timestamp_ms:
                         return row
         return None
+
+    def newest_row(self, key: Key) -> Row | None:
+        """The first one that has a record of the largest time of all."""
+        partition = self._partitions.get(key)
+        rows = (row for chunk in partition.rows.chunks() for row in chunk) if partition is not None else ()
+        return max(rows, key=lambda row: row.max_timestamp, default=None)
 
     def row_count(self, key: Key) -> int:
         partition = self._partitions.get(key)
@@ -169,7 +209,6 @@ class ObjectTable:
     # --- changing
 
     def apply(self, entry: Entry, offset: int) -> None:
-        self.outcome = None
         match entry["type"]:
             case "objects-commit":
                 self.outcome = self._commit(entry)
@@ -196,8 +235,41 @@ class ObjectTable:
         for number in range(partition_count):
             partition = self._partitions.pop((topic_id, number), None)
             if partition is not None:
-                for rows in partition.rows.chunks():
-                    self._unname(rows)
+                for packed in partition.rows.packed():
+                    for object_id, count in object_counts(packed):
+                        self._drop_references(object_id, count)
+
+    # --- coming back from the bucket (`object_restore`); no entry does this
+
+    def begin_life(self, incarnation: int) -> None:
+        """Nobody who registered before has a say any more, and no name that was given before is given again."""
+        self.incarnation = incarnation
+        self._numbers.clear()
+        self._merged_floors.clear()
+
+    def begin_partition(self, key: Key) -> ProducerTable:
+        """Its producers, to be gone on with."""
+        return self._partition(key).producers
+
+    def append_rows(self, key: Key, rows: Iterable[Row], end: Offset) -> None:
+        """Behind a gap, and perhaps with one behind them: the partition goes on at `end`."""
+        partition = self._partition(key)
+        for row in rows:
+            self._append(partition, row)
+        partition.end = end
+
+    def drop_rows(self, key: Key, objects: Container[ObjectId]) -> list[Row]:
+        """Name none of these objects any more: their records are gone."""
+        partition = self._partition(key)
+        rows = [row for chunk in partition.rows.chunks() for row in chunk]
+        dropped = [row for row in rows if row.object_id in objects]
+        if dropped:
+            partition.rows.splice(0, len(rows), [row for row in rows if row.object_id not in objects])
+            partition.size_bytes -= sum(row.length for row in dropped)
+            self._unname(dropped)
+        return dropped
+
+    # --- commits and who may make them
 
     def _refusal(self, broker: BrokerId, epoch: int) -> NotOwnerError | None:
         """Why a broker has no say in this."""
@@ -392,18 +464,134 @@ class ObjectTable:
 
     def _unname(self, rows: Iterable[Row]) -> None:
         for row in rows:
-            object_id = row.object_id
-            left = self._references[object_id] - 1
-            if left:
-                self._references[object_id] = left
-            else:
-                del self._references[object_id]
-                self._unreferenced[object_id] = None
+            self._drop_references(row.object_id, 1)
+
+    def _drop_references(self, object_id: ObjectId, count: int) -> None:
+        left = self._references[object_id] - count
+        if left:
+            self._references[object_id] = left
+        else:
+            del self._references[object_id]
+            self._unreferenced[object_id] = None
 
     def _note_unreferenced(self, objects: Iterable[ObjectId]) -> None:
         for object_id in objects:
             if object_id not in self._references and object_id not in self._tombstones:
                 self._unreferenced[object_id] = None
+
+    # --- snapshots
+
+    def freeze(self) -> FrozenObjects:
+        """What there is now, to be written by a worker. One at a time: `FrozenObjects` says what follows."""
+        version = self._version_next
+        self._version_next += 1
+        partitions = [FrozenPartition(key, each, version) for key, each in self._partitions.items()]
+        return FrozenObjects(
+            self._coordinates,
+            self._first_record(),
+            list(self._unreferenced),
+            dict(self._tombstones),
+            partitions,
+        )
+
+    def export(self) -> bytes:
+        """All of it, rows included: the same at every broker that has applied as much."""
+        return pack_state(self._records())
+
+    def import_(self, data: bytes) -> None:
+        """Instead of all that is here: what `export` has made, whose rows go to files, synced; or what
+        `FrozenObjects.write` has, whose files are cut to what it names and checked. Raises CorruptDataError,
+        StorageError."""
+        fresh = ObjectTable(self._agreed, self._coordinates)
+        fresh.load(unpack_state(data))
+        self.adopt(fresh)
+
+    def adopt(self, other: "ObjectTable") -> None:
+        """Be as a table that was read elsewhere, perhaps in a worker; it is not used any more."""
+        self.incarnation, self.outcome = other.incarnation, None
+        self._partitions = other._partitions
+        self._numbers, self._merged_floors = other._numbers, other._merged_floors
+        self._references, self._unreferenced = other._references, other._unreferenced
+        self._tombstones = other._tombstones
+        self._version_next = other._version_next
+
+    def _first_record(self) -> Record:
+        return Record(
+            {
+                "table": {
+                    "incarnation": self.incarnation,
+                    "numbers": [[broker, *known] for broker, known in self._numbers.items()],
+                    "merged_floors": [[*each] for each in self._merged_floors.items()],
+                }
+            }
+        )
+
+    def _records(self) -> Iterator[Record]:
+        yield self._first_record()
+        yield from object_records(list(self._unreferenced), self._tombstones)
+        for key, partition in self._partitions.items():
+            yield partition_record(key, partition.head, None)
+            yield from row_records(pack_rows(rows) for rows in partition.rows.chunks())
+            yield from producer_records(partition.producers.producers)
+
+    def load(self, records: Iterable[Record]) -> None:
+        """Into a table that is empty."""
+        key, partition, has_written = NOWHERE, Partition(RowSequence(self._coordinates, NOWHERE)), False
+        for head, body in records:
+            match head:
+                case {"partition": _}:
+                    key = key_of(head)
+                    partition = self._partition(key)
+                    self._load_partition(key, partition, head)
+                case {"rows": _}:
+                    self._load_rows(key, partition, body)
+                    has_written = True
+                case {"producers": producers}:
+                    partition.producers.producers.update(producers_of(producers))
+                case _:
+                    self._load_known(head)
+        if has_written:
+            self._version_next += 1
+            self._coordinates.sync()
+
+    def _load_known(self, head: Mapping[str, Any]) -> None:
+        match head:
+            case {"table": table}:
+                self.incarnation = table["incarnation"]
+                self._numbers = {BrokerId(broker): (epoch, last) for broker, epoch, last in table["numbers"]}
+                self._merged_floors = dict(table["merged_floors"])
+            case {"unreferenced": names}:
+                self._unreferenced.update(dict.fromkeys(map(object_of, names)))
+            case {"tombstones": known}:
+                self._tombstones.update((object_of(name), time_ms) for name, time_ms in known)
+            case unknown:
+                raise CorruptDataError(
+                    f"A snapshot tells of {', '.join(unknown)} of objects: was it written by a newer version?"
+                )
+
+    def _load_partition(self, key: Key, partition: Partition, head: Mapping[str, Any]) -> None:
+        partition.start, partition.end, partition.size_bytes = head["head"]
+        if head["file"] is not None:
+            file = partition.file = RowFile(*head["file"])
+            for packed in check_file(self._coordinates, key, file):
+                self._name_packed(packed)
+            span = Span(file.version, file.first, file.rows, file.end)
+            partition.rows = RowSequence(self._coordinates, key, [span])
+
+    def _load_rows(self, key: Key, partition: Partition, packed: bytes) -> None:
+        """Rows that came with the snapshot go to a file."""
+        *_, last = unpack_rows(packed)
+        known = partition.file or RowFile(self._version_next, 0, 0, 0, START, 0)
+        self._coordinates.write(key, known.version, known.length, [packed])
+        length, crc = known.length + len(packed) // ROW_BYTES, zlib.crc32(packed, known.crc)
+        partition.file = RowFile(known.version, length, crc, 0, last.next_offset, length)
+        span = Span(known.version, 0, length, last.next_offset)
+        partition.rows = RowSequence(self._coordinates, key, [span])
+        self._name_packed(packed)
+
+    def _name_packed(self, packed: bytes) -> None:
+        for object_id, count in object_counts(packed):
+            self._references[object_id] = self._references.get(object_id, 0) + count
 
 
 # --- items and rows -------------------------------------------------------------------------------------------------

@@ -40,9 +40,9 @@ def _check_not_remote(value: bool) -> str | None:
 
 
 def _check_mode(mode: str) -> str | None:
-    if mode in ("branch", "object"):
-        return "comes later: this version knows solo and ring."
-    return None if mode in ("solo", "ring") else "is not a mode: take solo or ring."
+    if mode == "branch":
+        return "comes later: this version knows solo, ring and object."
+    return None if mode in ("solo", "ring", "object") else "is not a mode: take solo, ring or object."
 
 
 def _check_throttled(replicas: tuple[str, ...]) -> str | None:
@@ -62,8 +62,8 @@ class TopicSettings:
 
     anabranch_mode: str | None = text(
         None,
-        "How the topic keeps its records safe: solo (one copy, whatever the cluster) or ring (up to three); unset: "
-        "ring where there are brokers for it.",
+        "How the topic keeps its records safe: solo (one copy, whatever the cluster), ring (up to three) or object (in "
+        "the object store); unset: ring where there are brokers for it.",
         check=_check_mode,
     )
 
@@ -316,6 +316,11 @@ def validate_topic_overrides(node: NodeSettings, overrides: Mapping[str, str | N
         raise InvalidConfigError(
             "anabranch.mode=ring needs other brokers, and this node is alone: leave it unset, and the topic becomes a "
             "ring when the node becomes a cluster."
+        )
+    if settings.anabranch_mode == "object" and node.object_store is None:
+        raise InvalidConfigError(
+            "anabranch.mode=object needs an object store, and this node has none: start it with --object-store URL, "
+            "for example file:///srv/objects or s3://bucket/prefix."
         )
     promised = [
         name for name in ("flush.messages", "flush.ms") if kept.get(name, str(LONG_MAX)) != str(LONG_MAX)

@@ -53,6 +53,10 @@ class Slice:
         for region in self.regions:
             verify_region(self.file, region)
 
+    def distrust(self) -> bool:
+        """`verify` found damage. Whether other bytes come in the place of these."""
+        return False
+
     def mark_verified(self) -> None:
         """The writer's thread, after `verify` has returned."""
         if self._mark is not None:

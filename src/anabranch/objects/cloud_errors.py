@@ -20,7 +20,8 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 _KIND = re.compile(r"kind: (Connect|Timeout|Decode|Interrupted|Request|Unknown)\b")
 TRY_AGAIN = frozenset({408, 409, 425, 429})
 """Refusals that mean: later. So do all from 500 on."""
-CREDENTIALS = "check AWS_ACCESS_KEY_ID and its like in the environment, or object.credentials.file."
+NAMES = {"s3": "AWS_ACCESS_KEY_ID", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "az": "AZURE_STORAGE_ACCOUNT_KEY"}
+"""By which people know what is meant by credentials there."""
 
 
 class CloudAnswer:
@@ -65,21 +66,29 @@ def explain(place: StoreUrl, name: str, answer: CloudAnswer) -> StoreError:
         return ObjectExistsError(f"{store} has an object {name} already.")
     if answer.error_name == "FileNotFoundError" or answer.status == 404:
         return ObjectGoneError(f"{store} has no object {name}.")
-    refusal = _refusal(answer)
+    credentials = f"{NAMES[place.scheme]} and its like in the environment, or object.credentials.file"
+    if answer.wants_metadata_service:
+        return StoreUnavailableError(
+            f"{store} was given no credentials, and this machine has no service that gives any: set {credentials}."
+        )
+    refusal = _refusal(answer, credentials)
     if refusal is not None:
         return StoreRefusedError(f"{store} {refusal}")
     return StoreUnavailableError(f"{store} {_trouble(answer)}")
 
 
-def _refusal(answer: CloudAnswer) -> str | None:
+def _refusal(answer: CloudAnswer, credentials: str) -> str | None:
     """What nobody gets past by asking again; None: it may be otherwise next time."""
     status = answer.status or 0
     if answer.code in ("ExpiredToken", "TokenRefreshRequired"):
-        return f"says that the credentials have expired ({answer.said}): renew them; {CREDENTIALS}"
+        return f"says that the credentials have expired ({answer.said}): renew {credentials}."
     if answer.code == "RequestTimeTooSkewed":
         return f"says that this machine's clock is wrong ({answer.said}): set it."
     if status in (401, 403) or answer.error_name in ("PermissionDeniedError", "UnauthenticatedError"):
-        return f"does not accept the credentials, or they may not do this ({answer.said or 'denied'}): {CREDENTIALS}"
+        return (
+            f"does not accept the credentials, or they may not do this ({answer.said or 'denied'}): check "
+            f"{credentials}."
+        )
     if status in (301, 307, 308) or answer.code in (
         "AuthorizationHeaderMalformed",
         "IllegalLocationConstraint",
@@ -91,11 +100,6 @@ def _refusal(answer: CloudAnswer) -> str | None:
 
 
 def _trouble(answer: CloudAnswer) -> str:
-    if answer.wants_metadata_service:
-        return (
-            "was given no credentials, and no service on this machine has any: set AWS_ACCESS_KEY_ID and its like in "
-            "the environment, or object.credentials.file."
-        )
     if answer.status:
         return f"cannot do it now ({answer.said}); it is asked again."
     if answer.is_unknown_host:

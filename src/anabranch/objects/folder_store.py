@@ -115,6 +115,8 @@ class FolderStore:
         try:
             return task(*arguments)
         except OSError as error:
+            if error.errno == errno.ENOENT:  # Somebody has removed a folder of ours.
+                self._durable_folders.clear()
             raise self._explained(error) from error
 
     def _explained(self, error: OSError) -> StoreError:
@@ -122,7 +124,7 @@ class FolderStore:
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT:
                 return StoreUnavailableError(f"{why}: make room on its disk.")
-            case errno.EACCES | errno.EPERM | errno.EROFS | errno.ENOTDIR | errno.ENAMETOOLONG:
+            case errno.EACCES | errno.EPERM | errno.EROFS | errno.ENOTDIR | errno.EEXIST | errno.ENAMETOOLONG:
                 return StoreRefusedError(f"{why}: check that it is a folder which this user may write to.")
             case _:
                 return StoreUnavailableError(f"{why}.")

@@ -27,10 +27,10 @@ class MemoryStore:
         self.put_now(name, pieces)
 
     async def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        return self._content(name)[start:end]
+        return self.content(name)[start:end]
 
     async def get_end(self, name: str, size: int) -> bytes:
-        content = self._content(name)
+        content = self.content(name)
         return content[max(0, len(content) - size) :]
 
     async def delete(self, names: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class MemoryStore:
     def names(self) -> Sequence[str]:
         return self._names
 
-    def _content(self, name: str) -> bytes:
+    def content(self, name: str) -> bytes:
         try:
             return self._objects[name][0]
         except KeyError:

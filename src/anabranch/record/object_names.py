@@ -11,6 +11,7 @@ broker that wrote it, so a name never comes twice.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
@@ -105,6 +106,8 @@ class Row(NamedTuple):
 
 _KIND_OF = {int(kind): kind for kind in ObjectKind}
 _STAMPED, _COMPACTED = 1, 2
+_ID_START, _ID_END = 16, 41
+_ID = Struct(">QQQB")
 _ROW = Struct(">qqQQQBQIqIB")
 ROW_BYTES = _ROW.size
 
@@ -145,9 +148,23 @@ def unpack_rows(data: ByteBuffer) -> Iterator[Row]:
         count,
         flags,
     ) in _ROW.iter_unpack(data):
-        known = _KIND_OF.get(kind)
-        if known is None:
-            raise CorruptDataError(f"A coordinate row names an object of the unknown kind {kind}.")
-        object_id = ObjectId(incarnation, epoch, number, known)
+        object_id = ObjectId(incarnation, epoch, number, _kind(kind))
         stamped, compacted = bool(flags & _STAMPED), bool(flags & _COMPACTED)
         yield Row(Offset(base), Offset(next_), object_id, position, length, time, count, stamped, compacted)
+
+
+def object_counts(data: bytes) -> Iterator[tuple[ObjectId, int]]:
+    """How many of these packed rows name each object."""
+    counts = Counter(
+        data[start + _ID_START : start + _ID_END] for start in range(0, len(data) - ROW_BYTES + 1, ROW_BYTES)
+    )
+    for packed, count in counts.items():
+        incarnation, epoch, number, kind = _ID.unpack(packed)
+        yield ObjectId(incarnation, epoch, number, _kind(kind)), count
+
+
+def _kind(number: int) -> ObjectKind:
+    kind = _KIND_OF.get(number)
+    if kind is None:
+        raise CorruptDataError(f"A coordinate row names an object of the unknown kind {number}.")
+    return kind

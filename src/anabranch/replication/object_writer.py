@@ -20,11 +20,30 @@ driver's (`broker/object_writing.py`); here they are only counted.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from anabranch.replication.object_events import (
+    Answer,
+    Applied,
+    Arrived,
+    Effect,
+    Event,
+    Fail,
+    Forsaken,
+    Jumped,
+    NameTaken,
+    ProposalEnded,
+    Propose,
+    Reason,
+    Refuse,
+    Registered,
+    Stop,
+    Store,
+    Stored,
+    StoreFailed,
+    Take,
+)
 from anabranch.values import SegmentState
 
 GATHER_BATCHES_MAX = 20_000
@@ -48,148 +67,6 @@ class Limits(NamedTuple):
     puts_max: int
     held_bytes_max: int
     """With batches among them that nobody waits for any longer."""
-
-
-class Reason(Enum):
-    """Why a batch is not taken, or not kept."""
-
-    STORE_AWAY = "store away"
-    NOT_REGISTERED = "not registered"
-    STOPPING = "stopping"
-    UNKNOWN = "unknown"
-    """It was agreed on or not: a snapshot of the table says only that the number is taken."""
-
-
-# --- events --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Arrived:
-    """A producer sent a batch of that many bytes. The first effect says what becomes of it: Take or Refuse."""
-
-    size: int
-
-
-@dataclass(slots=True)
-class Forsaken:
-    """Nobody waits any longer for so many bytes in that segment; they stay in it all the same."""
-
-    serial: int
-    size: int
-
-
-@dataclass(slots=True)
-class Registered:
-    """This broker, since its start, is in the table with this epoch; None: not yet. While fenced, nothing it proposes
-    counts."""
-
-    epoch: int | None
-    is_fenced: bool = False
-
-
-@dataclass(slots=True)
-class Stored:
-    """The store has that segment."""
-
-    serial: int
-
-
-@dataclass(slots=True)
-class StoreFailed:
-    """Whether the store has that segment is not known: it must be tried again under the same name."""
-
-    serial: int
-
-
-@dataclass(slots=True)
-class ProposalEnded:
-    """It was agreed on, or nobody knows."""
-
-    proposal: int
-    is_agreed: bool
-
-
-@dataclass(slots=True)
-class Applied:
-    """A commit with this number of the present epoch is applied here; it counts, unless the broker was fenced."""
-
-    number: int
-    counts: bool = True
-
-
-@dataclass(slots=True)
-class Jumped:
-    """A snapshot has replaced the table: numbers up to this one are applied, and nobody knows with what result."""
-
-    last_number: int
-
-
-@dataclass(slots=True)
-class Tick:
-    """Time has passed."""
-
-
-@dataclass(slots=True)
-class Stop:
-    """Nothing more is taken; what is there is stored at once. With `is_over` nothing is waited for either."""
-
-    is_over: bool = False
-
-
-Event = (
-    Arrived | Forsaken | Registered | Stored | StoreFailed | ProposalEnded | Applied | Jumped | Tick | Stop
-)
-
-# --- effects -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Take:
-    """The batch goes into this segment."""
-
-    serial: int
-
-
-@dataclass(slots=True)
-class Refuse:
-    """The batch is not taken."""
-
-    reason: Reason
-
-
-@dataclass(slots=True)
-class Store:
-    """Put the segment into the store, under the number; say Stored or StoreFailed."""
-
-    serial: int
-    number: int
-
-
-@dataclass(slots=True)
-class Propose:
-    """Have these numbers committed, in this order, each with its segment; None: void. Say ProposalEnded."""
-
-    proposal: int
-    commits: Sequence[tuple[int, int | None]]
-
-
-@dataclass(slots=True)
-class Answer:
-    """The commit of this segment is applied: its producers learn what became of their batches."""
-
-    serial: int
-
-
-@dataclass(slots=True)
-class Fail:
-    """Nothing of this segment will be kept (UNKNOWN: nobody knows). Its producers are told, whatever is under way for
-    it is ended, its bytes may go."""
-
-    serial: int
-    reason: Reason
-
-
-Effect = Take | Refuse | Store | Propose | Answer | Fail
 
 
 # --- segments ------------------------------------------------------------------------------------------------------
@@ -274,6 +151,7 @@ class ObjectWriter:
         self.held_bytes = 0
         self.forsaken_bytes = 0
         self.flushed_segments = 0
+        self.flushed_batches = 0
         self.flushed_bytes = 0
         self.void_numbers = 0
 
@@ -290,6 +168,8 @@ class ObjectWriter:
                 self._registered(event, effects)
             case Jumped():
                 self._jumped(event.last_number, effects)
+            case NameTaken():
+                self._name_taken(event.serial, effects)
             case Stop():
                 self._stop(event, effects)
             case _:
@@ -449,6 +329,11 @@ class ObjectWriter:
         segment.failures += 1
         segment.again_ms = now_ms + pause_ms // 2 + self._chance(pause_ms // 2 + 1)
 
+    def _name_taken(self, serial: int, effects: list[Effect]) -> None:
+        segment = self._segments.get(serial)
+        if segment is not None:
+            self._fail_from(segment.number, Reason.STORE_AWAY, effects)
+
     def _give_up_if_due(self, now_ms: int, effects: list[Effect]) -> None:
         for segment in self._flushing():
             if segment.failed_ms is not None and now_ms - segment.failed_ms >= GIVE_UP_MS:
@@ -518,6 +403,7 @@ class ObjectWriter:
         segment.state = SegmentState.FLUSHED
         self.flushed_segments += 1
         self.flushed_bytes += segment.size
+        self.flushed_batches += segment.batches
         self._let_go(segment)
         effects.append(Answer(segment.serial))
 

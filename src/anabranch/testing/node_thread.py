@@ -30,10 +30,12 @@ class AbandonedNode(Node):
         if self._http is not None:
             await self._http.close()
         await self.listener.close(0)
+        if self.broker.objects is not None:
+            await self.broker.objects.writing.stop(0)
         await self.broker.drain()
         for partition in self.broker.partitions():
             partition.log.close(clean=False)
-        self._let_go()
+        await self._let_go()
 
 
 class NodeThread:

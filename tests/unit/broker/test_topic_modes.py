@@ -105,7 +105,7 @@ def test_what_makes_no_sense_is_refused_with_a_sentence() -> None:
         ("ring", 1, E.INVALID_REPLICATION_FACTOR, "one is no ring"),
         ("solo", 3, E.INVALID_REPLICATION_FACTOR, "has one replica, not 3"),
         ("branch", -1, E.INVALID_CONFIG, "comes later"),
-        ("object", -1, E.INVALID_CONFIG, "comes later"),
+        ("object", -1, E.INVALID_CONFIG, "start it with --object-store"),
         ("river", -1, E.INVALID_CONFIG, "is not a mode"),
     ):
         answer = create(cluster, "t", mode, factor)

@@ -127,12 +127,19 @@ def test_remote_storage_is_refused_in_plain_words(name):
         validate_topic_override(name, "true")
 
 
-@pytest.mark.parametrize("mode", ["branch", "object"])
-def test_modes_of_later_are_refused_in_plain_words(mode):
-    with pytest.raises(InvalidConfigError, match="comes later: this version knows solo and ring"):
-        validate_topic_override("anabranch.mode", mode)
+def test_modes_of_later_are_refused_in_plain_words():
+    with pytest.raises(InvalidConfigError, match="comes later: this version knows solo, ring and object"):
+        validate_topic_override("anabranch.mode", "branch")
     with pytest.raises(InvalidConfigError, match="is not a mode"):
         validate_topic_override("anabranch.mode", "river")
+
+
+def test_only_a_node_with_an_object_store_puts_topics_there():
+    with pytest.raises(InvalidConfigError, match="start it with --object-store URL"):
+        validate_topic_overrides(NODE, {"anabranch.mode": "object"})
+    with_store = NodeSettings.load({"object.store": "memory:"})
+    kept = validate_topic_overrides(with_store, {"anabranch.mode": "object"})
+    assert kept == {"anabranch.mode": "object"}
 
 
 def test_a_node_alone_makes_no_ring():

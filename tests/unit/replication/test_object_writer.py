@@ -4,13 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.replication.object_writer import (
-    APPLIED_MS_MAX,
-    GATHER_BATCHES_MAX,
-    GIVE_UP_MS,
-    PROPOSAL_BATCHES_MAX,
-    PROPOSAL_SEGMENTS_MAX,
-    STORE_AGAIN_MS_MAX,
+from anabranch.replication.object_events import (
     Answer,
     Applied,
     Arrived,
@@ -19,8 +13,7 @@ from anabranch.replication.object_writer import (
     Fail,
     Forsaken,
     Jumped,
-    Limits,
-    ObjectWriter,
+    NameTaken,
     ProposalEnded,
     Propose,
     Reason,
@@ -32,6 +25,16 @@ from anabranch.replication.object_writer import (
     StoreFailed,
     Take,
     Tick,
+)
+from anabranch.replication.object_writer import (
+    APPLIED_MS_MAX,
+    GATHER_BATCHES_MAX,
+    GIVE_UP_MS,
+    PROPOSAL_BATCHES_MAX,
+    PROPOSAL_SEGMENTS_MAX,
+    STORE_AGAIN_MS_MAX,
+    Limits,
+    ObjectWriter,
 )
 from anabranch.values import SegmentState
 
@@ -299,6 +302,15 @@ def test_a_store_that_answers_too_late_changes_nothing() -> None:
 
 def proposed_after_applying(bench: Bench) -> list[Effect]:
     return bench.do(Applied(0)) + bench.wait(1000)
+
+
+def test_a_name_that_means_something_else_is_given_up_at_once() -> None:
+    bench = Bench()
+    bench.full(2)
+    effects = bench.do(NameTaken(1))
+    assert effects[:2] == [Fail(1, Reason.STORE_AWAY), Fail(2, Reason.STORE_AWAY)]
+    assert proposed(effects) == [(0, None), (1, None)]
+    assert bench.do(NameTaken(1)) == []
 
 
 def test_patience_begins_with_the_first_failure_and_ends_with_success() -> None:

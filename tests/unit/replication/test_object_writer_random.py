@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from anabranch.replication.object_writer import (
+from anabranch.replication.object_events import (
     Answer,
     Applied,
     Arrived,
@@ -20,8 +20,6 @@ from anabranch.replication.object_writer import (
     Fail,
     Forsaken,
     Jumped,
-    Limits,
-    ObjectWriter,
     ProposalEnded,
     Propose,
     Reason,
@@ -34,6 +32,7 @@ from anabranch.replication.object_writer import (
     Take,
     Tick,
 )
+from anabranch.replication.object_writer import Limits, ObjectWriter
 
 BATCH_MAX = 400
 LIMITS = Limits(gather_ms=100, gather_bytes=600, puts_max=3, held_bytes_max=3000)

@@ -1,4 +1,8 @@
-"""DescribeLogDirs, versions 1 to 5: the one data folder, its room, and the size of each partition."""
+"""DescribeLogDirs, versions 1 to 5: the one data folder, its room, and the size of each partition.
+
+The object store, if there is one, looks like a second folder. So that nothing is counted twice, what is in it is told
+by the broker that clients are sent to for it.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,32 +11,48 @@ from anabranch.broker.call import Call
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
+UNKNOWN = (-1, -1)
+"""How much room a store has."""
+
 
 def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
-    total_bytes, usable_bytes = broker.disk_room()
+    wanted = _wanted(broker, request["topics"])
+    kept = [(name, indexes) for name, indexes in wanted if not broker.topics.known(name).topic.is_object]
+    results = [_result(broker.data_dir, [_topic(broker, *each) for each in kept], broker.disk_room())]
+    if broker.store is not None:
+        stored = [(name, indexes) for name, indexes in wanted if broker.topics.known(name).topic.is_object]
+        results.append(_result(broker.store.url, [_named_here(broker, *each) for each in stored], UNKNOWN))
+    return {"error_code": 0, "results": results}
+
+
+def _result(name: str, topics: list[dict[str, Any]], room: tuple[int, int]) -> dict[str, Any]:
     return {
         "error_code": 0,
-        "results": [
-            {
-                "error_code": 0,
-                "log_dir": broker.data_dir,
-                "topics": _topics(broker, request["topics"]),
-                "total_bytes": total_bytes,
-                "usable_bytes": usable_bytes,
-            }
-        ],
+        "log_dir": name,
+        "topics": topics,
+        "total_bytes": room[0],
+        "usable_bytes": room[1],
     }
 
 
-def _topics(broker: "Broker", asked: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+def _wanted(broker: "Broker", asked: list[dict[str, Any]] | None) -> list[tuple[str, list[int]]]:
     if asked is None:
-        wanted = {state.topic.name: range(len(state.partitions)) for state in broker.topics}
-        return [_topic(broker, name, list(indexes)) for name, indexes in wanted.items()]
+        return [(state.topic.name, list(range(len(state.partitions)))) for state in broker.topics]
     return [
-        _topic(broker, topic["topic"], topic["partitions"])
+        (topic["topic"], topic["partitions"])
         for topic in asked
         if broker.topics.find(topic["topic"]) is not None
     ]
+
+
+def _named_here(broker: "Broker", name: str, indexes: list[int]) -> dict[str, Any]:
+    state = broker.topics.known(name)
+    here = [
+        index
+        for index in indexes
+        if 0 <= index < state.topic.partition_count and broker.leader_of(state, index) == broker.id
+    ]
+    return _topic(broker, name, here)
 
 
 def _topic(broker: "Broker", name: str, indexes: list[int]) -> dict[str, Any]:

@@ -6,11 +6,13 @@ fetch a thousand partitions of which one has news: all of them are looked at whe
 up, and only those that were published to when it is woken in between. Without transactions the last stable offset is
 the high watermark, so both isolation levels see the same. Only a partition's leader serves it; others say who that is.
 A reader whose last record is of a generation that ended earlier here is told where (the diverging epoch). Between the
-high watermark, which a new leader has to find out, and the end it is empty. Left out: reading from followers.
+high watermark, which a new leader has to find out, and the end it is empty. What lies in the object store and is not
+in a cache is waited for like records to come (`fetch_loads.py`). Left out: reading from followers.
 """
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.call import Call, Piece
 from anabranch.broker.error_table import code_of
@@ -25,6 +27,8 @@ from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.fetch_loads import FetchLoads
+    from anabranch.broker.object_log import ObjectLog
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +54,7 @@ class Found:
         self.high_watermark = -1
         self.start_offset = -1
         self.slice: Slice | None = None
-        self.data: bytes | None = None
+        self.data: bytes | bytearray | None = None
 
     @property
     def has_news(self) -> bool:
@@ -106,7 +110,9 @@ class Fetch:
         self._unreadable: dict[FetchItem, AnabranchError] = {}
         self._waiting: WaitingFetch | None = None
         self._is_verifying = False
-        self._is_closed = False
+        self._is_over = False
+        self._loads: FetchLoads | None = None
+        self._begun = asyncio.get_running_loop().time()
 
     def run(self) -> None:
         self._call.on_close = self._closed
@@ -121,18 +127,23 @@ class Fetch:
         places = [item.place for item in self._context.items]
         self._numbers = {place: number for number, place in enumerate(places) if place is not None}
         self._waiting = self._broker.core.fetch_waits.wait(
-            self._retry, list(self._numbers), self._request.wait_ms_max
+            self._retry, list(self._numbers), max(self._request.wait_ms_max, self._load_ms_left)
         )
 
     def _closed(self) -> None:
-        self._is_closed = True
+        self._is_over = True
         if self._waiting is not None:
             self._waiting.leave()
+        if self._loads is not None:
+            self._loads.leave()
 
     def _retry(self, final: bool) -> bool:
         """`_try` for those who wake us, whom a defect of ours must not keep from waking others."""
         try:
-            return self._try(final)
+            is_over = self._try(final)
+            if final and not is_over and not self._is_verifying:
+                self._wait()
+            return is_over
         except Exception as error:
             logger.exception("a fetch failed while it waited: this is a defect")
             self._call.close(f"{type(error).__name__}: {error}")
@@ -140,7 +151,7 @@ class Fetch:
 
     def _try(self, final: bool) -> bool:
         """Answer if there is enough, or if this is the last try. True: nothing is left to wait for."""
-        if self._is_closed:
+        if self._is_over:
             return True
         if self._is_verifying:
             return False
@@ -155,7 +166,7 @@ class Fetch:
         is_short = self._bytes_found < self._bytes_wanted and not any(
             each.has_news or self._is_cut(each) for each in found
         )
-        if is_short and not final:
+        if is_short and (not final or self._load_ms_left > 0):
             return False
         self._read(found)
         self._answer()
@@ -191,6 +202,8 @@ class Fetch:
             if item.offset != high_watermark or item.offset < start_offset:
                 self._ready.add(number)
                 if not start_offset <= item.offset <= partition.log.end_offset:
+                    if self._may_be_elsewhere(partition, item):
+                        return found
                     raise OffsetOutOfRangeError(f"Offset {item.offset} is not in {partition.id}.")
                 if item in self._unreadable:
                     raise self._unreadable[item]
@@ -207,6 +220,8 @@ class Fetch:
         """Give each partition its slice, in order, until the request's bytes are used up."""
         left = self._bytes_max
         is_first = True
+        if self._loads is not None:
+            self._loads.begin_try()
         for each in found:
             item = each.item
             each.slice = None
@@ -215,7 +230,8 @@ class Fetch:
             partition = item.place
             assert partition is not None, "looked up a moment ago"
             try:
-                part = partition.log.slice(
+                part = self._slice(
+                    partition,
                     Offset(item.offset),
                     min(item.bytes_max, left),
                     Offset(each.high_watermark),
@@ -225,16 +241,53 @@ class Fetch:
                 self._note_unreadable(partition, item, error)
                 each.fail(error)
                 continue
-            if part.count:
+            if part is not None and part.count:
                 each.slice = part
                 left -= part.count
                 is_first = False
+        if self._loads is not None:
+            self._loads.load()
+
+    def _slice(
+        self, partition: Partition, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool
+    ) -> Slice | None:
+        """None: it is not here yet."""
+        if not partition.is_object:
+            return partition.log.slice(start, bytes_max, upto, whole_first=whole_first)
+        log = cast("ObjectLog", partition.log)
+        return self._stored().slice(log, start, bytes_max, upto, whole_first=whole_first)
+
+    def _stored(self) -> "FetchLoads":
+        """For what lies in the object store; who has none does not even read the code."""
+        if self._loads is None:
+            from anabranch.broker.fetch_loads import FetchLoads
+
+            self._loads = FetchLoads(self._broker, self._bytes_max, self._request.wait_ms_max, self._loaded)
+        return self._loads
+
+    def _loaded(self, partitions: list[Partition]) -> None:
+        if self._waiting is not None:
+            self._waiting.woken(partitions)
+
+    @property
+    def _load_ms_left(self) -> int:
+        """How long to wait yet for what is on its way from the object store."""
+        if self._loads is None or self._broker.core.fetch_waits.is_ended:
+            return 0
+        return self._loads.ms_left(asyncio.get_running_loop().time() - self._begun)
+
+    def _may_be_elsewhere(self, partition: Partition, item: FetchItem) -> bool:
+        """Another broker may know more of what lies in the object store than this one."""
+        is_beyond = partition.is_object and item.offset > partition.log.end_offset
+        return is_beyond and self._stored().may_be_elsewhere(partition)
 
     def _is_cut(self, found: Found) -> bool:
         """Whether more is there than this answer may carry: batches stay whole, and a slice ends with its file."""
         part, partition = found.slice, found.item.place
         if part is None or partition is None:
             return False
+        if part.is_cut is not None:
+            return part.is_cut
         log, upto = partition.log, Offset(found.high_watermark)
         active = log.segments[-1]
         if part.file is not active.file and upto > active.base_offset:
@@ -276,8 +329,7 @@ class Fetch:
                 return
             for item, part, trouble in checked:
                 self._note_checked(item, part, trouble)
-            if not self._retry(True) and not self._is_verifying:
-                self._wait()
+            self._retry(True)
 
         self._broker.workers.heavy(task, done)
 
@@ -285,18 +337,24 @@ class Fetch:
         if trouble is None:
             part.mark_verified()
             return
+        if isinstance(trouble, CorruptDataError) and part.distrust():
+            return
         if item.place is not None:
             self._note_unreadable(item.place, item, trouble)
         self._unreadable[item] = trouble
 
     def _note_unreadable(self, partition: Partition, item: FetchItem, error: AnabranchError) -> None:
         self._broker.note_read_error(partition, error)
-        if self._broker.peering is not None and isinstance(error, CorruptDataError):
+        is_repairable = isinstance(error, CorruptDataError) and not partition.is_object
+        if self._broker.peering is not None and is_repairable:
             self._broker.peering.repairs.begin(partition, Offset(item.offset))
 
     # --- answering -------------------------------------------------------------------------------------------
 
     def _answer(self) -> None:
+        self._is_over = True
+        if self._loads is not None:
+            self._loads.leave()
         session = self._context.session
         told = self._found
         if self._context.incremental:

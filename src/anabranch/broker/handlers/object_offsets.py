@@ -4,6 +4,7 @@ on before it was asked; to find a time, or the newest one, it may have to read f
 Where the quorum cannot be asked, nobody knows where a partition ends now: OFFSET_NOT_AVAILABLE, and clients ask again.
 """
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.list_offsets import NOTHING, Found, Offsets, Special
@@ -27,18 +28,24 @@ async def look_up(broker: "Broker", topics: list[dict[str, Any]]) -> Found:
     if broker.peers is not None and any(timestamp not in STARTS for _, _, timestamp in asked):
         behind = await _catch_up(broker)
     found: Found = {}
+    lookups = []
     for name, index, timestamp in asked:
         partition = broker.topics.find_partition(name, index)
         if not isinstance(partition, ObjectPartition) or not partition.is_served:
             continue
         if behind is not None and timestamp not in STARTS:
             found[name, index] = behind
-            continue
-        try:
-            found[name, index] = await _offset(partition, timestamp)
-        except AnabranchError as error:
-            found[name, index] = error
+        else:
+            lookups.append(_look_up_one(found, partition, timestamp))
+    await asyncio.gather(*lookups)  # They wait for the store side by side.
     return found
+
+
+async def _look_up_one(found: Found, partition: ObjectPartition, timestamp: int) -> None:
+    try:
+        found[partition.id] = await _offset(partition, timestamp)
+    except AnabranchError as error:
+        found[partition.id] = error
 
 
 async def _catch_up(broker: "Broker") -> AnabranchError | None:

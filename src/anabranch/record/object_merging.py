@@ -1,4 +1,4 @@
-"""Which rows are merged next: pure, over the agreed table.
+"""Which rows are merged next.
 
 Two steps, so that every record is copied about twice, whatever the number of partitions. What brokers have gathered is
 merged first, once it adds up to `object.merge.bytes` or one partition has more than `SMALL_ROWS_MAX` rows of it: the
@@ -6,7 +6,7 @@ objects are read whole, and a partition's part becomes one row, in an object of 
 partitions share. Where such rows are small still, those of one partition are merged again once they add up.
 
 A partition's tail is `[merged, but small ...] [as gathered ...]`; what lies before is left alone. Compacted rows are
-always before it: compaction itself makes them large (`object_upkeep.grouped_rows`).
+always before it: compaction itself makes them large (`object_compacting.grouped_rows`).
 """
 
 from collections import Counter, deque
@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from anabranch.cluster.object_entries import Key
-from anabranch.cluster.object_upkeep import ROWS_PER_LOOK, ROWS_PER_REPLACEMENT, Rows, rows_from
-from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.record.object_names import Key, ObjectId, ObjectKind, Row
+from anabranch.record.object_plans import ROWS_PER_LOOK, ROWS_PER_REPLACEMENT, Rows, rows_from
 from anabranch.values import Offset
 
 SMALL_ROWS_MAX = 512

@@ -14,17 +14,13 @@ from anabranch.cluster.object_entries import (
     start_entry,
     tombstone_entry,
 )
-from anabranch.cluster.object_merging import (
-    SMALL_ROWS_MAX,
-    Merge,
-    MergeWatch,
-    packed,
-    whole_objects,
-)
-from anabranch.cluster.object_upkeep import Keeping, compaction_of, deletable
+from anabranch.cluster.object_upkeep import deletable
 from anabranch.record.compaction_run import CompactionRun
+from anabranch.record.object_compacting import compaction_of
 from anabranch.record.object_merge import MergedRange, RowBytes, build_object, compacted, map_row, merged
+from anabranch.record.object_merging import SMALL_ROWS_MAX, Merge, MergeWatch, packed, whole_objects
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.record.object_plans import Keeping
 from anabranch.record.offset_map import OffsetMap
 from anabranch.record.records import Record
 from anabranch.values import Offset
