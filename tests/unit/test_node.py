@@ -17,7 +17,7 @@ from support.workers import InlineWorkers
 class Failing:
     """A broker whose end goes wrong."""
 
-    peering = None
+    peering = objects = None
 
     async def drain(self) -> None:
         raise ZeroDivisionError
