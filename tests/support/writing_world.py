@@ -107,6 +107,7 @@ class WritingBroker:
         self.epoch: int | None = None
         self.is_alive = False
         self.is_applying = True
+        self.is_cut_off = False
 
     def boot(self) -> None:
         world = self.world
@@ -123,6 +124,7 @@ class WritingBroker:
             world.limits,
             propose=self._propose,
             own_epoch=lambda: self.epoch,
+            is_cut_off=lambda: self.is_cut_off,
             chance=world.chance.randrange,
         )
         self.writing.start()

@@ -161,6 +161,26 @@ def test_a_killed_broker_loses_nothing_that_was_acknowledged_and_doubles_nothing
         )
 
 
+def test_a_broker_that_is_cut_off_says_so_before_producers_lose_their_patience() -> None:
+    cluster = ObjectBrokers(3, seed=2)
+    away = cluster.follower_id
+    assert cluster.do(cluster.produce(away, 0, b"before")) == (E.NONE, 0)
+    cluster.net.isolate(BrokerId(away))
+    began_ms = cluster.clock.monotonic_ms()
+    code, _ = cluster.do(cluster.produce(away, 0, b"meanwhile", timeout_ms=60_000))
+    assert code is E.NOT_LEADER_OR_FOLLOWER
+    assert cluster.clock.monotonic_ms() - began_ms < 10_000
+    other = next(each for each in cluster.lives if each not in (away, cluster.leader_id))
+    assert cluster.do(cluster.produce(other, 0, b"elsewhere"))[0] is E.NONE
+    cluster.net.heal()
+    cluster.settle()
+    assert cluster.do(cluster.produce(away, 0, b"after"))[0] is E.NONE
+    cluster.run(1000)
+    kept = cluster.values(other)
+    assert kept[0] == b"before"
+    assert [each for each in kept if each != b"meanwhile"] == [b"before", b"elsewhere", b"after"]
+
+
 def test_one_after_a_cut_counts_again_and_goes_on_in_the_same_order() -> None:
     """A broker that the others do not hear is fenced: what it has open fails, and none of it counts later twice."""
     cluster = ObjectBrokers(3, seed=9)
