@@ -143,10 +143,13 @@ class WritingBroker:
     async def _register(self, life: int) -> None:
         await asyncio.sleep(self.world.delay())
         if self.life == life:
-            epoch = self.world.agree(broker_entry(BrokerRow(self.id, f"disk-{self.id}", 0, "h", 1)))
+            epoch = self.world.agree(self.entry())
             await asyncio.sleep(self.world.delay())
             if self.life == life:
                 self.epoch = epoch
+
+    def entry(self) -> Entry:
+        return broker_entry(BrokerRow(self.id, f"disk-{self.id}", 0, "h", 1))
 
     async def register_anew(self) -> None:
         self.epoch = None
