@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.cluster.metadata import decode_entry, encode_entry
-from anabranch.cluster.object_entries import Entry, check_commits
+from anabranch.cluster.object_entries import Entry, check_commits, check_replacements
 from anabranch.errors import CorruptDataError, InvalidRequestError, NotControllerError
 from anabranch.values import BrokerId, Offset
 
@@ -60,7 +60,7 @@ def check(sender: BrokerId, data: bytes) -> None:
         )
     try:
         entry = decode_entry(data)
-        is_known = _is_incarnation(entry) or _is_commit_of(sender, entry)
+        is_known = _is_incarnation(entry) or _is_commit_of(sender, entry) or _is_replace_of(sender, entry)
     except (CorruptDataError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise InvalidRequestError(f"An entry that cannot be read was proposed: {error!r}.") from error
     if not is_known:
@@ -76,4 +76,11 @@ def _is_commit_of(sender: BrokerId, entry: Entry) -> bool:
     if entry["type"] != "objects-commit" or entry["broker"] != sender:
         return False
     check_commits(entry)
+    return True
+
+
+def _is_replace_of(sender: BrokerId, entry: Entry) -> bool:
+    if entry["type"] != "objects-replace" or entry["broker"] != sender:
+        return False
+    check_replacements(entry)
     return True

@@ -126,6 +126,13 @@ def replacements_of(entry: Entry) -> Iterator[Replacement]:
         yield Replacement(key, old, new)
 
 
+def check_replacements(entry: Entry) -> None:
+    """Raises as `check_commits` does."""
+    _check_count(entry["epoch"])
+    for (_, partition), _, _ in replacements_of(entry):
+        _check_count(partition)
+
+
 def start_entry(starts: Mapping[Key, Offset]) -> Entry:
     return {
         "type": "objects-start",
