@@ -95,6 +95,10 @@ class OffsetOutOfRangeError(AnabranchError):
     """A read below the first or above the last offset."""
 
 
+class RestoreRefusedError(AnabranchError):
+    """A cluster cannot be brought back from this bucket as it is, or not into this folder."""
+
+
 class WorkStoppedError(AnabranchError):
     """Long work in the background was asked to stop; what it had done so far does no harm."""
 

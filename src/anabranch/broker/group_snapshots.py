@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.broker.groups.coordinator_base import THE_ONLY_SHARD
 from anabranch.broker.groups.shard import Shard
-from anabranch.broker.groups.stored_offsets import groups_json
+from anabranch.broker.groups.stored_offsets import stored_groups
 from anabranch.broker.offsets_topic import index_of
 from anabranch.broker.topics import OFFSETS_TOPIC, TopicState
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.objects.store import ObjectStore
-from anabranch.record.stored_snapshots import GroupsId, groups_id_of, groups_prefix, pack_snapshot
+from anabranch.record.stored_snapshots import (
+    GroupsId,
+    groups_id_of,
+    groups_prefix,
+    groups_value,
+    pack_snapshot,
+)
 from anabranch.values import Generation, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 KEPT = 3
-FORMAT = 1
 
 
 class Mark(NamedTuple):
@@ -84,11 +89,10 @@ class GroupSnapshots:
 
     def _value(self, state: TopicState, partition: int, shard: Shard, mark: Mark) -> dict[str, Any]:
         mine = [group_id for group_id in shard.table.groups if index_of(group_id, state) == partition]
-        return {
-            "format": FORMAT,
-            "time_ms": self._broker.clock.wall_ms(),
-            "partitions": state.topic.partition_count,
-            "generation": mark.generation,
-            "end": mark.end,
-            **groups_json(shard.table, mine),
-        }
+        return groups_value(
+            stored_groups(shard.table, mine).json(),
+            time_ms=self._broker.clock.wall_ms(),
+            partition_count=state.topic.partition_count,
+            generation=mark.generation,
+            end=mark.end,
+        )

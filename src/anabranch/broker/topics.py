@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 TopicKey = str | uuid.UUID
 NAME_LENGTH_MAX = 249
 OFFSETS_TOPIC = "__consumer_offsets"
+OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
 OPENED_SIDE_BY_SIDE_MAX = 64
 """Few logs may have much to read each, which pays in threads. Of many most have little, and threads that wait for
 each other's turn take twice as long."""
@@ -341,7 +342,7 @@ class Topics:
         count = self._settings.num_partitions
         if name == OFFSETS_TOPIC:
             count = self._settings.offsets_topic_num_partitions
-            overrides = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
+            overrides = dict(OFFSETS_OVERRIDES)
         with contextlib.suppress(TopicExistsError):  # Somebody asked a moment earlier; theirs is as good.
             await self.make(name, count, overrides)
         return self.known(name)
@@ -550,6 +551,11 @@ class Topics:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a topic could not follow the table: this is a defect", exc_info=task.exception())
+
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is being opened or closed."""
+        return not self._tasks
 
     async def settled(self) -> None:
         """Wait until everything that was begun so far is open or closed."""

@@ -11,7 +11,7 @@ entry may name it. A row can therefore never name an object that is gone.
 
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.cluster.object_entries import (
@@ -239,6 +239,38 @@ class ObjectTable:
                     for object_id, count in object_counts(packed):
                         self._drop_references(object_id, count)
 
+    # --- coming back from the bucket (`object_restore`); no entry does this
+
+    def begin_life(self, incarnation: int) -> None:
+        """Nobody who registered before has a say any more, and no name that was given before is given again."""
+        self.incarnation = incarnation
+        self._numbers.clear()
+        self._merged_floors.clear()
+
+    def begin_partition(self, key: Key) -> ProducerTable:
+        """Its producers, to be gone on with."""
+        return self._partition(key).producers
+
+    def append_rows(self, key: Key, rows: Iterable[Row], end: Offset) -> None:
+        """Behind a gap, and perhaps with one behind them: the partition goes on at `end`."""
+        partition = self._partition(key)
+        for row in rows:
+            self._append(partition, row)
+        partition.end = end
+
+    def drop_rows(self, key: Key, objects: Container[ObjectId]) -> list[Row]:
+        """Name none of these objects any more: their records are gone."""
+        partition = self._partition(key)
+        rows = [row for chunk in partition.rows.chunks() for row in chunk]
+        dropped = [row for row in rows if row.object_id in objects]
+        if dropped:
+            partition.rows.splice(0, len(rows), [row for row in rows if row.object_id not in objects])
+            partition.size_bytes -= sum(row.length for row in dropped)
+            self._unname(dropped)
+        return dropped
+
+    # --- commits and who may make them
+
     def _refusal(self, broker: BrokerId, epoch: int) -> NotOwnerError | None:
         """Why a broker has no say in this."""
         row = self._agreed.brokers.get(broker)
@@ -465,6 +497,20 @@ class ObjectTable:
     def export(self) -> bytes:
         """All of it, rows included: the same at every broker that has applied as much."""
         return pack_state(self._records())
+
+    def export_later(self) -> Callable[[], bytes]:
+        """`export` of what there is now, to be called in a worker whatever is applied meanwhile. Raises StorageError or
+        CorruptDataError if the files it reads have gone by then."""
+        copy = ObjectTable(self._agreed, self._coordinates)
+        copy.incarnation = self.incarnation
+        copy._numbers, copy._merged_floors = dict(self._numbers), dict(self._merged_floors)
+        copy._unreferenced, copy._tombstones = dict(self._unreferenced), dict(self._tombstones)
+        for key, partition in self._partitions.items():
+            # What waits for the disk is taken from where it was: it may get there while somebody reads.
+            pieces = [list(each) if isinstance(each, list) else each for each in partition.rows.settled()]
+            copy._partitions[key] = Partition(RowSequence(self._coordinates, key, pieces), partition.head)
+            copy._partitions[key].producers.producers.update(partition.producers.producers)
+        return copy.export
 
     def import_(self, data: bytes) -> None:
         """Instead of all that is here: what `export` has made, whose rows go to files, synced; or what

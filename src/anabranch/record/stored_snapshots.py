@@ -9,6 +9,7 @@ Each is a state file (`record.state_file`), compressed with zstd: one that is da
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from anabranch.errors import AnabranchError, CorruptDataError
@@ -16,6 +17,7 @@ from anabranch.record.compression import Codec, compress, decompress
 from anabranch.record.state_file import dump_state, load_state
 
 METADATA, GROUPS, FENCES = "metadata/", "groups/", "fences/"
+FORMAT = 1
 BYTES_MAX = 2**33
 """Of one snapshot, unpacked."""
 
@@ -80,12 +82,44 @@ def fence_id_of(name: str) -> FenceId | None:
     return FenceId(int(found[1], 16), int(found[2], 16)) if found is not None else None
 
 
-def pack_snapshot(value: Any) -> bytes:
+# --- what they hold -------------------------------------------------------------------------------------------------
+
+
+def metadata_value(
+    snapshot: MetadataId, table: Mapping[str, Any], *, time_ms: int, producer_silence_ms: int
+) -> dict[str, Any]:
+    """`table`: all that was agreed on. `producer_silence_ms`: producers silent for so long may be forgotten by then."""
+    return {
+        "format": FORMAT,
+        "incarnation": f"{snapshot.incarnation:016x}",
+        "end": snapshot.end,
+        "time_ms": time_ms,
+        "producer_silence_ms": producer_silence_ms,
+        "table": table,
+    }
+
+
+def groups_value(
+    groups: Mapping[str, Any], *, time_ms: int, partition_count: int, generation: int, end: int
+) -> dict[str, Any]:
+    """`generation` and `end`: of the partition of their log, one of `partition_count`. Of two snapshots the one that is
+    further on holds."""
+    return {
+        **groups,
+        "format": FORMAT,
+        "time_ms": time_ms,
+        "partitions": partition_count,
+        "generation": generation,
+        "end": end,
+    }
+
+
+def pack_snapshot(value: Mapping[str, Any]) -> bytes:
     """Of anything JSON can carry. Any thread."""
     return compress(Codec.ZSTD, dump_state(value))
 
 
-def unpack_snapshot(data: bytes) -> Any:
+def unpack_snapshot(data: bytes) -> dict[str, Any]:
     """Raises CorruptDataError, which says why."""
     try:
         value, reason = load_state(decompress(Codec.ZSTD, data, BYTES_MAX))
@@ -93,6 +127,6 @@ def unpack_snapshot(data: bytes) -> Any:
         raise CorruptDataError(f"it does not unpack: {error}") from error
     if reason is not None:
         raise CorruptDataError(reason)
-    if not isinstance(value, dict):
-        raise CorruptDataError("it is of another form")
+    if not isinstance(value, dict) or value.get("format") != FORMAT:
+        raise CorruptDataError("it is of another form: was it written by a newer version?")
     return value

@@ -9,8 +9,13 @@ from anabranch.broker.error_table import CODES, code_of
 from anabranch.wire.error_codes import ErrorCode
 
 ROOTS = {errors.AnabranchError, errors.GroupError}
-ELSEWHERE = (errors.PipelineError, errors.OfferRefusedError, errors.LocalClusterError)
-"""Met by jobs, by the cleaner and by those who start processes, never by a request."""
+ELSEWHERE = (
+    errors.PipelineError,
+    errors.OfferRefusedError,
+    errors.LocalClusterError,
+    errors.RestoreRefusedError,
+)
+"""Met by jobs, by the cleaner and by those who start processes or bring a cluster back, never by a request."""
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)

@@ -1,6 +1,7 @@
 """Several metadata logs as one quorum, over disks that crash and a network that fails: what was acknowledged stays."""
 
 import asyncio
+import errno
 import json
 
 import pytest
@@ -166,6 +167,55 @@ def test_member_whose_disk_fails_says_nothing_more(operation: str) -> None:
         new = await world.leader()
         assert new is not old
         await world.commit(new)
+        old.crash()
+        old.boot()
+        await world.calm()
+
+    in_world(6, test)
+
+
+@pytest.mark.parametrize("path", ["__cluster_metadata", "quorum-state"])
+def test_member_whose_disk_is_full_stands_still_until_there_is_room(path: str) -> None:
+    async def test(world: World) -> None:
+        await world.grow(3)
+        old = await world.leader()
+        full = (
+            old if path != "quorum-state" else next(each for each in world.nodes.values() if each is not old)
+        )
+        assert full.metadata is not None
+        full.disk.fail_next("write", errno.ENOSPC, path_contains=path, times=8)
+        if full is old:
+            with pytest.raises(QuorumBusyError):
+                await world.commit(old)
+            with pytest.raises(StorageError):
+                await world.commit(old)
+        else:
+            old.crash()
+            await asyncio.sleep(4)
+        assert (full.metadata.is_leader, full.metadata.leader_id) == (False, None)
+        new = await world.leader()
+        assert new is not old
+        await world.commit(new)
+        await asyncio.sleep(10)
+        assert not full.metadata.is_ended
+        assert full.metadata.leader_id is not None
+        await world.calm()
+
+    in_world(6, test)
+
+
+def test_member_that_stops_while_its_disk_is_full_does_not_wait_for_room() -> None:
+    async def test(world: World) -> None:
+        await world.grow(3)
+        old = await world.leader()
+        assert old.metadata is not None
+        old.disk.fail_next("write", errno.ENOSPC, path_contains="__cluster_metadata", times=1000)
+        with pytest.raises(QuorumBusyError):
+            await world.commit(old)
+        old.metadata.leave()
+        await old.metadata.idle()
+        assert old.metadata.is_ended
+        old.disk.forget_faults()
         old.crash()
         old.boot()
         await world.calm()

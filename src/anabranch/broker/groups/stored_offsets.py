@@ -5,14 +5,13 @@ disks. Members are not in it: whoever comes back joins again.
     offsets  [group id, topic, partition, offset, leader epoch, note, time of the commit, when it expires or null]
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from anabranch.broker.groups.group_table import GroupTable
 from anabranch.broker.groups.messages import LogRecord
 from anabranch.broker.groups.records import CommittedOffset, GroupRecord, group_record, offset_record
 from anabranch.errors import CorruptDataError
-from anabranch.values import TopicPartition
 
 
 class StoredOffset(NamedTuple):
@@ -32,18 +31,23 @@ class StoredGroups(NamedTuple):
     groups: list[StoredGroup]
     offsets: list[StoredOffset]
 
+    def json(self) -> dict[str, Any]:
+        return {
+            "groups": [list(each) for each in self.groups],
+            "offsets": [[*each[:3], *each.committed] for each in self.offsets],
+        }
 
-def groups_json(table: GroupTable, group_ids: Iterable[str]) -> dict[str, Any]:
+
+def stored_groups(table: GroupTable, group_ids: Iterable[str]) -> StoredGroups:
     """These groups of the table; those without offsets have nothing to come back to."""
-    groups: list[list[Any]] = []
-    offsets: list[list[Any]] = []
+    stored = StoredGroups([], [])
     for group_id in group_ids:
         committed = table.offsets_of(group_id)
         if committed:
             group = table.groups[group_id]
-            groups.append([group_id, group.protocol_type or "", group.generation])
-            offsets += ([group_id, *place, *each] for place, each in committed.items())
-    return {"groups": groups, "offsets": offsets}
+            stored.groups.append(StoredGroup(group_id, group.protocol_type or "", group.generation))
+            stored.offsets.extend(StoredOffset(group_id, *place, each) for place, each in committed.items())
+    return stored
 
 
 def groups_of(value: Mapping[str, Any]) -> StoredGroups:
@@ -59,11 +63,7 @@ def groups_of(value: Mapping[str, Any]) -> StoredGroups:
     return StoredGroups(groups, offsets)
 
 
-Place = Callable[[TopicPartition, CommittedOffset], CommittedOffset | None]
-"""Where a committed offset lies now; None: nowhere, and it is left out."""
-
-
-def records_of(stored: StoredGroups, place: Place, now_ms: int) -> Iterator[LogRecord]:
+def records_of(stored: StoredGroups, now_ms: int) -> Iterator[LogRecord]:
     """What the log has to hold for these groups, now empty, to be there with their offsets.
 
     A group of consumers becomes empty now: however old a commit is, it lives as long as if they had just left.
@@ -72,7 +72,5 @@ def records_of(stored: StoredGroups, place: Place, now_ms: int) -> Iterator[LogR
         if protocol_type:
             record = GroupRecord(protocol_type, generation, None, None, now_ms, ())
             yield group_record(group_id, record)
-    for group_id, topic, partition, committed in stored.offsets:
-        placed = place(TopicPartition(topic, partition), committed)
-        if placed is not None:
-            yield offset_record(group_id, topic, partition, placed)
+    for each in stored.offsets:
+        yield offset_record(each.group_id, each.topic, each.partition, each.committed)

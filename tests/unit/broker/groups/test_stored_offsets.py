@@ -8,7 +8,7 @@ from anabranch.broker.groups.group_table import GroupTable
 from anabranch.broker.groups.messages import Now
 from anabranch.broker.groups.records import CommittedOffset, GroupRecord
 from anabranch.broker.groups.settings import GroupSettings
-from anabranch.broker.groups.stored_offsets import groups_json, groups_of, records_of
+from anabranch.broker.groups.stored_offsets import groups_of, records_of, stored_groups
 from anabranch.errors import CorruptDataError
 from anabranch.values import TopicPartition
 
@@ -32,10 +32,10 @@ def filled() -> GroupTable:
     return groups
 
 
-def brought_back(groups: GroupTable, place=lambda partition, committed: committed) -> GroupTable:
-    value = json.loads(json.dumps(groups_json(groups, list(groups.groups))))
+def brought_back(groups: GroupTable) -> GroupTable:
+    value = json.loads(json.dumps(stored_groups(groups, list(groups.groups)).json()))
     again = table()
-    for key, record in records_of(groups_of(value), place, NOW_MS):
+    for key, record in records_of(groups_of(value), NOW_MS):
         again.replay(key, record, Now(0, NOW_MS))
     return again
 
@@ -52,14 +52,6 @@ def test_a_group_of_consumers_is_as_if_they_had_just_left() -> None:
     group = again.groups["billing"]
     assert (group.generation, group.protocol_type) == (8, "consumer")
     assert again.expired_offsets("billing", NOW_MS + 1000, ()) == []
-
-
-def test_an_offset_may_be_placed_elsewhere_or_left_out() -> None:
-    again = brought_back(
-        filled(), lambda partition, committed: committed._replace(offset=40) if partition == ORDERS else None
-    )
-    assert again.offsets_of("billing")[ORDERS].offset == 40
-    assert again.offsets_of("by-hand") == {}
 
 
 @pytest.mark.parametrize(

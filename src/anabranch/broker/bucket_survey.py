@@ -1,0 +1,200 @@
+"""What a bucket holds of a cluster: the newest snapshot that can be read, everything that is newer, and what the groups
+had committed. Only reads; says aloud what it had to pass over.
+
+A bucket may hold several lives of a cluster. One that was brought back as another is over as soon as that one has a
+snapshot; of the others there should be one.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from anabranch.broker.groups.stored_offsets import StoredGroups, groups_of
+from anabranch.cluster.object_restore import Batch, Listed
+from anabranch.errors import AnabranchError, CorruptDataError, ObjectGoneError, RestoreRefusedError
+from anabranch.objects.store import ObjectStore, StoredObject
+from anabranch.record.batch import batch_spans, check_batch
+from anabranch.record.object_format import Range, check_range, index_in, read_footer, read_index
+from anabranch.record.object_names import FOLDERS, Key, object_id_of
+from anabranch.record.stored_snapshots import (
+    FENCES,
+    METADATA,
+    GroupsId,
+    MetadataId,
+    fence_id_of,
+    groups_id_of,
+    groups_prefix,
+    metadata_id_of,
+    unpack_snapshot,
+)
+
+GETS_MAX = 16
+"""At a time: each is an object in memory."""
+
+
+class Life(NamedTuple):
+    """One incarnation with snapshots, the newest first."""
+
+    incarnation: int
+    snapshots: Sequence[MetadataId]
+    stored_ms: int
+    """When the newest was."""
+
+
+class GroupsFound(NamedTuple):
+    """The groups of one partition of their log."""
+
+    partition: int
+    partition_count: int
+    time_ms: int
+    stored: StoredGroups
+
+
+@dataclass
+class Contents:
+    """What a newer object holds, by partition; of what cannot be read, how many offsets it may have been given."""
+
+    batches: dict[Key, list[Batch]] = field(default_factory=dict)
+    lost: dict[Key, int] = field(default_factory=dict)
+    damage: list[str] = field(default_factory=list)
+    has_unknown: bool = False
+    """Of some object not even that is known."""
+
+
+async def listed(store: ObjectStore, prefix: str) -> list[StoredObject]:
+    return [each async for page in store.list(prefix) for each in page]
+
+
+# --- lives ----------------------------------------------------------------------------------------------------------
+
+
+async def lives(store: ObjectStore) -> list[Life]:
+    """Those that are not over, the one with the newest snapshot first."""
+    found: dict[int, list[tuple[MetadataId, int]]] = {}
+    for each in await listed(store, METADATA):
+        metadata_id = metadata_id_of(each.name)
+        if metadata_id is not None:
+            found.setdefault(metadata_id.incarnation, []).append((metadata_id, each.modified_ms))
+    fences = [fence_id_of(each.name) for each in await listed(store, FENCES)]
+    over = {fence.incarnation for fence in fences if fence is not None and fence.successor in found}
+    alive = [_life(incarnation, found[incarnation]) for incarnation in found.keys() - over]
+    return sorted(alive, key=lambda life: life.stored_ms, reverse=True)
+
+
+def _life(incarnation: int, snapshots: Iterable[tuple[MetadataId, int]]) -> Life:
+    newest_first = sorted(snapshots, reverse=True)
+    return Life(incarnation, [each for each, _ in newest_first], max(time_ms for _, time_ms in newest_first))
+
+
+async def read_snapshot(store: ObjectStore, life: Life) -> tuple[Mapping[str, Any], list[str]]:
+    """The newest that can be read, and what was passed over. Raises RestoreRefusedError: there is none."""
+    skipped: list[str] = []
+    for metadata_id in life.snapshots:
+        try:
+            value = unpack_snapshot(await store.get(metadata_id.name))
+        except (CorruptDataError, ObjectGoneError) as error:
+            skipped.append(f"{metadata_id.name} is passed over: {error}")
+        else:
+            return value, skipped
+    raise RestoreRefusedError(
+        f"No snapshot of {store.url} can be read, so that nothing says which records are where: "
+        + "; ".join(skipped)
+    )
+
+
+# --- newer objects --------------------------------------------------------------------------------------------------
+
+
+async def list_objects(store: ObjectStore) -> list[Listed]:
+    found = []
+    for folder in FOLDERS.values():
+        for each in await listed(store, f"{folder}/"):
+            object_id = object_id_of(each.name)
+            if object_id is not None:
+                found.append(Listed(object_id, each.size, each.modified_ms))
+    return found
+
+
+async def read_newer(store: ObjectStore, newer: Sequence[Listed]) -> Contents:
+    """Every batch of these objects, in their order, each read once and checked."""
+    contents = Contents()
+    for start in range(0, len(newer), GETS_MAX):
+        some = newer[start : start + GETS_MAX]
+        found = await asyncio.gather(*(_get_or_gone(store, each) for each in some))
+        for source, data in zip(some, found, strict=True):
+            _read_object(source, data, contents)
+    return contents
+
+
+async def _get_or_gone(store: ObjectStore, each: Listed) -> bytes | None:
+    try:
+        return await store.get(each.object_id.name)
+    except ObjectGoneError:
+        return None
+
+
+def _read_object(source: Listed, data: bytes | None, contents: Contents) -> None:
+    name = source.object_id.name
+    try:
+        if data is None:
+            raise CorruptDataError("it is gone")
+        ranges = _ranges_of(data)
+    except CorruptDataError as error:
+        contents.damage.append(f"{name} cannot be read: {error}")
+        contents.has_unknown = True
+        return
+    for found in ranges:
+        try:
+            batches = list(_batches_of(data, found, source))
+        except AnabranchError as error:
+            contents.damage.append(f"{name} has lost up to {found.record_count} records: {error}")
+            contents.lost[found.key] = contents.lost.get(found.key, 0) + found.record_count
+        else:
+            contents.batches.setdefault(found.key, []).extend(batches)
+
+
+def _ranges_of(data: bytes) -> Sequence[Range]:
+    footer = read_footer(data)
+    if footer.object_size != len(data):
+        raise CorruptDataError(f"it has {len(data)} bytes instead of {footer.object_size}")
+    index = index_in(data, footer)
+    assert index is not None, "the whole object reaches back to its index"
+    return read_index(index, footer)
+
+
+def _batches_of(data: bytes, found: Range, source: Listed) -> Iterable[Batch]:
+    part = memoryview(data)[found.position : found.end]
+    check_range(part, found)
+    for start, end in batch_spans(part):
+        header = check_batch(part, start, end, fresh=False)
+        yield Batch(source.object_id, found.position + start, header, source.stored_ms)
+
+
+# --- groups ---------------------------------------------------------------------------------------------------------
+
+
+async def read_groups(store: ObjectStore, incarnation: int) -> tuple[list[GroupsFound], list[str]]:
+    """For each partition of their log the newest that can be read, and what was passed over."""
+    by_partition: dict[int, list[GroupsId]] = {}
+    for each in await listed(store, groups_prefix(incarnation)):
+        groups_id = groups_id_of(each.name)
+        if groups_id is not None:
+            by_partition.setdefault(groups_id.partition, []).append(groups_id)
+    found, skipped = [], []
+    for partition, ids in sorted(by_partition.items()):
+        readable = []
+        for groups_id in ids:
+            try:
+                value = unpack_snapshot(await store.get(groups_id.name))
+                rank = value["generation"], value["end"], groups_id.number
+                readable.append((rank, _groups_found(partition, value)))
+            except (CorruptDataError, ObjectGoneError, KeyError) as error:
+                skipped.append(f"{groups_id.name} is passed over: {error}")
+        if readable:
+            found.append(max(readable, key=lambda pair: pair[0])[1])
+    return found, skipped
+
+
+def _groups_found(partition: int, value: Mapping[str, Any]) -> GroupsFound:
+    return GroupsFound(partition, value["partitions"], value["time_ms"], groups_of(value))

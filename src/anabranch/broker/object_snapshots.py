@@ -1,0 +1,185 @@
+"""ObjectSnapshots: writes to the object store what a cluster needs to come back from its bucket alone.
+
+The leader of the metadata quorum (or the node alone) writes what everybody has agreed on, every `object.snapshot.ms` if
+something has changed, and within a second of any change of a topic: records of a topic that no snapshot knows would
+come back without its name. Each broker writes the committed offsets of the groups it coordinates (group_snapshots.py).
+Of each the newest few are kept. A store that is away delays them; nobody waits for a snapshot.
+
+Two promises to whoever deletes objects. `covers`: the newest snapshot knows that an object is given up, so that coming
+back never needs it. `may_delete`: nobody has brought this cluster back as another one, to which the objects now belong.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anabranch.broker.group_snapshots import GroupSnapshots
+from anabranch.broker.workers import in_heavy_worker
+from anabranch.cluster.metadata import Entry
+from anabranch.errors import CorruptDataError, ObjectExistsError, StorageError, StoreError
+from anabranch.objects.store import ObjectStore
+from anabranch.record.object_names import ObjectId
+from anabranch.record.stored_snapshots import (
+    FenceId,
+    MetadataId,
+    fence_id_of,
+    fences_prefix,
+    metadata_id_of,
+    metadata_prefix,
+    metadata_value,
+    pack_snapshot,
+)
+from anabranch.values import Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+KEPT = 3
+RETRY_SECONDS = 5.0
+GATHER_SECONDS = 0.2
+"""After a change of a topic: others may follow."""
+STOP_SECONDS_MAX = 1.0
+TOPIC_CHANGES = frozenset({"topic", "topic-removed", "topic-config", "partitions"})
+
+logger = logging.getLogger(__name__)
+
+
+class ObjectSnapshots:
+    def __init__(self, broker: "Broker", store: ObjectStore) -> None:
+        self._broker = broker
+        self._store = store
+        self._groups = GroupSnapshots(broker, store)
+        self._task: asyncio.Task[None] | None = None
+        self._is_urgent = asyncio.Event()
+        self._stored_end = Offset(-1)
+        self._given_up: frozenset[ObjectId] = frozenset()
+        """The tombstones in the newest snapshot."""
+        self._is_failing = False
+        self.successor: int | None = None
+        """The life in which somebody has brought this cluster back: this one is over."""
+        broker.metadata.subscribe(self._changed)
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """With one last snapshot, if the store answers soon."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                await self._take_or_say()
+
+    def _changed(self, offset: Offset, entry: Entry | None) -> None:
+        if entry is not None and entry["type"] in TOPIC_CHANGES:
+            self._is_urgent.set()
+
+    async def _run(self) -> None:
+        seconds = self._broker.settings.object_snapshot_ms / 1000
+        while True:
+            is_done = await self._take_or_say()
+            await self._pause(seconds if is_done else min(RETRY_SECONDS, seconds))
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._is_urgent.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(GATHER_SECONDS)
+
+    async def _take_or_say(self) -> bool:
+        self._is_urgent.clear()
+        try:
+            await self.take()
+        except (StoreError, StorageError, CorruptDataError) as error:
+            if not self._is_failing:
+                logger.warning("no snapshot can be written to the object store: %s", error)
+            self._is_failing = True
+            return False
+        except Exception:
+            logger.exception("no snapshot can be written to the object store: this is a defect")
+            return False
+        self._is_failing = False
+        return True
+
+    # --- one round -----------------------------------------------------------------------------------------------
+
+    async def take(self) -> None:
+        """Write whatever has changed since the last time. Raises StoreError."""
+        incarnation = self._incarnation
+        if incarnation is None:
+            return
+        if self._broker.metadata.is_leader and self._broker.metadata.applied_end != self._stored_end:
+            await self._find_successor(incarnation)
+            if self.successor is None:
+                await self._take_metadata(incarnation)
+        if self.successor is None:
+            await self._groups.take(incarnation)
+
+    @property
+    def _incarnation(self) -> int | None:
+        table = self._broker.metadata.table
+        return table.objects.incarnation if table.has_objects else None
+
+    async def _take_metadata(self, incarnation: int) -> None:
+        broker, table = self._broker, self._broker.metadata.table
+        end, given_up = broker.metadata.applied_end, frozenset(table.objects.tombstones)
+        snapshot = MetadataId(incarnation, end)
+        table_now, time_ms = table.snapshot_later(), broker.clock.wall_ms()
+        silence_ms = broker.settings.producer_id_expiration_ms
+
+        def packed() -> bytes:
+            value = metadata_value(snapshot, table_now(), time_ms=time_ms, producer_silence_ms=silence_ms)
+            return pack_snapshot(value)
+
+        data = await in_heavy_worker(broker.workers, packed)
+        # Of what is agreed on at one point there is one snapshot only: an earlier try has done it.
+        with contextlib.suppress(ObjectExistsError):
+            await self._store.put(snapshot.name, [data])
+        self._stored_end, self._given_up = end, given_up
+        await self._prune(incarnation)
+
+    async def _prune(self, incarnation: int) -> None:
+        names = await listed_names(self._store, metadata_prefix(incarnation))
+        found = sorted(each for each in map(metadata_id_of, names) if each is not None)
+        await self._store.delete([each.name for each in found[:-KEPT]])
+
+    # --- whoever deletes objects -----------------------------------------------------------------------------------
+
+    def covers(self, object_id: ObjectId) -> bool:
+        """Whether the newest snapshot knows that this object is tombstoned: one that does not may still name it."""
+        return self._broker.metadata.is_leader and object_id in self._given_up
+
+    async def may_delete(self) -> bool:
+        """To be asked right before: whoever brings a cluster back says so before it looks at what there is. Raises
+        StoreError."""
+        incarnation = self._incarnation
+        return incarnation is not None and not await _fences(self._store, incarnation)
+
+    async def _find_successor(self, incarnation: int) -> None:
+        for fence in await _fences(self._store, incarnation):
+            if await listed_names(self._store, metadata_prefix(fence.successor)):
+                if self.successor is None:
+                    logger.error(
+                        "this cluster was brought back from %s as another one: what it is sent from now on is not "
+                        "there; stop it",
+                        self._store.url,
+                    )
+                self.successor = fence.successor
+
+
+async def _fences(store: ObjectStore, incarnation: int) -> list[FenceId]:
+    names = await listed_names(store, fences_prefix(incarnation))
+    return [each for each in map(fence_id_of, names) if each is not None]
+
+
+async def listed_names(store: ObjectStore, prefix: str) -> Sequence[str]:
+    return [each.name async for page in store.list(prefix) for each in page]

@@ -1,0 +1,184 @@
+"""Restoring: `anabranch cluster restore`, from the first look at a bucket to a data folder with which a broker starts.
+
+    choose a life and its newest snapshot > fence > survey > rebuild > snapshots of the new life > the folder
+
+The fence comes before the survey: an old cluster that is still alive deletes nothing from then on, so that what was
+found stays. It counts once the new life has a snapshot. Whatever fails before that leaves the bucket as it was, and
+what fails behind it is found by the next restore, which then brings back the new life.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from anabranch.broker.bucket_survey import (
+    Life,
+    list_objects,
+    lives,
+    read_groups,
+    read_newer,
+    read_snapshot,
+)
+from anabranch.broker.object_restore import Rebuilt, Survey, frontier_of, rebuild, table_of
+from anabranch.broker.restore_report import RestoreReport
+from anabranch.broker.restored_folder import check_folder, write_folder
+from anabranch.clock import Clock
+from anabranch.cluster.object_restore import newer_objects
+from anabranch.errors import CorruptDataError, ObjectExistsError, RestoreRefusedError, StorageError
+from anabranch.log.files import Files
+from anabranch.objects.store import ObjectStore
+from anabranch.record.stored_snapshots import (
+    FenceId,
+    GroupsId,
+    MetadataId,
+    groups_value,
+    metadata_value,
+    pack_snapshot,
+)
+
+
+@dataclass(frozen=True)
+class RestoreWish:
+    data_dir: str
+    broker_id: int = 0
+    incarnation: int | None = None
+    """Which life to bring back, if there are several."""
+    is_dry_run: bool = False
+    accepts_loss: bool = False
+
+
+class Restoring:
+    def __init__(
+        self, store: ObjectStore, files: Files, clock: Clock, boot: str, new_id: Callable[[], UUID]
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._clock = clock
+        self._boot = boot
+        self._new_id = new_id
+
+    async def run(self, wish: RestoreWish) -> RestoreReport:
+        """Raises RestoreRefusedError, StoreError, StorageError."""
+        if not wish.is_dry_run:
+            check_folder(self._files, wish.data_dir)
+        life = await self._choose(wish)
+        successor = self._new_id().int >> 64
+        if wish.is_dry_run:
+            _, report = await self._rebuilt(life, wish, successor)
+            return report
+        fence = FenceId(life.incarnation, successor)
+        await self._put(fence.name, {"time_ms": self._clock.wall_ms()})
+        try:
+            rebuilt, report = await self._rebuilt(life, wish, successor)
+            _refuse_loss(report, wish)
+            await self._begin_life(rebuilt, report, successor)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await self._store.delete([fence.name])
+            raise
+        self._write_folder(wish, rebuilt, report)
+        return report
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    async def _choose(self, wish: RestoreWish) -> Life:
+        found = await lives(self._store)
+        if wish.incarnation is not None:
+            found = [life for life in found if life.incarnation == wish.incarnation]
+        if not found:
+            which = "" if wish.incarnation is None else f" of {wish.incarnation:016x}"
+            raise RestoreRefusedError(
+                f"{self._store.url} holds no snapshot{which} of a cluster: check the URL, the folder in it included."
+            )
+        if len(found) > 1:
+            names = ", ".join(f"{life.incarnation:016x}" for life in found)
+            raise RestoreRefusedError(
+                f"{self._store.url} holds {len(found)} clusters: say which with --incarnation. The newest first: "
+                f"{names}."
+            )
+        return found[0]
+
+    async def _rebuilt(self, life: Life, wish: RestoreWish, successor: int) -> tuple[Rebuilt, RestoreReport]:
+        snapshot, passed_over = await read_snapshot(self._store, life)
+        report = RestoreReport(
+            store=self._store.url,
+            snapshot=MetadataId(life.incarnation, snapshot["end"]).name,
+            snapshot_time_ms=snapshot["time_ms"],
+            incarnation=f"{life.incarnation:016x}",
+            successor=f"{successor:016x}",
+            broker_id=wish.broker_id,
+            now_ms=self._clock.wall_ms(),
+            passed_over=passed_over,
+        )
+        survey = await self._survey(snapshot, report)
+        rebuilt = rebuild(survey, report, successor, self._new_id)
+        seen = {each.object_id for each in survey.listed}
+        report.stored_meanwhile = sum(
+            each.object_id.incarnation == life.incarnation and each.object_id not in seen
+            for each in await list_objects(self._store)
+        )
+        return rebuilt, report
+
+    async def _survey(self, snapshot: Mapping[str, Any], report: RestoreReport) -> Survey:
+        try:
+            frontier = frontier_of(snapshot, table_of(snapshot))
+        except (CorruptDataError, LookupError, TypeError, ValueError) as error:
+            raise RestoreRefusedError(
+                f"{report.snapshot} is whole, but cannot be understood ({error!r}): was it written by a newer version?"
+            ) from error
+        listed = await list_objects(self._store)
+        newer = await read_newer(self._store, newer_objects(listed, frontier))
+        groups, passed_over = await read_groups(self._store, frontier.incarnation)
+        report.passed_over += passed_over
+        return Survey(snapshot, listed, newer, groups)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    async def _begin_life(self, rebuilt: Rebuilt, report: RestoreReport, successor: int) -> None:
+        """From here on the bucket alone brings back the new life; what counts, the snapshot of its metadata, comes
+        last."""
+        for found in rebuilt.groups:
+            value = groups_value(
+                found.stored.json(),
+                time_ms=found.time_ms,
+                partition_count=found.partition_count,
+                generation=0,
+                end=0,
+            )
+            await self._put(GroupsId(successor, found.partition, 0).name, value)
+        first = MetadataId(successor, rebuilt.end)
+        value = metadata_value(
+            first, rebuilt.table, time_ms=report.now_ms, producer_silence_ms=rebuilt.producer_silence_ms
+        )
+        await self._put(first.name, value)
+
+    async def _put(self, name: str, value: Mapping[str, Any]) -> None:
+        data = pack_snapshot(value)
+        with contextlib.suppress(ObjectExistsError):  # Names are new: an earlier try has done it.
+            await self._store.put(name, [data])
+
+    def _write_folder(self, wish: RestoreWish, rebuilt: Rebuilt, report: RestoreReport) -> None:
+        try:
+            write_folder(
+                self._files,
+                wish.data_dir,
+                rebuilt,
+                wish.broker_id,
+                self._new_id(),
+                self._boot,
+                report.now_ms,
+            )
+        except OSError as error:
+            raise StorageError(
+                f"{wish.data_dir} cannot be written ({error.strerror or error}): try again with another --data-dir."
+            ) from error
+
+
+def _refuse_loss(report: RestoreReport, wish: RestoreWish) -> None:
+    if report.losses and not wish.accepts_loss:
+        lost = "; ".join(report.losses)
+        raise RestoreRefusedError(
+            f"Not everything can be brought back, --accept-loss goes on without: {lost}."
+        )
