@@ -6,13 +6,13 @@ The tests are those of `test_confluent`; only the topic and where it lies are ot
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from .conftest import OBJECT_CONFIGS
 from .scenarios import PARTITIONS
 from .test_confluent import (
     _done,
     admin,
     produce,
     test_admin_adds_partitions,
-    test_admin_alters_one_config_and_takes_it_back,
     test_admin_creates_describes_and_deletes_topics,
     test_admin_deletes_records_below_an_offset,
     test_admin_lists_offsets_by_position_and_by_time,
@@ -27,7 +27,6 @@ __all__ = [
     "admin",
     "produce",
     "test_admin_adds_partitions",
-    "test_admin_alters_one_config_and_takes_it_back",
     "test_admin_creates_describes_and_deletes_topics",
     "test_admin_deletes_records_below_an_offset",
     "test_admin_lists_offsets_by_position_and_by_time",
@@ -46,6 +45,6 @@ def bootstrap(object_bootstrap: str) -> str:
 
 @pytest.fixture
 def topic(admin: AdminClient, unique: str) -> str:
-    new = NewTopic(unique, num_partitions=PARTITIONS, config={"anabranch.mode": "object"})
+    new = NewTopic(unique, num_partitions=PARTITIONS, config=OBJECT_CONFIGS)
     _done(admin.create_topics([new]))
     return unique
