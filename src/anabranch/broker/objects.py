@@ -14,6 +14,7 @@ from anabranch.broker.object_log import ObjectLog
 from anabranch.broker.object_merges import MergedNames
 from anabranch.broker.object_partition import ObjectPartition
 from anabranch.broker.object_replacements import ObjectReplacements
+from anabranch.broker.object_snapshots import ObjectSnapshots
 from anabranch.broker.object_upkeep import upkeep_of
 from anabranch.broker.object_writing import ObjectWriting, limits_of
 from anabranch.broker.proposals import Proposals
@@ -65,6 +66,7 @@ class Objects:
             caught_up=metadata.caught_up,
             is_compacted=lambda topic: TopicSettings.from_overrides(settings, topic.overrides).is_compacted,
         )
+        self.snapshots = ObjectSnapshots(broker, store)
         metadata.subscribe(self._follow)
 
     def _open_disk(self, bytes_max: int) -> DiskCache | None:
@@ -81,11 +83,13 @@ class Objects:
     def start(self) -> None:
         self.writing.start()
         self.upkeep.start()
+        self.snapshots.start()
 
     async def leave(self) -> None:
         """Before the cluster stops counting on this broker: take no more, and bring what was taken to its end."""
         await self.upkeep.stop()
         await self.writing.stop()
+        await self.snapshots.stop()
 
     async def stop(self) -> None:
         if not self.writing.is_over:
