@@ -369,6 +369,20 @@ def test_foreign_objects_are_left_alone(driven: Driven) -> None:
     assert sorted(driven.store.names) == sorted(foreign)
 
 
+def test_a_job_that_comes_after_its_object_was_collected_replaces_nothing(driven: Driven) -> None:
+    driven.write((0, b"k", b"v"))
+    world, key = driven.world, driven.world.key(0)
+    rows = world.rows(key)
+    late = ObjectId(INCARNATION, world.table.brokers[BROKER].epoch, 5, ObjectKind.MERGED)
+    pieces, new = build_object({key: merged([RowBytes(row, world.bytes_of(row)) for row in rows])}, late)
+    driven.store.put_now(late.name, pieces)
+    driven.run(2 * COLLECT_MS)
+    assert late.name not in driven.store.names
+    world.apply(replace_entry(BROKER, late.epoch, [Replacement(key, rows, new[key])]))
+    assert world.rows(key) == rows
+    driven.check_records()
+
+
 # --- when something goes wrong ------------------------------------------------------------------------------------
 
 
