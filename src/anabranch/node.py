@@ -86,6 +86,10 @@ class Node:
         self._bound = self._bind()
         if self._peer_port is None:
             self._listen()
+        await self._open_broker()
+        await self._serve()
+
+    async def _open_broker(self) -> None:
         try:
             self.broker.bound = self._bound
             self.broker.open()
@@ -99,6 +103,8 @@ class Node:
         except BaseException:
             self.listener.stop_accepting()
             raise
+
+    async def _serve(self) -> None:
         if self._peer_port is not None:
             await self._listen_at_last()
         self.listener.start()
