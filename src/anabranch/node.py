@@ -79,24 +79,7 @@ class Node:
             ) from error
 
     async def _open_port(self) -> None:
-        loop = asyncio.get_running_loop()
-        threads = self.settings.worker_threads
-        self._workers = ThreadWorkers(loop, sync_threads=threads, heavy_threads=max(2, threads // 2))
-        if self.settings.object_store is not None:
-            await self._open_store(self.settings.object_store, self._workers)
-        if self.settings.peer_listen is not None:
-            await self._open_peer_port(self.settings.peer_listen)
-        peers = self._peer_port.links if self._peer_port is not None else None
-        self.broker = Broker(
-            self.settings,
-            self.clock,
-            self.files,
-            self._workers,
-            self.data_dir,
-            boot_id(),
-            peers,
-            self._store,
-        )
+        await self._make_broker()
         connections_max = self.settings.connections_limit(self._open_files_limit)
         self.listener = Listener(self.broker, self.clock, connections_max)
         # Bound before recovery, so that a taken port costs nothing; nobody is answered before it is done.
@@ -135,6 +118,26 @@ class Node:
                     self.stop()
                 )  # Clients may have been served already: the next start should find all in order.
                 raise
+
+    async def _make_broker(self) -> None:
+        threads = self.settings.worker_threads
+        self._workers = ThreadWorkers(
+            asyncio.get_running_loop(), sync_threads=threads, heavy_threads=max(2, threads // 2)
+        )
+        if self.settings.object_store is not None:
+            await self._open_store(self.settings.object_store, self._workers)
+        if self.settings.peer_listen is not None:
+            await self._open_peer_port(self.settings.peer_listen)
+        self.broker = Broker(
+            self.settings,
+            self.clock,
+            self.files,
+            self._workers,
+            self.data_dir,
+            boot_id(),
+            self._peer_port.links if self._peer_port is not None else None,
+            self._store,
+        )
 
     async def _open_store(self, url: str, workers: Workers) -> None:
         """One that refuses us is said now; one that is away, or slow to answer, only keeps its own topics waiting."""

@@ -133,11 +133,7 @@ class WritingBroker:
         """As kill -9 does: nobody is told anything, and what was on its way to others is there."""
         self.life += 1
         self.is_alive = False
-        self.writing.is_over = True
-        if self.writing._timer is not None:
-            self.writing._timer.cancel()
-        for task in self.writing._tasks:
-            task.cancel()
+        self.writing.kill()
 
     async def _propose(self, entry: Entry) -> Offset:
         return await self.world.propose(entry)
@@ -191,6 +187,7 @@ class WritingBroker:
                 TOPIC_ID,
                 AgreedHead(self.table, key),
                 TopicSettings.from_overrides(NodeSettings.load({})),
+                self.table,
                 broker_id=self.id,
                 writing=self.writing,
                 on_publish=lambda partition: None,
@@ -292,7 +289,7 @@ class WritingWorld:
         table, values, end = self.truth(), [], 0
         for row in table.objects.rows((TOPIC_ID, number), Offset(0), 2**30):
             assert row.base_offset == end, "a gap or an overlap"
-            data = self.store._content(row.object_id.name)[row.position : row.position + row.length]
+            data = self.store.content(row.object_id.name)[row.position : row.position + row.length]
             for start, stop in batch_spans(data):
                 values += [bytes(record.value or b"") for record in records_of(data[start:stop], 2**20)]
             end = row.next_offset

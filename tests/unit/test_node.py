@@ -17,7 +17,8 @@ from support.workers import InlineWorkers
 class Failing:
     """A broker whose end goes wrong."""
 
-    peering = objects = None
+    objects = None
+    peering = None
 
     async def drain(self) -> None:
         raise ZeroDivisionError

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from anabranch.broker.group_snapshots import GroupSnapshots
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import Entry
-from anabranch.errors import ObjectExistsError, StoreError
+from anabranch.errors import CorruptDataError, ObjectExistsError, StorageError, StoreError
 from anabranch.objects.store import ObjectStore
 from anabranch.record.object_names import ObjectId
 from anabranch.record.stored_snapshots import (
@@ -99,7 +99,7 @@ class ObjectSnapshots:
         self._is_urgent.clear()
         try:
             await self.take()
-        except StoreError as error:
+        except (StoreError, StorageError, CorruptDataError) as error:
             if not self._is_failing:
                 logger.warning("no snapshot can be written to the object store: %s", error)
             self._is_failing = True
@@ -133,13 +133,14 @@ class ObjectSnapshots:
         broker, table = self._broker, self._broker.metadata.table
         end, given_up = broker.metadata.applied_end, frozenset(table.objects.tombstones)
         snapshot = MetadataId(incarnation, end)
-        value = metadata_value(
-            snapshot,
-            table.snapshot(),
-            time_ms=broker.clock.wall_ms(),
-            producer_silence_ms=broker.settings.producer_id_expiration_ms,
-        )
-        data = await in_heavy_worker(broker.workers, lambda: pack_snapshot(value))
+        table_now, time_ms = table.snapshot_later(), broker.clock.wall_ms()
+        silence_ms = broker.settings.producer_id_expiration_ms
+
+        def packed() -> bytes:
+            value = metadata_value(snapshot, table_now(), time_ms=time_ms, producer_silence_ms=silence_ms)
+            return pack_snapshot(value)
+
+        data = await in_heavy_worker(broker.workers, packed)
         # Of what is agreed on at one point there is one snapshot only: an earlier try has done it.
         with contextlib.suppress(ObjectExistsError):
             await self._store.put(snapshot.name, [data])

@@ -145,13 +145,18 @@ class ObjectWriting:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=wait_ms_max / 1000)
         self._do(Stop(is_over=True))
+        tasks = self.kill()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def kill(self) -> "list[asyncio.Task[None]]":
+        """Begin nothing any more and tell nobody, as if the process had died; the tasks that are cancelled."""
         self.is_over = True
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     async def _have_incarnation(self) -> None:
         """Objects cannot be named before the cluster has agreed on a name for this life of its own. Of several that
@@ -187,6 +192,8 @@ class ObjectWriting:
 
     def follow(self, offset: Offset, entry: Entry | None) -> None:
         """The agreed table has changed, by this entry; None: a snapshot has replaced all of it."""
+        if self.is_over:
+            return
         if entry is None:
             self._look()
             if self._writer.epoch is not None:

@@ -523,6 +523,15 @@ class MetadataTable:
             table["objects"] = b64encode(self.objects.export()).decode()
         return table
 
+    def snapshot_later(self) -> Callable[[], dict[str, Any]]:
+        """`snapshot` of what there is now, to be called in a worker while the table goes on. Raises StorageError or
+        CorruptDataError if that takes too long: try again."""
+        table = self._without_objects()
+        if not self.has_objects:
+            return lambda: table
+        export = self.objects.export_later()
+        return lambda: {**table, "objects": b64encode(export()).decode()}
+
     def freeze(self) -> "FrozenTable":
         """What there is now, to be written by a worker while the table goes on."""
         return FrozenTable(self._without_objects(), self.objects.freeze() if self.has_objects else None)

@@ -70,6 +70,29 @@ def commits_of(entry: Entry) -> Iterator[Commit]:
         yield Commit(each["n"], [Item(keys[row[0]], *row[1:]) for row in _ITEM.iter_unpack(packed)])
 
 
+def check_commits(entry: Entry) -> None:
+    """Raises ValueError, LookupError or TypeError if `commits_of` could not read it: much cheaper than to read it, for
+    whoever only passes it on."""
+    _check_count(entry["epoch"])
+    _check_count(entry["now_ms"])
+    for each in entry["commits"]:
+        _check_count(each["n"])
+        for topic_id, partition in each["keys"]:
+            uuid.UUID(hex=topic_id)
+            _check_count(partition)
+        packed = b64decode(each["items"], validate=True)
+        if len(packed) % _ITEM.size:
+            raise ValueError(f"{len(packed)} bytes are not a whole number of items")
+        places = {packed[start : start + 2] for start in range(0, len(packed), _ITEM.size)}
+        if places and int.from_bytes(max(places)) >= len(each["keys"]):
+            raise ValueError("an item belongs to no partition")
+
+
+def _check_count(number: object) -> None:
+    if type(number) is not int or not 0 <= number < 2**63:
+        raise ValueError(f"{number!r} is no count")
+
+
 class Replacement(NamedTuple):
     """In one partition, `old` rows, which follow each other, become `new` ones, which may be none."""
 
@@ -101,6 +124,13 @@ def replacements_of(entry: Entry) -> Iterator[Replacement]:
         key = uuid.UUID(hex=each["id"]), each["partition"]
         old, new = (list(unpack_rows(b64decode(each[name]))) for name in ("old", "new"))
         yield Replacement(key, old, new)
+
+
+def check_replacements(entry: Entry) -> None:
+    """Raises as `check_commits` does."""
+    _check_count(entry["epoch"])
+    for (_, partition), _, _ in replacements_of(entry):
+        _check_count(partition)
 
 
 def start_entry(starts: Mapping[Key, Offset]) -> Entry:

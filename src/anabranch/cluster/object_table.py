@@ -11,7 +11,7 @@ entry may name it. A row can therefore never name an object that is gone.
 
 import uuid
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.cluster.object_entries import (
@@ -497,6 +497,20 @@ class ObjectTable:
     def export(self) -> bytes:
         """All of it, rows included: the same at every broker that has applied as much."""
         return pack_state(self._records())
+
+    def export_later(self) -> Callable[[], bytes]:
+        """`export` of what there is now, to be called in a worker whatever is applied meanwhile. Raises StorageError or
+        CorruptDataError if the files it reads have gone by then."""
+        copy = ObjectTable(self._agreed, self._coordinates)
+        copy.incarnation = self.incarnation
+        copy._numbers, copy._merged_floors = dict(self._numbers), dict(self._merged_floors)
+        copy._unreferenced, copy._tombstones = dict(self._unreferenced), dict(self._tombstones)
+        for key, partition in self._partitions.items():
+            # What waits for the disk is taken from where it was: it may get there while somebody reads.
+            pieces = [list(each) if isinstance(each, list) else each for each in partition.rows.settled()]
+            copy._partitions[key] = Partition(RowSequence(self._coordinates, key, pieces), partition.head)
+            copy._partitions[key].producers.producers.update(partition.producers.producers)
+        return copy.export
 
     def import_(self, data: bytes) -> None:
         """Instead of all that is here: what `export` has made, whose rows go to files, synced; or what

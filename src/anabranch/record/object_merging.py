@@ -10,8 +10,9 @@ always before it: compaction itself makes them large (`object_compacting.grouped
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from typing import NamedTuple
 
 from anabranch.record.object_names import Key, ObjectId, ObjectKind, Row
@@ -189,6 +190,43 @@ def _beyond(rows: Sequence[Row], place: int, taken: set[ObjectId]) -> int:
     while place < len(rows) and rows[place].object_id in taken:
         place += 1
     return place
+
+
+def all_merges(rows: Mapping[Key, Sequence[Row]], merge_bytes: int) -> list[Merge]:
+    """Everything that can be merged at once, for a job that does it side by side: no row is in two of them. `rows`: all
+    that each partition has."""
+    merges = []
+    gathered: dict[Key, Sequence[Row]] = {}
+    for key, every in sorted(rows.items()):
+        merges += [Merge({key: group}) for group in _small_groups(every, merge_bytes)]
+        if run := _first_run(every, _is_gathered):
+            gathered[key] = run
+    while gathered:
+        some = {key: run[:ROWS_PER_REPLACEMENT] for key, run in gathered.items()}
+        chosen = whole_objects(some, merge_bytes)
+        merges.append(Merge(chosen))
+        left = {key: run[len(chosen.get(key, ())) :] for key, run in gathered.items()}
+        gathered = {key: run for key, run in left.items() if run}
+    return merges
+
+
+def _small_groups(rows: Sequence[Row], merge_bytes: int) -> Iterator[Sequence[Row]]:
+    """Rows that were merged, are small still, and make a large one together."""
+    group: list[Row] = []
+    size = 0
+    for row in rows:
+        if _is_gathered(row) or row.is_compacted or row.length >= merge_bytes // 2:
+            group, size = [], 0
+            continue
+        group.append(row)
+        size += row.length
+        if size >= merge_bytes or len(group) == ROWS_PER_REPLACEMENT:
+            yield group
+            group, size = [], 0
+
+
+def _first_run(rows: Sequence[Row], is_wanted: Callable[[Row], bool]) -> Sequence[Row]:
+    return list(takewhile(is_wanted, dropwhile(lambda row: not is_wanted(row), rows)))
 
 
 def packed(sizes: Mapping[Key, int], large_bytes: int) -> list[list[Key]]:

@@ -112,7 +112,7 @@ async def test_readers_get_the_object_before_producers_are_told(
     answer = broker.submit(0, batch())
 
     def flushed(object_id: Any, pieces: list[Buffer]) -> None:
-        assert b"".join(pieces) == world.store._content(object_id.name)
+        assert b"".join(pieces) == world.store.content(object_id.name)
         seen.append((object_id.name, answer.done()))
 
     broker.writing.on_flushed = flushed  # type: ignore[assignment]

@@ -11,7 +11,14 @@ import pytest
 from anabranch.broker.peer_messages import Proposed, ProposeEntry
 from anabranch.broker.proposals import PROPOSAL_BYTES_MAX, Proposals, asked, check
 from anabranch.cluster.metadata import decode_entry, encode_entry, producer_ids_entry
-from anabranch.cluster.object_entries import Commit, Item, commit_entry, incarnation_entry, tombstone_entry
+from anabranch.cluster.object_entries import (
+    Commit,
+    Item,
+    commit_entry,
+    commits_of,
+    incarnation_entry,
+    tombstone_entry,
+)
 from anabranch.errors import InvalidRequestError, NotControllerError, StorageError
 from anabranch.record.object_names import ObjectId
 from anabranch.values import BrokerId, Offset
@@ -156,4 +163,6 @@ def test_random_damage_is_refused_or_harmless() -> None:
             check(ME, bytes(data))
         except InvalidRequestError:
             continue
-        assert decode_entry(bytes(data))["broker"] == ME
+        entry = decode_entry(bytes(data))
+        assert entry["broker"] == ME
+        assert len(list(commits_of(entry))) == 2

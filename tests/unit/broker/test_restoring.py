@@ -49,7 +49,7 @@ class Restored:
         return found
 
     def _values(self, row: Row) -> dict[int, bytes]:
-        content = self.old.store._content(row.object_id.name)[row.position : row.position + row.length]
+        content = self.old.store.content(row.object_id.name)[row.position : row.position + row.length]
         values = [
             bytes(record.value)
             for first, last in batch_spans(content)
@@ -249,7 +249,7 @@ async def test_two_clusters_in_one_bucket_are_told_apart_by_whoever_asks() -> No
     old.snapshot()
     name = old.store.names[0]
     other = name.replace(f"{LIFE:016x}", "0" * 15 + "1")
-    old.store.put_now(other, [old.store._content(name)])
+    old.store.put_now(other, [old.store.content(name)])
     with pytest.raises(RestoreRefusedError, match="--incarnation"):
         await restored(old)
     assert (await restored(old, incarnation=LIFE)).report.incarnation == f"{LIFE:016x}"
