@@ -256,11 +256,11 @@ def test_disk_that_refuses_a_snapshot_keeps_the_one_before_and_the_log(
         refuse(node)
         while "cannot be written" not in caplog.text:
             assert node.metadata.partition.log.start_offset == before
-            await commit_items(node)
+            await commit_items(node, 4)
             await kept(node)
         assert node.metadata.partition.log.start_offset == before
         if goes_on:
-            await commit_items(node)  # The next one tries again.
+            await commit_items(node, 4)  # The next one tries again.
             await kept(node)
             assert node.metadata.partition.log.start_offset > before
             assert len(row_files(node)) == PARTITIONS
@@ -284,7 +284,7 @@ def test_files_of_a_refused_snapshot_do_not_fill_the_disk(
         before = row_files(node)
         node.disk.fail_next("sync", path_contains="/objects/", times=3)
         while caplog.text.count("cannot be written") < 3:
-            await commit_items(node)
+            await commit_items(node, 4)
             await kept(node)
             if "cannot be written" in caplog.text:
                 assert row_files(node) == before
