@@ -65,7 +65,8 @@ PUT_BYTES_PER_SECOND_MIN = 2**20
 LOOK_MS = 100
 """How often a broker that is not registered yet, and has something to store, looks whether it is."""
 DEADLINES_MS = 1000
-STOP_MS_MAX = 5000
+STOP_MS_MAX = 2000
+"""A node has 4.5 s for its whole stop."""
 INCARNATION_AGAIN_SECONDS = 0.1
 INCARNATIONS = 2**64 - 1
 
