@@ -81,7 +81,7 @@ def views_of(blocks: Sequence[Block], start: int, end: int) -> list[memoryview]:
 
 
 class ObjectSlice(Slice):
-    __slots__ = ("_cache", "_parts", "_served", "check", "is_cut", "missing")
+    __slots__ = ("_cache", "_parts", "_served", "check", "is_cut", "missing", "present")
 
     def __init__(
         self,
@@ -90,12 +90,15 @@ class ObjectSlice(Slice):
         *,
         parts: Sequence[Part] = (),
         missing: Sequence[BlockKey] = (),
+        present: Sequence[Block] = (),
         check: Check | None = None,
         is_cut: bool = False,
         served: Callable[[], None] | None = None,
     ) -> None:
         self.count = count
         self.missing = missing
+        self.present = present
+        """Blocks that are of use once the missing ones are there: whoever waits for those borrows these."""
         self.check = check
         self.is_cut = is_cut
         self.verified = check is None
