@@ -178,10 +178,11 @@ class ObjectLog:
                 return NoRoom()
             last = first + 1
         blocks, end = self._blocks(row.object_id, position, walk.positions[last])
-        last = min(last, bisect_right(walk.positions, end) - 1)
-        if last <= first:
-            return self._missing(row.object_id, end, walk.positions[first + 1], blocks)
-        end = walk.positions[last]
+        if end < walk.positions[last]:
+            last = bisect_right(walk.positions, end) - 1
+            if last <= first:
+                return self._missing(row.object_id, end, walk.positions[first + 1], blocks)
+            end = walk.positions[last]
         if all(block.is_good(position, end) for block in blocks):
             return Part(walk, first, last, blocks)
         return Check(walk, position, walk.base_of(first), blocks)
@@ -212,7 +213,7 @@ class ObjectLog:
         blocks: list[Block] = []
         for key in keys_of(object_id, start, end):
             block = self.cache.get(key)
-            if block is None or self._is_short(block, end):
+            if block is None or (block.end < end and self._is_short(block, end)):
                 return blocks, max(start, key.start)
             blocks.append(block)
         return blocks, end

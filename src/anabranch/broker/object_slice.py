@@ -72,6 +72,9 @@ class Check:
 
 def views_of(blocks: Sequence[Block], start: int, end: int) -> list[memoryview]:
     """The bytes of an object from `start` and before `end`, which all lie in these blocks."""
+    if len(blocks) == 1:
+        block_start = blocks[0].start
+        return [memoryview(blocks[0].data)[start - block_start : end - block_start]]
     views = []
     for block in blocks:
         first, last = max(start, block.start), min(end, block.end)
@@ -127,12 +130,13 @@ class ObjectSlice(Slice):
         assert not self.missing, "load it first"
         assert self.verified, "verify it first"
         out = Answer(self.count, self._cache)
-        for part in self._parts:
-            shift = len(out) - part.start
-            for view in views_of(part.blocks, part.start, part.end):
+        for walk, first, last, blocks in self._parts:
+            start, end = walk.positions[first], walk.positions[last]
+            shift = len(out) - start
+            for view in views_of(blocks, start, end):
                 out += view
-            if not part.walk.row.is_stamped:
-                place_batches(out, shift, part.walk, part.first, part.last)
+            if not walk.row.is_stamped:
+                place_batches(out, shift, walk, first, last)
         assert len(out) == self.count, "a part was not all in its blocks"
         if self._served is not None:
             self._served()
