@@ -1,8 +1,8 @@
 """One task of a compaction in the object store: what stays of one partition takes the place of its rows.
 
 It decides as the broker's own upkeep does (`record.object_compacting`) and goes from the partition's start on, object
-by object: one that cannot be put in place because rows have changed meanwhile ends the task, and what is done until
-then holds. Memory is bounded: the map of keys, and a few large objects.
+by object. Where one cannot be put in place because rows have changed meanwhile, what is done until then holds, and it
+begins again with the rows as they are, a few times. Memory is bounded: the map of keys, and a few large objects.
 """
 
 import time
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from anabranch.errors import ObjectGoneError
 from anabranch.pipeline.client import Client
 from anabranch.pipeline.compact_partition import Compacted
 from anabranch.pipeline.connection import Connection
@@ -25,6 +26,10 @@ from anabranch.record.object_names import Key, Row
 from anabranch.record.object_plans import Keeping
 from anabranch.record.offset_map import OffsetMap
 from anabranch.values import Offset, TopicPartition
+
+TRIES = 5
+IN_STORE = "objects"
+"""In the place of an offer's name: something was written."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +70,27 @@ def compact_objects(task: CompactObjectsTask, now_ms: int | None = None) -> Comp
     started_ms = int(time.time() * 1000) if now_ms is None else now_ms
     with Client(task.bootstrap) as client:
         found = coordinates(client, task.place, task.topic_id)
-        key = task.topic_id, task.place.partition
-        compaction = compaction_of(_ReadRows(found), key, _keeping(task), started_ms)
-        if compaction is None:
-            reason = "there is nothing that was not compacted before"
-            return Compacted(task.place.partition, reason=reason)
-        with JobStore(found.store_url, task.credentials_file) as store:
-            return _compacted(task, compaction, found.merge_bytes, store, client, started_ms)
+        for _ in range(TRIES):
+            done, before = _tried(task, client, found, started_ms), found
+            if done.taken or not done.offer_id:
+                break
+            found = coordinates(client, task.place, task.topic_id)
+            if found.rows == before.rows:
+                break  # It was refused for another reason.
+    return done
+
+
+def _tried(task: CompactObjectsTask, client: Client, found: Coordinates, now_ms: int) -> Compacted:
+    key = task.topic_id, task.place.partition
+    compaction = compaction_of(_ReadRows(found), key, _keeping(task), now_ms)
+    if compaction is None:
+        reason = "there is nothing that was not compacted before"
+        return Compacted(task.place.partition, reason=reason)
+    with JobStore(found.store_url, task.credentials_file) as store:
+        try:
+            return _compacted(task, compaction, found.merge_bytes, store, client, now_ms)
+        except ObjectGoneError as error:
+            return Compacted(task.place.partition, offer_id=IN_STORE, reason=str(error))
 
 
 def _keeping(task: CompactObjectsTask) -> Keeping:
@@ -96,7 +115,7 @@ def _compacted(
     run = _run(task, compaction, merge_bytes, store, now_ms)
     rows = [row for row in compaction.rows if row.base_offset < run.upto]
     link = patient_link(client, task.place)
-    done = Compacted(task.place.partition, offer_id="objects", taken=True)
+    done = Compacted(task.place.partition, offer_id=IN_STORE, taken=True)
     for group in grouped_rows(rows, merge_bytes):
         done = _group_done(done, compaction.key, group, run, store, link)
         if not done.taken:

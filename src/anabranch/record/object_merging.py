@@ -65,8 +65,6 @@ class MergeWatch:
         tail = self._tails.get(key)
         if tail is None or head.end < tail.seen:
             tail = self._tails[key] = _begun_at(head.start)
-        elif tail.gathered_count and not self._are_gathered_still(key, tail):
-            tail = self._tails[key] = _begun_at(max(tail.start, head.start))
         if head.end == tail.seen:
             return
         for row in rows_from(self._objects, key, tail.seen, ROWS_PER_LOOK):
@@ -79,7 +77,7 @@ class MergeWatch:
         """The same after its rows were changed behind what was large already."""
         tail = self._tails.get(key)
         if tail is not None:
-            self._tails[key] = _begun_at(tail.start)
+            self._tails[key] = _begun_at(max(tail.start, self._objects.head(key).start))
         self.look(key)
 
     def _are_gathered_still(self, key: Key, tail: _Tail) -> bool:
@@ -136,15 +134,25 @@ class MergeWatch:
     def _first(self, tails: Mapping[Key, _Tail]) -> Merge | None:
         """What was gathered, of all partitions together."""
         waiting = {key: tail for key, tail in tails.items() if tail.gathered_count}
-        is_due = sum(tail.gathered_bytes for tail in waiting.values()) >= self._merge_bytes or any(
-            tail.gathered_count > SMALL_ROWS_MAX for tail in waiting.values()
-        )
-        if not is_due:
+        if not self._is_due(waiting):
             return None
+        changed = [key for key, tail in waiting.items() if not self._are_gathered_still(key, tail)]
+        if changed:
+            for key in changed:
+                self.look_again(key)
+            waiting = {key: self._tails[key] for key in waiting if self._tails[key].gathered_count}
+            if not self._is_due(waiting):
+                return None
         count_max = min(ROWS_PER_REPLACEMENT, max(1, ROWS_PER_MERGE // len(waiting)))
         rows = {key: self._gathered_rows(key, tail, count_max) for key, tail in waiting.items()}
         chosen = whole_objects({key: found for key, found in rows.items() if found}, self._merge_bytes)
         return Merge(chosen) if chosen else None
+
+    def _is_due(self, waiting: Mapping[Key, _Tail]) -> bool:
+        tails = waiting.values()
+        return sum(tail.gathered_bytes for tail in tails) >= self._merge_bytes or any(
+            tail.gathered_count > SMALL_ROWS_MAX for tail in tails
+        )
 
     def _gathered_rows(self, key: Key, tail: _Tail, count_max: int) -> list[Row]:
         found = []
