@@ -1,5 +1,5 @@
-"""Topics in the object store on a cluster of three: any broker takes and serves any partition; brokers come and go, with
-their disks or without; nothing is lost or doubled."""
+"""Topics in the object store on a cluster of three: any broker takes and serves any partition; brokers come and go,
+with their disks or without; nothing is lost or doubled."""
 
 import json
 import shutil
