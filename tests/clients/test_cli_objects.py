@@ -75,13 +75,13 @@ def test_folder_of_a_node_with_objects_is_verified(tmp_path: Path, monkeypatch: 
     """Also when the agreed table was written aside, with coordinates in files of their own."""
     monkeypatch.setattr("anabranch.broker.metadata_log.ENTRIES_PER_SNAPSHOT", 20)
     folder = tmp_path / "data"
-    with EmbeddedBroker(folder, settings={"object.store": "memory:", "object.gather.ms": 0}) as broker:
-        with RawClient(broker.bootstrap) as client:
-            client.create_topic("stored", anabranch_mode="object")
-            client.create_topic("kept")
-            client.produce("kept", 0, batch_of(b"x"))
-            for _ in range(40):
-                client.produce("stored", 0, batch_of(b"x"))
+    settings = {"object.store": "memory:", "object.gather.ms": 0}
+    with EmbeddedBroker(folder, settings=settings) as broker, RawClient(broker.bootstrap) as client:
+        client.create_topic("stored", anabranch_mode="object")
+        client.create_topic("kept")
+        client.produce("kept", 0, batch_of(b"x"))
+        for _ in range(40):
+            client.produce("stored", 0, batch_of(b"x"))
     assert list((folder / "objects").glob("*.rows"))
     found = _offline("log", "verify", str(folder))
     assert found.returncode == 0, found.stderr
