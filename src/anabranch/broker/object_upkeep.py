@@ -68,6 +68,8 @@ PARTITIONS_PER_TURN = 50
 BACKOFF_MS_MIN = 1000
 BACKOFF_MS_MAX = 60_000
 REST_MS_MAX = 30_000
+BACKLOG_MERGES = 4
+"""With more than so much to merge there are no rests in between."""
 
 Each = TypeVar("Each")
 
@@ -146,7 +148,7 @@ class ObjectUpkeep:
         self._keepings: dict[UUID, tuple[Topic, Keeping]] = {}
         self._not_due: dict[Key, Head] = {}
         """Partitions that were not worth compacting, as they were then."""
-        self.merges = ObjectMerges(agreement, store, workers, names, settings.merge, self._check)
+        self.merges = ObjectMerges(agreement, store, workers, clock, names, settings.merge, self._check)
         self._watch: MergeWatch
         """Of the present leadership."""
         self.objects_deleted_total = 0
@@ -285,7 +287,7 @@ class ObjectUpkeep:
     # --- merging and compaction ----------------------------------------------------------------------------------
 
     async def merge(self) -> None:
-        """Everything that is worth it, with rests as long as the work."""
+        """Everything that is worth it, with rests as long as the work unless much is waiting."""
         keys = []
         async for key, _ in self._keys():
             keys.append(key)
@@ -296,7 +298,8 @@ class ObjectUpkeep:
             await self.merges.merge(merge)
             for key in merge.rows:
                 self._watch.look_again(key)
-            await self._rest(began_ms)
+            if self._watch.gathered_bytes < BACKLOG_MERGES * self._settings.merge.merge_bytes:
+                await self._rest(began_ms)
 
     async def compact(self) -> None:
         """Everything that is due. A partition that is not done after its turn waits for the next look."""
