@@ -26,7 +26,12 @@ Story = Callable[[ObjectStore], Coroutine[object, object, None]]
 Run = Callable[[Story], None]
 
 
-@pytest.fixture(params=["file", "file on a fake disk", "memory", "s3", "s3 through a proxy", "stub", "fake"])
+VERSITY = pytest.param("versity", marks=pytest.mark.interop)
+
+
+@pytest.fixture(
+    params=["file", "file on a fake disk", "memory", "s3", "s3 through a proxy", "stub", "fake", VERSITY]
+)
 def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs a story on a store of one kind; on the same store again, if it is called again."""
     files: Files = RealFiles() if request.param == "file" else fake_disk()
@@ -43,6 +48,8 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
             server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
             with StoreProxy(server.endpoint) as proxy:
                 yield runner(server.url(bucket, "tests", proxy.endpoint), files)
+        case "versity":
+            yield runner(request.getfixturevalue("versity_url"), files)
         case "stub":
             for name, value in CREDENTIALS.items():
                 monkeypatch.setenv(name, value)

@@ -192,6 +192,11 @@ class Node:
         self.disk.crash(self.world.chance)
         self.world.counts["crashes"] += 1
 
+    def restart(self) -> None:
+        """The power goes, and comes back."""
+        self.crash()
+        self.boot()
+
     @property
     def names(self) -> list[str]:
         assert self.metadata is not None
@@ -297,6 +302,11 @@ class World:
             node = self.add(number)
             for role in ("learner", "voter"):
                 await self.change_members(node.member, role)
+
+    async def three(self) -> Node:
+        """Three voters, and the one in charge."""
+        await self.grow(3)
+        return await self.leader()
 
     async def change_members(self, member: Member, role: str) -> None:
         while True:

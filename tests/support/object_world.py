@@ -18,7 +18,6 @@ from anabranch.objects.store import Buffer, StoredObject
 from anabranch.record.batch import batch_spans, read_header, stamp
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
-from anabranch.record.producer_table import ProducerTable
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.virtual_loop import VirtualLoop
 from anabranch.values import Generation, Offset
@@ -110,9 +109,6 @@ class WrittenHead(NamedTuple):
 
 class WrittenRows:
     """`Coordinates` from lists."""
-
-    def producers(self, key: Key) -> ProducerTable:
-        return ProducerTable()
 
     def __init__(self) -> None:
         self.by_key: dict[Key, list[Row]] = {}

@@ -107,6 +107,7 @@ class WritingBroker:
         self.epoch: int | None = None
         self.is_alive = False
         self.is_applying = True
+        self.is_cut_off = False
 
     def boot(self) -> None:
         world = self.world
@@ -123,6 +124,7 @@ class WritingBroker:
             world.limits,
             propose=self._propose,
             own_epoch=lambda: self.epoch,
+            is_cut_off=lambda: self.is_cut_off,
             chance=world.chance.randrange,
         )
         self.writing.start()
@@ -141,10 +143,13 @@ class WritingBroker:
     async def _register(self, life: int) -> None:
         await asyncio.sleep(self.world.delay())
         if self.life == life:
-            epoch = self.world.agree(broker_entry(BrokerRow(self.id, f"disk-{self.id}", 0, "h", 1)))
+            epoch = self.world.agree(self.entry())
             await asyncio.sleep(self.world.delay())
             if self.life == life:
                 self.epoch = epoch
+
+    def entry(self) -> Entry:
+        return broker_entry(BrokerRow(self.id, f"disk-{self.id}", 0, "h", 1))
 
     async def register_anew(self) -> None:
         self.epoch = None

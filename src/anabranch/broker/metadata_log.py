@@ -106,7 +106,7 @@ class MetadataLog:
         entries = read_entries(self.partition.log, Offset(snapshot.end))
         if table is not None:
             self._restore(table)
-        data = self._data(table or self.table.snapshot())
+        data = json.dumps(table or self.table.snapshot()).encode() if self._peers is not None else None
         log = QuorumLog(snapshot._replace(data=data), entries)
         if log.last_term > state.term:
             raise CorruptDataError(
@@ -123,11 +123,6 @@ class MetadataLog:
             raise CorruptDataError(f"The metadata snapshot is no table: {error!r}.") from error
         if self.table.has_objects:
             self.table.freeze().remove_others()  # Those of a snapshot that never came to be.
-
-    def _data(self, table: Mapping[str, Any]) -> bytes | None:
-        """For the others, as long as the snapshot stands; for the object store if there is one."""
-        is_wanted = self._peers is not None or self.table.has_objects
-        return json.dumps(table).encode() if is_wanted else None
 
     def _read_state(self) -> QuorumState:
         state = self._store.read_state()
@@ -351,10 +346,8 @@ class MetadataLog:
             self._writer.take(ready)
         self._apply_or_end()
         is_due = self._is_snapshot_due()
-        if (
-            not is_due or self.table.has_objects
-        ):  # Many commits come while a snapshot that names objects is written.
-            self._waits.tell_committed()
+        if not is_due or self.table.has_objects:
+            self._waits.tell_committed()  # Many commits come while a snapshot that names objects is written.
         if is_due and self._snapshot_task is None:
             self._snapshot_task = self._loop.create_task(self._take_snapshot())
         self._waits.check_reign(self.quorum.term if self.quorum.role is Role.LEADER else None)
@@ -375,7 +368,7 @@ class MetadataLog:
 
     async def _send_carried(self, message: SendSnapshot) -> None:
         try:
-            snapshot = await self._writer.carry(self._present, self._coordinates)
+            snapshot = await self._writer.carry(lambda: self.quorum.log.snapshot, self._coordinates)
             if self._silent_because is None and self._peers is not None:
                 to = BrokerId(message.receiver.broker_id)
                 self._peers.tell(to, message._replace(snapshot=snapshot))
@@ -505,24 +498,7 @@ class MetadataLog:
     def _written(self, snapshot: Snapshot) -> None:
         self._bytes_written = self._bytes_frozen
         if self.quorum.log.start < snapshot.end:  # Another member's may have come meanwhile.
-            is_wanted = self._peers is not None or self.table.has_objects
-            self.quorum.drop(snapshot.end, snapshot.data if is_wanted else None)
-
-    async def whole_snapshot(self) -> Snapshot:
-        """All that is applied here now, or a little later; its data can be read by any broker, and kept in the object
-        store. Raises StorageError, CorruptDataError."""
-        if self._snapshot_task is not None:
-            await self._snapshot_task
-        if self.quorum.log.start < self._applied_end:
-            await self._writer.write_snapshot(self._freeze, self._written)
-        return await self._writer.carry(self._present, self._coordinates)
-
-    def _present(self) -> Snapshot:
-        snapshot = self.quorum.log.snapshot
-        if snapshot.data is None:  # Nobody has asked for it so far, so it has no objects and is small.
-            assert self._applied_end == snapshot.end
-            return snapshot._replace(data=json.dumps(self.table.snapshot()).encode())
-        return snapshot
+            self.quorum.drop(snapshot.end, snapshot.data if self._peers is not None else None)
 
 
 def _is_for_want_of_room(error: StorageError) -> bool:

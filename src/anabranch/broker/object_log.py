@@ -32,7 +32,6 @@ from anabranch.errors import (
 )
 from anabranch.record.batch_walk import Walk
 from anabranch.record.object_names import ObjectId, Row
-from anabranch.record.producer_table import ProducerTable
 from anabranch.values import Offset
 
 ROWS_PER_SLICE = 64
@@ -65,8 +64,6 @@ class Coordinates(Protocol):
     def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None: ...
 
     def newest_row(self, key: Key) -> Row | None: ...
-
-    def producers(self, key: Key) -> ProducerTable: ...
 
 
 class Missing(NamedTuple):
@@ -110,10 +107,6 @@ class ObjectLog:
     @property
     def size_bytes(self) -> int:
         return self.objects.head(self.key).size_bytes
-
-    @property
-    def producers(self) -> ProducerTable:
-        return self.objects.producers(self.key)
 
     # --- slices ----------------------------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ class Objects:
             limits_of(settings),
             propose=self.proposals.propose,
             own_epoch=lambda: broker.orchestrator.epoch,
+            is_cut_off=lambda: broker.orchestrator.is_cut_off(broker.clock.monotonic_ms()),
             chance=broker.chance,
         )
         self.writing.on_flushed = self.cache.keep

@@ -321,31 +321,3 @@ def test_commits_do_not_wait_for_a_snapshot_that_names_objects(monkeypatch: pyte
         assert node.metadata.quorum.log.end - node.metadata.quorum.log.start < 8
 
     in_object_world(monkeypatch, 1, test)
-
-
-def test_whole_snapshot_can_be_read_by_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(world: ObjectWorld) -> None:
-        node = await with_two_snapshots(world)
-        assert node.metadata is not None
-        snapshot = await node.metadata.whole_snapshot()
-        assert snapshot.end == node.metadata.applied_end
-        assert isinstance(snapshot.data, bytes)
-        table = MetadataTable()
-        table.restore(json.loads(snapshot.data))
-        assert digest(table) == digest(node.metadata.table)
-
-    in_object_world(monkeypatch, 1, test)
-
-
-def test_whole_snapshot_of_a_cluster_without_objects_is_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(world: ObjectWorld) -> None:
-        await world.grow(1)
-        (node,) = world.nodes.values()
-        assert node.metadata is not None
-        await world.commit(node)
-        snapshot = await node.metadata.whole_snapshot()
-        assert isinstance(snapshot.data, bytes)
-        assert json.loads(snapshot.data)["topics"][0]["name"] in node.names
-        assert not node.disk.exists(FOLDER)
-
-    in_object_world(monkeypatch, 3, test)

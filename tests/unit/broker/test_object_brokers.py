@@ -1,16 +1,23 @@
 """Whole brokers over one object store: all of them take records for the same partitions, and give them one order."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from random import Random
 from typing import Any
 
 import pytest
 
+from anabranch.broker.broker import Broker
 from anabranch.broker.object_partition import ObjectPartition
+from anabranch.config import NodeSettings
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.record.batch import batch_spans
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import records_of
+from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.in_process_client import InProcessClient
+from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
 from anabranch.values import BrokerId, Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
@@ -21,6 +28,7 @@ RETRIED = (
     E.NOT_ENOUGH_REPLICAS,
     E.REQUEST_TIMED_OUT,
     E.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    E.UNKNOWN_TOPIC_OR_PARTITION,  # Of one that is back: these brokers answer before they have caught up.
 )
 
 
@@ -115,6 +123,94 @@ def check(cluster: ObjectBrokers, told: dict[bytes, int], number: int) -> None:
         assert sequences == sorted(sequences)
 
 
+# --- a node alone ----------------------------------------------------------------------------------------------------
+
+
+class Alone:
+    """One node without peers, life after life on the same disk and the same store."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.loop = VirtualLoop(self.clock, lambda: False)
+        self.failures: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, context: self.failures.append(context))
+        self.disk, self.rng = FakeDisk(), Random(1)
+        self.store = MemoryStore(self.clock.wall_ms)
+
+    async def boot(self, *, has_store: bool = True) -> Broker:
+        settings = {"object.store": "memory:"} if has_store else {}
+        workers = SimWorkers(self.loop, self.rng)
+        store = self.store if has_store else None
+        broker = Broker(
+            NodeSettings.load(settings), self.clock, self.disk, workers, "data", "boot", None, store
+        )
+        broker.open()
+        broker.start()
+        await asyncio.sleep(1)
+        return broker
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            self.loop.run_until_complete(work)
+        finally:
+            for task in asyncio.all_tasks(self.loop):
+                task.cancel()
+            self.loop.run_until_complete(asyncio.sleep(0))
+            self.loop.close()
+        assert not self.failures, self.failures
+
+
+async def produced(broker: Broker, value: bytes, sequence: int) -> tuple[E, int]:
+    builder = BatchBuilder(producer_id=5, producer_epoch=0, base_sequence=sequence)
+    builder.add(None, value, timestamp_ms=broker.clock.wall_ms())
+    data = [{"name": "t", "partition_data": [{"index": 0, "records": bytes(builder.build())}]}]
+    body = {"transactional_id": None, "acks": -1, "timeout_ms": 20_000, "topic_data": data}
+    answer = await InProcessClient(broker).ask(ApiKey.PRODUCE, 9, body)
+    row = answer["responses"][0]["partition_responses"][0]
+    return E(row["error_code"]), row["base_offset"]
+
+
+def test_a_node_alone_with_a_store_is_registered_anew_at_every_start() -> None:
+    alone = Alone()
+
+    async def lives() -> None:
+        broker = await alone.boot()
+        await broker.topics.create(broker.topics.plan("t", 1, {"anabranch.mode": "object"}))
+        assert await produced(broker, b"0", 0) == (E.NONE, 0)
+        epochs = [broker.orchestrator.epoch]
+        for life in (1, 2):
+            assert broker.objects is not None
+            broker.objects.writing.kill()
+            alone.disk.kill()
+            broker = await alone.boot()
+            epochs.append(broker.orchestrator.epoch)
+            assert await produced(broker, b"%d" % (life - 1), life - 1) == (E.NONE, life - 1)
+            assert await produced(broker, b"%d" % life, life) == (E.NONE, life)
+        assert len(set(epochs)) == 3
+        numbers = [name.rsplit("-", 2)[1:] for name in alone.store.names]
+        assert {int(epoch) for epoch, _ in numbers} == set(epochs)
+        assert [int(number) for epoch, number in numbers if int(epoch) == epochs[-1]] == [0, 1]
+
+    alone.run(lives())
+
+
+def test_a_node_alone_without_a_store_is_registered_once() -> None:
+    alone = Alone()
+
+    async def lives() -> None:
+        first = await alone.boot(has_store=False)
+        end = first.metadata.applied_end
+        alone.disk.kill()
+        second = await alone.boot(has_store=False)
+        assert second.orchestrator.epoch == first.orchestrator.epoch
+        assert second.metadata.applied_end == end
+
+    alone.run(lives())
+
+
+# --- several ---------------------------------------------------------------------------------------------------------
+
+
 def test_three_brokers_take_records_for_one_partition_and_give_them_one_order() -> None:
     cluster = ObjectBrokers(3)
 
@@ -159,6 +255,26 @@ def test_a_killed_broker_loses_nothing_that_was_acknowledged_and_doubles_nothing
             {value: at for value, at in told.items() if int(value.split(b"-")[0]) % 2 == number},
             number,
         )
+
+
+def test_a_broker_that_is_cut_off_says_so_before_producers_lose_their_patience() -> None:
+    cluster = ObjectBrokers(3, seed=2)
+    away = cluster.follower_id
+    assert cluster.do(cluster.produce(away, 0, b"before")) == (E.NONE, 0)
+    cluster.net.isolate(BrokerId(away))
+    began_ms = cluster.clock.monotonic_ms()
+    code, _ = cluster.do(cluster.produce(away, 0, b"meanwhile", timeout_ms=60_000))
+    assert code is E.NOT_LEADER_OR_FOLLOWER
+    assert cluster.clock.monotonic_ms() - began_ms < 10_000
+    other = next(each for each in cluster.lives if each not in (away, cluster.leader_id))
+    assert cluster.do(cluster.produce(other, 0, b"elsewhere"))[0] is E.NONE
+    cluster.net.heal()
+    cluster.settle()
+    assert cluster.do(cluster.produce(away, 0, b"after"))[0] is E.NONE
+    cluster.run(1000)
+    kept = cluster.values(other)
+    assert kept[0] == b"before"
+    assert [each for each in kept if each != b"meanwhile"] == [b"before", b"elsewhere", b"after"]
 
 
 def test_one_after_a_cut_counts_again_and_goes_on_in_the_same_order() -> None:

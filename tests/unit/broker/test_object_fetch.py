@@ -46,6 +46,7 @@ class FetchWorld(ObjectWorld):
             self.topic,
             self.log(number),
             TopicSettings(),
+            self.broker.metadata.table,
             broker_id=BrokerId(1),
             writing=NoWriting(),
             on_publish=self.broker.core.wake_readers,

@@ -351,6 +351,25 @@ async def test_a_fenced_broker_sends_producers_away_at_once(
 
 
 @with_one_broker
+async def test_a_broker_that_the_quorum_does_not_hear_fences_itself(
+    world: WritingWorld, broker: WritingBroker
+) -> None:
+    world.loses = 1.0
+    waiting = broker.submit(0, batch(b"once", sequence=0))
+    await asyncio.sleep(1)
+    broker.is_cut_off = True
+    began_ms = world.clock.monotonic_ms()
+    assert isinstance(await waiting, NotOwnerError)
+    assert isinstance(await broker.submit(0, batch()), NotOwnerError)
+    assert world.clock.monotonic_ms() - began_ms <= 2000
+    world.loses, broker.is_cut_off = 0.0, False
+    await asyncio.sleep(2)
+    assert broker.table.objects.last_number(broker.id, broker.epoch or 0) == 0  # The open number is void.
+    assert await broker.submit(0, batch(b"once", sequence=0)) == 0
+    assert world.kept(0) == [b"once"]
+
+
+@with_one_broker
 async def test_a_broker_that_is_registered_anew_begins_at_0_again(
     world: WritingWorld, broker: WritingBroker
 ) -> None:

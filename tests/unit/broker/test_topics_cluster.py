@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.broker import housekeeping
+from anabranch.broker.peer_messages import NameDisk
 from anabranch.cluster.metadata import Placement, boundary_entry, move_entry
 from anabranch.values import BrokerId, Generation, Offset
 from anabranch.wire.api_keys import ApiKey
@@ -167,6 +168,22 @@ def test_after_the_loss_of_a_disk_one_line_names_all_that_others_must_fill_again
         f"{alone}-0 begins empty: its only copy was on another disk, with which this broker ran before"
         in errors
     )
+
+
+def test_a_new_disk_is_agreed_on_once_however_often_it_is_asked_for() -> None:
+    cluster = cluster_with_topic()
+    lost = BrokerId(next(each for each in (3, 2) if each != cluster.leader_id))
+    cluster.kill(lost, lose_disk=True)
+    cluster.run(5000)
+    cluster.start(lost)
+    cluster.settle()
+    table, disk = cluster.leader.metadata.table, cluster.broker(lost).metadata.me.directory_id
+    cluster.until(lambda: table.topics["t"].placements[0].directory_of(lost) == disk)
+    end, peering = cluster.leader.metadata.applied_end, cluster.leader.peering
+    assert peering is not None
+    again = NameDisk(table.topics["t"].topic_id, 0, lost, table.brokers[lost].epoch)
+    cluster.do(peering.moves.asked(again))
+    assert cluster.leader.metadata.applied_end == end
 
 
 def _placed_alone(cluster: RingCluster, name: str) -> int:
