@@ -27,6 +27,7 @@ SETTINGS = {
     "object.gather.ms": "10",
     "object.merge.bytes": "10000",
     "object.collect.ms": "3000",
+    "object.snapshot.ms": "500",
     "log.retention.ms": "-1",
 }
 
