@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from anabranch.errors import UnsupportedVersionError
 from anabranch.wire import codec
-from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.api_keys import OWN_SINCE, ApiKey
 from anabranch.wire.error_codes import ErrorCode
 from anabranch.wire.schemas.consumer_protocol import ASSIGNMENT, SUBSCRIPTION
 from anabranch.wire.table import Field, Message, bounds, default_of
@@ -55,6 +55,11 @@ def messages() -> Iterator[tuple[int | None, str, Message]]:
         yield int(key), "response", codec._message(key, 1)
     yield None, "data", SUBSCRIPTION
     yield None, "data", ASSIGNMENT
+
+
+def kafkas_messages() -> Iterator[tuple[int | None, str, Message]]:
+    """Those that other implementations know too."""
+    return (found for found in messages() if found[0] is None or found[0] < OWN_SINCE)
 
 
 def versions(message: Message) -> range:

@@ -79,28 +79,17 @@ class Node:
             ) from error
 
     async def _open_port(self) -> None:
-        loop = asyncio.get_running_loop()
-        threads = self.settings.worker_threads
-        self._workers = ThreadWorkers(loop, sync_threads=threads, heavy_threads=max(2, threads // 2))
-        if self.settings.object_store is not None:
-            await self._open_store(self.settings.object_store, self._workers)
-        if self.settings.peer_listen is not None:
-            await self._open_peer_port(self.settings.peer_listen)
-        peers = self._peer_port.links if self._peer_port is not None else None
-        self.broker = Broker(
-            self.settings,
-            self.clock,
-            self.files,
-            self._workers,
-            self.data_dir,
-            boot_id(),
-            peers,
-            self._store,
-        )
+        await self._make_broker()
         connections_max = self.settings.connections_limit(self._open_files_limit)
         self.listener = Listener(self.broker, self.clock, connections_max)
         # Bound before recovery, so that a taken port costs nothing; nobody is answered before it is done.
         self._bound = self._bind()
+        if self._peer_port is None:
+            self._listen()
+        await self._open_broker()
+        await self._serve()
+
+    async def _open_broker(self) -> None:
         try:
             self.broker.bound = self._bound
             self.broker.open()
@@ -114,6 +103,10 @@ class Node:
         except BaseException:
             self.listener.stop_accepting()
             raise
+
+    async def _serve(self) -> None:
+        if self._peer_port is not None:
+            await self._listen_at_last()
         self.listener.start()
         if self._peer_port is None:
             self.broker.start()
@@ -125,6 +118,26 @@ class Node:
                     self.stop()
                 )  # Clients may have been served already: the next start should find all in order.
                 raise
+
+    async def _make_broker(self) -> None:
+        threads = self.settings.worker_threads
+        self._workers = ThreadWorkers(
+            asyncio.get_running_loop(), sync_threads=threads, heavy_threads=max(2, threads // 2)
+        )
+        if self.settings.object_store is not None:
+            await self._open_store(self.settings.object_store, self._workers)
+        if self.settings.peer_listen is not None:
+            await self._open_peer_port(self.settings.peer_listen)
+        self.broker = Broker(
+            self.settings,
+            self.clock,
+            self.files,
+            self._workers,
+            self.data_dir,
+            boot_id(),
+            self._peer_port.links if self._peer_port is not None else None,
+            self._store,
+        )
 
     async def _open_store(self, url: str, workers: Workers) -> None:
         """One that refuses us is said now; one that is away, or slow to answer, only keeps its own topics waiting."""
@@ -175,6 +188,22 @@ class Node:
             return self.listener.open(self.settings.listen)
         except OSError as error:
             raise _cannot_listen(self.settings.listen, "--listen", error) from error
+
+    def _listen(self) -> None:
+        """Clients of a node alone wait for it. Those of a cluster are refused by a broker that cannot serve them yet,
+        which may take long, and so go to another one at once."""
+        try:
+            self.listener.listen()
+        except OSError as error:
+            self.listener.stop_accepting()
+            raise _cannot_listen(self.settings.listen, "--listen", error) from error
+
+    async def _listen_at_last(self) -> None:
+        try:
+            self._listen()
+        except CannotListenError:
+            await self.stop()  # Others count on this broker already.
+            raise
 
     async def _open_http(self, address: str) -> None:
         from anabranch.server.http import HttpServer

@@ -188,6 +188,11 @@ class ClusterLoad:
     def acknowledged_count(self) -> int:
         return sum(map(len, self._acks.values()))
 
+    def acknowledged_within(self, begin_ms: int, end_ms: int) -> int:
+        """How many records were both sent and acknowledged between these two moments."""
+        every = [ack for acks in list(self._acks.values()) for ack in list(acks)]
+        return sum(begin_ms <= sent and acked <= end_ms for sent, acked in every)
+
     def silence_ms(self, partition: int, since_ms: int) -> int | None:
         """How long after that moment the first record sent after it was acknowledged; None: never."""
         times = [acked for sent, acked in list(self._acks[partition]) if sent >= since_ms]

@@ -6,10 +6,13 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from anabranch.errors import LocalClusterError
 from anabranch.local_cluster.cluster_client import ClusterClient
 from anabranch.testing import ClusterProcesses
+from support.waiting import wait_until
 
 pytest_plugins = ["pytester"]
 
@@ -48,6 +51,28 @@ def test_killed_broker_is_gone_and_comes_back_on_its_port(cluster: ClusterProces
     assert (after.kafka, after.folder) == (before.kafka, before.folder)
     assert after.pid != before.pid
     assert answers(after.kafka)
+
+
+def test_broker_without_a_majority_refuses_clients_so_that_they_go_elsewhere(
+    cluster: ClusterProcesses,
+) -> None:
+    bootstrap, brokers = cluster.bootstrap, cluster.brokers
+    for broker in cluster.ids:
+        cluster.kill(broker)
+    cluster._processes[0].start()
+    try:
+        waits = "clients are not served yet"
+        wait_until(lambda: waits in cluster.log_of(0), "it has looked for the others in vain")
+        host, _, port = brokers[0].kafka.rpartition(":")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), 5)
+        with pytest.raises(KafkaException) as failure:
+            AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=3)
+        assert failure.value.args[0].code() == KafkaError._TRANSPORT
+        cluster.restart(1)
+        assert len(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers) > 0
+    finally:
+        cluster.recover()
 
 
 def test_paused_broker_does_nothing_until_it_is_resumed(cluster: ClusterProcesses) -> None:

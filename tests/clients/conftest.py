@@ -9,7 +9,8 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from support.node_process import NodeProcess
+from anabranch.testing.cluster_processes import ClusterProcesses
+from support.node_process import SETTINGS, NodeProcess
 
 from .registries import go_environment, go_modules, go_program, kafka_jars, or_skip, program
 from .samples import SAMPLES
@@ -17,6 +18,8 @@ from .samples import SAMPLES
 GO_SOURCES = Path(__file__).with_name("go")
 JAVA_SOURCES = Path(__file__).with_name("java")
 COMPILE_S_MAX = 300.0
+OBJECT_CONFIGS = {"anabranch.mode": "object", "retention.ms": "-1"}
+"""Of a topic in the object store; its records may be of long ago."""
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +31,21 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     with NodeProcess(tmp_path_factory.mktemp("node")) as node:
         yield node.bootstrap
+
+
+@pytest.fixture(scope="session", params=["one node", "three brokers"])
+def object_bootstrap(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Where topics may be in an object store."""
+    folder = tmp_path_factory.mktemp("objects")
+    settings = {**SETTINGS, "object.store": f"file://{folder}/store"}
+    if request.param == "one node":
+        with NodeProcess(folder, settings) as node:
+            yield node.bootstrap
+    else:
+        with ClusterProcesses(folder / "cluster", settings=settings) as cluster:
+            yield cluster.bootstrap
 
 
 @pytest.fixture

@@ -158,6 +158,16 @@ def go_modules(module_folder: Path) -> None:
     _download([go_program(), "mod", "download"], module_folder, "modules through Go", go_environment())
 
 
+def go_tool(package: str, version: str) -> Path:
+    """A program that Go builds from its source, once for each version."""
+    folder = cache_folder() / "go-tools" / f"{package.rpartition('/')[2]}-{version}"
+    with filled_once(folder) as missing:
+        if missing:
+            environment = {**go_environment(), "GOBIN": str(folder)}
+            _download([go_program(), "install", f"{package}@{version}"], folder, package, environment)
+    return folder / package.rpartition("/")[2]
+
+
 def _download(
     command: Sequence[str], folder: Path, what: str, environment: Mapping[str, str] | None = None
 ) -> None:

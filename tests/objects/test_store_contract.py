@@ -18,14 +18,21 @@ from anabranch.objects.stores import check_store, open_store
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.testing.fake_store import FakeBucket, FakeStore, StoreFaults
 from anabranch.testing.store_proxy import StoreProxy
+from anabranch.testing.stub_store import StubStore
+from support.s3_server import CREDENTIALS
 
 MIB = 2**20
 Story = Callable[[ObjectStore], Coroutine[object, object, None]]
 Run = Callable[[Story], None]
 
 
-@pytest.fixture(params=["file", "file on a fake disk", "memory", "s3", "s3 through a proxy", "fake"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
+VERSITY = pytest.param("versity", marks=pytest.mark.interop)
+
+
+@pytest.fixture(
+    params=["file", "file on a fake disk", "memory", "s3", "s3 through a proxy", "stub", "fake", VERSITY]
+)
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs a story on a store of one kind; on the same store again, if it is called again."""
     files: Files = RealFiles() if request.param == "file" else fake_disk()
     match request.param:
@@ -41,6 +48,13 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Run]:
             server, bucket = request.getfixturevalue("s3_server"), request.getfixturevalue("s3_bucket")
             with StoreProxy(server.endpoint) as proxy:
                 yield runner(server.url(bucket, "tests", proxy.endpoint), files)
+        case "versity":
+            yield runner(request.getfixturevalue("versity_url"), files)
+        case "stub":
+            for name, value in CREDENTIALS.items():
+                monkeypatch.setenv(name, value)
+            with StubStore() as stub:
+                yield runner(f"s3://bucket/tests?endpoint={stub.endpoint}", files)
         case _:
             bucket = FakeBucket(RealClock())
             yield lambda story: asyncio.run(story(FakeStore(bucket, Random(7), StoreFaults(answer_ms_max=3))))

@@ -209,3 +209,18 @@ def test_a_store_without_conditional_puts_is_written_to_all_the_same(
     with caplog.at_level("WARNING"):
         world.run(story)
     assert caplog.text.count("does not know conditional PUTs") == 1
+
+
+@pytest.mark.interop
+def test_a_wrong_secret_is_told_from_a_wrong_bucket(
+    versity_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(store: ObjectStore) -> None:
+        with pytest.raises(StoreRefusedError, match="SignatureDoesNotMatch") as refused:
+            await check_store(store)
+        assert "not-the-secret" not in str(refused.value)
+        with pytest.raises(StoreRefusedError, match="does not accept the credentials"):
+            await store.put("segments/1", [b"x"])
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
+    asyncio.run(told(versity_url, story))

@@ -5,6 +5,7 @@
 | no adoption from B3 | test_ring_by_seed.py; here, a schedule of whole brokers |
 | generation entered before the log is equal | test_ring_by_seed.py |
 | a blank replica trusted too early | test_ring_by_seed.py; here, a schedule of whole brokers |
+| an old disk believed, or any before the table is known | here, schedules of whole brokers |
 | seal by one replica only, seal not kept | test_ring_moves_by_seed.py, a schedule |
 | promise not persisted | test_ring_by_seed.py |
 | acknowledgement before the sync | test_ring_by_seed.py, test_quorum_mutants.py; here, a schedule of whole brokers |
@@ -20,6 +21,8 @@ from contextlib import contextmanager
 import pytest
 
 from anabranch.broker.effects import Effects
+from anabranch.broker.replicas import Replicas
+from anabranch.cluster.metadata import Placement
 from anabranch.cluster.quorum import ELECTION_MS, Quorum, Role
 from anabranch.cluster.quorum_log import QuorumLog
 from anabranch.cluster.quorum_messages import (
@@ -157,6 +160,46 @@ def blank_replica_trusted(patch: Patch) -> None:
     patch.setattr(Kept, "is_trusted", property(lambda self: True))
 
 
+def an_old_disk_comes_back(*, is_told: bool = True) -> None:
+    """What B1 and B3 have acknowledged, B1 alone has when B3 gets back the disk that it had before: nobody leads
+    without B1. `is_told`: B3 learns at once what was agreed on since."""
+    with schedule(brokers=5, replicas=(3, 4, 5)) as world:
+        world.sim.stop(5)  # So that this disk knows of the topic.
+        world.sim.run_until(lambda: 5 not in world.sim.lives)
+        world.sim.wipe(5)
+        world.sim.start(5)
+        world.sim.run_until(world.sim.is_whole)
+        world.isolate(4)
+        world.write(3, b"safe")
+        world.sim.kill(5)
+        world.sim.put_back(5)
+        world.sim.kill(3)
+        world.sim.net.heal()
+        for voter in () if is_told else (1, 2):
+            world.sim.net.cut(BrokerId(voter), BrokerId(5))
+        world.sim.start(5)
+        world.sim.run(10_000)
+        world.sim.net.heal()
+        world.sim.start(3)
+        world.sim.run_until(world.sim.is_whole)
+        world.led_by(3)
+        assert world.values(3) == [b"safe"]
+
+
+def an_old_disk_comes_back_and_hears_nothing() -> None:
+    an_old_disk_comes_back(is_told=False)
+
+
+def old_disk_believed(patch: Patch) -> None:
+    patch.setattr(Placement, "is_strange_to", lambda *_: False)
+
+
+def believed_before_the_table_is_known(patch: Patch) -> None:
+    patch.setattr(
+        Replicas, "is_listening", property(lambda self: True, lambda self, value: None), raising=False
+    )
+
+
 def everybody_loses_power() -> None:
     """While every disk is slow: what was acknowledged is on two of them."""
     for seed in range(5):
@@ -193,6 +236,8 @@ def acknowledged_before_the_sync(patch: Patch) -> None:
 SCHEDULES: list[tuple[Callable[[], None], Callable[[Patch], None]]] = [
     (only_the_third_has_it, no_adoption),
     (one_disk_is_lost_while_another_is_away, blank_replica_trusted),
+    (an_old_disk_comes_back, old_disk_believed),
+    (an_old_disk_comes_back_and_hears_nothing, believed_before_the_table_is_known),
     (everybody_loses_power, acknowledged_before_the_sync),
 ]
 

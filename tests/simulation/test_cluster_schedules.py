@@ -17,50 +17,6 @@ def make(sim: ClusterSimulator, topic: str, replicas: list[int]) -> None:
     sim.run_until(sim.is_whole)
 
 
-def produce(sim: ClusterSimulator, broker_id: int, topic: str, value: bytes) -> None:
-    """Until it is acknowledged."""
-    body = produce_request(topic, 0, [value], sim.clock.wall_ms(), -1, None)
-
-    def is_taken() -> bool:
-        pending = sim.send(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 1000}, timeout_ms=1500)
-        sim.run_until(lambda: pending.is_settled)
-        if pending.body is None:
-            return False
-        return bool(pending.body["responses"][0]["partition_responses"][0]["error_code"] == 0)
-
-    sim.run_until(is_taken)
-
-
-def end_of(sim: ClusterSimulator, broker_id: int, topic: str) -> int:
-    partition = sim.broker(broker_id).topics.find_partition(topic, 0)
-    return -1 if partition is None else partition.high_watermark
-
-
-def test_an_old_disk_that_is_put_back_is_not_believed() -> None:
-    """It has neither what was written nor what was promised while another was in its place."""
-    brokers = first, second, swapped = 3, 4, 5  # The metadata quorum is not among those that die.
-    with ClusterSimulator(1, 5) as sim:
-        sim.start_all()
-        make(sim, "t", [first, second, swapped])
-        sim.kill(swapped)
-        sim.wipe(swapped)
-        sim.start(swapped)
-        sim.run_until(sim.is_whole)
-        sim.kill(second)
-        produce(sim, first, "t", b"on the first and on the new disk")
-        sim.kill(first)
-        sim.kill(swapped)
-        sim.put_back(swapped)
-        sim.start(swapped)
-        sim.start(second)
-        sim.run(15_000)
-        copies = [sim.broker(each).topics.find_partition("t", 0) for each in (second, swapped)]
-        assert [each is not None and each.is_leader for each in copies] == [False, False]
-        sim.start(first)
-        sim.run_until(sim.is_whole)
-        assert [end_of(sim, each, "t") for each in brokers] == [1, 1, 1]
-
-
 def test_a_new_disk_is_named_before_anybody_counts_on_it() -> None:
     with ClusterSimulator(1) as sim:
         sim.start_all()

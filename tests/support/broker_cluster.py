@@ -7,6 +7,7 @@ from typing import Any
 
 from anabranch.broker.broker import Broker
 from anabranch.config import NodeSettings
+from anabranch.objects.store import ObjectStore
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.testing.fake_net import FakeNet
@@ -40,7 +41,14 @@ class Life:
         workers = SimWorkers(cluster.loop, cluster.rng)
         self.peers = cluster.net.peers(me)
         self.broker = Broker(
-            NodeSettings.load(everything), cluster.clock, disk, workers, DATA, "boot", self.peers
+            NodeSettings.load(everything),
+            cluster.clock,
+            disk,
+            workers,
+            DATA,
+            "boot",
+            self.peers,
+            cluster.store,
         )
         self.broker.open()
         assert self.broker.peering is not None
@@ -52,6 +60,8 @@ class Life:
         """Nothing that this life still does reaches anybody."""
         self.is_over = True
         self.broker.metadata.leave()
+        if self.broker.objects is not None:
+            self.broker.objects.writing.kill()
         assert self.broker.peering is not None
         await self.broker.peering.stop()
         await self.broker.orchestrator.stop()
@@ -69,6 +79,8 @@ class BrokerCluster:
         self.loop.set_exception_handler(lambda _, context: self.failures.append(context))
         self.net = FakeNet(self.loop, self.clock, self.rng)
         self.lives: dict[int, Life] = {}
+        self.store: ObjectStore | None = None
+        """All brokers that are started have this one."""
         self._settings = {name.replace("_", "."): value for name, value in settings.items()}
         self._disks: dict[int, FakeDisk] = {}
         _OPEN.append(self)

@@ -26,6 +26,7 @@ class FakeCluster:
         self.moving: dict[tuple[str, int], list[int]] = {}
         self.refuses: str | None = None
         self.forgets = False
+        self.dies_in_a_move: int | None = None
         self.draining: set[int] = set()
         self.objects: set[str] = set()
         """Topics in the object store."""
@@ -240,7 +241,9 @@ class FakeCluster:
         return {"error_code": 0, "error_message": None, "responses": responses}
 
     def _list_reassignments(self, broker: int, request: Body) -> Body:
-        if self.moving:
+        if self.dies_in_a_move is not None:
+            self.fenced.add(self.dies_in_a_move)
+        elif self.moving:
             (name, index), replicas = self.moving.popitem()
             self.topics[name][index] = replicas
         topics: dict[str, list[Body]] = {}

@@ -7,6 +7,7 @@ equal, nothing acknowledged is missing and all of it is in the order in which it
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import uuid
 from collections import Counter
@@ -128,9 +129,6 @@ class Net:
     def room(self, broker: BrokerId) -> int:
         return 2**30
 
-    def heard_ms(self, broker: BrokerId) -> int | None:
-        return None
-
     def connect(self, addresses: Mapping[BrokerId, Address]) -> None: ...
 
     async def join(self, address: Address) -> Hello:
@@ -193,6 +191,11 @@ class Node:
             task.cancel()
         self.disk.crash(self.world.chance)
         self.world.counts["crashes"] += 1
+
+    def restart(self) -> None:
+        """The power goes, and comes back."""
+        self.crash()
+        self.boot()
 
     @property
     def names(self) -> list[str]:
@@ -300,6 +303,11 @@ class World:
             for role in ("learner", "voter"):
                 await self.change_members(node.member, role)
 
+    async def three(self) -> Node:
+        """Three voters, and the one in charge."""
+        await self.grow(3)
+        return await self.leader()
+
     async def change_members(self, member: Member, role: str) -> None:
         while True:
             leader = await self.leader()
@@ -377,6 +385,7 @@ class World:
             (1.5, self._crash_one),
             (1.5, self._crash_within_a_write),
             (0.7, self._fail_a_disk),
+            (0.7, self._fill_a_disk),
             (2, self._split),
             (1, self._transfer),
             (5, self._write_recovery_points),
@@ -432,6 +441,12 @@ class World:
             self.counts["disk failures"] += 1
             node.disk.fail_next(self.chance.choice(["write", "sync"]))
             self.loop.call_later(1, self._restart, node, node.life)
+
+    def _fill_a_disk(self) -> None:
+        """There is room again after a while, and nobody starts anything."""
+        if node := self._some():
+            self.counts["full disks"] += 1
+            node.disk.fail_next("write", errno.ENOSPC, times=self.chance.randint(1, 4))
 
     def _restart(self, node: Node, life: int) -> None:
         if node.life == life and node.metadata is not None:

@@ -343,6 +343,11 @@ class RingBrokers:
         assert answered[0].error is None, answered[0].error
         return answered[0]
 
+    def become_equal(self) -> None:
+        """Within a second of calm."""
+        self.run(1000)
+        self.check_equal()
+
     def check_equal(self) -> None:
         """All have the same records, and all that was acknowledged."""
         records = [one.records() for one in self.brokers.values()]

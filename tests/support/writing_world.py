@@ -107,6 +107,7 @@ class WritingBroker:
         self.epoch: int | None = None
         self.is_alive = False
         self.is_applying = True
+        self.is_cut_off = False
 
     def boot(self) -> None:
         world = self.world
@@ -123,6 +124,7 @@ class WritingBroker:
             world.limits,
             propose=self._propose,
             own_epoch=lambda: self.epoch,
+            is_cut_off=lambda: self.is_cut_off,
             chance=world.chance.randrange,
         )
         self.writing.start()
@@ -133,11 +135,7 @@ class WritingBroker:
         """As kill -9 does: nobody is told anything, and what was on its way to others is there."""
         self.life += 1
         self.is_alive = False
-        self.writing.is_over = True
-        if self.writing._timer is not None:
-            self.writing._timer.cancel()
-        for task in self.writing._tasks:
-            task.cancel()
+        self.writing.kill()
 
     async def _propose(self, entry: Entry) -> Offset:
         return await self.world.propose(entry)
@@ -145,10 +143,13 @@ class WritingBroker:
     async def _register(self, life: int) -> None:
         await asyncio.sleep(self.world.delay())
         if self.life == life:
-            epoch = self.world.agree(broker_entry(BrokerRow(self.id, f"disk-{self.id}", 0, "h", 1)))
+            epoch = self.world.agree(self.entry())
             await asyncio.sleep(self.world.delay())
             if self.life == life:
                 self.epoch = epoch
+
+    def entry(self) -> Entry:
+        return broker_entry(BrokerRow(self.id, f"disk-{self.id}", 0, "h", 1))
 
     async def register_anew(self) -> None:
         self.epoch = None
@@ -191,6 +192,7 @@ class WritingBroker:
                 TOPIC_ID,
                 AgreedHead(self.table, key),
                 TopicSettings.from_overrides(NodeSettings.load({})),
+                self.table,
                 broker_id=self.id,
                 writing=self.writing,
                 on_publish=lambda partition: None,
@@ -292,7 +294,7 @@ class WritingWorld:
         table, values, end = self.truth(), [], 0
         for row in table.objects.rows((TOPIC_ID, number), Offset(0), 2**30):
             assert row.base_offset == end, "a gap or an overlap"
-            data = self.store._content(row.object_id.name)[row.position : row.position + row.length]
+            data = self.store.content(row.object_id.name)[row.position : row.position + row.length]
             for start, stop in batch_spans(data):
                 values += [bytes(record.value or b"") for record in records_of(data[start:stop], 2**20)]
             end = row.next_offset

@@ -17,6 +17,7 @@ from support.workers import InlineWorkers
 class Failing:
     """A broker whose end goes wrong."""
 
+    objects = None
     peering = None
 
     async def drain(self) -> None:

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 
-from anabranch.broker.peer_messages import Ping
 from anabranch.config import host_and_port
 from anabranch.testing import link_proxy
 from anabranch.testing.link_proxy import LinkProxies
+from support.numbered import number_of, numbered
 from support.peer_brokers import Loopback, PeerBroker, on_loopback, until
 
 
@@ -30,14 +30,14 @@ async def linked(net: Loopback, proxies: LinkProxies, count: int) -> list[PeerBr
 
 
 def numbers(broker: PeerBroker) -> list[int]:
-    return [message.ages[0] for _, message in broker.messages]
+    return [number_of(message) for _, message in broker.messages]
 
 
 @on_loopback
 async def test_links_go_through_and_keep_order(net: Loopback, proxies: LinkProxies) -> None:
     one, other = await linked(net, proxies, 2)
     for number in range(5000):
-        one.links.tell(2, Ping({0: number}))
+        one.links.tell(2, numbered(number))
     await until(lambda: len(other.messages) == 5000)
     assert numbers(other) == list(range(5000))
 
@@ -46,8 +46,8 @@ async def test_links_go_through_and_keep_order(net: Loopback, proxies: LinkProxi
 async def test_a_short_cut_only_delays(net: Loopback, proxies: LinkProxies) -> None:
     one, other = await linked(net, proxies, 2)
     proxies.cut(1, 2)
-    one.links.tell(2, Ping({0: 1}))
-    other.links.tell(1, Ping({0: 2}))
+    one.links.tell(2, numbered(1))
+    other.links.tell(1, numbered(2))
     await asyncio.sleep(0.1)
     assert numbers(one) == numbers(other) == []
     proxies.heal()
@@ -59,8 +59,8 @@ async def test_a_short_cut_only_delays(net: Loopback, proxies: LinkProxies) -> N
 async def test_a_one_way_cut_lets_the_other_way_through(net: Loopback, proxies: LinkProxies) -> None:
     one, other = await linked(net, proxies, 2)
     proxies.cut(1, 2, one_way=True)
-    one.links.tell(2, Ping({0: 1}))
-    other.links.tell(1, Ping({0: 2}))
+    one.links.tell(2, numbered(1))
+    other.links.tell(1, numbered(2))
     await until(lambda: numbers(one) == [2])
     assert numbers(other) == []
     proxies.heal(1, 2)
@@ -87,7 +87,7 @@ async def test_a_delay_is_kept(net: Loopback, proxies: LinkProxies) -> None:
     one, other = await linked(net, proxies, 2)
     proxies.delay(1, 2, 100)
     began = asyncio.get_running_loop().time()
-    one.links.tell(2, Ping({0: 1}))
+    one.links.tell(2, numbered(1))
     await until(lambda: other.messages)
     assert asyncio.get_running_loop().time() - began >= 0.1
 

@@ -15,7 +15,6 @@ from anabranch.broker.peer_messages import (
     ForwardAnswer,
     ForwardRequest,
     PeerMessage,
-    Ping,
     Question,
     ReadIndex,
     ReadIndexAnswer,
@@ -26,14 +25,11 @@ from anabranch.replication.ring_messages import Push
 from anabranch.server import peer_link, peer_links
 from anabranch.server.peer_security import PeerSecurity, mutual_tls, read_secret
 from support import peer_certs
+from support.numbered import number_of, numbered
 from support.peer_brokers import Loopback, PeerBroker, cut, link_of, on_loopback, until, warnings_of
 
 COUNT = 10_000
 MIB = 2**20
-
-
-def ping(number: int) -> Ping:
-    return Ping({0: number})
 
 
 def push(records: object) -> RingLetter:
@@ -41,13 +37,13 @@ def push(records: object) -> RingLetter:
 
 
 def numbers(broker: PeerBroker, sender: PeerBroker) -> list[int]:
-    return [message.ages[0] for who, message in broker.messages if who == sender.id]
+    return [number_of(message) for who, message in broker.messages if who == sender.id]
 
 
 async def tell_all(sender: PeerBroker, receivers: list[PeerBroker], count: int) -> None:
     for number in range(count):
         for receiver in receivers:
-            sender.links.tell(receiver.id, ping(number))
+            sender.links.tell(receiver.id, numbered(number))
         if number % 100 == 0:
             await asyncio.sleep(0)
 
@@ -71,10 +67,10 @@ async def test_everybody_hears_everybody_in_order(net: Loopback, count: int) -> 
 @on_loopback
 async def test_what_is_told_can_be_sent_before_the_loop_turns(net: Loopback) -> None:
     one, other = await net.linked(1, 2)
-    one.links.tell(2, ping(1))
+    one.links.tell(2, numbered(1))
     one.links.flush()
     assert link_of(one, other)._sending.bytes_waiting == 0
-    one.links.tell(2, ping(2))
+    one.links.tell(2, numbered(2))
     await until(lambda: numbers(other, one) == [1, 2])
 
 
@@ -178,7 +174,7 @@ async def test_a_defect_in_a_handler_costs_its_link_and_nothing_else(
         raise RuntimeError("oh")
 
     other.heard = fail  # type: ignore[method-assign]
-    one.links.tell(2, ping(1))
+    one.links.tell(2, numbered(1))
     await until(lambda: one.downs == [2] and other.downs == [1])
     other.heard = heard  # type: ignore[method-assign]
     await net.all_linked(one, other, third)
@@ -228,7 +224,7 @@ async def test_a_broken_link_fails_its_questions_at_once_and_comes_back(net: Loo
     never.set()
     await until(lambda: one.ups == [2, 2] and other.ups == [1, 1])
     assert (one.downs, other.downs) == ([2], [1])
-    one.links.tell(2, ping(5))
+    one.links.tell(2, numbered(5))
     await until(lambda: numbers(other, one) == [5])
 
 
@@ -250,7 +246,7 @@ async def test_a_broker_that_comes_back_at_its_address_is_linked_again(net: Loop
     await other.close()
     await until(lambda: one.downs == [2])
     assert not one.links.is_up(2)
-    one.links.tell(2, ping(1))
+    one.links.tell(2, numbered(1))
     assert one.links.dropped_total == 1
     with pytest.raises(PeerUnreachableError, match="there is no link to broker 2"):
         await one.links.ask(2, ReadIndex(), 100)
@@ -285,20 +281,6 @@ async def test_a_broker_left_out_is_let_go_and_not_dialled_again(net: Loopback) 
     await until(lambda: not one.links.is_up(2) and not other.links.is_up(1))
     await asyncio.sleep(0.2)
     assert len(one.ups) == 1
-
-
-@on_loopback
-async def test_when_a_broker_was_last_heard_is_known_even_when_it_is_gone(net: Loopback) -> None:
-    one, other = await net.linked(1, 2)
-    assert one.links.heard_ms(9) is None
-    first_ms = one.links.heard_ms(2)
-    await asyncio.sleep(0.05)
-    other.links.tell(1, ping(1))
-    await until(lambda: one.messages)
-    assert one.links.heard_ms(2) > first_ms
-    await other.close()
-    await until(lambda: one.downs)
-    assert one.links.heard_ms(2) > first_ms
 
 
 # --- joining -----------------------------------------------------------------------------------------------------
@@ -440,7 +422,7 @@ async def test_what_no_broker_would_read_is_not_sent(
 
 
 def spoiled_frames() -> list[Any]:
-    good = b"".join(peer_codec.encode(ping(1)))
+    good = b"".join(peer_codec.encode(numbered(1)))
     return [b"\0\0\0\0" * 4, b"\xff" * 100, good[:4] + b"\x3f" + good[5:], b"\0\0\0\x06\x04\0\0\0\0x"]
 
 

@@ -72,6 +72,10 @@ class Membership:
         peers = self._broker.peers
         return not row.is_fenced or (peers is not None and peers.is_up(broker_id))
 
+    def is_cut_off(self, now_ms: int) -> bool:
+        """No leader of the quorum has answered this broker for a session. A node without peers leads its own."""
+        return False
+
     def session(self, broker_id: BrokerId) -> "Session | None":
         """What a broker said last, as the leader of the quorum remembers it. There is nobody to be remembered."""
         return None

@@ -10,10 +10,12 @@ table is written aside as a checkpoint and the log below it is dropped. Coordina
 checkpoint, which names them (`log.coordinates`).
 
 A member whose disk fails takes no part any more until a restart: it says nothing, so it promises nothing that it
-cannot keep. Until a member of several has heard from a leader, its table lacks what it does not know to be committed.
+cannot keep. One whose disk is full does the same until there is room, as if it stood still. Until a member of several
+has heard from a leader, its table lacks what it does not know to be committed.
 """
 
 import asyncio
+import errno
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -80,6 +82,8 @@ class MetadataLog:
         self._waits = QuorumWaits()
         self._is_turn_due = False
         self._ended_because: AnabranchError | None = None
+        self._silent_because: AnabranchError | None = None
+        """It takes no part for now, or any more: nothing is heard, said or decided."""
         self._applied_end = Offset(0)
         self._snapshot_refused_at = Offset(-1)
         self._snapshot_task: asyncio.Task[None] | None = None
@@ -102,7 +106,7 @@ class MetadataLog:
         entries = read_entries(self.partition.log, Offset(snapshot.end))
         if table is not None:
             self._restore(table)
-        data = self._data(table or self.table.snapshot())
+        data = json.dumps(table or self.table.snapshot()).encode() if self._peers is not None else None
         log = QuorumLog(snapshot._replace(data=data), entries)
         if log.last_term > state.term:
             raise CorruptDataError(
@@ -119,11 +123,6 @@ class MetadataLog:
             raise CorruptDataError(f"The metadata snapshot is no table: {error!r}.") from error
         if self.table.has_objects:
             self.table.freeze().remove_others()  # Those of a snapshot that never came to be.
-
-    def _data(self, table: Mapping[str, Any]) -> bytes | None:
-        """For the others, as long as the snapshot stands; for the object store if there is one."""
-        is_wanted = self._peers is not None or self.table.has_objects
-        return json.dumps(table).encode() if is_wanted else None
 
     def _read_state(self) -> QuorumState:
         state = self._store.read_state()
@@ -192,7 +191,7 @@ class MetadataLog:
 
     def _end(self, error: AnabranchError) -> None:
         if self._ended_because is None:
-            self._ended_because = error
+            self._ended_because = self._silent_because = error
             self._writer.clear()
             self._waits.fail_all(error)
 
@@ -206,12 +205,12 @@ class MetadataLog:
     @property
     def is_leader(self) -> bool:
         """Leads, and has applied all that was committed before."""
-        return self._ended_because is None and self.quorum.is_in_charge
+        return self._silent_because is None and self.quorum.is_in_charge
 
     @property
     def leader_id(self) -> BrokerId | None:
         leader = self.quorum.leader
-        return BrokerId(leader.broker_id) if leader is not None and self._ended_because is None else None
+        return BrokerId(leader.broker_id) if leader is not None and self._silent_because is None else None
 
     @property
     def term(self) -> int:
@@ -268,8 +267,8 @@ class MetadataLog:
         return is_asked
 
     def _check_leader(self) -> None:
-        if isinstance(self._ended_because, StorageError):
-            raise type(self._ended_because)(str(self._ended_because))
+        if isinstance(self._silent_because, StorageError):
+            raise type(self._silent_because)(str(self._silent_because))
         if not self.is_leader:
             raise NotControllerError("This broker does not lead the metadata quorum.")
 
@@ -320,13 +319,13 @@ class MetadataLog:
 
     def heard(self, message: Message) -> None:
         """A member of the quorum has said this. What is meant for an earlier disk of this broker is nobody's."""
-        if self._ended_because is None and message.receiver == self.me:
+        if self._silent_because is None and message.receiver == self.me:
             self.quorum.step(message)
             self._stir()
 
     def tick(self, now_ms: int) -> None:
         """By the monotonic clock, a few times per `BEAT_MS`; a sole voter needs none."""
-        if self._ended_because is None:
+        if self._silent_because is None:
             self.quorum.tick(now_ms)
             self._turn()
 
@@ -338,7 +337,7 @@ class MetadataLog:
 
     def _turn(self) -> None:
         self._is_turn_due = False
-        if self._ended_because is not None:
+        if self._silent_because is not None:
             return
         if self.quorum.has_ready():
             ready = self.quorum.ready()
@@ -347,16 +346,14 @@ class MetadataLog:
             self._writer.take(ready)
         self._apply_or_end()
         is_due = self._is_snapshot_due()
-        if (
-            not is_due or self.table.has_objects
-        ):  # Many commits come while a snapshot that names objects is written.
-            self._waits.tell_committed()
+        if not is_due or self.table.has_objects:
+            self._waits.tell_committed()  # Many commits come while a snapshot that names objects is written.
         if is_due and self._snapshot_task is None:
             self._snapshot_task = self._loop.create_task(self._take_snapshot())
         self._waits.check_reign(self.quorum.term if self.quorum.role is Role.LEADER else None)
 
     def send(self, messages: list[Message]) -> None:
-        if self._peers is not None and self._ended_because is None:
+        if self._peers is not None and self._silent_because is None:
             for message in messages:
                 if isinstance(message, SendSnapshot) and self.table.has_objects:
                     self._carry(message)
@@ -371,8 +368,8 @@ class MetadataLog:
 
     async def _send_carried(self, message: SendSnapshot) -> None:
         try:
-            snapshot = await self._writer.carry(self._present, self._coordinates)
-            if self._ended_because is None and self._peers is not None:
+            snapshot = await self._writer.carry(lambda: self.quorum.log.snapshot, self._coordinates)
+            if self._silent_because is None and self._peers is not None:
                 to = BrokerId(message.receiver.broker_id)
                 self._peers.tell(to, message._replace(snapshot=snapshot))
         except AnabranchError as error:
@@ -435,8 +432,26 @@ class MetadataLog:
         self._tell(Offset(snapshot.end), None)
         self._waits.applied_upto(snapshot.end)
 
+    def waits_for_room(self, error: StorageError) -> bool:
+        """The disk is full, and nothing else is the matter: until there is room this member is as one that stands
+        still, which all others can bear."""
+        if self._peers is None or self.partition.log.fenced or not _is_for_want_of_room(error):
+            return False
+        if self._silent_because is None:
+            logger.error("this broker takes no part in the metadata quorum until there is room: %s", error)
+            self._silent_because = error
+            self._waits.fail_all(QuorumBusyError(f"Whether this was done is not known: {error}"))
+        return True
+
+    def has_room(self) -> None:
+        if self._ended_because is None:
+            self._silent_because = None
+            logger.info("there is room again, and this broker takes part in the metadata quorum")
+
     def refused(self, error: StorageError) -> None:
         """The disk took nothing of what was to be written."""
+        if self._ended_because is not None:
+            return
         if self._peers is None and not self.partition.log.fenced:
             # Nobody else knows of these entries, so they have never been; the next one may find room.
             self.quorum.log.take_back(self.quorum.log.stable_end)
@@ -453,7 +468,7 @@ class MetadataLog:
             end - self.quorum.log.start >= ENTRIES_PER_SNAPSHOT
             or self._bytes_applied - self._bytes_written >= BYTES_PER_SNAPSHOT
         )
-        return is_due and end > self._snapshot_refused_at and self._ended_because is None
+        return is_due and end > self._snapshot_refused_at and self._silent_because is None
 
     async def _take_snapshot(self) -> None:
         """Whoever waits for a commit that made it due is told behind it."""
@@ -483,24 +498,12 @@ class MetadataLog:
     def _written(self, snapshot: Snapshot) -> None:
         self._bytes_written = self._bytes_frozen
         if self.quorum.log.start < snapshot.end:  # Another member's may have come meanwhile.
-            is_wanted = self._peers is not None or self.table.has_objects
-            self.quorum.drop(snapshot.end, snapshot.data if is_wanted else None)
+            self.quorum.drop(snapshot.end, snapshot.data if self._peers is not None else None)
 
-    async def whole_snapshot(self) -> Snapshot:
-        """All that is applied here now, or a little later; its data can be read by any broker, and kept in the object
-        store. Raises StorageError, CorruptDataError."""
-        if self._snapshot_task is not None:
-            await self._snapshot_task
-        if self.quorum.log.start < self._applied_end:
-            await self._writer.write_snapshot(self._freeze, self._written)
-        return await self._writer.carry(self._present, self._coordinates)
 
-    def _present(self) -> Snapshot:
-        snapshot = self.quorum.log.snapshot
-        if snapshot.data is None:  # Nobody has asked for it so far, so it has no objects and is small.
-            assert self._applied_end == snapshot.end
-            return snapshot._replace(data=json.dumps(self.table.snapshot()).encode())
-        return snapshot
+def _is_for_want_of_room(error: StorageError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 __all__ = ["ENTRIES_PER_SNAPSHOT", "MetadataLog", "read_records"]

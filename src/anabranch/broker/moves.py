@@ -107,10 +107,12 @@ class Moves:
     async def _name_disk(self, question: NameDisk) -> DiskNamed:
         metadata = self._broker.metadata
         async with metadata.lock:
-            self._placement(question)
-            await metadata.commit(
-                disk_entry(question.topic_id, question.partition, question.broker_id, question.epoch)
-            )
+            placement, row = self._placement(question), metadata.table.brokers.get(question.broker_id)
+            # Asked again while it waited for its turn, it has been done.
+            if row is not None and placement.is_strange_to(row.broker_id, row.directory_id):
+                await metadata.commit(
+                    disk_entry(question.topic_id, question.partition, row.broker_id, question.epoch)
+                )
         return DiskNamed()
 
     async def _begin_view(self, question: BeginView) -> ViewBegun:

@@ -121,7 +121,9 @@ class ObjectMerges:
         self._settings = settings
         self._check = check
         self.damaged: set[Key] = set()
-        """Partitions with bytes that do not hold: left alone from now on."""
+        """Partitions with bytes that do not hold, whenever they are read: left alone from now on."""
+        self._suspected: set[Key] = set()
+        """The same, but it was once: bytes are damaged on their way, too."""
         self.merges_total = 0
         self.compactions_total = 0
         self.refused_total = 0
@@ -248,11 +250,19 @@ class ObjectMerges:
         try:
             result = await in_heavy_worker(self._workers, work)
         except BAD_BYTES as error:
-            self.damaged.add(key)
-            logger.error("partition %d of topic %s is not merged any more: %s", key[1], key[0], error)
+            self._suspect(key, error)
             return None
+        self._suspected.discard(key)
         self._check()
         return result
+
+    def _suspect(self, key: Key, error: Exception) -> None:
+        if key in self._suspected:
+            self.damaged.add(key)
+            logger.error("partition %d of topic %s is not merged any more: %s", key[1], key[0], error)
+        else:
+            self._suspected.add(key)
+            logger.warning("partition %d of topic %s is read again: %s", key[1], key[0], error)
 
     # --- replacing -----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from uuid import UUID
 
 from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
 from anabranch.broker.workers import Workers
@@ -28,7 +29,7 @@ from anabranch.cluster.object_entries import (
     start_entry,
     tombstone_entry,
 )
-from anabranch.cluster.object_table import OBJECT, ObjectTable
+from anabranch.cluster.object_table import OBJECT, Head, ObjectTable
 from anabranch.cluster.object_upkeep import (
     deletable,
     orphan_of,
@@ -142,6 +143,9 @@ class ObjectUpkeep:
         self._due_ms: dict[str, int] = {}
         self._backoff_ms = BACKOFF_MS_MIN
         self._is_away = False
+        self._keepings: dict[UUID, tuple[Topic, Keeping]] = {}
+        self._not_due: dict[Key, Head] = {}
+        """Partitions that were not worth compacting, as they were then."""
         self.merges = ObjectMerges(agreement, store, workers, names, settings.merge, self._check)
         self._watch: MergeWatch
         """Of the present leadership."""
@@ -178,6 +182,7 @@ class ObjectUpkeep:
     def _begin_reign(self) -> None:
         self._term = self._agreement.term
         self._due_ms.clear()
+        self._not_due.clear()
         self._begin_watch()
 
     def _begin_watch(self) -> None:
@@ -233,13 +238,19 @@ class ObjectUpkeep:
         for topic in list(self._agreement.table.topics.values()):
             if topic.mode != OBJECT:
                 continue
-            keeping = self._keeping_of(topic)
+            keeping = self._keeping(topic)
             for partition in range(topic.partition_count):
                 number += 1
                 if number % PARTITIONS_PER_TURN == 0:
                     await asyncio.sleep(0)
                     self._check()
                 yield (topic.topic_id, partition), keeping
+
+    def _keeping(self, topic: Topic) -> Keeping:
+        known = self._keepings.get(topic.topic_id)
+        if known is None or known[0] is not topic:
+            known = self._keepings[topic.topic_id] = topic, self._keeping_of(topic)
+        return known[1]
 
     # --- retention -----------------------------------------------------------------------------------------------
 
@@ -256,6 +267,14 @@ class ObjectUpkeep:
             await self._agreement.propose(start_entry(dict(some)))
             self._check()
         await self._forget_silent(keys, now_ms - self._settings.producer_expiration_ms)
+        self._forget_gone(keys)
+
+    def _forget_gone(self, keys: Iterable[Key]) -> None:
+        """What is remembered of partitions that are gone."""
+        kept = set(keys)
+        topics = {key[0] for key in kept}
+        self._keepings = {each: known for each, known in self._keepings.items() if each in topics}
+        self._not_due = {key: head for key, head in self._not_due.items() if key in kept}
 
     async def _forget_silent(self, keys: Iterable[Key], before_ms: int) -> None:
         silent = silent_producers(keys, lambda key: self._objects.producers(key).producers, before_ms)
@@ -294,11 +313,14 @@ class ObjectUpkeep:
         now_ms = self._clock.wall_ms()
         found = []
         async for key, keeping in self._keys():
-            if key in tried or key in self.merges.damaged:
+            head = self._objects.head(key)
+            if key in tried or key in self.merges.damaged or self._not_due.get(key) == head:
                 continue
             compaction = compaction_of(self._objects, key, keeping, now_ms)
             if compaction is not None and compaction.is_due:
                 found.append(compaction)
+            elif not keeping.is_compacted_by_age:
+                self._not_due[key] = head
         return most_urgent(found, self._settings.merge.merge_bytes)
 
     async def _rest(self, began_ms: int) -> None:

@@ -65,7 +65,8 @@ PUT_BYTES_PER_SECOND_MIN = 2**20
 LOOK_MS = 100
 """How often a broker that is not registered yet, and has something to store, looks whether it is."""
 DEADLINES_MS = 1000
-STOP_MS_MAX = 5000
+STOP_MS_MAX = 2000
+"""A node has 4.5 s for its whole stop."""
 INCARNATION_AGAIN_SECONDS = 0.1
 INCARNATIONS = 2**64 - 1
 
@@ -105,6 +106,7 @@ class ObjectWriting:
         *,
         propose: Callable[[Entry], Awaitable[Offset]],
         own_epoch: Callable[[], int | None],
+        is_cut_off: Callable[[], bool],
         chance: Callable[[int], int],
     ) -> None:
         self._me = broker_id
@@ -113,6 +115,7 @@ class ObjectWriting:
         self._store = store
         self._propose = propose
         self._own_epoch = own_epoch
+        self._is_cut_off = is_cut_off
         self._chance = chance
         self._loop = asyncio.get_running_loop()
         self._writer = ObjectWriter(limits, chance)
@@ -145,13 +148,18 @@ class ObjectWriting:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=wait_ms_max / 1000)
         self._do(Stop(is_over=True))
+        tasks = self.kill()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def kill(self) -> "list[asyncio.Task[None]]":
+        """Begin nothing any more and tell nobody, as if the process had died; the tasks that are cancelled."""
         self.is_over = True
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
 
     async def _have_incarnation(self) -> None:
         """Objects cannot be named before the cluster has agreed on a name for this life of its own. Of several that
@@ -187,6 +195,8 @@ class ObjectWriting:
 
     def follow(self, offset: Offset, entry: Entry | None) -> None:
         """The agreed table has changed, by this entry; None: a snapshot has replaced all of it."""
+        if self.is_over:
+            return
         if entry is None:
             self._look()
             if self._writer.epoch is not None:
@@ -213,7 +223,8 @@ class ObjectWriting:
         found = Registered(None)
         if row is not None and row.epoch == epoch:
             if self._table.objects.incarnation is not None:
-                found = Registered(epoch, row.is_fenced)
+                # Who is not heard by the quorum is fenced soon, and does not learn of it: producers shall not wait.
+                found = Registered(epoch, row.is_fenced or self._is_cut_off())
         elif known is not None and (row is None or row.epoch != known):
             found = Registered(known, is_fenced=True)  # It is somebody else's table: nothing of ours counts.
         if found != self._told:
@@ -252,9 +263,9 @@ class ObjectWriting:
 
     def _set_timer(self) -> None:
         """Wake up when the writer wants to, and now and then to see who waits for too long."""
-        wanted_ms = self._writer.due_ms()
-        if self.is_over or (wanted_ms is None and not self._holdings):
+        if self.is_over or self._writer.is_idle:
             return
+        wanted_ms = self._writer.due_ms()
         now_ms = self._core.clock.monotonic_ms()
         due_ms = now_ms + (DEADLINES_MS if self._told.epoch is not None else LOOK_MS)
         if wanted_ms is not None:

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 from anabranch.broker.block_cache import BlockCache
 from anabranch.broker.disk_cache import DiskCache
 from anabranch.broker.object_log import ObjectLog
-from anabranch.broker.object_merges import MergedNames, MergeSettings
+from anabranch.broker.object_merges import MergedNames
 from anabranch.broker.object_partition import ObjectPartition
+from anabranch.broker.object_replacements import ObjectReplacements
 from anabranch.broker.object_snapshots import ObjectSnapshots
-from anabranch.broker.object_upkeep import ObjectUpkeep, UpkeepSettings
+from anabranch.broker.object_upkeep import upkeep_of
 from anabranch.broker.object_writing import ObjectWriting, limits_of
 from anabranch.broker.proposals import Proposals
-from anabranch.cluster.metadata import Entry, Topic
-from anabranch.cluster.object_upkeep import Keeping
-from anabranch.config import NodeSettings, TopicSettings
+from anabranch.cluster.metadata import Entry
+from anabranch.config import TopicSettings
 from anabranch.objects.store import ObjectStore
-from anabranch.record.offset_map import BYTES_PER_KEY
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -52,17 +51,21 @@ class Objects:
             limits_of(settings),
             propose=self.proposals.propose,
             own_epoch=lambda: broker.orchestrator.epoch,
+            is_cut_off=lambda: broker.orchestrator.is_cut_off(broker.clock.monotonic_ms()),
             chance=broker.chance,
         )
         self.writing.on_flushed = self.cache.keep
-        self.upkeep = ObjectUpkeep(
-            metadata,
+        names = MergedNames(me, lambda: broker.orchestrator.epoch)
+        self.upkeep = upkeep_of(broker, store, names)
+        self.replacements = ObjectReplacements(
+            lambda: metadata.table,
             store,
-            broker.workers,
+            names,
             broker.clock,
-            MergedNames(me),
-            _upkeep_settings(settings),
-            self._keeping_of,
+            settings.object_collect_ms,
+            propose=self.proposals.propose,
+            caught_up=metadata.caught_up,
+            is_compacted=lambda topic: TopicSettings.from_overrides(settings, topic.overrides).is_compacted,
         )
         self.snapshots = ObjectSnapshots(broker, store)
         metadata.subscribe(self._follow)
@@ -121,28 +124,3 @@ class Objects:
             found = self._broker.topics.find_partition(uuid.UUID(hex=topic_id), number)
             if isinstance(found, ObjectPartition):
                 found.applied(now_ms)
-
-    def _keeping_of(self, topic: Topic) -> Keeping:
-        settings = TopicSettings.from_overrides(self._broker.settings, topic.overrides)
-        return Keeping(
-            settings.is_deleted_by_age,
-            settings.retention_ms,
-            settings.retention_bytes,
-            settings.is_compacted,
-            settings.delete_retention_ms,
-            settings.min_cleanable_dirty_ratio,
-            settings.min_compaction_lag_ms,
-            settings.max_compaction_lag_ms,
-        )
-
-
-def _upkeep_settings(settings: NodeSettings) -> UpkeepSettings:
-    keys_max = max(1, settings.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY)
-    return UpkeepSettings(
-        MergeSettings(settings.object_merge_bytes, keys_max, settings.batch_decompressed_bytes_max),
-        settings.object_collect_ms,
-        settings.log_retention_check_interval_ms,
-        settings.log_cleaner_backoff_ms,
-        settings.log_cleaner_enable,
-        settings.producer_id_expiration_ms,
-    )

@@ -86,6 +86,8 @@ class PartitionOpener:
         """What recovery found and may be in the page cache only."""
         self.open_object: Callable[[TopicPartition, UUID, TopicSettings], Partition] = _no_objects
         """Set by the broker: opens a partition whose records are in the object store."""
+        self.doubted: list[TopicPartition] = []
+        """What may lack records that were safe, and was not said yet."""
         self.has_lost_records = False
         """A log ends before its recovery point, which speaks of other records once the log has grown again."""
 
@@ -130,6 +132,11 @@ class PartitionOpener:
             # Others fill it from the beginning. That it was known at the start and is not there means a loss.
             is_stranger = is_stranger or point is not None
             point, start_offset = None, Offset(0)
+        elif is_stranger and not self._has_log(partition_id):
+            logger.error(
+                "%s begins empty: its only copy was on another disk, with which this broker ran before",
+                partition_id,
+            )
         if placement is not None and not clean:
             shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
@@ -192,7 +199,8 @@ class PartitionOpener:
     def _rings(self) -> "RingOpener":
         from anabranch.broker.ring_opener import RingOpener  # A node without others needs none of it.
 
-        return RingOpener(self._core, self._settings, self.files, self._state.boot, self._drop_snapshot)
+        boot = self._state.boot
+        return RingOpener(self._core, self._settings, self.files, boot, self._drop_snapshot, self.doubted)
 
     def _has_been_in_a_ring(self, folder: str) -> bool:
         return self.files.exists(f"{folder}/{RING_FILE}")

@@ -2,14 +2,14 @@
 
     u32 length of what follows | u8 kind | u32 correlation (a question and its answer share one; else 0) | body
 
-The frequent ones (a ring's Push, Equal and Beat, and Ping) are packed by hand; the rest by a table of their fields. The
+The frequent ones (a ring's Push, Equal and Beat) are packed by hand; the rest by a table of their fields. The
 records of a Push, like the bytes of a forwarded request, are the end of their frame, so that they need not be copied.
 `decode` is given who sent the frame: nobody speaks for another broker.
 """
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from struct import Struct, pack, unpack
+from struct import Struct
 from struct import error as StructError
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -36,7 +36,7 @@ from anabranch.broker.peer_fields import (
     Reader,
     checked,
 )
-from anabranch.broker.peer_messages import Answer, Buffer, PeerMessage, Ping, Question, RingLetter
+from anabranch.broker.peer_messages import Answer, Buffer, PeerMessage, Question, RingLetter
 from anabranch.cluster import quorum_messages as quorum
 from anabranch.errors import PeerProtocolError
 from anabranch.replication import ring_messages as ring
@@ -70,7 +70,7 @@ class Form(NamedTuple):
     tail: str | None = None
 
 
-PUSH, EQUAL, BEAT, PING = 1, 2, 3, 4
+PUSH, EQUAL, BEAT = 1, 2, 3
 QUESTIONS = range(64, 128)
 ANSWERS = range(128, 192)
 
@@ -110,6 +110,7 @@ QUORUM_FORMS = {
 }
 
 OTHER_FORMS = {
+    4: Form(peer.Ping, {}),
     11: Form(peer.Leads, {"rows": ROWS, "is_whole": FLAG}),
     64: Form(
         peer.ForwardRequest,
@@ -192,8 +193,6 @@ def encode(said: Said, correlation: int = 0) -> list[Buffer]:
     if type(said) is RingLetter:
         hot = _HOT_LETTERS.get(type(said.message))
         return hot(said, said.message) if hot else _cold_letter(said)
-    if type(said) is Ping:
-        return _ping(said)
     kind, form = _FORM_OF[type(said)]
     body = bytearray(BODY_START)
     _write_fields(body, form, said)
@@ -276,14 +275,6 @@ def _cold_letter(letter: RingLetter) -> list[Buffer]:
     return _framed(body, kind, 0)
 
 
-def _ping(ping: Ping) -> list[Buffer]:
-    numbers: list[int] = []
-    for broker, age_ms in ping.ages.items():
-        numbers += broker, min(age_ms, INT_MAX)
-    length = HEAD_BYTES + 4 * len(numbers)
-    return [pack(f">IBI{len(numbers)}I", length, PING, 0, *numbers)]
-
-
 # --- and back --------------------------------------------------------------------------------------------------
 
 
@@ -355,15 +346,6 @@ def _decode_beat(body: memoryview, sender: BrokerId) -> RingLetter:
     return _letter_of(topic_id, partition, view, beat)
 
 
-def _decode_ping(body: memoryview, sender: BrokerId) -> Ping:
-    if len(body) % 8:
-        raise PeerProtocolError(f"a ping of {len(body)} bytes")
-    numbers = unpack(f">{len(body) // 4}I", body)
-    if numbers and max(numbers) > INT_MAX:
-        raise PeerProtocolError("a ping with a number out of bounds")
-    return Ping(dict(zip(numbers[::2], numbers[1::2], strict=True)))
-
-
 def _ring_decoder(form: Form) -> Callable[[memoryview, BrokerId], RingLetter]:
     def decode_letter(body: memoryview, sender: BrokerId) -> RingLetter:
         reader = Reader(body, _letter.size)
@@ -407,7 +389,6 @@ _DECODERS: dict[int, Callable[[memoryview, BrokerId], Said]] = {
     PUSH: _decode_push,
     EQUAL: _decode_equal,
     BEAT: _decode_beat,
-    PING: _decode_ping,
     **{kind: _ring_decoder(form) for kind, form in RING_FORMS.items()},
     **{kind: _quorum_decoder(form) for kind, form in QUORUM_FORMS.items()},
     **{kind: _decoder(form) for kind, form in OTHER_FORMS.items()},

@@ -5,7 +5,7 @@ The seed's names: a letter with a Push is its AppendRequest, one with a Pull its
 HeartBeatRequest, ReadRecords its ReplicaSyncRequest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -30,9 +30,7 @@ class RingLetter:
 
 @dataclass(slots=True)
 class Ping:
-    """I am here; for how many ms I have not heard each of the others."""
-
-    ages: Mapping[BrokerId, int]
+    """I am here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,7 @@ PULSE_SECONDS = 0.1
 PING_MS = 500
 LEAVE_PAUSE_SECONDS = 0.02
 JOIN_AGAIN_SECONDS = 1.0
+NAMED_MAX = 10
 WAITING_SAY_MS = 3000
 WAITING_SAY_AGAIN_MS = 60_000
 TOLD_ROWS_MAX = 1000
@@ -123,15 +124,28 @@ class Peering:
             self.replicas.tick(now_ms)
             if now_ms - self._pinged_ms >= PING_MS:
                 self._pinged_ms = now_ms
-                self._ping(now_ms)
+                self._ping()
+                self._say_doubted()
         except Exception:
             logger.exception("a pulse of the cluster failed: this is a defect")
 
-    def _ping(self, now_ms: int) -> None:
-        heard = {broker: self.peers.heard_ms(broker) for broker in self._up}
-        ages = {broker: now_ms - at_ms for broker, at_ms in heard.items() if at_ms is not None}
+    def _ping(self) -> None:
         for broker in self._up:
-            self.peers.tell(broker, Ping(ages))
+            self.peers.tell(broker, Ping())
+
+    def _say_doubted(self) -> None:
+        """In one line for all, as after the loss of a disk there are many."""
+        doubted = self._broker.opener.doubted
+        if doubted and self._broker.topics.is_settled:
+            named = ", ".join(map(str, sorted(doubted)[:NAMED_MAX])) + (
+                ", ..." if len(doubted) > NAMED_MAX else ""
+            )
+            logger.warning(
+                "%d partitions may lack records that were safe, and count when others gave them all: %s",
+                len(doubted),
+                named,
+            )
+            doubted.clear()
 
     async def leave(self) -> None:
         """Before this broker stops: let others lead what it leads, and the quorum know that it goes. While there is
@@ -153,7 +167,10 @@ class Peering:
         if partition.ring is None and is_ring(placement):
             self._join_ring(partition, placement)
         if partition.ring is not None:
-            self.replicas.place(partition, placement, self._strange(placement))
+            strange = self._strange(placement)
+            if strange is not None and partition.ring.mode.replica.kept.is_trusted:
+                self._broker.opener.doubted.append(partition.id)
+            self.replicas.place(partition, placement, strange)
         else:
             self._broker.offsets_topic.on_leadership(partition, True, partition.generation)
 

@@ -38,10 +38,6 @@ class Peers(Protocol):
         """Bytes that may be told before the next ones are lost; 0 without a link."""
         ...
 
-    def heard_ms(self, broker: BrokerId) -> int | None:
-        """When anything last came from it, by the monotonic clock; None: never."""
-        ...
-
     def connect(self, addresses: Mapping[BrokerId, Address]) -> None:
         """Keep links to these from now on, and to none of those named before and left out now."""
         ...

@@ -5,12 +5,11 @@ The leader takes them as they are; another broker asks it (`ProposeEntry`). What
 first: an entry that cannot be read would stop every member of the quorum.
 """
 
-from struct import error as StructError
 from typing import TYPE_CHECKING
 
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.cluster.metadata import decode_entry, encode_entry
-from anabranch.cluster.object_entries import Entry, commits_of
+from anabranch.cluster.object_entries import Entry, check_commits, check_replacements
 from anabranch.errors import CorruptDataError, InvalidRequestError, NotControllerError
 from anabranch.values import BrokerId, Offset
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 ASK_MS_MAX = 5000
 PROPOSAL_BYTES_MAX = 16 * 2**20
-COUNTS_MAX = 2**63 - 1
 
 
 class Proposals:
@@ -62,16 +60,8 @@ def check(sender: BrokerId, data: bytes) -> None:
         )
     try:
         entry = decode_entry(data)
-        is_known = _is_incarnation(entry) or _is_commit_of(sender, entry)
-    except (
-        CorruptDataError,
-        StructError,
-        KeyError,
-        TypeError,
-        ValueError,
-        LookupError,
-        AttributeError,
-    ) as error:
+        is_known = _is_incarnation(entry) or _is_commit_of(sender, entry) or _is_replace_of(sender, entry)
+    except (CorruptDataError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise InvalidRequestError(f"An entry that cannot be read was proposed: {error!r}.") from error
     if not is_known:
         raise InvalidRequestError(f"Broker {sender} may not propose an entry of type {entry['type']!r}.")
@@ -85,15 +75,12 @@ def _is_commit_of(sender: BrokerId, entry: Entry) -> bool:
     """Nobody speaks for another broker."""
     if entry["type"] != "objects-commit" or entry["broker"] != sender:
         return False
-    _check_count(entry["epoch"])
-    _check_count(entry["now_ms"])
-    for commit in commits_of(entry):
-        _check_count(commit.number)
-        for (_, partition), *_ in commit.items:
-            _check_count(partition)
+    check_commits(entry)
     return True
 
 
-def _check_count(number: object) -> None:
-    if type(number) is not int or not 0 <= number <= COUNTS_MAX:
-        raise ValueError(f"{number!r} is no count")
+def _is_replace_of(sender: BrokerId, entry: Entry) -> bool:
+    if entry["type"] != "objects-replace" or entry["broker"] != sender:
+        return False
+    check_replacements(entry)
+    return True

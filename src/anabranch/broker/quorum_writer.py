@@ -3,8 +3,8 @@ entries, each on the disk before the messages that follow from it leave and the 
 
 One thing after the other, by one task that lives while there is something to do. What comes meanwhile waits, and
 entries that follow each other are written together and share one sync. Appends go the way of every partition; what
-truncates or replaces the log runs in a worker while nobody else may touch its files. The first write that fails is the
-last: the owner is told, and decides.
+truncates or replaces the log runs in a worker while nobody else may touch its files. What a full disk did not take is
+tried again, and all else waits for it. Any other write that fails is the last: the owner is told, and decides.
 """
 
 import asyncio
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+WRITE_AGAIN_SECONDS = 1.0
 
 
 class Owner(Protocol):
@@ -48,6 +49,12 @@ class Owner(Protocol):
     def replaced(self, snapshot: Snapshot, table: MetadataTable) -> None: ...
 
     def empty_table(self) -> MetadataTable: ...
+
+    def waits_for_room(self, error: StorageError) -> bool:
+        """The disk took nothing: is it to be tried again? If so, nothing of this may be counted on until `has_room`."""
+        ...
+
+    def has_room(self) -> None: ...
 
     def refused(self, error: StorageError) -> None: ...
 
@@ -64,6 +71,7 @@ class QuorumWriter:
         self._queue: deque[Ready] = deque()
         self._task: asyncio.Task[None] | None = None
         self._is_vote_pending = False
+        self._is_over = False
         self._snapshot_lock = asyncio.Lock()
         partition.generation = Generation(state.term)
 
@@ -101,6 +109,7 @@ class QuorumWriter:
     def clear(self) -> None:
         """Nothing more is to be written."""
         self._queue.clear()
+        self._is_over = True
 
     async def idle(self) -> None:
         while self._task is not None:
@@ -144,6 +153,31 @@ class QuorumWriter:
         return group
 
     async def _carry_out(self, group: Sequence[Ready]) -> None:
+        try:
+            await self._write(group)
+        except StorageError as error:
+            # Of a snapshot that takes the place of everything half may be there.
+            if group[0].snapshot is not None or not self._owner.waits_for_room(error):
+                raise
+            await self._write_again(group)
+        self._is_vote_pending = any(ready.vote is not None for ready in self._queue)
+        for ready in group:
+            self._owner.send(ready.after)
+        self._owner.persisted(group[-1].token)
+
+    async def _write_again(self, group: Sequence[Ready]) -> None:
+        while True:
+            await asyncio.sleep(WRITE_AGAIN_SECONDS)
+            try:
+                await self._write(group)
+            except StorageError as error:
+                if self._is_over or not self._owner.waits_for_room(error):
+                    raise
+            else:
+                self._owner.has_room()
+                return
+
+    async def _write(self, group: Sequence[Ready]) -> None:
         first = group[0]
         if first.vote is not None:
             vote = first.vote
@@ -153,10 +187,6 @@ class QuorumWriter:
         if first.entries is not None:
             entries = [entry for ready in group if ready.entries is not None for entry in ready.entries[1]]
             await self._append(first.entries[0], entries)
-        self._is_vote_pending = any(ready.vote is not None for ready in self._queue)
-        for ready in group:
-            self._owner.send(ready.after)
-        self._owner.persisted(group[-1].token)
 
     def _write_vote(self, vote: tuple[int, Member | None]) -> None:
         self._state = self._state._replace(term=vote[0], vote=vote[1])

@@ -22,7 +22,7 @@ from anabranch.log.files import Files
 from anabranch.replication.generations import Generations, Row
 from anabranch.replication.ring_effects import Kept
 from anabranch.replication.ring_mode import RingMode
-from anabranch.values import BrokerId, Generation, Offset
+from anabranch.values import BrokerId, Generation, Offset, TopicPartition
 
 logger = logging.getLogger(__name__)
 
@@ -35,12 +35,14 @@ class RingOpener:
         files: Files,
         boot: str,
         drop_snapshot: Callable[[Partition], None],
+        doubted: list[TopicPartition],
     ) -> None:
         self._core = core
         self._settings = settings
         self._files = files
         self._boot = boot
         self._drop_snapshot = drop_snapshot
+        self._doubted = doubted
 
     def join(
         self, partition: Partition, placement: Placement, *, is_stranger: bool = False, clean: bool = True
@@ -122,9 +124,7 @@ class RingOpener:
         is_odd = is_same_boot and bool(log.quarantined)
         if return_id is None and (may_lack or log.damaged or is_odd):
             return_id = uuid.uuid4().hex
-            logger.warning(
-                "%s may lack records that were safe, and counts when others gave it all", log.folder
-            )
+            self._doubted.append(partition.id)
         kept = replace(before, promised=promised, table=before.table.cut(log.end_offset), return_id=return_id)
         if before.view < placement.view:
             kept = replace(kept, view=placement.view, sealed=None, replicas=placement.replicas)

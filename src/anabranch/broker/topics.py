@@ -552,6 +552,11 @@ class Topics:
         if not task.cancelled() and task.exception() is not None:
             logger.error("a topic could not follow the table: this is a defect", exc_info=task.exception())
 
+    @property
+    def is_settled(self) -> bool:
+        """Nothing is being opened or closed."""
+        return not self._tasks
+
     async def settled(self) -> None:
         """Wait until everything that was begun so far is open or closed."""
         await asyncio.gather(*self._tasks, return_exceptions=True)

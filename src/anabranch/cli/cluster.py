@@ -2,7 +2,14 @@
 
 import click
 
-from anabranch.cli import cluster_change, cluster_recover, cluster_restore, cluster_status, cluster_up
+from anabranch.cli import (
+    cluster_change,
+    cluster_recover,
+    cluster_restore,
+    cluster_segments,
+    cluster_status,
+    cluster_up,
+)
 from anabranch.cli.common import Group
 
 
@@ -15,6 +22,7 @@ for subcommand in (
     cluster_up.command,
     cluster_status.status,
     cluster_status.ring,
+    cluster_segments.segments,
     cluster_change.add,
     cluster_change.drain,
     cluster_change.remove,

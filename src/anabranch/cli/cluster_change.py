@@ -25,6 +25,8 @@ NAMED_MAX = 20
 PATIENCE_SECONDS = 30.0
 """A cluster that changes its leaders may be silent for a moment, and no move be listed; longer is told."""
 
+LOOK_AT_BROKERS_SECONDS = 2.0
+
 wait_option = click.option("--no-wait", is_flag=True, help="Return once the moves are under way.")
 broker_argument = click.argument("broker_id", metavar="ID", type=click.IntRange(min=0))
 
@@ -46,7 +48,7 @@ def add(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
             )
         moves = moves_onto(view, broker_id)
         _say_draining(client, broker_id, is_draining=False)
-        _carry_out(client, moves, wait=not no_wait, progress=_progress(format))
+        _carry_out(client, moves, wait=not no_wait, format=format)
     _tell(format, "added", broker_id, moves, no_wait)
 
 
@@ -61,7 +63,7 @@ def drain(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
         view = _view(client, broker_id)
         moves = _drain_plan(view, broker_id)
         _say_draining(client, broker_id, is_draining=True)
-        _carry_out(client, moves, wait=not no_wait, progress=_progress(format))
+        _carry_out(client, moves, wait=not no_wait, format=format)
     _tell(format, "drained", broker_id, moves, no_wait)
 
 
@@ -85,11 +87,11 @@ def remove(broker_id: int, stop_timeout: float, yes: bool, broker: Broker, forma
         moves = _drain_plan(view, broker_id)
         confirm(f"Remove broker {broker_id} and move {len(moves)} partitions off it?", yes)
         _say_draining(client, broker_id, is_draining=True)
-        _carry_out(client, moves, wait=True, progress=_progress(format))
+        _carry_out(client, moves, wait=True, format=format)
         view = _wait_for_stop(client, broker_id, stop_timeout, format)
         # What was placed there since.
         _require_copies(view, broker_id)
-        _carry_out(client, _drain_plan(view, broker_id), wait=True, progress=_progress(format))
+        _carry_out(client, _drain_plan(view, broker_id), wait=True, format=format)
         _unregister(client, broker_id)
     if format == "json":
         show_json({"removed": broker_id, "moved": len(moves)})
@@ -169,20 +171,19 @@ def _drain_plan(view: "ClusterView", broker_id: int) -> "list[Move]":
     return moves
 
 
-def _carry_out(
-    client: "ClusterClient", moves: "list[Move]", *, wait: bool, progress: Callable[[int, int], None]
-) -> None:
+def _carry_out(client: "ClusterClient", moves: "list[Move]", *, wait: bool, format: str) -> None:
     if not moves:
         return
     _reassign(client, moves)
     if not wait:
         return
     heard = time.monotonic()
-    left = moves
+    left, progress, brokers = moves, _progress(format), BrokersMissed(is_quiet=format == "json")
     while left:
         try:
             moving = under_way(client)
             left = not_there_yet(moves, client.metadata())
+            brokers.look(client, left)
         except ClusterAnswerError:
             if time.monotonic() - heard > PATIENCE_SECONDS:
                 raise
@@ -197,6 +198,36 @@ def _carry_out(
         progress(len(moves) - len(left), len(moves))
         if left:
             time.sleep(LOOK_SECONDS)
+
+
+class BrokersMissed:
+    """Watches over moves that wait for brokers which are down: says so, and after a while gives up waiting."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
+        self._looked = self._since = time.monotonic()
+        self._said = ""
+
+    def look(self, client: "ClusterClient", left: "list[Move]") -> None:
+        from anabranch.cli.cluster_plan import cannot_move
+        from anabranch.cli.cluster_view import read_view
+
+        now = time.monotonic()
+        if now - self._looked < LOOK_AT_BROKERS_SECONDS:
+            return
+        self._looked, view = now, read_view(client)
+        frozen = set(cannot_move(view, left))
+        if not frozen:
+            self._since, self._said = now, ""
+            return
+        kept_by = [move.before for move in left if f"{move.topic}-{move.partition}" in frozen]
+        missed = sorted({each for replicas in kept_by for each in replicas if each not in view.live})
+        why = f"too few copies are up of {_named(sorted(frozen))}; down are the brokers {', '.join(map(str, missed))}"
+        if now - self._since > PATIENCE_SECONDS:
+            raise Failure(f"The moves wait: {why}. Start those again: the moves go on by themselves then.")
+        if why != self._said and not self._is_quiet:
+            self._said = why
+            click.echo(f"Waiting: {why}.", err=True)
 
 
 def not_there_yet(moves: "list[Move]", metadata: dict[str, Any]) -> "list[Move]":

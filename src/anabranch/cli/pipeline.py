@@ -16,6 +16,7 @@ COMMANDS = {
     "load": "anabranch.cli.pipeline_load:load",
     "replay": "anabranch.cli.pipeline_replay:replay",
     "compact": "anabranch.cli.pipeline_compact:compact",
+    "merge": "anabranch.cli.pipeline_merge:merge",
     "audit": "anabranch.cli.pipeline_audit:audit",
     "maintain": "anabranch.cli.pipeline_maintain:maintain",
 }

@@ -65,6 +65,12 @@ def spark_options(function: Function) -> Function:
     return conf(master(function))
 
 
+credentials_option = click.option(
+    "--credentials-file", metavar="PATH", type=click.Path(exists=True, dir_okay=False),
+    help="Credentials of the object store, where tasks run; see object.credentials.file. [default: environment]",
+)  # fmt: skip
+
+
 def _checked_master(master: str | None) -> str | None:
     if master is not None and not _MASTER.fullmatch(master):
         raise click.UsageError(

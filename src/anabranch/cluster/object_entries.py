@@ -15,6 +15,7 @@ Nothing here reads a clock: what has to do with time was decided by whoever prop
 import uuid
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -62,12 +63,57 @@ def _packed_commit(commit: Commit) -> Mapping[str, Any]:
 
 
 def commits_of(entry: Entry) -> Iterator[Commit]:
+    for number, keys, lines in packed_commits_of(entry):
+        yield Commit(number, [Item(keys[line[0]], *line[1:]) for line in lines])
+
+
+@lru_cache(1024)
+def _topic_id(text: str) -> uuid.UUID:
+    """One and the same for the same text: to make one takes as long as all else that an item needs."""
+    return uuid.UUID(hex=text)
+
+
+class PackedCommit(NamedTuple):
+    """A `Commit` as it travels: each line is an item, with the place of its key among `keys` instead of the key."""
+
+    number: int
+    keys: Sequence[Key]
+    lines: Sequence[tuple[int, ...]]
+
+
+def packed_commits_of(entry: Entry) -> Iterator[PackedCommit]:
     for each in entry["commits"]:
-        keys = [(uuid.UUID(hex=topic_id), partition) for topic_id, partition in each["keys"]]
+        keys = [(_topic_id(topic_id), partition) for topic_id, partition in each["keys"]]
         packed = b64decode(each["items"])
         if len(packed) % _ITEM.size:
             raise ValueError(f"{len(packed)} bytes are not a whole number of items")
-        yield Commit(each["n"], [Item(keys[row[0]], *row[1:]) for row in _ITEM.iter_unpack(packed)])
+        lines = list(_ITEM.iter_unpack(packed))
+        if any(line[0] >= len(keys) for line in lines):
+            raise ValueError("an item of a partition that is not named")
+        yield PackedCommit(each["n"], keys, lines)
+
+
+def check_commits(entry: Entry) -> None:
+    """Raises ValueError, LookupError or TypeError if `commits_of` could not read it: much cheaper than to read it, for
+    whoever only passes it on."""
+    _check_count(entry["epoch"])
+    _check_count(entry["now_ms"])
+    for each in entry["commits"]:
+        _check_count(each["n"])
+        for topic_id, partition in each["keys"]:
+            uuid.UUID(hex=topic_id)
+            _check_count(partition)
+        packed = b64decode(each["items"], validate=True)
+        if len(packed) % _ITEM.size:
+            raise ValueError(f"{len(packed)} bytes are not a whole number of items")
+        places = {packed[start : start + 2] for start in range(0, len(packed), _ITEM.size)}
+        if places and int.from_bytes(max(places)) >= len(each["keys"]):
+            raise ValueError("an item belongs to no partition")
+
+
+def _check_count(number: object) -> None:
+    if type(number) is not int or not 0 <= number < 2**63:
+        raise ValueError(f"{number!r} is no count")
 
 
 class Replacement(NamedTuple):
@@ -101,6 +147,13 @@ def replacements_of(entry: Entry) -> Iterator[Replacement]:
         key = uuid.UUID(hex=each["id"]), each["partition"]
         old, new = (list(unpack_rows(b64decode(each[name]))) for name in ("old", "new"))
         yield Replacement(key, old, new)
+
+
+def check_replacements(entry: Entry) -> None:
+    """Raises as `check_commits` does."""
+    _check_count(entry["epoch"])
+    for (_, partition), _, _ in replacements_of(entry):
+        _check_count(partition)
 
 
 def start_entry(starts: Mapping[Key, Offset]) -> Entry:

@@ -10,16 +10,15 @@ the file to come: until the disk has it (`Held.release`), those rows are read fr
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from struct import Struct
 from typing import NamedTuple, Protocol
 
 from anabranch.cluster.object_entries import Key
 from anabranch.errors import CorruptDataError
-from anabranch.record.object_names import ROW_BYTES, Row, pack_rows, unpack_rows
+from anabranch.record.object_names import ROW_BYTES, Row, max_timestamps, next_offsets, pack_rows, unpack_rows
 from anabranch.values import Offset
 
 ROWS_PER_READ = 4096
-_NEXT_OFFSET = Struct(">8xq")
+ROWS_PER_LOOK = 64
 
 
 class Coordinates(Protocol):
@@ -35,11 +34,11 @@ class Coordinates(Protocol):
         ...
 
     def write(self, key: Key, version: int, first: int, data: Iterable[bytes]) -> None:
-        """Packed rows from row `first` on, where the file then ends; synced. Raises StorageError."""
+        """Packed rows from row `first` on, where the file then ends. Raises StorageError."""
         ...
 
     def sync(self) -> None:
-        """The files' names are durable too. Raises StorageError."""
+        """What was written is on the disk, and the names of the files too. Raises StorageError."""
         ...
 
     def next_version(self) -> int:
@@ -127,13 +126,33 @@ class RowSequence:
         return place
 
     def _find_in(self, piece: Piece, offset: Offset) -> int:
-        if isinstance(piece, Span):
-            return bisect_right(range(piece.length), offset, key=lambda place: self._end_of_row(piece, place))
-        return bisect_right(piece, offset, key=lambda row: row.next_offset)
+        if not isinstance(piece, Span):
+            return bisect_right(piece, offset, key=lambda row: row.next_offset)
+        low, high = 0, piece.length
+        while high - low > ROWS_PER_LOOK:
+            middle = (low + high) // 2
+            if self._end_of_row(piece, middle) > offset:
+                high = middle
+            else:
+                low = middle + 1
+        return low + bisect_right(next_offsets(self._packed(piece, low, high - low)), offset)
 
     def _end_of_row(self, span: Span, place: int) -> Offset:
-        (next_offset,) = _NEXT_OFFSET.unpack_from(self._packed(span, place, 1))
+        (next_offset,) = next_offsets(self._packed(span, place, 1))
         return Offset(next_offset)
+
+    def newest_time(self) -> int | None:
+        return max((max(max_timestamps(packed)) for packed in self.packed()), default=None)
+
+    def find_time(self, timestamp_ms: int) -> int | None:
+        """The place of the first row with a record of this time or later."""
+        place = 0
+        for packed in self.packed():
+            for number, max_timestamp in enumerate(max_timestamps(packed)):
+                if max_timestamp >= timestamp_ms:
+                    return place + number
+            place += len(packed) // ROW_BYTES
+        return None
 
     def read(self, place: int, count: int) -> list[Row]:
         """Fewer at the end."""

@@ -15,18 +15,27 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.cluster.object_entries import (
-    Commit,
     Entry,
-    Item,
     Key,
+    PackedCommit,
     Replacement,
-    commits_of,
     forgotten_of,
     objects_of,
+    packed_commits_of,
     replacements_of,
     starts_of,
 )
 from anabranch.cluster.object_freezing import FrozenObjects, FrozenPartition
+from anabranch.cluster.object_items import (
+    NO_OFFSET,
+    NOTHING,
+    START,
+    Draft,
+    Head,
+    Partition,
+    Result,
+    take_items,
+)
 from anabranch.cluster.object_rows import Coordinates, MemoryCoordinates, RowSequence, Span
 from anabranch.cluster.object_state import (
     Record,
@@ -45,9 +54,7 @@ from anabranch.cluster.object_state import (
 from anabranch.errors import (
     AnabranchError,
     CorruptDataError,
-    InvalidRecordError,
     NotOwnerError,
-    UnknownTopicOrPartitionError,
 )
 from anabranch.record.object_names import (
     ROW_BYTES,
@@ -66,29 +73,8 @@ if TYPE_CHECKING:
 
 OBJECT = "object"
 """The mode of a topic whose records lie in the object store."""
-START = Offset(0)
-NO_OFFSET = Offset(-1)
 NO_NUMBER = -1
 NOWHERE: Key = (uuid.UUID(int=0), 0)
-
-
-class Head(NamedTuple):
-    """Of one partition: the records from `start` to `end` - 1 are there, as far as none was compacted away."""
-
-    start: Offset
-    end: Offset
-    size_bytes: int
-
-
-NOTHING = Head(START, START, 0)
-
-
-class Result(NamedTuple):
-    """What has become of one item; a repeat has the offset of the first time."""
-
-    base_offset: Offset
-    error: AnabranchError | None = None
-    is_repeat: bool = False
 
 
 class CommitOutcome(NamedTuple):
@@ -97,23 +83,6 @@ class CommitOutcome(NamedTuple):
     results: Sequence[Sequence[Result]]
     """For each commit of the entry, one for each item; none for a number that had its turn before: whoever waited was
     told then."""
-
-
-class Partition:
-    """One partition that was ever written to."""
-
-    __slots__ = ("end", "file", "producers", "rows", "size_bytes", "start")
-
-    def __init__(self, rows: RowSequence, head: Head = NOTHING) -> None:
-        self.rows = rows
-        self.file: RowFile | None = None
-        """As the last snapshot on the disk names it."""
-        self.start, self.end, self.size_bytes = head
-        self.producers = ProducerTable()
-
-    @property
-    def head(self) -> Head:
-        return Head(self.start, self.end, self.size_bytes)
 
 
 class ObjectTable:
@@ -156,18 +125,14 @@ class ObjectTable:
     def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None:
         """The first one that has a record of this time or later."""
         partition = self._partitions.get(key)
-        if partition is not None:
-            for rows in partition.rows.chunks():
-                for row in rows:
-                    if row.max_timestamp >= timestamp_ms:
-                        return row
-        return None
+        place = partition.rows.find_time(timestamp_ms) if partition is not None else None
+        return partition.rows.read(place, 1)[0] if partition is not None and place is not None else None
 
     def newest_row(self, key: Key) -> Row | None:
         """The first one that has a record of the largest time of all."""
         partition = self._partitions.get(key)
-        rows = (row for chunk in partition.rows.chunks() for row in chunk) if partition is not None else ()
-        return max(rows, key=lambda row: row.max_timestamp, default=None)
+        newest = partition.rows.newest_time() if partition is not None else None
+        return self.row_at_time(key, newest) if newest is not None else None
 
     def row_count(self, key: Key) -> int:
         partition = self._partitions.get(key)
@@ -288,59 +253,38 @@ class ObjectTable:
         broker, epoch = BrokerId(entry["broker"]), entry["epoch"]
         refusal = self._refusal(broker, epoch)
         results: list[Sequence[Result]] = []
-        for commit in list(commits_of(entry)):  # All of it makes sense, or nothing is changed.
+        for commit in list(packed_commits_of(entry)):  # All of it makes sense, or nothing is changed.
             if refusal is not None:
-                results.append(_refused(commit.items, refusal))
+                results.append(_refused(commit, refusal))
             else:
                 results.append(self._commit_one(broker, epoch, commit, entry["now_ms"]))
         return CommitOutcome(broker, epoch, results)
 
-    def _commit_one(self, broker: BrokerId, epoch: int, commit: Commit, now_ms: int) -> Sequence[Result]:
+    def _commit_one(
+        self, broker: BrokerId, epoch: int, commit: PackedCommit, now_ms: int
+    ) -> Sequence[Result]:
         expected = self.last_number(broker, epoch) + 1
         if commit.number < expected:
             return ()
         if commit.number > expected:
             return _refused(
-                commit.items,
+                commit,
                 NotOwnerError(f"Object {commit.number} of broker {broker} came before object {expected}."),
             )
         self._numbers[broker] = epoch, commit.number
-        if not commit.items:
+        if not commit.lines:
             return ()
         assert self.incarnation is not None
         object_id = ObjectId(self.incarnation, epoch, commit.number)
         if object_id in self._tombstones:
-            return _refused(commit.items, NotOwnerError(f"{object_id.name} was given up."))
-        results = self._take_items(object_id, commit.items, now_ms)
+            return _refused(commit, NotOwnerError(f"{object_id.name} was given up."))
+        drafts = [Draft(key, self._writable(key)) for key in commit.keys]
+        results = take_items(drafts, commit.lines, now_ms)
+        for draft in drafts:
+            for row in draft.rows(object_id):
+                assert draft.partition is not None
+                self._append(draft.partition, row)
         self._note_unreferenced((object_id,))
-        return results
-
-    def _take_items(self, object_id: ObjectId, items: Iterable[Item], now_ms: int) -> list[Result]:
-        results: list[Result] = []
-        partitions: dict[Key, Partition | None] = {}
-        drafts: dict[Key, Row] = {}
-        for item in items:
-            key = item.key
-            if key not in partitions:
-                partitions[key] = self._writable(key)
-            partition = partitions[key]
-            if partition is None:
-                results.append(_unknown(key))
-                continue
-            result = _judge(partition, item, now_ms)
-            results.append(result)
-            if result.error is None and not result.is_repeat:
-                draft = drafts.get(key)
-                if draft is not None and draft.position + draft.length == item.position:
-                    drafts[key] = _grown(draft, item)
-                else:
-                    if draft is not None:
-                        self._append(partition, draft)
-                    drafts[key] = _begun(object_id, item, result.base_offset)
-        for key, draft in drafts.items():
-            written = partitions[key]
-            assert written is not None
-            self._append(written, draft)
         return results
 
     def _writable(self, key: Key) -> Partition | None:
@@ -608,57 +552,11 @@ class ObjectTable:
             self._references[object_id] = self._references.get(object_id, 0) + count
 
 
-# --- items and rows -------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _refused(items: Sequence[Item], error: AnabranchError) -> Sequence[Result]:
-    return [Result(NO_OFFSET, error)] * len(items)
-
-
-def _unknown(key: Key) -> Result:
-    return Result(
-        NO_OFFSET,
-        UnknownTopicOrPartitionError(
-            f"There is no partition {key[1]} of a topic {key[0]} in the object store."
-        ),
-    )
-
-
-def _judge(partition: Partition, item: Item, now_ms: int) -> Result:
-    """Give the item its offsets, unless its producer has sent it before or may not send it."""
-    base_offset = partition.end
-    try:
-        if item.record_count <= 0:
-            raise InvalidRecordError("A batch without records cannot be given offsets.")
-        if item.producer_id >= 0 and not item.is_control:
-            producers = partition.producers
-            original = producers.original_of(item)
-            if original is not None:
-                return Result(original, None, True)
-            # One before it may have been given up: it is not to be taken for the start.
-            producers.check_start(item)
-            producers.note(item, base_offset, now_ms)
-    except AnabranchError as error:
-        return Result(NO_OFFSET, error)
-    partition.end = Offset(base_offset + item.record_count)
-    return Result(base_offset)
-
-
-def _begun(object_id: ObjectId, item: Item, base_offset: Offset) -> Row:
-    next_offset = Offset(base_offset + item.record_count)
-    return Row(base_offset, next_offset, object_id, item.position, item.length, item.max_timestamp, 1)
-
-
-def _grown(row: Row, item: Item) -> Row:
-    return Row(
-        row.base_offset,
-        Offset(row.next_offset + item.record_count),
-        row.object_id,
-        row.position,
-        row.length + item.length,
-        max(row.max_timestamp, item.max_timestamp),
-        row.batch_count + 1,
-    )
+def _refused(commit: PackedCommit, error: AnabranchError) -> Sequence[Result]:
+    return [Result(NO_OFFSET, error)] * len(commit.lines)
 
 
 def _fits(old: Sequence[Row], new: Sequence[Row]) -> bool:
@@ -669,3 +567,6 @@ def _fits(old: Sequence[Row], new: Sequence[Row]) -> bool:
             return False
         offset = row.next_offset
     return offset <= old[-1].next_offset
+
+
+__all__ = ["OBJECT", "CommitOutcome", "Head", "ObjectTable", "Partition", "Result"]

@@ -14,15 +14,11 @@ any more. So objects of another cluster in the same place, and what is still on 
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Protocol
 
-from anabranch.cluster.object_entries import Entry, Key, start_entry
-from anabranch.errors import OffsetOutOfRangeError
+from anabranch.cluster.object_entries import Key
 from anabranch.record.object_names import FOLDERS, ObjectId, ObjectKind, Row, object_id_of
 from anabranch.record.object_plans import Keeping as Keeping
 from anabranch.record.object_plans import Rows, rows_from
 from anabranch.values import BrokerId, Offset
-
-HIGH_WATERMARK = Offset(-1)
-"""In DeleteRecords: everything there is."""
 
 
 class References(Protocol):
@@ -61,21 +57,6 @@ def retained_start(objects: Rows, key: Key, keeping: Keeping, now_ms: int) -> Of
 
 def _is_expired(row: Row, keeping: Keeping, now_ms: int) -> bool:
     return keeping.retention_ms >= 0 and 0 <= row.max_timestamp < now_ms - keeping.retention_ms
-
-
-def delete_records_entry(objects: Rows, key: Key, offset: Offset) -> Entry | None:
-    """DeleteRecords of everything before `offset` (-1: before the end); None: that is gone already.
-
-    Raises OffsetOutOfRangeError for an offset beyond the end.
-    """
-    head = objects.head(key)
-    if offset == HIGH_WATERMARK:
-        offset = head.end
-    if not 0 <= offset <= head.end:
-        raise OffsetOutOfRangeError(
-            f"Records cannot be deleted up to offset {offset}: this partition ends at {head.end}."
-        )
-    return start_entry({key: offset}) if offset > head.start else None
 
 
 # --- what nobody needs any more -----------------------------------------------------------------------------------

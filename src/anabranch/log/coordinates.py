@@ -34,6 +34,7 @@ class FileCoordinates:
         self._files = files
         self._folder = f"{data_dir}/{FOLDER}"
         self._open: dict[tuple[Key, int], File] = {}
+        self._unsynced: dict[str, None] = {}
 
     def read(self, key: Key, version: int, first: int, count: int) -> bytes:
         file = self._open.get((key, version))
@@ -42,6 +43,7 @@ class FileCoordinates:
         try:
             data = file.pread(count * ROW_BYTES, first * ROW_BYTES)
         except OSError as error:
+            self._open.pop((key, version), None)
             raise StorageError(f"{file.path} cannot be read: {error.strerror or error}.") from error
         if len(data) != count * ROW_BYTES:
             raise CorruptDataError(f"{file.path} has no {count} rows from {first} on: {_ADVICE}.")
@@ -72,12 +74,16 @@ class FileCoordinates:
             for chunk in data:
                 self._files.write(path, chunk, position)
                 position += len(chunk)
-            self._files.open(path).sync()
+            self._unsynced[path] = None
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
 
     def sync(self) -> None:
+        """All at once, so that the disk may put them together."""
+        paths, self._unsynced = self._unsynced, {}
         try:
+            for path in paths:
+                self._files.open(path).sync()
             self._files.sync_folder(self._folder)
         except OSError as error:
             raise StorageError(f"{self._folder} cannot be synced: {error.strerror or error}.") from error

@@ -140,17 +140,23 @@ class Client:
 
     def compacted_topics(self, names: Collection[str]) -> set[str]:
         """Those whose cleanup.policy thins them out, so that offsets have gaps."""
+        policies = self.topic_configs(names, "cleanup.policy")
+        return {name for name, policy in policies.items() if "compact" in policy}
+
+    def topic_configs(self, names: Collection[str], config: str) -> dict[str, str]:
+        """One config of each of these topics, as far as they are there and have it."""
         resources = [
-            {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": ["cleanup.policy"]}
+            {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": [config]}
             for name in names
         ]
         answer = self.patiently(
             lambda: self._any_link().ask(ApiKey.DESCRIBE_CONFIGS, {"resources": resources})
         )
         return {
-            row["resource_name"]
+            row["resource_name"]: each["value"]
             for row in answer["results"]
-            if any("compact" in (config["value"] or "") for config in row["configs"] or ())
+            for each in row["configs"] or ()
+            if each["value"]
         }
 
     def log_folders(self, names: Collection[str]) -> dict[TopicPartition, str]:

@@ -3,6 +3,8 @@
 The driver asks the broker for the topic's settings and folders; each task compacts one partition into files aside
 (`compact_partition.py`); the broker finds them, checks every record, and puts them in place or refuses them. The job
 waits for its answer. Tasks must reach the node's data folder: run them on its machine.
+
+A topic in the object store is compacted there (`compact_objects.py`); its tasks must reach the store.
 """
 
 import os
@@ -13,6 +15,7 @@ from uuid import UUID
 
 from anabranch.errors import OptionError, PipelineError, UnknownTopicOrPartitionError
 from anabranch.pipeline.client import EARLIEST, Client, check
+from anabranch.pipeline.compact_objects import CompactObjectsTask, compact_objects
 from anabranch.pipeline.compact_partition import Compacted, CompactTask, await_outcome, offer_compacted
 from anabranch.record.offset_map import BYTES_PER_KEY
 from anabranch.record.state_file import load_state
@@ -31,14 +34,32 @@ class _Topic(NamedTuple):
     name: str
     id: UUID
     partitions: Sequence[int]
-    broker_id: int
+    broker_ids: Sequence[int]
+    """Who leads its partitions."""
 
 
 def compact_topic(
-    spark: "SparkSession", bootstrap: str, topic: str, *, wait_seconds: float = WAIT_SECONDS
+    spark: "SparkSession",
+    bootstrap: str,
+    topic: str,
+    *,
+    wait_seconds: float = WAIT_SECONDS,
+    credentials_file: str | None = None,
 ) -> list[Compacted]:
     """Compact every partition; what became of each. `wait_seconds` is how long to wait for the broker's answers."""
-    tasks = plan_tasks(bootstrap, topic)
+    tasks = plan_tasks(bootstrap, topic, credentials_file)
+    in_store = [task for task in tasks if isinstance(task, CompactObjectsTask)]
+    if in_store:
+        done: list[Compacted] = (
+            spark.sparkContext.parallelize(in_store, len(in_store)).map(compact_objects).collect()
+        )
+        return done
+    return _compact_files(spark, [task for task in tasks if isinstance(task, CompactTask)], wait_seconds)
+
+
+def _compact_files(
+    spark: "SparkSession", tasks: Sequence[CompactTask], wait_seconds: float
+) -> list[Compacted]:
     context = spark.sparkContext
     offered: list[Compacted] = context.parallelize(tasks, len(tasks)).map(offer_compacted).collect()
     folders = {task.partition: task.folder for task in tasks}
@@ -53,7 +74,9 @@ def compact_topic(
     return [done[task.partition] for task in tasks]
 
 
-def plan_tasks(bootstrap: str, topic: str) -> list[CompactTask]:
+def plan_tasks(
+    bootstrap: str, topic: str, credentials_file: str | None = None
+) -> Sequence[CompactTask | CompactObjectsTask]:
     """One per partition. OptionError if the topic cannot be compacted, with the reason."""
     with Client(bootstrap) as client:
         found = _topic(client, topic)
@@ -63,7 +86,16 @@ def plan_tasks(bootstrap: str, topic: str) -> list[CompactTask]:
                 f"{topic} is not a compacted topic: its cleanup.policy is {configs['cleanup.policy']}. "
                 f"Set it with: anabranch topic alter {topic} --config cleanup.policy=compact"
             )
-        node = _configs(client, found, BROKER_RESOURCE, str(found.broker_id))
+        node = _configs(client, found, BROKER_RESOURCE, str(found.broker_ids[0]))
+        if configs["anabranch.mode"] == "object":
+            return [
+                _objects_task(bootstrap, found, number, configs, node, credentials_file)
+                for number in found.partitions
+            ]
+        if len(found.broker_ids) > 1:
+            raise PipelineError(
+                f"The partitions of {topic} are on several nodes: compact them where each of them is."
+            )
         folders = client.log_folders([topic])
         places = [TopicPartition(topic, number) for number in found.partitions]
         starts = client.offsets_at(dict.fromkeys(places, EARLIEST))
@@ -77,11 +109,7 @@ def _topic(client: Client, name: str) -> _Topic:
     leader = client.leader(TopicPartition(name, min(known.leaders)))
     answer = leader.ask(ApiKey.METADATA, {"topics": [{"name": name}], "allow_auto_topic_creation": False})
     brokers = {row["leader_id"] for row in answer["topics"][0]["partitions"]}
-    if len(brokers) != 1:
-        raise PipelineError(
-            f"The partitions of {name} are on several nodes: compact them where each of them is."
-        )
-    return _Topic(name, known.id, sorted(known.leaders), brokers.pop())
+    return _Topic(name, known.id, sorted(known.leaders), sorted(brokers))
 
 
 def _configs(client: Client, topic: _Topic, resource_type: int, name: str) -> dict[str, str]:
@@ -108,6 +136,26 @@ def _task(
         f"{data_folder}/{place.folder}",
         max(start_offset, _clean_upto(data_folder, topic.id, place.partition)),
         int(configs["segment.bytes"]),
+        int(configs["delete.retention.ms"]),
+        int(configs["min.compaction.lag.ms"]),
+        max(1, int(node["log.cleaner.dedupe.buffer.size"]) // BYTES_PER_KEY),
+        int(node["batch.decompressed.bytes.max"]),
+    )
+
+
+def _objects_task(
+    bootstrap: str,
+    topic: _Topic,
+    number: int,
+    configs: dict[str, str],
+    node: dict[str, str],
+    credentials_file: str | None,
+) -> CompactObjectsTask:
+    return CompactObjectsTask(
+        bootstrap,
+        TopicPartition(topic.name, number),
+        topic.id,
+        credentials_file,
         int(configs["delete.retention.ms"]),
         int(configs["min.compaction.lag.ms"]),
         max(1, int(node["log.cleaner.dedupe.buffer.size"]) // BYTES_PER_KEY),

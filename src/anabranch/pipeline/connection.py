@@ -4,7 +4,7 @@ A request may be sent before the answer to the one before was read: that is how 
 their way while it unpacks the last. Network trouble of any kind is `TryAgainError`, after which the connection is of
 no use; an answer that is not Kafka is `ProtocolError`.
 
-The versions are fixed: every node of ours serves them, and every Kafka since 3.1.
+The versions are fixed: every node of ours serves them, and every Kafka since 3.1 all but those about objects.
 """
 
 import socket
@@ -25,6 +25,9 @@ VERSIONS = {
     ApiKey.FIND_COORDINATOR: 4,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.DESCRIBE_LOG_DIRS: 4,
+    ApiKey.DESCRIBE_OBJECTS: 0,
+    ApiKey.NAME_OBJECTS: 0,
+    ApiKey.REPLACE_OBJECTS: 0,
 }
 
 CLIENT_ID = "anabranch-pipeline"

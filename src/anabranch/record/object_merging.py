@@ -10,8 +10,9 @@ always before it: compaction itself makes them large (`object_compacting.grouped
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile, takewhile
 from typing import NamedTuple
 
 from anabranch.record.object_names import Key, ObjectId, ObjectKind, Row
@@ -64,8 +65,6 @@ class MergeWatch:
         tail = self._tails.get(key)
         if tail is None or head.end < tail.seen:
             tail = self._tails[key] = _begun_at(head.start)
-        elif tail.gathered_count and not self._are_gathered_still(key, tail):
-            tail = self._tails[key] = _begun_at(max(tail.start, head.start))
         if head.end == tail.seen:
             return
         for row in rows_from(self._objects, key, tail.seen, ROWS_PER_LOOK):
@@ -78,7 +77,7 @@ class MergeWatch:
         """The same after its rows were changed behind what was large already."""
         tail = self._tails.get(key)
         if tail is not None:
-            self._tails[key] = _begun_at(tail.start)
+            self._tails[key] = _begun_at(max(tail.start, self._objects.head(key).start))
         self.look(key)
 
     def _are_gathered_still(self, key: Key, tail: _Tail) -> bool:
@@ -135,15 +134,25 @@ class MergeWatch:
     def _first(self, tails: Mapping[Key, _Tail]) -> Merge | None:
         """What was gathered, of all partitions together."""
         waiting = {key: tail for key, tail in tails.items() if tail.gathered_count}
-        is_due = sum(tail.gathered_bytes for tail in waiting.values()) >= self._merge_bytes or any(
-            tail.gathered_count > SMALL_ROWS_MAX for tail in waiting.values()
-        )
-        if not is_due:
+        if not self._is_due(waiting):
             return None
+        changed = [key for key, tail in waiting.items() if not self._are_gathered_still(key, tail)]
+        if changed:
+            for key in changed:
+                self.look_again(key)
+            waiting = {key: self._tails[key] for key in waiting if self._tails[key].gathered_count}
+            if not self._is_due(waiting):
+                return None
         count_max = min(ROWS_PER_REPLACEMENT, max(1, ROWS_PER_MERGE // len(waiting)))
         rows = {key: self._gathered_rows(key, tail, count_max) for key, tail in waiting.items()}
         chosen = whole_objects({key: found for key, found in rows.items() if found}, self._merge_bytes)
         return Merge(chosen) if chosen else None
+
+    def _is_due(self, waiting: Mapping[Key, _Tail]) -> bool:
+        tails = waiting.values()
+        return sum(tail.gathered_bytes for tail in tails) >= self._merge_bytes or any(
+            tail.gathered_count > SMALL_ROWS_MAX for tail in tails
+        )
 
     def _gathered_rows(self, key: Key, tail: _Tail, count_max: int) -> list[Row]:
         found = []
@@ -189,6 +198,43 @@ def _beyond(rows: Sequence[Row], place: int, taken: set[ObjectId]) -> int:
     while place < len(rows) and rows[place].object_id in taken:
         place += 1
     return place
+
+
+def all_merges(rows: Mapping[Key, Sequence[Row]], merge_bytes: int) -> list[Merge]:
+    """Everything that can be merged at once, for a job that does it side by side: no row is in two of them. `rows`: all
+    that each partition has."""
+    merges = []
+    gathered: dict[Key, Sequence[Row]] = {}
+    for key, every in sorted(rows.items()):
+        merges += [Merge({key: group}) for group in _small_groups(every, merge_bytes)]
+        if run := _first_run(every, _is_gathered):
+            gathered[key] = run
+    while gathered:
+        some = {key: run[:ROWS_PER_REPLACEMENT] for key, run in gathered.items()}
+        chosen = whole_objects(some, merge_bytes)
+        merges.append(Merge(chosen))
+        left = {key: run[len(chosen.get(key, ())) :] for key, run in gathered.items()}
+        gathered = {key: run for key, run in left.items() if run}
+    return merges
+
+
+def _small_groups(rows: Sequence[Row], merge_bytes: int) -> Iterator[Sequence[Row]]:
+    """Rows that were merged, are small still, and make a large one together."""
+    group: list[Row] = []
+    size = 0
+    for row in rows:
+        if _is_gathered(row) or row.is_compacted or row.length >= merge_bytes // 2:
+            group, size = [], 0
+            continue
+        group.append(row)
+        size += row.length
+        if size >= merge_bytes or len(group) == ROWS_PER_REPLACEMENT:
+            yield group
+            group, size = [], 0
+
+
+def _first_run(rows: Sequence[Row], is_wanted: Callable[[Row], bool]) -> Sequence[Row]:
+    return list(takewhile(is_wanted, dropwhile(lambda row: not is_wanted(row), rows)))
 
 
 def packed(sizes: Mapping[Key, int], large_bytes: int) -> list[list[Key]]:

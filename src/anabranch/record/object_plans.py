@@ -10,6 +10,7 @@ from anabranch.record.object_names import Key, Row
 from anabranch.values import Offset
 
 ROWS_PER_PAGE = 256
+LAG_MS_UNLIMITED = 2**63 - 1
 ROWS_PER_LOOK = 4096
 """So many rows of one partition are looked at in one go; the rest has its turn later."""
 ROWS_PER_REPLACEMENT = 2048
@@ -48,7 +49,12 @@ class Keeping(NamedTuple):
     delete_retention_ms: int = 86_400_000
     dirty_ratio_min: float = 0.5
     compaction_lag_ms_min: int = 0
-    compaction_lag_ms_max: int = 2**63 - 1
+    compaction_lag_ms_max: int = LAG_MS_UNLIMITED
+
+    @property
+    def is_compacted_by_age(self) -> bool:
+        """Whether the passing of time alone may make a compaction due."""
+        return self.compaction_lag_ms_min > 0 or self.compaction_lag_ms_max < LAG_MS_UNLIMITED
 
 
 def rows_from(objects: Rows, key: Key, start: Offset, count_max: int = ROWS_PER_LOOK) -> Iterator[Row]:

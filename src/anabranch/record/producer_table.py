@@ -105,6 +105,21 @@ class ProducerTable:
         self.producers[producer_id] = Producer(epoch, now_ms, batches)
         return producer_id, before
 
+    def go_on(
+        self, producer_id: int, epoch: int, base_sequence: int, count: int, base_offset: Offset, now_ms: int
+    ) -> bool:
+        """Enter a batch if it plainly follows its producer's last one, as nearly all do; else change nothing: what it
+        is has to be looked into."""
+        producer = self.producers.get(producer_id)
+        if producer is None or producer.epoch != epoch or not producer.batches:
+            return False
+        if base_sequence != (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE:
+            return False
+        written = WrittenBatch(base_sequence, (base_sequence + count - 1) % SEQUENCE_SPACE, base_offset)
+        batches = (*producer.batches[1 - BATCHES_REMEMBERED :], written)
+        self.producers[producer_id] = Producer(epoch, now_ms, batches)
+        return True
+
     def undo(self, noted: tuple[int, Producer | None]) -> None:
         producer_id, before = noted
         if before is None:

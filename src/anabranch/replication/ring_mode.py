@@ -22,7 +22,8 @@ from anabranch.replication.ring_events import (
     Tick,
 )
 from anabranch.replication.ring_messages import Returned
-from anabranch.replication.ring_replica import AT_ONCE_MS, BEAT_MS, Fits, RingReplica
+from anabranch.replication.ring_replica import BEAT_MS, RingReplica
+from anabranch.replication.ring_state import AT_ONCE_MS, Fits
 from anabranch.values import BrokerId, Generation, Offset
 
 COPIES = 2

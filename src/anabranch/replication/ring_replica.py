@@ -19,36 +19,25 @@ generation has one possible leader, and nobody holds elections.
    was acknowledged.) Where no two may promise, a view that somebody forces goes on with what the best of those that are
    left has (`ring_recovery.py`).
 
-A partition goes over to other replicas by a new *view*. Whoever leads copies everything to those who shall keep it
-(`target`), lets nobody write for a moment, has a majority of the present replicas promise that no generation after its
-own begins (`Seal`), and says where the next view may begin. That it does is agreed on elsewhere; then every replica
-`enter_view`s. Generations go on counting.
+A partition goes over to other replicas by a new *view*: `ring_moves.py`.
 
 Effects are carried out in the order of the list, each before the next: what is remembered is on the disk before
 anybody is told.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterator
 
 from anabranch.replication.generations import Generations
 from anabranch.replication.mode import Publish
 from anabranch.replication.ring_effects import (
-    NOT_PROMISED,
     AskForDisk,
     CutBack,
     Effect,
-    EndView,
-    Kept,
-    Remember,
     Sync,
     Take,
     Tell,
-    Unseal,
 )
 from anabranch.replication.ring_messages import (
-    NO_MOVE,
     Beat,
     Enter,
     Equal,
@@ -64,139 +53,25 @@ from anabranch.replication.ring_messages import (
     Seal,
     Sealed,
 )
+from anabranch.replication.ring_moves import RingMoves
 from anabranch.replication.ring_roles import Candidate, Copying, Follower, Leader
+from anabranch.replication.ring_state import AT_ONCE_MS, SILENCE_MS
 from anabranch.values import BrokerId, Generation, Offset
 
 PROPOSE_AGAIN_MS = 500
 BEAT_MS = 500
-SILENCE_MS = 1500
 REIGN_MS_MIN = 5000
-NEAR_OFFSETS = 2000
-"""What may be missing when the last writes of a view are let in."""
-CLOSING_MS_MAX = 2000
-"""How long writers may be kept waiting for the end of a view, before they are let in again for a while."""
-SETTLE_MS = 6000
 PUSHES_UNDER_WAY_MAX = 8
 """To one follower; what comes after waits, and leaves together."""
-REFUSED_MS = 10_000
-"""How long a replica whose disk took nothing leaves it to others to lead."""
 SEND_AGAIN_MS = 2 * BEAT_MS
 """What a follower has not answered by then is taken for lost."""
 RESIGN_MS_MAX = 1000
 """How long a leader that goes waits for what it has taken to be safe."""
-AT_ONCE_MS = -1
 NOTHING = Offset(0), Generations()
 """What a replica has to offer that is not trusted."""
 
-Fits = Callable[[Offset, Offset], Offset]
-"""Where a piece of a log ends that begins at the first offset and reaches the second at most: it has whole batches, at
-least one of them, and not too many bytes."""
 
-
-class RingReplica:
-    def __init__(
-        self,
-        me: BrokerId,
-        replicas: tuple[BrokerId, ...],
-        kept: Kept,
-        end: Offset,
-        now_ms: int = 0,
-        *,
-        fits: Fits,
-    ) -> None:
-        """`replicas` in the order of the ring; `end` of the log, all of it synced, as recovery found it. Who is not
-        among the replicas is to become one, and only copies."""
-        self._fits = fits
-        self.me, self.replicas, self.kept = me, replicas, kept
-        self.target: tuple[BrokerId, ...] | None = None
-        self.move = NO_MOVE
-        self.end = self.synced_end = end
-        self.safe = self._heard_safe = Offset(0)
-        self.cuts = 0
-        self.leader: Leader | None = None
-        self.candidate: Candidate | None = None
-        self.copying: Copying | None = None
-        self._following: tuple[BrokerId, Generation] | None = None
-        self._returns: dict[BrokerId, ReturnId] = {}
-        self._returned_ms: dict[BrokerId, int] = {}
-        self._heard_leader_ms = self._entered_ms = now_ms
-        self._knows_of_us: Generation | None = None
-        self._missing_ms: dict[BrokerId, int] = {}
-        self._said_ms = 0
-        self._settled_ms = now_ms
-        self._now_ms = now_ms
-        self._asked: tuple[Offset, int] | None = None
-        self._told_return_ms: int | None = None
-        self._refused_ms: int | None = None
-        self._resigned_ms: int | None = None
-        self._is_strange = False
-        """The agreed table names another disk for this replica."""
-        self._asked_for_disk_ms: int | None = None
-        self._is_new = kept.promised == NOT_PROMISED
-        """Nobody can have led this view yet."""
-        self.due_ms = AT_ONCE_MS
-        """A tick before this has nothing to do."""
-
-    @property
-    def others(self) -> tuple[BrokerId, ...]:
-        return _but(self.me, self.replicas)
-
-    @property
-    def leader_id(self) -> BrokerId | None:
-        """Who leads, as far as is known here. One that has fallen silent may not, and clients would ask it for ever."""
-        if self.leader is not None:
-            return self.me
-        return self._following[0] if self._following is not None and self._was_led_lately else None
-
-    @property
-    def is_led(self) -> bool:
-        """We lead, or have heard from whoever does lately."""
-        return self.leader is not None or (self._following is not None and self._was_led_lately)
-
-    @property
-    def generation(self) -> Generation:
-        """Of whoever leads; the last one promised if nobody does."""
-        return self.leader.generation if self.leader is not None else self.kept.promised
-
-    @property
-    def lag(self) -> int:
-        """How much is missing here of what is safe, as far as we have heard."""
-        return 0 if self.leader is not None else max(0, self._heard_safe - self.end)
-
-    @property
-    def in_sync(self) -> tuple[BrokerId, ...]:
-        """Those who have everything that is safe or were close to it at the last beat, if we lead."""
-        if self.leader is None:
-            return ()
-        followers = self.leader.followers
-        return tuple([one for one in self.replicas if one == self.me or followers[one].is_close])
-
-    @property
-    def may_write(self) -> bool:
-        """Is there a generation of ours that a follower has entered?"""
-        leader = self.leader
-        return (
-            leader is not None
-            and leader.closing_ms is None
-            and self._resigned_ms is None
-            and (not self.others or any(follower.counts for follower in leader.followers.values()))
-        )
-
-    @property
-    def _place(self) -> int | None:
-        """On the ring; None: we only copy."""
-        return self.replicas.index(self.me) if self.me in self.replicas else None
-
-    @property
-    def peers(self) -> tuple[BrokerId, ...]:
-        """Everybody else who keeps the partition or shall."""
-        return self._copiers
-
-    @property
-    def _copiers(self) -> tuple[BrokerId, ...]:
-        """Everybody that a leader sends its records to."""
-        return _but(self.me, (*self.replicas, *self.target) if self.target else self.replicas)
-
+class RingReplica(RingMoves):
     # --- time -------------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> Iterator[Effect]:
@@ -215,22 +90,10 @@ class RingReplica:
         if return_id is not None and self._is_time(self._told_return_ms, BEAT_MS):
             self._told_return_ms = now_ms
             yield from self._tell_all(Returned(self.me, self.kept.promised, return_id))
-        yield from self._trust_if_entered()
+        if self._is_strange:
+            yield from self._trust_if_entered()
         yield from self._settle()
         self.due_ms = self._next_due_ms()
-
-    @property
-    def is_refused(self) -> bool:
-        """The disk has lately taken nothing."""
-        return self._refused_ms is not None and self._now_ms - self._refused_ms < REFUSED_MS
-
-    @property
-    def _is_unfit(self) -> bool:
-        """It must not lead, whatever it knows."""
-        return self.is_refused or self._resigned_ms is not None
-
-    def _is_time(self, last_ms: int | None, every_ms: int) -> bool:
-        return last_ms is None or self._now_ms - last_ms >= every_ms
 
     def _next_due_ms(self) -> int:
         if self.leader is not None:
@@ -244,10 +107,6 @@ class RingReplica:
         if self._place is not None and self._now_ms - self._said_ms >= BEAT_MS:
             self._said_ms = self._now_ms
             yield from self._tell_all(Missing(self.me, self.kept.promised))
-
-    @property
-    def _was_led_lately(self) -> bool:
-        return self._now_ms - self._heard_leader_ms < SILENCE_MS
 
     def _is_kept_waiting(self, candidate: Candidate) -> bool:
         return self._now_ms - candidate.since_ms >= PROPOSE_AGAIN_MS
@@ -384,15 +243,6 @@ class RingReplica:
         yield from self._tell_all(Propose(self.me, candidate.generation))
         yield from self._decide()
 
-    def _stop(self) -> None:
-        self.leader = self.candidate = self.copying = self._following = self._asked = None
-        self._is_new = False
-        self.due_ms = AT_ONCE_MS
-
-    def _keep(self, **changes: object) -> Remember:
-        self.kept = replace(self.kept, **changes)  # type: ignore[arg-type]
-        return Remember(self.kept)
-
     def _on_propose(self, message: Propose) -> Iterator[Effect]:
         if not self._may_promise or self._place is None or self.kept.sealed is not None:
             return
@@ -458,123 +308,6 @@ class RingReplica:
         for broker in followers:
             yield self._enter(broker, leader)
         yield from self._advance()
-
-    def _enter(self, broker: BrokerId, leader: Leader) -> Tell:
-        return Tell(broker, Enter(self.me, leader.generation, self.kept.table, leader.returns))
-
-    # --- going over to others ---------------------------------------------------------------------------------------
-
-    def aim(self, target: tuple[BrokerId, ...] | None, move: int) -> Iterator[Effect]:
-        """Who shall keep this partition; None: those who do. `move` tells one such decision from all others."""
-        if move == self.move and target == self.target:
-            return
-        self.target, self.move = target, move
-        leader = self.leader
-        if leader is None:
-            return
-        for broker in [broker for broker in leader.followers if broker not in self.replicas]:
-            del leader.followers[broker]
-        for broker in self._copiers:
-            if broker not in leader.followers:
-                leader.followers[broker] = Follower()
-                yield self._enter(broker, leader)
-
-    def _tick_move(self, leader: Leader) -> Iterator[Effect]:
-        if self.target is None:
-            if self.kept.sealed is None:
-                leader.closing_ms = None
-            else:  # Called off after the seal.
-                yield Unseal(self.kept.sealed)
-        elif leader.closing_ms is None:
-            if self._now_ms - leader.opened_ms >= CLOSING_MS_MAX and self._is_target_near(leader):
-                leader.closing_ms = self._now_ms
-                yield from self._end_view(leader)
-        else:
-            yield from self._end_view(leader)
-
-    def _is_target_near(self, leader: Leader) -> bool:
-        return self._is_kept_by_target(leader, Offset(max(leader.start, self.end - NEAR_OFFSETS)))
-
-    def _is_kept_by_target(self, leader: Leader, end: Offset) -> bool:
-        """Whether a majority of those who shall keep the partition have everything below `end`."""
-        assert self.target is not None
-        keepers = [broker for broker in self.target if self._keeps(broker, leader, end)]
-        return len(keepers) * 2 > len(self.target)
-
-    def _keeps(self, broker: BrokerId, leader: Leader, end: Offset) -> bool:
-        if broker == self.me:
-            return self.synced_end >= end
-        follower = leader.followers.get(broker)
-        # One that is not trusted could promise nothing in the next view: were most like it, nobody could lead there.
-        is_fit = follower is not None and follower.has_entered and follower.is_trusted
-        return follower is not None and is_fit and follower.equal_end >= end
-
-    def _end_view(self, leader: Leader) -> Iterator[Effect]:
-        """All of it is safe and where it shall be: seal the view, then let the next one begin."""
-        assert leader.closing_ms is not None
-        if self.safe < self.end or self.target is None or not self._is_kept_by_target(leader, self.end):
-            is_late = self._now_ms - leader.closing_ms >= CLOSING_MS_MAX
-            if is_late and self.kept.sealed is None:
-                leader.closing_ms, leader.opened_ms = None, self._now_ms
-            return
-        if self.kept.sealed is None:
-            yield self._keep(sealed=leader.generation)
-            leader.sealed_by.add(self.me)
-        if len(leader.sealed_by) * 2 > len(self.replicas):
-            yield EndView(self.end, leader.generation, self.target, self.move)
-        else:
-            for broker in self.others:
-                yield Tell(broker, Seal(self.me, leader.generation))
-
-    def _on_seal(self, message: Seal) -> Iterator[Effect]:
-        generation = message.generation
-        if generation < self.kept.promised:
-            yield Tell(message.sender, Outdated(self.me, self.kept.promised))
-        elif self._following == (message.sender, generation) and self.kept.is_trusted:
-            if self.kept.sealed is None:
-                yield self._keep(sealed=generation)
-            yield Tell(message.sender, Sealed(self.me, generation))
-
-    def _on_sealed(self, message: Sealed) -> Iterator[Effect]:
-        leader = self.leader
-        is_meant = leader is not None and message.generation == leader.generation == self.kept.sealed
-        if leader is not None and is_meant and message.sender in self.replicas:
-            leader.sealed_by.add(message.sender)
-            yield from self._end_view(leader)
-
-    def _settle(self) -> Iterator[Effect]:
-        """A seal must not be the end of everything: whoever made it may have died."""
-        sealed = self.kept.sealed
-        if sealed is None or self.leader is not None or self._was_led_lately:
-            return
-        if self._now_ms - self._settled_ms >= SETTLE_MS:
-            self._settled_ms = self._now_ms
-            yield Unseal(sealed)
-
-    def enter_view(
-        self,
-        view: int,
-        replicas: tuple[BrokerId, ...],
-        generation: Generation,
-        now_ms: int,
-        is_forced: bool = False,
-    ) -> Iterator[Effect]:
-        """It was agreed on: from now on these keep the partition, and its generations exceed `generation`. What we
-        have stays: it is a part of what the view begins with. `is_forced`: the view before could not end by its own
-        rules (rule 7); somebody has accepted the loss, so there is nothing left that one of us could lack."""
-        if view <= self.kept.view:
-            return
-        self._stop()
-        self._is_new = True
-        self.replicas, self.target = replicas, None
-        self._returns.clear()
-        self._returned_ms.clear()
-        self._missing_ms.clear()
-        self._knows_of_us = None
-        self._now_ms = self._heard_leader_ms = self._entered_ms = self._settled_ms = now_ms
-        promised = max(self.kept.promised, generation)
-        return_id = None if is_forced else self.kept.return_id
-        yield self._keep(view=view, promised=promised, sealed=None, replicas=replicas, return_id=return_id)
 
     # --- copying ----------------------------------------------------------------------------------------------------
 
@@ -848,10 +581,6 @@ class RingReplica:
             yield from self._go_on()
             yield from self._trust_if_entered()
 
-    def at(self, now_ms: int) -> None:
-        """What comes next happens now."""
-        self._now_ms = now_ms
-
     def heard(self, message: Message) -> Iterator[Effect]:
         effects: Iterator[Effect] = getattr(self, _HEARD[type(message)])(message)
         return effects
@@ -890,16 +619,6 @@ class RingReplica:
         self.due_ms = AT_ONCE_MS
         if self._should_lead():
             yield from self.propose()
-
-    def _tell_all(self, message: Message) -> Iterator[Effect]:
-        for broker in self.others:
-            yield Tell(broker, message)
-
-
-@lru_cache(maxsize=1024)
-def _but(me: BrokerId, brokers: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
-    """All of them but us, each once. Kept, because it is asked for with every message."""
-    return tuple(dict.fromkeys(broker for broker in brokers if broker != me))
 
 
 _HEARD = {

@@ -283,7 +283,9 @@ class Connection:
             or len(calls) >= listener.requests_max
             or out.bytes_held >= listener.response_bytes_max
             or len(out) >= listener.requests_max
-            or (self._core.queue.is_full and self._wait_for_queue())
+            # Whoever has nothing in the queue is not held up by it: what fills it may take long, as when an object
+            # store is away, and concerns only those who write there.
+            or (bool(calls) and self._core.queue.is_full and self._wait_for_queue())
         )
 
     def _wait_for_queue(self) -> bool:

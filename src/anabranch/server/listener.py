@@ -19,6 +19,7 @@ from anabranch.broker.handlers import dispatch
 from anabranch.clock import Clock
 from anabranch.config import host_and_port
 from anabranch.record.form import COMPILED
+from anabranch.server.bound_socket import address_of, bind
 from anabranch.server.connection import FREE_BYTES, Connection
 from anabranch.server.memory_budget import MemoryBudget
 from anabranch.server.poller import Poller
@@ -89,23 +90,17 @@ class Listener:
     # --- opening ---------------------------------------------------------------------------------------------
 
     def open(self, address: str) -> tuple[str, int]:
-        """Bind and listen; the address actually bound. Raises OSError."""
-        host, port = host_and_port(address)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, port))
-            sock.listen(BACKLOG)
-            sock.setblocking(False)
-        except OSError:
-            sock.close()
-            raise
-        self._sock = sock
-        bound: tuple[str, int] = sock.getsockname()[:2]
-        return bound
+        """Bind; the address actually bound. Who connects before `listen` is refused. Raises OSError."""
+        self._sock = bind(*host_and_port(address))
+        return address_of(self._sock)
+
+    def listen(self) -> None:
+        """Who connects from now on waits for `start`. Raises OSError if another process was quicker."""
+        assert self._sock is not None
+        self._sock.listen(BACKLOG)
 
     def start(self) -> None:
+        """Answer those who connect, after `listen`."""
         assert self._sock is not None
         self._loop.add_reader(self._sock.fileno(), self._accept)
         self.poller.start()

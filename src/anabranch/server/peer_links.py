@@ -38,7 +38,6 @@ class PeerLinks(Peers):
         """Messages told to brokers without a link, or beyond the room of one."""
         self._handler: PeerHandler | None = None
         self._links: dict[BrokerId, PeerLink] = {}
-        self._heard_ms: dict[BrokerId, int] = {}
         self._half_dialled: dict[BrokerId, PeerLink] = {}
         """Our dials that have been answered, and are not proven yet."""
         self._addresses: dict[BrokerId, Address] = {}
@@ -82,10 +81,6 @@ class PeerLinks(Peers):
     def room(self, broker: BrokerId) -> int:
         link = self._links.get(broker)
         return link.room if link is not None else 0
-
-    def heard_ms(self, broker: BrokerId) -> int | None:
-        link = self._links.get(broker)
-        return link.heard_ms if link is not None else self._heard_ms.get(broker)
 
     def connect(self, addresses: Mapping[BrokerId, Address]) -> None:
         left_out = self._addresses.keys() - addresses.keys()
@@ -191,7 +186,6 @@ class PeerLinks(Peers):
         if self._links.get(link.broker_id) is not link:
             return
         del self._links[link.broker_id]
-        self._heard_ms[link.broker_id] = link.heard_ms
         if not self._is_closed:
             logger.warning("the link to broker %d is down: %s", link.broker_id, reason)
         assert self._handler is not None

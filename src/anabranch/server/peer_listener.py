@@ -9,6 +9,7 @@ import socket
 from functools import partial
 
 from anabranch.errors import PeerError
+from anabranch.server.bound_socket import address_of, bind
 from anabranch.server.peer_dialler import HANDSHAKE_SECONDS_MAX
 from anabranch.server.peer_handshake import NONCE_BYTES, Cause, HandshakeError, accept
 from anabranch.server.peer_link import PeerLink
@@ -32,19 +33,9 @@ class PeerListener:
 
     def open(self, host: str, port: int) -> tuple[str, int]:
         """Bind and listen; the address actually bound. Raises OSError."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, port))
-            sock.listen(BACKLOG)
-            sock.setblocking(False)
-        except OSError:
-            sock.close()
-            raise
-        self._sock = sock
-        bound: tuple[str, int] = sock.getsockname()[:2]
-        return bound
+        self._sock = bind(host, port)
+        self._sock.listen(BACKLOG)
+        return address_of(self._sock)
 
     def start(self) -> None:
         assert self._sock is not None

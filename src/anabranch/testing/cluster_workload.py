@@ -314,16 +314,7 @@ class ClusterWorkload:
     def _read_everything(self) -> None:
         waiting: set[object] = set()
         for place in self._places():
-            leader = self._leader_now(place)
-            waiting.add(place)
-
-            def then(found: Found, code: ErrorCode | None, place: Place = place) -> None:
-                if code != ErrorCode.NONE:
-                    raise SimulationError(f"{place} cannot be read in calm: {code}")
-                self.witness.saw_all(place, found)
-                waiting.discard(place)
-
-            self._client.read(place, leader, then)
+            self._read_in_calm(place, waiting)
         for key, tried in self._tried.items():
             self._look_in_calm(key, tried, waiting)
         end_ms = self.sim.clock.monotonic_ms() + LIVELY_MS_MAX
@@ -331,6 +322,20 @@ class ClusterWorkload:
             if self.sim.clock.monotonic_ms() >= end_ms:
                 raise SimulationError(f"not to be read in calm: {waiting}")
             self.sim.run(50)
+
+    def _read_in_calm(self, place: Place, waiting: set[object]) -> None:
+        waiting.add(place)
+
+        def then(found: Found, code: ErrorCode | None) -> None:
+            if code == ErrorCode.NOT_LEADER_OR_FOLLOWER:  # The first replica has just taken over again.
+                self.sim.world.call_later(0.2, self._read_in_calm, place, waiting)
+                return
+            if code != ErrorCode.NONE:
+                raise SimulationError(f"{place} cannot be read in calm: {code}")
+            self.witness.saw_all(place, found)
+            waiting.discard(place)
+
+        self._client.read(place, self._leader_now(place), then)
 
     def _look_in_calm(self, key: Key, tried: list[int], waiting: set[object]) -> None:
         waiting.add(key)

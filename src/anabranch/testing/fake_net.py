@@ -254,7 +254,6 @@ class FakePeers(Peers):
         self._wanted: set[BrokerId] = set()
         self._seeds: set[BrokerId] = set()
         self._dialling: set[BrokerId] = set()
-        self._heard_ms: dict[BrokerId, int] = {}
         self._correlations = count(1)
         self._asks: dict[int, tuple[BrokerId, asyncio.Future[Answer]]] = {}
         self._answering: set[asyncio.Task[None]] = set()
@@ -301,9 +300,6 @@ class FakePeers(Peers):
         link = self.links.get(broker)
         return max(0, QUEUE_BYTES_MAX - link.lanes[self.me].bytes_waiting) if link is not None else 0
 
-    def heard_ms(self, broker: BrokerId) -> int | None:
-        return self._heard_ms.get(broker)
-
     def connect(self, addresses: Mapping[BrokerId, Address]) -> None:
         left_out = self._wanted - addresses.keys()
         self._wanted = addresses.keys() - {self.me}
@@ -344,7 +340,6 @@ class FakePeers(Peers):
         return True
 
     def met(self, broker: BrokerId) -> None:
-        self._heard_ms[broker] = self._net.clock.monotonic_ms()
         if self._handler is not None and broker in self.links:
             self._call(self._handler.peer_up, broker)
 
@@ -388,7 +383,6 @@ class FakePeers(Peers):
 
     def _take(self, sender: BrokerId, frame: bytes) -> None:
         assert self._handler is not None
-        self._heard_ms[sender] = self._net.clock.monotonic_ms()
         _, kind, correlation = HEADER.unpack_from(frame)
         said = decode(kind, memoryview(frame)[BODY_START:], sender)
         if kind in QUESTIONS:

@@ -181,7 +181,8 @@ class StoreProxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            # Only we cancel, to break connections; a stream's task that was cancelled makes asyncio complain.
+            with suppress(OSError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
                 while await self._serve_one(reader, writer):
                     await writer.drain()
         finally:

@@ -1,4 +1,4 @@
-"""Every API key Kafka has given out, and the version from which each API is flexible.
+"""Every API key Kafka has given out, three of our own, and the version from which each API is flexible.
 
 The second table is here, and not only in the schemas, because a request header cannot be read without
 it, and reading a header must not load a schema. Keys 4 to 7 were retired with ZooKeeper.
@@ -7,6 +7,8 @@ it, and reading a header must not load a schema. Keys 4 to 7 were retired with Z
 from enum import IntEnum
 
 NEVER = 32768
+OWN_SINCE = 16_000
+"""From here on keys are ours, far from what Kafka gives out: clients that do not know them pass over them."""
 
 
 class ApiKey(IntEnum):
@@ -103,6 +105,10 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    # Ours.
+    DESCRIBE_OBJECTS = 16100
+    NAME_OBJECTS = 16101
+    REPLACE_OBJECTS = 16102
 
 
 FLEXIBLE_SINCE: dict[int, int] = {
@@ -199,4 +205,7 @@ FLEXIBLE_SINCE: dict[int, int] = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 0,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: 0,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: 0,
+    ApiKey.DESCRIBE_OBJECTS: 0,
+    ApiKey.NAME_OBJECTS: 0,
+    ApiKey.REPLACE_OBJECTS: 0,
 }

@@ -6,7 +6,7 @@ wire fuzzer records what these functions send and mutates it.
 """
 
 from anabranch.wire.api_keys import ApiKey
-from support.exchanges import cluster, committed, coordinators, groups, quorum, records, topics
+from support.exchanges import cluster, committed, coordinators, groups, objects, quorum, records, topics
 from support.exchanges.world import Exchange, World, make_world, only
 
 __all__ = ["EXCHANGES", "World", "make_world", "only"]
@@ -55,6 +55,9 @@ EXCHANGES: dict[ApiKey, tuple[Exchange, Exchange]] = {
     ApiKey.DESCRIBE_CLUSTER: (cluster.describe_cluster, cluster.describe_cluster_refused),
     ApiKey.DESCRIBE_PRODUCERS: (cluster.describe_producers, cluster.describe_producers_refused),
     ApiKey.LIST_CONFIG_RESOURCES: (topics.list_config_resources, topics.list_config_resources_refused),
+    ApiKey.DESCRIBE_OBJECTS: (objects.describe_objects, objects.describe_objects_refused),
+    ApiKey.NAME_OBJECTS: (objects.name_objects, objects.name_objects_refused),
+    ApiKey.REPLACE_OBJECTS: (objects.replace_objects, objects.replace_objects_refused),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         cluster.describe_topic_partitions,
         cluster.describe_topic_partitions_refused,

@@ -7,6 +7,7 @@ import pytest
 
 from anabranch.broker import offsets_topic
 from anabranch.broker.groups.messages import CommitRequest, PartitionCommit
+from anabranch.broker.partition import Partition
 from anabranch.errors import (
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
@@ -35,6 +36,25 @@ def committing(bench: ClusterBench, offset: int, group_id: str = "g") -> "asynci
 def offset_of(bench: ClusterBench, group_id: str = "g") -> int | None:
     found = bench.groups.fetch(group_id).get(ORDERS)
     return None if found is None else found.offset
+
+
+async def leading() -> tuple[ClusterBench, Partition]:
+    """A broker that leads the only partition of the groups, and has loaded it."""
+    bench = ClusterBench(offsets_topic_num_partitions=1)
+    partition = await bench.offsets_partition()
+    bench.lead(partition)
+    await turn()
+    return bench, partition
+
+
+async def lead_again_unsafe(bench: ClusterBench, partition: Partition) -> None:
+    """With a commit that nobody knows to be safe."""
+    await commit(bench, 5)
+    bench.lose(partition)
+    bench.steer(partition)
+    partition.high_watermark = partition.log.start_offset
+    bench.lead(partition, 3)
+    await turn()
 
 
 # --- taking over and giving up ----------------------------------------------------------------------------
@@ -115,10 +135,7 @@ async def test_node_that_is_alone_is_not_told() -> None:
 
 @in_loop
 async def test_nothing_is_served_before_the_log_is_safe() -> None:
-    bench = ClusterBench(offsets_topic_num_partitions=1)
-    partition = await bench.offsets_partition()
-    bench.lead(partition)
-    await turn()
+    bench, partition = await leading()
     bench.steer(partition)
     pending = committing(bench, 5)
     await turn()
@@ -138,16 +155,8 @@ async def test_nothing_is_served_before_the_log_is_safe() -> None:
 @in_loop
 async def test_load_waits_for_the_safety_of_records_nobody_here_appended() -> None:
     """The adopted log of a leader that died: no append of ours tells when it is safe."""
-    bench = ClusterBench(offsets_topic_num_partitions=1)
-    partition = await bench.offsets_partition()
-    bench.lead(partition)
-    await turn()
-    await commit(bench, 5)
-    bench.lose(partition)
-    bench.steer(partition)
-    partition.high_watermark = partition.log.start_offset
-    bench.lead(partition, 3)
-    await turn()
+    bench, partition = await leading()
+    await lead_again_unsafe(bench, partition)
     with pytest.raises(CoordinatorLoadingError):
         bench.groups.fetch("g")
     assert partition.waiting_fetches
@@ -159,16 +168,8 @@ async def test_load_waits_for_the_safety_of_records_nobody_here_appended() -> No
 
 @in_loop
 async def test_load_that_waits_for_safety_ends_with_the_leadership() -> None:
-    bench = ClusterBench(offsets_topic_num_partitions=1)
-    partition = await bench.offsets_partition()
-    bench.lead(partition)
-    await turn()
-    await commit(bench, 5)
-    bench.lose(partition)
-    bench.steer(partition)
-    partition.high_watermark = partition.log.start_offset
-    bench.lead(partition, 3)
-    await turn()
+    bench, partition = await leading()
+    await lead_again_unsafe(bench, partition)
     bench.lose(partition, 4)
     await turn()
     assert not partition.waiting_fetches
@@ -180,10 +181,7 @@ async def test_load_that_waits_for_safety_ends_with_the_leadership() -> None:
 @in_loop
 async def test_loads_that_are_overtaken_stop_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offsets_topic, "RECORDS_PER_TURN", 1)
-    bench = ClusterBench(offsets_topic_num_partitions=1)
-    partition = await bench.offsets_partition()
-    bench.lead(partition)
-    await turn()
+    bench, partition = await leading()
     for number in range(30):
         await commit(bench, number, f"g{number}")
     replayed: list[int] = []
@@ -209,10 +207,7 @@ async def test_loads_that_are_overtaken_stop_and_leave_nothing(monkeypatch: pyte
 
 @in_loop
 async def test_records_of_an_earlier_leadership_still_in_the_queue_are_read_too() -> None:
-    bench = ClusterBench(offsets_topic_num_partitions=1)
-    partition = await bench.offsets_partition()
-    bench.lead(partition)
-    await turn()
+    bench, partition = await leading()
     bench.core.is_turn_open = (
         True  # As while the server reads: what is handed in is written at the turn's end.
     )
@@ -267,10 +262,7 @@ def test_load_that_failed_is_told_of_and_tried_again_when_asked(
 
 @in_loop
 async def test_stop_ends_loads_that_wait() -> None:
-    bench = ClusterBench(offsets_topic_num_partitions=1)
-    partition = await bench.offsets_partition()
-    bench.lead(partition)
-    await turn()
+    bench, partition = await leading()
     await commit(bench, 5)
     bench.steer(partition)
     partition.high_watermark = partition.log.start_offset
@@ -285,10 +277,7 @@ async def test_stop_ends_loads_that_wait() -> None:
 
 @in_loop
 async def test_commit_is_refused_where_another_broker_writes() -> None:
-    bench = ClusterBench(offsets_topic_num_partitions=1)
-    partition = await bench.offsets_partition()
-    bench.lead(partition)
-    await turn()
+    bench, partition = await leading()
     await commit(bench, 5)
     bench.steer(partition).leader = BrokerId(7)  # The partition knows before the coordinator is told.
     pending = committing(bench, 6)
@@ -330,10 +319,7 @@ def test_commit_the_log_gave_up_on_is_not_acknowledged_and_not_shown(
 
 @in_loop
 async def test_commit_without_followers_is_answered_in_time() -> None:
-    bench = ClusterBench(offsets_topic_num_partitions=1)
-    partition = await bench.offsets_partition()
-    bench.lead(partition)
-    await turn()
+    bench, partition = await leading()
     bench.steer(partition)
     pending = committing(bench, 6)
     await turn()

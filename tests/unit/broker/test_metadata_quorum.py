@@ -1,6 +1,7 @@
 """Several metadata logs as one quorum, over disks that crash and a network that fails: what was acknowledged stays."""
 
 import asyncio
+import errno
 import json
 
 import pytest
@@ -35,8 +36,7 @@ def test_no_acknowledged_change_is_lost_in_trouble(few_per_snapshot: None, seed:
 
 def test_leader_commits_and_everybody_applies_the_same() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         for _ in range(5):
             await world.commit(leader)
         await asyncio.sleep(1)
@@ -50,8 +50,7 @@ def test_leader_commits_and_everybody_applies_the_same() -> None:
 
 def test_follower_refuses_changes_and_knows_who_leads() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         follower = next(node for node in world.nodes.values() if node is not leader)
         assert follower.metadata is not None
         with pytest.raises(NotControllerError):
@@ -63,8 +62,7 @@ def test_follower_refuses_changes_and_knows_who_leads() -> None:
 
 def test_death_of_the_leader_makes_another_one_lead() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         await world.commit(old)
         old.crash()
         new = await world.leader()
@@ -79,8 +77,7 @@ def test_death_of_the_leader_makes_another_one_lead() -> None:
 
 def test_outcome_is_unknown_if_the_leader_is_cut_off_and_known_to_everybody_later() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         world.split({old.id}, set(world.nodes) - {old.id})
         with pytest.raises(QuorumBusyError, match="not known"):
             await world.commit(old)
@@ -97,8 +94,7 @@ def test_outcome_is_unknown_if_the_leader_is_cut_off_and_known_to_everybody_late
 
 def test_laggard_gets_a_snapshot_and_what_disagrees_on_its_disk_goes(few_per_snapshot: None) -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         world.split({old.id}, set(world.nodes) - {old.id})
         with pytest.raises(QuorumBusyError):
             await world.commit(old)
@@ -114,8 +110,7 @@ def test_laggard_gets_a_snapshot_and_what_disagrees_on_its_disk_goes(few_per_sna
         assert old.names == new.names
         log = old.metadata.partition.log
         assert log.start_offset > 20
-        old.crash()
-        old.boot()
+        old.restart()
         await world.calm()
 
     assert in_world(4, test)["snapshots installed"] >= 1
@@ -123,8 +118,7 @@ def test_laggard_gets_a_snapshot_and_what_disagrees_on_its_disk_goes(few_per_sna
 
 def test_crash_at_any_step_of_taking_over_a_snapshot_is_survived(few_per_snapshot: None) -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         lost = next(node for node in world.nodes.values() if node is not leader)
         steps, dark = 0, True
         while dark:
@@ -154,8 +148,7 @@ def test_crash_at_any_step_of_taking_over_a_snapshot_is_survived(few_per_snapsho
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_member_whose_disk_fails_says_nothing_more(operation: str) -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         assert old.metadata is not None
         old.disk.fail_next(operation, path_contains="__cluster_metadata")  # type: ignore[arg-type]
         with pytest.raises(StorageError):
@@ -166,8 +159,53 @@ def test_member_whose_disk_fails_says_nothing_more(operation: str) -> None:
         new = await world.leader()
         assert new is not old
         await world.commit(new)
-        old.crash()
-        old.boot()
+        old.restart()
+        await world.calm()
+
+    in_world(6, test)
+
+
+@pytest.mark.parametrize("path", ["__cluster_metadata", "quorum-state"])
+def test_member_whose_disk_is_full_stands_still_until_there_is_room(path: str) -> None:
+    async def test(world: World) -> None:
+        old = await world.three()
+        full = (
+            old if path != "quorum-state" else next(each for each in world.nodes.values() if each is not old)
+        )
+        assert full.metadata is not None
+        full.disk.fail_next("write", errno.ENOSPC, path_contains=path, times=8)
+        if full is old:
+            with pytest.raises(QuorumBusyError):
+                await world.commit(old)
+            with pytest.raises(StorageError):
+                await world.commit(old)
+        else:
+            old.crash()
+            await asyncio.sleep(4)
+        assert (full.metadata.is_leader, full.metadata.leader_id) == (False, None)
+        new = await world.leader()
+        assert new is not old
+        await world.commit(new)
+        await asyncio.sleep(10)
+        assert not full.metadata.is_ended
+        assert full.metadata.leader_id is not None
+        await world.calm()
+
+    in_world(6, test)
+
+
+def test_member_that_stops_while_its_disk_is_full_does_not_wait_for_room() -> None:
+    async def test(world: World) -> None:
+        old = await world.three()
+        assert old.metadata is not None
+        old.disk.fail_next("write", errno.ENOSPC, path_contains="__cluster_metadata", times=1000)
+        with pytest.raises(QuorumBusyError):
+            await world.commit(old)
+        old.metadata.leave()
+        await old.metadata.idle()
+        assert old.metadata.is_ended
+        old.disk.forget_faults()
+        old.restart()
         await world.calm()
 
     in_world(6, test)
@@ -175,8 +213,7 @@ def test_member_whose_disk_fails_says_nothing_more(operation: str) -> None:
 
 def test_vote_that_cannot_be_written_is_not_given() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         others = [node for node in world.nodes.values() if node is not leader]
         for node in others:
             node.disk.fail_next("write", path_contains="quorum-state")
@@ -190,8 +227,7 @@ def test_vote_that_cannot_be_written_is_not_given() -> None:
 
 def test_read_index_is_asked_of_the_leader_and_fails_where_there_is_none() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         follower = next(node for node in world.nodes.values() if node is not leader)
         assert follower.metadata is not None
         assert leader.metadata is not None
@@ -210,8 +246,7 @@ def test_read_index_is_asked_of_the_leader_and_fails_where_there_is_none() -> No
 
 def test_old_leader_that_is_cut_off_answers_no_read() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         assert old.metadata is not None
         world.split({old.id}, set(world.nodes) - {old.id})
         with pytest.raises(QuorumBusyError):
@@ -222,8 +257,7 @@ def test_old_leader_that_is_cut_off_answers_no_read() -> None:
 
 def test_leadership_is_handed_over() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         to = next(node for node in world.nodes.values() if node is not old)
         assert old.metadata is not None
         assert to.metadata is not None
@@ -316,8 +350,7 @@ async def write_alone(world: World, node: Node) -> None:
 
 def test_entries_in_the_place_of_others_are_synced_before_they_count() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         await write_alone(world, old)
         new = await world.leader()
         for _ in range(3):
@@ -331,8 +364,7 @@ def test_entries_in_the_place_of_others_are_synced_before_they_count() -> None:
 
 def test_recovery_does_not_miss_what_was_cut() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         await write_alone(world, old)
         assert old.metadata is not None
         key = partition_key(METADATA_ID, 0)
@@ -355,8 +387,7 @@ def test_topic_of_ten_thousand_partitions_passes_as_entry_and_as_snapshot(
     replicas = [[1, 2, 3] for _ in range(10_000)]
 
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         metadata = leader.metadata
         assert metadata is not None
         late = next(node for node in world.nodes.values() if node is not leader)
@@ -379,8 +410,7 @@ def test_topic_of_ten_thousand_partitions_passes_as_entry_and_as_snapshot(
 
 def test_snapshot_that_is_no_table_ends_the_member_and_harms_no_disk(few_per_snapshot: None) -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         lost = next(node for node in world.nodes.values() if node is not leader)
         world.split(set(world.nodes) - {lost.id}, {lost.id})
         for _ in range(20):
@@ -394,8 +424,7 @@ def test_snapshot_that_is_no_table_ends_the_member_and_harms_no_disk(few_per_sna
         assert lost.metadata is not None
         assert lost.metadata.is_ended
         log.snapshot = log.snapshot._replace(data=good.data) if log.snapshot.end == good.end else log.snapshot
-        lost.crash()
-        lost.boot()
+        lost.restart()
         await world.calm()
 
     in_world(16, test)
@@ -403,8 +432,7 @@ def test_snapshot_that_is_no_table_ends_the_member_and_harms_no_disk(few_per_sna
 
 def test_what_was_known_to_be_committed_is_in_the_table_at_the_start() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         for _ in range(5):
             await world.commit(leader)
         await asyncio.sleep(1)
@@ -422,8 +450,7 @@ def test_what_was_known_to_be_committed_is_in_the_table_at_the_start() -> None:
 
 def test_member_that_leaves_lets_nobody_wait_and_says_nothing() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         metadata = old.metadata
         assert metadata is not None
         world.split({old.id}, set(world.nodes) - {old.id})
@@ -445,8 +472,7 @@ def test_member_that_leaves_lets_nobody_wait_and_says_nothing() -> None:
 
 def test_leader_knows_how_far_the_others_are() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         assert leader.metadata is not None
         await world.commit(leader)
         await asyncio.sleep(1)
@@ -462,8 +488,7 @@ def test_leader_knows_how_far_the_others_are() -> None:
 
 def test_voter_and_leader_that_are_removed_are_gone() -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        old = await world.leader()
+        old = await world.three()
         assert old.metadata is not None
         await world.change_members(old.member, "")
         await asyncio.sleep(3)
@@ -479,8 +504,7 @@ def test_voter_and_leader_that_are_removed_are_gone() -> None:
 
 def test_read_waits_until_the_table_has_the_snapshot_that_the_core_knows(few_per_snapshot: None) -> None:
     async def test(world: World) -> None:
-        await world.grow(3)
-        leader = await world.leader()
+        leader = await world.three()
         lost = next(node for node in world.nodes.values() if node is not leader)
         world.split(set(world.nodes) - {lost.id}, {lost.id})
         for _ in range(20):

@@ -12,7 +12,7 @@ import pytest
 from anabranch.broker.object_merges import MergedNames, MergeSettings
 from anabranch.broker.object_upkeep import ObjectUpkeep, UpkeepSettings, keeping_of
 from anabranch.cluster.metadata import Entry, Topic
-from anabranch.cluster.object_entries import Replacement, replace_entry
+from anabranch.cluster.object_entries import Replacement, replace_entry, start_entry
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import NotControllerError, StoreUnavailableError
 from anabranch.objects.memory_store import MemoryStore
@@ -20,6 +20,7 @@ from anabranch.objects.store import Buffer, StoredObject
 from anabranch.record.object_merge import RowBytes, build_object, merged
 from anabranch.record.object_names import ObjectId, ObjectKind
 from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.fake_store import FakeBucket, FakeStore, StoreFaults, with_flipped_bit
 from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
 from anabranch.values import Offset
 from support.upkeep_world import BROKER, INCARNATION, ObjectWorld, a_batch
@@ -36,7 +37,7 @@ class Stored:
         self._store = store
 
     def __getitem__(self, name: str) -> bytes:
-        return self._store._content(name)
+        return self._store.content(name)
 
     def __setitem__(self, name: str, data: bytes) -> None:
         self._store.put_now(name, [data])
@@ -368,6 +369,20 @@ def test_foreign_objects_are_left_alone(driven: Driven) -> None:
     assert sorted(driven.store.names) == sorted(foreign)
 
 
+def test_a_job_that_comes_after_its_object_was_collected_replaces_nothing(driven: Driven) -> None:
+    driven.write((0, b"k", b"v"))
+    world, key = driven.world, driven.world.key(0)
+    rows = world.rows(key)
+    late = ObjectId(INCARNATION, world.table.brokers[BROKER].epoch, 5, ObjectKind.MERGED)
+    pieces, new = build_object({key: merged([RowBytes(row, world.bytes_of(row)) for row in rows])}, late)
+    driven.store.put_now(late.name, pieces)
+    driven.run(2 * COLLECT_MS)
+    assert late.name not in driven.store.names
+    world.apply(replace_entry(BROKER, late.epoch, [Replacement(key, rows, new[key])]))
+    assert world.rows(key) == rows
+    driven.check_records()
+
+
 # --- when something goes wrong ------------------------------------------------------------------------------------
 
 
@@ -480,16 +495,41 @@ def test_damaged_bytes_are_not_copied_and_others_are_merged(
 ) -> None:
     small = driven.write_small(3, partitions=2)
     row = driven.world.rows(driven.world.key(0))[1]
-    content = bytearray(driven.store._content(small[1].name))
+    content = bytearray(driven.store.content(small[1].name))
     content[row.position + 70] ^= 1
     driven.store.delete_now([small[1].name])
     driven.store.put_now(small[1].name, [bytes(content)])
-    with caplog.at_level(logging.ERROR):
+    with caplog.at_level(logging.WARNING):
+        driven.run(5000)
+        assert "is read again" in caplog.text
+        assert [len(driven.world.rows(driven.world.key(number))) for number in (0, 1)] == [3, 1]
+        driven.write_small(3, partitions=2)
         driven.run(5000)
     assert "is not merged any more" in caplog.text
-    assert [len(driven.world.rows(driven.world.key(number))) for number in (0, 1)] == [3, 1]
+    assert len(driven.world.rows(driven.world.key(0))) == 6
     driven.run(5 * MINUTE)
     assert small[1].name in driven.store.names
+
+
+def test_bytes_that_were_damaged_on_their_way_are_read_again(driven: Driven) -> None:
+    driven.write_small(3, partitions=2)
+    get, damaged = driven.store.get, []
+
+    async def damaging(name: str, start: int = 0, end: int | None = None) -> bytes:
+        data = await get(name, start, end)
+        if damaged:
+            return data
+        damaged.append(name)
+        return with_flipped_bit(data, 70, 0)
+
+    driven.store.get = damaging  # type: ignore[method-assign]
+    driven.run(10_000)
+    assert damaged
+    driven.write_small(3, partitions=2)
+    driven.run(10_000)
+    assert not driven.upkeep.merges.damaged
+    assert driven.world.rows(driven.world.key(0))[0].is_stamped
+    driven.check_records()
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
@@ -527,3 +567,83 @@ def _is_ended_after(driven: Driven, limit: int) -> bool:
     driven.store.before = driven.agreement.before = count
     driven.run(5 * COLLECT_MS // 2)
     return left <= 0
+
+
+# --- whatever the store does --------------------------------------------------------------------------------------
+
+FAULTS = StoreFaults(
+    refused=0.1, slow=0.1, lost=0.05, silent=0.1, late=0.1, timeout_ms=3000, late_ms_max=20_000
+)
+
+
+class BucketStored:
+    """A bucket as the world's dict of objects."""
+
+    def __init__(self, bucket: FakeBucket) -> None:
+        self._bucket = bucket
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._bucket.content(name)
+
+    def __setitem__(self, name: str, data: bytes) -> None:
+        self._bucket.objects.put_now(name, [data])
+
+
+class Beset(Driven):
+    """The same with a store that fails by chance."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(partition_count=3)
+        self.end()
+        self.rng = Random(seed)
+        self.bucket = FakeBucket(self.clock)
+        self.store = FakeStore(self.bucket, self.rng, FAULTS)  # type: ignore[assignment]
+        self.world.stored = BucketStored(self.bucket)  # type: ignore[assignment]
+        self.upkeep = self.begin()
+
+    def step(self) -> None:
+        match self.rng.choice(["write", "write", "write", "wait", "start", "blink", "restart"]):
+            case "write":
+                for _ in range(self.rng.randint(1, 5)):
+                    partitions = self.rng.sample(range(3), self.rng.randint(1, 3))
+                    self.write(*[(each, b"k", b"v" * self.rng.randint(0, 400)) for each in partitions])
+            case "wait":
+                self.run(self.rng.randint(1, MINUTE))
+            case "start":
+                key = self.world.key(self.rng.randrange(3))
+                head = self.world.objects.head(key)
+                start = Offset(self.rng.randint(head.start, head.end))
+                self.world.apply(start_entry({key: start}))
+            case "blink":
+                self.agreement.is_leader = not self.agreement.is_leader
+                self.agreement.term += 1
+            case "restart":
+                self.end()
+                self.restart()
+        self.run(self.rng.randint(1, 5000))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_record_is_lost_and_nothing_is_left_behind_whatever_the_store_does(seed: int) -> None:
+    beset = Beset(seed)
+    for _ in range(40):
+        beset.step()
+        beset.check_records()
+    beset.store.faults = StoreFaults()  # type: ignore[attr-defined]
+    beset.agreement.is_leader = True
+    beset.run(10 * COLLECT_MS)
+    beset.check_records()
+    assert set(beset.bucket.names()) == beset.referenced
+    beset.close()
+
+
+def test_the_same_seed_does_the_same() -> None:
+    def requests(seed: int) -> tuple[list[str], list[str]]:
+        beset = Beset(seed)
+        for _ in range(15):
+            beset.step()
+        beset.close()
+        return [entry["type"] for entry in beset.agreement.proposed], beset.bucket.names()
+
+    assert requests(3) == requests(3)
+    assert requests(3) != requests(4)

@@ -112,7 +112,7 @@ async def test_readers_get_the_object_before_producers_are_told(
     answer = broker.submit(0, batch())
 
     def flushed(object_id: Any, pieces: list[Buffer]) -> None:
-        assert b"".join(pieces) == world.store._content(object_id.name)
+        assert b"".join(pieces) == world.store.content(object_id.name)
         seen.append((object_id.name, answer.done()))
 
     broker.writing.on_flushed = flushed  # type: ignore[assignment]
@@ -348,6 +348,25 @@ async def test_a_fenced_broker_sends_producers_away_at_once(
     world.store.is_away = False
     await asyncio.sleep(1)
     assert await broker.submit(0, batch(b"later")) == 0
+
+
+@with_one_broker
+async def test_a_broker_that_the_quorum_does_not_hear_fences_itself(
+    world: WritingWorld, broker: WritingBroker
+) -> None:
+    world.loses = 1.0
+    waiting = broker.submit(0, batch(b"once", sequence=0))
+    await asyncio.sleep(1)
+    broker.is_cut_off = True
+    began_ms = world.clock.monotonic_ms()
+    assert isinstance(await waiting, NotOwnerError)
+    assert isinstance(await broker.submit(0, batch()), NotOwnerError)
+    assert world.clock.monotonic_ms() - began_ms <= 2000
+    world.loses, broker.is_cut_off = 0.0, False
+    await asyncio.sleep(2)
+    assert broker.table.objects.last_number(broker.id, broker.epoch or 0) == 0  # The open number is void.
+    assert await broker.submit(0, batch(b"once", sequence=0)) == 0
+    assert world.kept(0) == [b"once"]
 
 
 @with_one_broker

@@ -3,10 +3,16 @@ acknowledged is kept, once, in the order of its producer."""
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
-from support.writing_world import Producer, WritingWorld, in_writing_world
+from anabranch.broker.object_holding import Holding
+from anabranch.broker.object_writing import ObjectWriting
+from anabranch.errors import AnabranchError
+from anabranch.replication.object_events import Event
+from anabranch.replication.object_writer import ObjectWriter
+from support.writing_world import TOPIC_ID, Producer, WritingBroker, WritingWorld, in_writing_world
 
 BATCHES = 60
 
@@ -70,15 +76,77 @@ async def stop_all(world: WritingWorld) -> None:
         assert broker.writing.held_bytes == 0
 
 
-def test_everything_is_kept_once_and_in_order_whatever_fails() -> None:
+def run_seeds(count: int) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(count):
         counts += in_writing_world(seed, troubled).counts
+    return counts
+
+
+def test_everything_is_kept_once_and_in_order_whatever_fails() -> None:
+    counts = run_seeds(10)
     # It is no test if nothing happens in it.
     for kind in ("crashes", "fences", "registered anew", "away", "hangs", "jumps", "late", "acknowledged"):
         assert counts[kind] > 2, counts
     for kind in ("NotOwnerError", "RequestTimedOutError", "OutOfOrderSequenceError", "StoreUnavailableError"):
         assert counts[kind] > 2, counts
+
+
+# --- mutants: each of these must be noticed --------------------------------------------------------------------------
+
+
+def proposes_before_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ready(self: ObjectWriter) -> list[tuple[int, int | None]]:
+        return [(number, each.serial if each else None) for number, each in self._open.items()]
+
+    monkeypatch.setattr(ObjectWriter, "_ready", ready)
+
+
+def answers_when_it_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    store_one = ObjectWriting._try_put
+
+    async def try_put(self: ObjectWriting, serial: int, holding: Holding) -> Event:
+        event = await store_one(self, serial, holding)
+        for job in holding.jobs():
+            if not job.is_finished:
+                job.place(self._table.objects.head((TOPIC_ID, job.partition.id.partition)).end)
+                self._finish(job, None)
+        return event
+
+    monkeypatch.setattr(ObjectWriting, "_try_put", try_put)
+
+
+def takes_any_object_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a start goes on with the registration of the life before."""
+
+    async def is_ours(self: ObjectWriting, holding: Holding) -> bool:
+        return True
+
+    async def register(self: WritingBroker, life: int) -> None:
+        known = self.world.truth().brokers.get(self.id)
+        self.epoch = known.epoch if known is not None else self.world.agree(self.entry())
+
+    monkeypatch.setattr(ObjectWriting, "_is_ours", is_ours)
+    monkeypatch.setattr(WritingBroker, "_register", register)
+
+
+@pytest.mark.parametrize(
+    "mutate",
+    [
+        proposes_before_it_is_stored,
+        answers_when_it_is_stored,
+        takes_any_object_for_its_own,
+    ],
+)
+def test_a_broker_that_breaks_a_rule_is_caught(
+    monkeypatch: pytest.MonkeyPatch, mutate: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    mutate(monkeypatch)
+    with pytest.raises((AssertionError, AnabranchError)):
+        run_seeds(10)
+
+
+# --- and without trouble ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("brokers", [1, 3])

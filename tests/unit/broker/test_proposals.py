@@ -11,9 +11,18 @@ import pytest
 from anabranch.broker.peer_messages import Proposed, ProposeEntry
 from anabranch.broker.proposals import PROPOSAL_BYTES_MAX, Proposals, asked, check
 from anabranch.cluster.metadata import decode_entry, encode_entry, producer_ids_entry
-from anabranch.cluster.object_entries import Commit, Item, commit_entry, incarnation_entry, tombstone_entry
+from anabranch.cluster.object_entries import (
+    Commit,
+    Item,
+    Replacement,
+    commit_entry,
+    commits_of,
+    incarnation_entry,
+    replace_entry,
+    tombstone_entry,
+)
 from anabranch.errors import InvalidRequestError, NotControllerError, StorageError
-from anabranch.record.object_names import ObjectId
+from anabranch.record.object_names import ObjectId, Row
 from anabranch.values import BrokerId, Offset
 from support.broker_bench import Bench, in_loop
 
@@ -156,4 +165,17 @@ def test_random_damage_is_refused_or_harmless() -> None:
             check(ME, bytes(data))
         except InvalidRequestError:
             continue
-        assert decode_entry(bytes(data))["broker"] == ME
+        entry = decode_entry(bytes(data))
+        assert entry["broker"] == ME
+        assert len(list(commits_of(entry))) == 2
+
+
+def test_a_broker_may_propose_its_own_replacements_and_nobody_elses() -> None:
+    row = Row(Offset(0), Offset(1), ObjectId(1, 7, 0), 0, 70, 0, 1)
+    entry = replace_entry(ME, 7, [Replacement((UUID(int=1), 3), [row], [])])
+    check(ME, encode_entry(entry))
+    with pytest.raises(InvalidRequestError, match="may not propose"):
+        check(BrokerId(3), encode_entry(entry))
+    for wrong in ({**entry, "epoch": -1}, {**entry, "replacements": [{"id": "x"}]}):
+        with pytest.raises(InvalidRequestError, match="cannot be read"):
+            check(ME, encode_entry(wrong))

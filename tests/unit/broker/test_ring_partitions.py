@@ -33,6 +33,15 @@ def ring(seed: int = 1, count: int = 3, **settings: object) -> Iterator[RingBrok
         world.close()
 
 
+@contextmanager
+def ring_with(value: bytes) -> Iterator[RingBrokers]:
+    """With this record on all three."""
+    with ring() as world:
+        world.produced([value])
+        world.run(200)
+        yield world
+
+
 def test_the_first_broker_leads_and_what_it_takes_is_on_all_three() -> None:
     with ring() as world:
         job = world.produced([b"a", b"b"])
@@ -70,8 +79,7 @@ def test_a_leader_that_dies_is_followed_by_the_second_and_takes_over_again_when_
         world.led_by(1)
         assert world.clock.monotonic_ms() - back_ms >= 5000
         world.produced([b"c"])
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
         assert world.brokers[3].values == [b"a", b"b", b"c"]
         assert world.leader.partition.generations.rows[-1][1] == 2
 
@@ -88,14 +96,11 @@ def test_a_follower_far_behind_catches_up_within_the_window(monkeypatch: pytest.
         world.start(3)
         world.run_until(lambda: world.brokers[3].partition.log.end_offset == 80 * 64, 20_000)
         assert link.bytes_under_way_max < (PUSHES_UNDER_WAY_MAX + 1) * 66_000
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 def test_what_only_the_third_has_survives_the_first() -> None:
-    with ring() as world:
-        world.produced([b"a"])
-        world.run(200)
+    with ring_with(b"a") as world:
         world.severed = {(1, 2), (2, 1)}
         world.produced([b"only B3"])
         world.stop(1)
@@ -104,14 +109,11 @@ def test_what_only_the_third_has_survives_the_first() -> None:
         assert world.brokers[2].values == [b"a", b"only B3"]
         world.start(1)
         world.led_by(1)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 def test_a_leader_cut_off_refuses_and_forgets_what_nobody_else_got() -> None:
-    with ring() as world:
-        world.produced([b"a"])
-        world.run(200)
+    with ring_with(b"a") as world:
         world.cut_off(1)
         lost = world.produce([b"lost"])
         world.run(3000)
@@ -123,8 +125,7 @@ def test_a_leader_cut_off_refuses_and_forgets_what_nobody_else_got() -> None:
         world.produced([b"b"], at=world.brokers[2])
         world.heal()
         world.led_by(1)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
         assert world.brokers[1].values == [b"a", b"b"]
 
 
@@ -224,9 +225,7 @@ def checkpoint(world: RingBrokers, broker_id: int) -> None:
 
 
 def test_a_recovery_does_not_go_by_what_was_withdrawn_since_the_checkpoint() -> None:
-    with ring() as world:
-        world.produced([b"a"])
-        world.run(200)
+    with ring_with(b"a") as world:
         world.cut_off(1)
         for _ in range(5):
             world.produce([b"lost"], at=world.brokers[1])
@@ -243,8 +242,7 @@ def test_a_recovery_does_not_go_by_what_was_withdrawn_since_the_checkpoint() -> 
         assert (back.partition.log.damaged, back.mode.replica.kept.is_trusted) == ([], True)
         world.led_by(1)
         assert sequenced(world, 2, b"2").base_offset == 3  # type: ignore[attr-defined]
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
         assert back.values == [b"a", b"0", b"1", b"2"]
 
 
@@ -373,8 +371,7 @@ def test_who_may_lack_what_it_had_is_not_trusted_at_once(
         world.run_until(lambda: world.brokers[3].mode.replica.kept.is_trusted, 5000)
         world.led_by(1)
         world.produced([b"b"])
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 @pytest.mark.parametrize(("before", "after", "is_trusted"), [("os", "always", False), ("always", "os", True)])
@@ -405,8 +402,7 @@ def test_a_replica_that_has_lost_safe_records_to_rot_is_not_trusted_at_once(
         assert world.brokers[3].partition.log.damaged
         assert not world.brokers[3].mode.replica.kept.is_trusted
         world.run_until(lambda: world.brokers[3].mode.replica.kept.is_trusted, 5000)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -424,8 +420,7 @@ def test_a_log_torn_by_a_power_cut_has_lost_nothing_that_was_safe(seed: int) -> 
             world.start(broker_id)
         assert all(one.mode.replica.kept.is_trusted for one in world.brokers.values())
         world.led_by(1)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -443,8 +438,7 @@ def test_of_two_the_other_fills_a_new_disk_and_one_that_lost_power(lost: int, fl
         world.run_until(lambda: world.brokers[lost].mode.replica.kept.is_trusted, 10_000)
         world.run_until(world.leaders, 5000)
         world.produced([b"more"])
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 @pytest.mark.parametrize("is_running", [True, False])
@@ -520,8 +514,7 @@ def test_a_new_disk_is_filled_before_it_counts() -> None:
         world.start(3)
         assert not blank.mode.replica.kept.is_trusted
         world.run_until(lambda: blank.mode.replica.kept.is_trusted, 5000)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 def test_a_replica_that_has_lost_its_table_of_generations_copies_everything_again(
@@ -543,8 +536,7 @@ def test_a_replica_that_has_lost_its_table_of_generations_copies_everything_agai
         assert first.partition.log.end_offset == 2
         world.heal()
         world.run_until(lambda: first.mode.replica.kept.is_trusted, 10_000)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
         assert first.values == [b"a", b"b"]
 
 
@@ -598,17 +590,14 @@ def test_a_follower_with_a_full_disk_does_not_stop_the_others_and_catches_up() -
 
 
 def test_a_leader_with_a_full_disk_lets_the_second_lead() -> None:
-    with ring() as world:
-        world.produced([b"a"])
-        world.run(200)
+    with ring_with(b"a") as world:
         world.brokers[1].disk.capacity_bytes = 1
         world.produce([b"b"])
         world.led_by(2)
         world.produced([b"c"])
         world.brokers[1].disk.capacity_bytes = None
         world.led_by(1)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
         assert world.brokers[1].values == [b"a", b"c"]
 
 
@@ -637,14 +626,11 @@ def test_a_leader_that_cannot_write_down_its_promise_is_not_waited_for(
         world.led_by(2)
         world.produced([b"b"])
         world.led_by(1)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 def test_a_leader_that_stops_hands_over_at_once() -> None:
-    with ring() as world:
-        world.produced([b"a"])
-        world.run(200)
+    with ring_with(b"a") as world:
         waiting = world.produce([b"b"])
         with world._acting():
             world.brokers[1].replicas.resign()
@@ -653,8 +639,7 @@ def test_a_leader_that_stops_hands_over_at_once() -> None:
         assert not world.brokers[1].mode.leads
         world.produced([b"c"], at=world.brokers[2])
         assert waiting[0].error is None or isinstance(waiting[0].error, NotOwnerError)
-        world.run(1000)
-        world.check_equal()
+        world.become_equal()
 
 
 def test_a_follower_follows_the_start_of_its_leader() -> None:
@@ -688,9 +673,7 @@ def test_a_blank_follower_begins_where_the_leader_does() -> None:
 
 def test_what_was_synced_before_a_cut_is_not_believed_after_it() -> None:
     """The word of a sync may have to wait for something to be remembered, and a cut come before it."""
-    with ring() as world:
-        world.produced([b"a"])
-        world.run(200)
+    with ring_with(b"a") as world:
         follower = world.brokers[2]
         carried_out = follower.partition.ring
         carried_out._is_waiting = True

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from anabranch.broker import housekeeping
+from anabranch.broker.peer_messages import NameDisk
 from anabranch.cluster.metadata import Placement, boundary_entry, move_entry
 from anabranch.values import BrokerId, Generation, Offset
 from anabranch.wire.api_keys import ApiKey
@@ -139,3 +140,54 @@ def test_nothing_is_thrown_away_before_all_that_was_agreed_on_is_known() -> None
     broker.topics.follow()
     cluster.run(100)
     assert not disk.exists("data/t-0")
+
+
+def test_after_the_loss_of_a_disk_one_line_names_all_that_others_must_fill_again_and_an_error_what_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = RingCluster()
+    cluster.start(1, 2, 3)
+    cluster.settle()
+    for name in ("t", "u", "v"):
+        cluster.topic(name)
+    lost = next(each for each in (3, 2) if each != cluster.leader_id)
+    alone = next(name for name in ("a", "b", "c", "d", "e", "f") if _placed_alone(cluster, name) == lost)
+    cluster.kill(lost, lose_disk=True)
+    cluster.run(5000)
+    caplog.clear()
+    cluster.start(lost)
+    cluster.settle()
+    cluster.until(lambda: cluster.broker(lost).topics.are_all_open)
+    cluster.run(3000)
+    said = [record.message for record in caplog.records if "may lack" in record.message]
+    assert said == [
+        "3 partitions may lack records that were safe, and count when others gave them all: t-0, u-0, v-0"
+    ]
+    errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert (
+        f"{alone}-0 begins empty: its only copy was on another disk, with which this broker ran before"
+        in errors
+    )
+
+
+def test_a_new_disk_is_agreed_on_once_however_often_it_is_asked_for() -> None:
+    cluster = cluster_with_topic()
+    lost = BrokerId(next(each for each in (3, 2) if each != cluster.leader_id))
+    cluster.kill(lost, lose_disk=True)
+    cluster.run(5000)
+    cluster.start(lost)
+    cluster.settle()
+    table, disk = cluster.leader.metadata.table, cluster.broker(lost).metadata.me.directory_id
+    cluster.until(lambda: table.topics["t"].placements[0].directory_of(lost) == disk)
+    end, peering = cluster.leader.metadata.applied_end, cluster.leader.peering
+    assert peering is not None
+    again = NameDisk(table.topics["t"].topic_id, 0, lost, table.brokers[lost].epoch)
+    cluster.do(peering.moves.asked(again))
+    assert cluster.leader.metadata.applied_end == end
+
+
+def _placed_alone(cluster: RingCluster, name: str) -> int:
+    body = {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    cluster.ask(1, ApiKey.CREATE_TOPICS, 7, {"topics": [body], "timeout_ms": 5000})
+    table = cluster.leader.metadata.table
+    return table.placement(table.topics[name], 0).replicas[0]

@@ -158,6 +158,23 @@ def test_moves_that_stop_half_way_are_an_error_and_no_endless_wait(cluster, monk
     assert "Nothing moves any more" in result.stderr
 
 
+def test_drain_of_a_broker_that_dies_with_an_only_copy_says_what_it_waits_for_and_gives_up(
+    cluster, monkeypatch
+):
+    monkeypatch.setattr(cluster_change, "PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(cluster_change, "LOOK_AT_BROKERS_SECONDS", 0.0)
+    cluster.topics = {"orders": [[2], [0, 1, 2]]}
+    cluster.dies_in_a_move = 2
+    result = run(cluster, "drain", 2)
+    assert result.exit_code == 1
+    why = "too few copies are up of orders-0; down are the brokers 2."
+    assert f"Waiting: {why}\n" in result.stderr
+    assert f"The moves wait: {why} Start those again" in result.stderr
+    cluster.dies_in_a_move = None
+    cluster.fenced.clear()
+    assert run(cluster, "drain", 2).exit_code == 0
+
+
 def test_broker_is_added_by_moving_its_share(cluster):
     cluster.topics = {"orders": [[0, 1]] * 6}
     cluster.draining = {3}

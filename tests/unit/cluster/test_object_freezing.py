@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.cluster import object_freezing, object_rows, object_state
@@ -257,6 +257,7 @@ A_FAILED_ONE = [
 ]
 
 
+@settings(deadline=None)
 @given(plans)
 @example(A_FAILED_ONE)
 def test_a_table_read_from_any_snapshot_and_the_entries_behind_it_is_the_same(

@@ -452,3 +452,15 @@ def test_a_table_without_objects_makes_none(cluster):
     table = MetadataTable()
     assert not table.has_objects
     assert cluster.table.has_objects
+
+
+def test_newest_row_is_the_first_of_the_largest_time(cluster):
+    for number, time in enumerate([100, 500, 500, 300]):
+        cluster.commit(number, item(max_timestamp=time))
+    assert cluster.objects.newest_row(A) == cluster.all_rows()[1]
+    assert cluster.objects.newest_row(B) is None
+
+
+def test_time_of_a_row_is_never_that_of_no_record(cluster):
+    cluster.commit(0, item(max_timestamp=-1))
+    assert cluster.all_rows()[0].max_timestamp == -1

@@ -1,20 +1,15 @@
 """What is retained, compacted, collected: decided from rows, settings and the time alone."""
 
-import pytest
-
 from anabranch.cluster.metadata import broker_fenced_entry
 from anabranch.cluster.object_entries import start_entry, tombstone_entry
 from anabranch.cluster.object_upkeep import (
-    HIGH_WATERMARK,
     deletable,
-    delete_records_entry,
     is_in_flight,
     orphan_of,
     own_prefixes,
     retained_start,
     silent_producers,
 )
-from anabranch.errors import OffsetOutOfRangeError
 from anabranch.record.object_names import ObjectId, ObjectKind
 from anabranch.record.object_plans import Keeping
 from anabranch.record.producer_table import Producer
@@ -73,29 +68,6 @@ def test_more_rows_than_one_look_takes_go_in_several() -> None:
     assert first == 4096
     world.apply(start_entry({world.key(): first}))
     assert retained_start(world.objects, world.key(), keeping, now_ms=10) == 5000
-
-
-def test_delete_records_moves_the_start_up_to_the_end() -> None:
-    world = a_world(1, 2, 3)
-    world.apply(_entry(world, 2))
-    assert world.objects.head(world.key()).start == 2
-    assert delete_records_entry(world.objects, world.key(), Offset(1)) is None
-    world.apply(_entry(world, HIGH_WATERMARK))
-    assert world.objects.head(world.key()).start == 3
-    assert delete_records_entry(world.objects, world.key(), HIGH_WATERMARK) is None
-
-
-def _entry(world: ObjectWorld, offset: int):  # type: ignore[no-untyped-def]
-    entry = delete_records_entry(world.objects, world.key(), Offset(offset))
-    assert entry is not None
-    return entry
-
-
-@pytest.mark.parametrize("offset", [4, -2])
-def test_delete_records_refuses_an_offset_that_is_not_there(offset: int) -> None:
-    world = a_world(1, 2, 3)
-    with pytest.raises(OffsetOutOfRangeError, match="ends at 3"):
-        delete_records_entry(world.objects, world.key(), Offset(offset))
 
 
 # --- collection ---------------------------------------------------------------------------------------------------

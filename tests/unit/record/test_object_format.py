@@ -28,6 +28,11 @@ from anabranch.record.object_format import (
 from anabranch.record.object_names import Item, Key
 
 A, B, C = (UUID(int=1), 0), (UUID(int=1), 7), (UUID(int=2), 0)
+GOLDEN = (
+    "00000000000000000000000000000001000000070000000000000000000000000000004d0000000100000000000000020000"
+    "0000000000058c10bb1a0000000000000000000000000000000100000000000000000000004d000000000000004500000001"
+    "00000000000000010000000000000001e4333a1a41424f420001000000000000000000920000007855aa58c32480b648"
+)
 
 
 def a_batch(value: bytes, count: int = 1, sequence: int = -1, timestamp_ms: int = 1) -> bytearray:
@@ -119,6 +124,15 @@ def test_a_tail_holds_the_index_or_is_too_short_for_it() -> None:
     assert index is not None
     assert read_index(index, footer) == ranges_in(data)
     assert index_in(data[1 - needed :], footer) is None
+
+
+def test_the_bytes_of_an_object_are_what_they_have_always_been() -> None:
+    """Objects outlive programs: whoever changes this needs a new version."""
+    data, _ = built([(B, a_batch(b"b", 2, sequence=7, timestamp_ms=5)), (A, a_batch(b"a"))])
+    assert data[: -2 * RANGE_BYTES - FOOTER_BYTES] == a_batch(b"b", 2, sequence=7, timestamp_ms=5) + a_batch(
+        b"a"
+    )
+    assert data[-2 * RANGE_BYTES - FOOTER_BYTES :].hex() == GOLDEN
 
 
 # --- damage --------------------------------------------------------------------------------------------------------

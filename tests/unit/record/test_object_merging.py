@@ -18,7 +18,14 @@ from anabranch.cluster.object_upkeep import deletable
 from anabranch.record.compaction_run import CompactionRun
 from anabranch.record.object_compacting import compaction_of
 from anabranch.record.object_merge import MergedRange, RowBytes, build_object, compacted, map_row, merged
-from anabranch.record.object_merging import SMALL_ROWS_MAX, Merge, MergeWatch, packed, whole_objects
+from anabranch.record.object_merging import (
+    SMALL_ROWS_MAX,
+    Merge,
+    MergeWatch,
+    all_merges,
+    packed,
+    whole_objects,
+)
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.record.object_plans import Keeping
 from anabranch.record.offset_map import OffsetMap
@@ -259,3 +266,46 @@ def _check_references(world: MergingWorld) -> None:
     known = {*named, *world.objects.unreferenced(), *world.objects.tombstones}
     orphans = set(world.stored) - {object_id.name for object_id in known}
     assert all(name.startswith("merged/") for name in orphans), "only a merge that came too late leaves one"
+
+
+# --- everything at once, for a job ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 900)), min_size=1, max_size=4), max_size=12)
+)
+def test_a_jobs_merges_take_every_small_row_once_and_keep_every_record(
+    objects: list[list[tuple[int, int]]],
+) -> None:
+    world = MergingWorld(partition_count=3)
+    for sizes in objects:
+        world.add(*sizes)
+    for _ in range(2):  # The second time what was merged is merged again, where that is worth it.
+        rows = {world.key(number): world.rows(world.key(number)) for number in range(3)}
+        merges = all_merges(rows, MERGE_BYTES)
+        taken = [row for merge in merges for each in merge.rows.values() for row in each]
+        assert len(taken) == len(set(taken))
+        gathered = {row for each in rows.values() for row in each if not row.is_stamped}
+        assert gathered <= set(taken)
+        for merge in merges:
+            world.merge(merge)
+        for number in range(3):
+            assert world.read(world.key(number)) == world.expected(world.key(number))
+    assert all(row.is_stamped for number in range(3) for row in world.rows(world.key(number)))
+
+
+def test_small_merged_rows_are_merged_again_by_a_job_only_if_that_makes_a_large_one() -> None:
+    world = MergingWorld()
+    for _ in range(2):
+        world.add((0, 300))
+        (merge,) = all_merges({world.key(): world.rows(world.key())}, MERGE_BYTES)
+        world.merge(merge)
+    assert all_merges({world.key(): world.rows(world.key())}, MERGE_BYTES) == []
+    world.add((0, 300))
+    (merge,) = all_merges({world.key(): world.rows(world.key())}, MERGE_BYTES)
+    world.merge(merge)
+    (again,) = all_merges({world.key(): world.rows(world.key())}, MERGE_BYTES)
+    assert len(again.rows[world.key()]) == 3
+    world.merge(again)
+    assert len(world.rows(world.key())) == 1

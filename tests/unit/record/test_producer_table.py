@@ -177,3 +177,36 @@ def test_silent_producers_expire_and_may_then_start_anywhere() -> None:
     assert table.expire(1001) == 1
     assert list(table.producers) == [8]
     assert table.original_of(header(55)) is None
+
+
+@pytest.mark.parametrize(
+    ("batch", "goes_on"),
+    [
+        (header(10, count=3), True),
+        (header(11), False),
+        (header(0, count=10), False),
+        (header(10, epoch=1), False),
+        (header(0, epoch=1), False),
+        (header(10, producer_id=8), False),
+    ],
+)
+def test_batch_that_plainly_goes_on_is_entered_like_any_other(batch: BatchHeader, goes_on: bool) -> None:
+    quick, slow = ProducerTable(), ProducerTable()
+    for table in (quick, slow):
+        table.note(header(0, count=10), Offset(0), 5)
+    count = batch.last_offset_delta + 1
+    said = quick.go_on(
+        batch.producer_id, batch.producer_epoch, batch.base_sequence, count, Offset(10), now_ms=6
+    )
+    assert said is goes_on
+    if goes_on:
+        slow.note(batch, Offset(10), 6)
+    assert quick.snapshot(Offset(99)) == slow.snapshot(Offset(99))
+
+
+def test_sequence_that_begins_anew_at_its_end_goes_on() -> None:
+    table = ProducerTable()
+    table.note(header(SEQUENCE_SPACE - 2, count=2), Offset(0), 5)
+    assert table.go_on(7, 0, 0, 3, Offset(2), 6)
+    assert table.producers[7].batches[-1] == (0, 2, 2)
+    assert not ProducerTable().go_on(7, 0, 0, 3, Offset(2), 6)

@@ -11,7 +11,6 @@ from anabranch.broker.peer_messages import (
     Answer,
     BrokerBeat,
     PeerMessage,
-    Ping,
     Question,
     ReadIndex,
     ReadIndexAnswer,
@@ -22,6 +21,7 @@ from anabranch.replication.ring_messages import Push
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.fake_net import FakeNet, FaultPlan
 from anabranch.testing.virtual_loop import VirtualLoop
+from support.numbered import number_of, numbered
 
 
 class Handler:
@@ -48,7 +48,7 @@ class Handler:
 
     @property
     def numbers(self) -> list[int]:
-        return [message.ages[0] for message in self.messages]
+        return [number_of(message) for message in self.messages]
 
 
 class World:
@@ -66,7 +66,7 @@ class World:
 
     def tell_many(self, numbers: range, sender: int = 1, to: int = 2) -> None:
         for number in numbers:
-            self.brokers[sender].peers.tell(to, Ping({0: number}))
+            self.brokers[sender].peers.tell(to, numbered(number))
 
     def run(self, coroutine: Coroutine[Any, Any, object]) -> object:
         task = self.loop.create_task(coroutine)
@@ -110,7 +110,7 @@ def test_questions_are_answered_or_refused_with_the_reason(world: World) -> None
 
 
 def test_without_a_link_questions_fail_at_once_and_messages_are_counted(world: World) -> None:
-    world.brokers[1].peers.tell(9, Ping({}))
+    world.brokers[1].peers.tell(9, numbered(0))
     assert world.brokers[1].peers.dropped_total == 1
     assert world.brokers[1].peers.room(9) == 0
     with pytest.raises(PeerUnreachableError, match="no link to broker 9"):
@@ -213,7 +213,7 @@ def test_a_crashed_broker_is_silent_and_comes_back_as_a_new_one(world: World) ->
     world.connect(2)
     world.loop.run_for(2000)
     world.tell_many(range(3))
-    old.peers.tell(1, Ping({0: 99}))
+    old.peers.tell(1, numbered(99))
     world.loop.run_for(10)
     assert world.brokers[2].numbers == [0, 1, 2]
     assert (old.numbers, world.brokers[1].numbers) == ([], [])
@@ -283,13 +283,3 @@ def test_one_seed_is_one_run() -> None:
 
     assert run(5) == run(5)
     assert run(5) != run(6)
-
-
-def test_when_a_broker_was_last_heard_is_known(world: World) -> None:
-    before_ms = world.clock.monotonic_ms()
-    assert world.brokers[1].peers.heard_ms(9) is None
-    world.loop.run_for(1000)
-    world.tell_many(range(1))
-    world.loop.run_for(10)
-    assert world.brokers[1].peers.heard_ms(2) < before_ms
-    assert world.brokers[2].peers.heard_ms(1) >= before_ms + 1000

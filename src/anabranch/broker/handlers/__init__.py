@@ -27,6 +27,7 @@ from anabranch.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_objects,
     describe_producers,
     describe_quorum,
     describe_topic_partitions,
@@ -43,11 +44,13 @@ from anabranch.broker.handlers import (
     list_offsets,
     list_partition_reassignments,
     metadata,
+    name_objects,
     offset_commit,
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    replace_objects,
     sync_group,
     unregister_broker,
 )
@@ -136,6 +139,9 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.UNREGISTER_BROKER: Api(range(0, 1), unregister_broker.handle, refuse=unregister_broker.refuse),
     ApiKey.LIST_CONFIG_RESOURCES: Api(range(0, 2), list_config_resources.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(range(0, 1), describe_topic_partitions.handle),
+    ApiKey.DESCRIBE_OBJECTS: Api(range(0, 1), describe_objects.handle),
+    ApiKey.NAME_OBJECTS: Api(range(0, 1), name_objects.handle),
+    ApiKey.REPLACE_OBJECTS: Api(range(0, 1), replace_objects.handle),
 }
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from anabranch.cluster.metadata import Placement, Topic
 
 TOPIC, BROKER = 2, 4
+OBJECTS = 100
+"""What a broker says of its object store. Kafka has no such type, and none near."""
 DELETE = 1
 DRAINING = "broker.draining"
 TYPE_NAMES = {TOPIC: "topic", BROKER: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}

@@ -1,12 +1,17 @@
-"""DescribeConfigs, versions 1 to 4: topics and this broker, with synonyms, types and documentation."""
+"""DescribeConfigs, versions 1 to 4: topics and this broker, with synonyms, types and documentation.
+
+Our own resource type 100, named by a broker's id, is what that broker says of its object store.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
+from anabranch.broker.handlers import config_resources
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of, with_mode
 from anabranch.config import ConfigEntry
-from anabranch.errors import AnabranchError
+from anabranch.config.setting import ConfigSource, Kind
+from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -40,8 +45,23 @@ def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
             check_broker(broker, resource["resource_name"])
             # Without a name, the defaults of all brokers are meant, which only a running cluster can change.
             return broker.settings.describe() if resource["resource_name"] else []
+        case config_resources.OBJECTS:
+            check_broker(broker, resource["resource_name"])
+            return _object_facts(broker)
         case other:
             raise no_such_type(other)
+
+
+def _object_facts(broker: "Broker") -> list[ConfigEntry]:
+    if broker.objects is None:
+        raise InvalidRequestError(f"Broker {broker.id} has no object store: start it with --object-store.")
+    from anabranch.broker.object_report import report
+
+    facts = report(broker, broker.objects)
+    return [
+        ConfigEntry(name, value, ConfigSource.NODE, Kind.STRING, "", True, ())
+        for name, value in facts.items()
+    ]
 
 
 def _config(entry: ConfigEntry, request: dict[str, Any]) -> dict[str, Any]:

@@ -379,6 +379,7 @@ class Fetch:
                 hints.endpoints,
             )
         )
+        self._found = []  # Records in memory are free as soon as the socket has them.
 
 
 def _diverges(found: Found, partition: Partition) -> bool:

@@ -1,0 +1,60 @@
+"""JobStore: the object store of a cluster, for a task: blocking, with credentials from the task's own environment.
+
+The URL is the broker's; it holds no credentials, and an executor has to reach it as the broker does. A folder is
+written with the same care as the broker's own (`objects.folder_store`).
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from anabranch.clock import RealClock
+from anabranch.errors import PipelineError
+from anabranch.log.real_files import RealFiles
+from anabranch.objects.store import Buffer
+from anabranch.objects.stores import open_store
+
+T = TypeVar("T")
+
+
+class _Inline:
+    """Workers that do it on the spot: a task has nothing else to do."""
+
+    def sync(self, task: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        try:
+            result = task()
+        except Exception as error:  # noqa: BLE001 - Handed to whoever waits for it.
+            done(None, error)
+        else:
+            done(result, None)
+
+    heavy = sync
+
+
+class JobStore:
+    """Not for several threads at once."""
+
+    def __init__(self, url: str, credentials_file: str | None = None) -> None:
+        if url.startswith("memory:"):
+            raise PipelineError(
+                "The cluster keeps its objects in a broker's memory, where no job finds them: use file: or a bucket."
+            )
+        self._runner = asyncio.Runner()
+        workers: Any = _Inline()
+        self._store = open_store(
+            url, files=RealFiles(), workers=workers, clock=RealClock(), credentials_file=credentials_file
+        )
+
+    def __enter__(self) -> "JobStore":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._store.close())
+        self._runner.close()
+
+    def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """Raises StoreError; ObjectGoneError: ask for the coordinates again."""
+        return self._runner.run(self._store.get(name, start, end))
+
+    def put(self, name: str, pieces: Sequence[Buffer]) -> None:
+        self._runner.run(self._store.put(name, pieces))

@@ -1,0 +1,67 @@
+"""Whether rows that a job has made may take the place of those it says it has read: what can be told without reading
+records.
+
+Merging changes nothing but where batches lie: their count, their bytes and the offsets stay the same to the last one.
+Compacting leaves some out, and may only be done where a topic is compacted. What a row names has to be in its object's
+index, for this partition. Whoever stores an object is trusted with the batches in it, as a broker is that gathers them.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from anabranch.record.object_format import Range
+from anabranch.record.object_names import Key, ObjectId, Row
+
+
+def why_not_replaced(
+    key: Key,
+    old: Sequence[Row],
+    new: Sequence[Row],
+    ranges: Mapping[ObjectId, Sequence[Range]],
+    *,
+    is_compacted: bool,
+) -> str | None:
+    """Why these rows are refused; None: they may be agreed on. `ranges`: the index of each new object."""
+    if not old:
+        return "no rows are named that are to be replaced"
+    is_thinned = not new or any(row.is_compacted for row in new)
+    if is_thinned and not is_compacted:
+        return "the topic is not compacted, and records would be left out"
+    if not is_thinned and not _is_merged(old, new):
+        return "merged rows must have all batches of those they replace"
+    return _why_not_in_index(key, new, ranges)
+
+
+def _is_merged(old: Sequence[Row], new: Sequence[Row]) -> bool:
+    if len(new) != 1:
+        return False
+    (row,) = new
+    return row.is_stamped and row[:2] + row[4:7] == (
+        old[0].base_offset,
+        old[-1].next_offset,
+        sum(each.length for each in old),
+        max(each.max_timestamp for each in old),
+        sum(each.batch_count for each in old),
+    )
+
+
+def _why_not_in_index(key: Key, new: Sequence[Row], ranges: Mapping[ObjectId, Sequence[Range]]) -> str | None:
+    for object_id in dict.fromkeys(row.object_id for row in new):
+        found = [each for each in ranges.get(object_id, ()) if each.key == key]
+        rows = [row for row in new if row.object_id == object_id]
+        if not found:
+            return f"{object_id.name} has nothing of this partition"
+        if _span(rows) != (found[0].position, found[0].end, found[0].batch_count):
+            return f"the index of {object_id.name} does not say what its rows say"
+        if not all(row.is_stamped for row in rows):
+            return "what was merged carries its own offsets"
+    return None
+
+
+def _span(rows: Sequence[Row]) -> tuple[int, int, int] | None:
+    """First byte, end and batches of rows that lie behind each other."""
+    position = rows[0].position
+    for row in rows:
+        if row.position != position:
+            return None
+        position += row.length
+    return rows[0].position, position, sum(row.batch_count for row in rows)
