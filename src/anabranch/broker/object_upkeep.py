@@ -15,7 +15,8 @@ whoever leads next finds what is left of it. A store that is away is asked again
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
@@ -70,6 +71,20 @@ BACKOFF_MS_MAX = 60_000
 REST_MS_MAX = 30_000
 
 Each = TypeVar("Each")
+
+
+class DeletionGuard(Protocol):
+    def covers(self, object_id: ObjectId) -> bool:
+        """Whether the newest snapshot in the store knows that it is tombstoned."""
+        ...
+
+    def hurry(self) -> None:
+        """Take the next snapshot soon: something waits for it."""
+        ...
+
+    async def may_delete(self) -> bool:
+        """Whether nobody has brought this cluster back as another, to which its objects belong. Raises StoreError."""
+        ...
 
 
 class UpkeepSettings(NamedTuple):
@@ -149,6 +164,8 @@ class ObjectUpkeep:
         self.merges = ObjectMerges(agreement, store, workers, names, settings.merge, self._check)
         self._watch: MergeWatch
         """Of the present leadership."""
+        self.guard: DeletionGuard | None = None
+        """Who knows what coming back from the bucket would need; None: nobody will."""
         self.objects_deleted_total = 0
         self.orphans_total = 0
         self.listings_total = 0
@@ -335,18 +352,26 @@ class ObjectUpkeep:
         for some in _some(list(self._objects.unreferenced()), OBJECTS_PER_ENTRY):
             await self._tombstone(some)
         before_ms = self._clock.wall_ms() - self._settings.collect_ms
-        for some in _some(deletable(self._objects.tombstones, before_ms), OBJECTS_PER_ENTRY):
+        due = deletable(self._objects.tombstones, before_ms)
+        for some in _some([each for each in due if self._is_covered(each)], OBJECTS_PER_ENTRY):
             await self._delete(some)
+
+    def _is_covered(self, object_id: ObjectId) -> bool:
+        """Whether coming back from the bucket alone would do without it."""
+        guard = self.guard
+        if guard is None or guard.covers(object_id):
+            return True
+        guard.hurry()
+        return False
 
     async def collect_orphans(self) -> None:
         """Read all names under which we may have stored anything, and delete those that nobody can need: nobody has
         ever read them, so the tombstone need not wait."""
-        incarnation = self._objects.incarnation
-        if incarnation is None:
+        if self._objects.incarnation is None:
             return
         self.listings_total += 1
         before_ms = self._clock.wall_ms() - self._settings.collect_ms
-        for prefix in own_prefixes(incarnation):
+        for prefix in chain.from_iterable(map(own_prefixes, self._objects.lives)):
             async for page in self._store.list(prefix):
                 self._check()
                 for some in _some(self._orphans(page, before_ms), OBJECTS_PER_ENTRY):
@@ -369,7 +394,7 @@ class ObjectUpkeep:
         self._check()
 
     async def _delete(self, objects: Sequence[ObjectId]) -> None:
-        if not objects:
+        if not objects or (self.guard is not None and not await self.guard.may_delete()):
             return
         await self._store.delete([each.name for each in objects])
         self._check()

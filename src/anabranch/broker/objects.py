@@ -68,6 +68,7 @@ class Objects:
             is_compacted=lambda topic: TopicSettings.from_overrides(settings, topic.overrides).is_compacted,
         )
         self.snapshots = ObjectSnapshots(broker, store)
+        self.upkeep.guard = self.snapshots
         metadata.subscribe(self._follow)
 
     def _open_disk(self, bytes_max: int) -> DiskCache | None:
