@@ -430,6 +430,11 @@ class ObjectWriting:
         """Of records that are gathered and not yet agreed on, whether somebody waits for them or not."""
         return self._writer.held_bytes
 
+    @property
+    def void_total(self) -> int:
+        """Numbers that were given up since the start."""
+        return self._writer.void_numbers
+
     def segments(self) -> list[SegmentView]:
         """Those that are not FLUSHED yet, the oldest first."""
         return self._writer.describe(self._core.clock.monotonic_ms())

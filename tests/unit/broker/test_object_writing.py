@@ -230,6 +230,7 @@ async def test_a_producer_with_many_under_way_keeps_its_order_when_one_object_fa
     again = [broker.submit(0, batch(b"%d" % each, sequence=each)) for each in range(3)]
     assert [await each for each in again] == [0, 1, 2]
     assert world.kept(0) == [b"0", b"1", b"2"]
+    assert broker.writing.void_total == 3
     assert broker.table.objects.last_number(broker.id, broker.epoch or 0) == 3  # Three are void.
 
 
