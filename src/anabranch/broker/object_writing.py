@@ -226,8 +226,10 @@ class ObjectWriting:
             if self._table.objects.incarnation is not None:
                 # Who is not heard by the quorum is fenced soon, and does not learn of it: producers shall not wait.
                 found = Registered(epoch, row.is_fenced or self._is_cut_off())
-        elif known is not None and (row is None or row.epoch != known):
-            found = Registered(known, is_fenced=True)  # It is somebody else's table: nothing of ours counts.
+        elif known is not None:
+            found = Registered(
+                known, is_fenced=True
+            )  # Another registration is under way: nothing of ours counts.
         if found != self._told:
             self._told = found
             self._do(found)

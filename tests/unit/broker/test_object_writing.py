@@ -398,6 +398,18 @@ async def test_a_broker_that_is_registered_anew_begins_at_0_again(
 
 
 @with_one_broker
+async def test_while_another_registration_is_under_way_producers_are_sent_elsewhere(
+    world: WritingWorld, broker: WritingBroker
+) -> None:
+    await broker.submit(0, batch(b"before"))
+    known, broker.epoch = broker.epoch, None
+    assert isinstance(await broker.submit(0, batch(b"meanwhile")), NotOwnerError)
+    broker.epoch = known  # The beat that said so was of the past.
+    assert await broker.submit(0, batch(b"after")) == 1
+    assert world.kept(0) == [b"before", b"after"]
+
+
+@with_one_broker
 async def test_records_for_a_topic_that_goes_meanwhile_are_told_so(
     world: WritingWorld, broker: WritingBroker
 ) -> None:
