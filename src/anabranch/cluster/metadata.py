@@ -586,6 +586,11 @@ class FrozenTable(NamedTuple):
             return self.without_objects
         return {**self.without_objects, "objects": b64encode(self.objects.write()).decode()}
 
+    def discard(self) -> None:
+        """In a worker: `write` was refused."""
+        if self.objects is not None:
+            self.objects.discard()
+
     def kept(self) -> None:
         """The snapshot is on the disk."""
         if self.objects is not None:

@@ -49,6 +49,10 @@ class Coordinates(Protocol):
         """Delete all files but those of these versions."""
         ...
 
+    def remove(self, key: Key, version: int) -> None:
+        """Delete one file, if there is such a one."""
+        ...
+
 
 class MemoryCoordinates:
     """Files that are byte strings, for a table that needs no disk."""
@@ -77,6 +81,9 @@ class MemoryCoordinates:
     def remove_others(self, named: Iterable[tuple[Key, int]]) -> None:
         kept = set(named)
         self.files = {name: data for name, data in self.files.items() if name in kept}
+
+    def remove(self, key: Key, version: int) -> None:
+        self.files.pop((key, version), None)
 
 
 class Held:

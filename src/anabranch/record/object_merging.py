@@ -104,6 +104,11 @@ class MergeWatch:
         kept = set(keys)
         self._tails = {key: tail for key, tail in self._tails.items() if key in kept}
 
+    @property
+    def gathered_bytes(self) -> int:
+        """What was not merged at all, as far as it was seen."""
+        return sum(tail.gathered_bytes for tail in self._tails.values())
+
     def next_merge(self, left_alone: frozenset[Key] = frozenset()) -> Merge | None:
         """What to merge now. `left_alone`: partitions that cannot be merged."""
         tails = {key: self._tails[key] for key in sorted(self._tails) if key not in left_alone}
