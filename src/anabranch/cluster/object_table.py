@@ -80,6 +80,8 @@ class ObjectTable:
 
     def __init__(self, agreed: "MetadataTable", coordinates: Coordinates | None = None) -> None:
         self.incarnation: int | None = None
+        self.past: tuple[int, ...] = ()
+        """The lives before this one: objects of theirs may still be named."""
         self.outcome: CommitOutcome | None = None
         """Of the entry applied last, if that was a commit."""
         self._agreed = agreed
@@ -161,6 +163,11 @@ class ObjectTable:
         """Each with the time at which it was tombstoned, as its proposer's clock had it."""
         return self._tombstones
 
+    @property
+    def lives(self) -> tuple[int, ...]:
+        """Whose objects are this cluster's."""
+        return self.past if self.incarnation is None else (*self.past, self.incarnation)
+
     # --- changing
 
     def apply(self, entry: Entry, offset: int) -> None:
@@ -198,6 +205,7 @@ class ObjectTable:
 
     def begin_life(self, incarnation: int) -> None:
         """Nobody who registered before has a say any more, and no name that was given before is given again."""
+        self.past = self.lives
         self.incarnation = incarnation
         self._numbers.clear()
         self._merged_floors.clear()
@@ -436,7 +444,7 @@ class ObjectTable:
         """`export` of what there is now, to be called in a worker whatever is applied meanwhile. Raises StorageError or
         CorruptDataError if the files it reads have gone by then."""
         copy = ObjectTable(self._agreed, self._coordinates)
-        copy.incarnation = self.incarnation
+        copy.incarnation, copy.past = self.incarnation, self.past
         copy._numbers, copy._merged_floors = dict(self._numbers), dict(self._merged_floors)
         copy._unreferenced, copy._tombstones = dict(self._unreferenced), dict(self._tombstones)
         for key, partition in self._partitions.items():
@@ -451,7 +459,7 @@ class ObjectTable:
         `FrozenObjects.write` has, whose files are cut to what it names and checked. Raises CorruptDataError,
         StorageError."""
         loaded = load(unpack_state(data), self._coordinates)
-        self.incarnation, self.outcome = loaded.incarnation, None
+        self.incarnation, self.past, self.outcome = loaded.incarnation, loaded.past, None
         self._partitions = loaded.partitions
         self._numbers, self._merged_floors = loaded.numbers, loaded.merged_floors
         self._references, self._unreferenced = loaded.references, loaded.unreferenced
@@ -460,7 +468,7 @@ class ObjectTable:
 
     def adopt(self, other: "ObjectTable") -> None:
         """Be as a table that was read elsewhere, perhaps in a worker; it is not used any more."""
-        self.incarnation, self.outcome = other.incarnation, None
+        self.incarnation, self.past, self.outcome = other.incarnation, other.past, None
         self._partitions = other._partitions
         self._numbers, self._merged_floors = other._numbers, other._merged_floors
         self._references, self._unreferenced = other._references, other._unreferenced
@@ -472,6 +480,7 @@ class ObjectTable:
             {
                 "table": {
                     "incarnation": self.incarnation,
+                    "past": list(self.past),
                     "numbers": [[broker, *known] for broker, known in self._numbers.items()],
                     "merged_floors": [[*each] for each in self._merged_floors.items()],
                 }
