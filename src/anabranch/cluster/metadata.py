@@ -446,7 +446,7 @@ class MetadataTable:
     def _name_disk(self, entry: Entry) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
         row = self.brokers.get(BrokerId(entry["broker"]))
-        if topic is None or not 0 <= partition < topic.partition_count:
+        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
             return
         if row is None or row.epoch != entry["epoch"]:
             return  # It has come back since, perhaps with yet another disk.
