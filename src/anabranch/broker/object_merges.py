@@ -144,8 +144,8 @@ class ObjectMerges:
     # --- merging -------------------------------------------------------------------------------------------------
 
     async def merge(self, merge: Merge, kinds: Mapping[Key, Hashable]) -> None:
-        """`kinds`: partitions of different ones share no object. Raises StoreError, NotControllerError, QuorumBusyError,
-        WorkStoppedError: then try again later."""
+        """`kinds`: partitions of different ones share no object. Raises StoreError, NotControllerError,
+        QuorumBusyError, WorkStoppedError: then try again later."""
         read = await self._read(row for rows in merge.rows.values() for row in rows)
         made: dict[Key, Rewritten] = {}
         for key, rows in merge.rows.items():
