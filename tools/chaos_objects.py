@@ -3,8 +3,8 @@
     python tools/chaos_objects.py [--minutes 5] [--brokers 3] [--seed 1]
 
 The store is moto's S3 server behind `anabranch.testing.store_proxy`. By the seed, its answers are errors, late, cut off
-or withheld, and brokers are killed (also when the store has an object of which nobody was told), stopped, paused and cut
-off, while small objects are merged and old ones deleted. Then all is read and compared with what clients were told.
+or withheld, and brokers are killed (also when the store has an object of which nobody was told), stopped, paused and
+cut off, while small objects are merged and old ones deleted. Then all is read and compared with what clients were told.
 Prints the figures, and exits with 1 if anything is wrong.
 """
 
