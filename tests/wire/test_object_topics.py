@@ -154,6 +154,12 @@ def test_batch_sent_again_by_an_idempotent_producer_is_kept_once(client: RawClie
     ]
 
 
+def test_store_has_as_many_copies_as_anybody_wants(client: RawClient, topic: str) -> None:
+    name = f"{topic}-min"
+    client.create_topic(name, anabranch_mode="object", min_insync_replicas="2")
+    assert client.produce(name, 0, batch_of(b"x"), acks=-1)["error_code"] == 0
+
+
 def test_transactional_batch_is_refused(client: RawClient, topic: str) -> None:
     body = {**produce_body(topic, 0, batch_of(b"x")), "transactional_id": "mine"}
     row = client.ask(ApiKey.PRODUCE, 9, body)["responses"][0]["partition_responses"][0]
@@ -459,6 +465,19 @@ def test_records_are_there_after_a_restart(tmp_path: Path) -> None:
 
 def test_records_are_there_after_a_kill(tmp_path: Path) -> None:
     restarted(tmp_path, NodeProcess.kill)
+
+
+def test_node_that_syncs_in_intervals_has_nothing_to_sync_of_it(tmp_path: Path) -> None:
+    settings = {**settings_of(tmp_path), "flush": "interval", "flush.interval.ms": "20"}
+    with NodeProcess(tmp_path, settings) as node, RawClient(node.bootstrap) as client:
+        client.create_topic("t", anabranch_mode="object")
+        for number in range(10):
+            assert client.produce("t", 0, batch_of(b"x"))["base_offset"] == number
+        client.create_topic("kept")
+        client.produce("kept", 0, batch_of(b"x"))
+        time.sleep(0.1)
+        assert client.produce("t", 0, batch_of(b"x"))["base_offset"] == 10
+    assert "defect" not in node.log_path.read_text()
 
 
 def test_node_without_the_store_serves_its_other_topics(tmp_path: Path) -> None:
