@@ -159,6 +159,7 @@ class ObjectUpkeep:
         self._agreement = agreement
         self._store = store
         self._clock = clock
+        self._names = names
         self._settings = settings
         self._keeping_of = keeping_of
         self.guard = guard
@@ -247,6 +248,7 @@ class ObjectUpkeep:
         await self._if_due("retention", settings.retention_check_ms, self.retain)
         await self._if_due("tombstones", tombstone_ms, self.collect)
         await self._if_due("listing", max(1, settings.collect_ms // 2), self.collect_orphans)
+        self._names.check(self._agreement.table)  # Before anything is read in vain.
         if settings.is_compacting:
             await self._if_due("compaction", settings.compaction_check_ms, self.compact)
         await self.merge()
@@ -311,14 +313,14 @@ class ObjectUpkeep:
 
     async def merge(self) -> None:
         """Everything that is worth it, with rests as long as the work unless much is waiting."""
-        keys = []
-        async for key, _ in self._keys():
-            keys.append(key)
+        kinds = {}
+        async for key, keeping in self._keys():
+            kinds[key] = keeping.kind
             self._watch.look(key)
-        self._watch.keep_only(keys)
+        self._watch.keep_only(kinds)
         while (merge := self._watch.next_merge(frozenset(self.merges.damaged))) is not None:
             began_ms = self._clock.monotonic_ms()
-            await self.merges.merge(merge)
+            await self.merges.merge(merge, kinds)
             for key in merge.rows:
                 self._watch.look_again(key)
             if self._watch.gathered_bytes < BACKLOG_MERGES * self._settings.merge.merge_bytes:

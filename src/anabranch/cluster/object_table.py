@@ -53,6 +53,7 @@ from anabranch.record.object_names import (
     ObjectId,
     ObjectKind,
     Row,
+    lengths,
     object_counts,
     pack_rows,
 )
@@ -198,8 +199,7 @@ class ObjectTable:
             partition = self._partitions.pop((topic_id, number), None)
             if partition is not None:
                 for packed in partition.rows.packed():
-                    for object_id, count in object_counts(packed):
-                        self._drop_references(object_id, count)
+                    self._unname_packed(packed)
 
     # --- coming back from the bucket (`object_restore`); no entry does this
 
@@ -357,9 +357,9 @@ class ObjectTable:
             return
         partition.start = start
         count = partition.rows.find(start)
-        for rows in partition.rows.chunks(0, count):
-            self._unname(rows)
-            partition.size_bytes -= sum(row.length for row in rows)
+        for packed in partition.rows.packed(partition.rows.slice(0, count)):
+            self._unname_packed(packed)
+            partition.size_bytes -= sum(lengths(packed))
         partition.rows.splice(0, count, ())
 
     def _tombstone(self, objects: Iterable[ObjectId], now_ms: int) -> None:
@@ -407,6 +407,10 @@ class ObjectTable:
     def _unname(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self._drop_references(row.object_id, 1)
+
+    def _unname_packed(self, packed: bytes) -> None:
+        for object_id, count in object_counts(packed):
+            self._drop_references(object_id, count)
 
     def _drop_references(self, object_id: ObjectId, count: int) -> None:
         left = self._references[object_id] - count
