@@ -158,6 +158,10 @@ class ObjectSnapshots:
         """Whether the newest snapshot knows that this object is tombstoned: one that does not may still name it."""
         return self._broker.metadata.is_leader and object_id in self._given_up
 
+    def hurry(self) -> None:
+        """Something waits for the next snapshot: take it soon."""
+        self._is_urgent.set()
+
     async def may_delete(self) -> bool:
         """To be asked right before: whoever brings a cluster back says so before it looks at what there is. Raises
         StoreError."""

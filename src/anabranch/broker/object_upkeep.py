@@ -16,6 +16,7 @@ whoever leads next finds what is left of it. A store that is away is asked again
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
@@ -75,6 +76,22 @@ BACKLOG_MERGES = 4
 Each = TypeVar("Each")
 
 
+class DeletionGuard(Protocol):
+    """Who knows what coming back from the bucket would need (`object_snapshots`)."""
+
+    def covers(self, object_id: ObjectId) -> bool:
+        """Whether the newest snapshot in the store knows that it is tombstoned."""
+        ...
+
+    def hurry(self) -> None:
+        """Take the next snapshot soon: something waits for it."""
+        ...
+
+    async def may_delete(self) -> bool:
+        """Whether nobody has brought this cluster back as another, to which its objects belong. Raises StoreError."""
+        ...
+
+
 class UpkeepSettings(NamedTuple):
     merge: MergeSettings
     collect_ms: int
@@ -85,7 +102,7 @@ class UpkeepSettings(NamedTuple):
 
 
 def upkeep_of(
-    broker: "Broker", store: ObjectStore, names: MergedNames, restorable: "Restorable"
+    broker: "Broker", store: ObjectStore, names: MergedNames, guard: "DeletionGuard"
 ) -> "ObjectUpkeep":
     """The upkeep of a broker's object store, by its settings."""
     node = broker.settings
@@ -110,7 +127,7 @@ def upkeep_of(
         names,
         settings,
         lambda topic: keeping_of(TopicSettings.from_overrides(node, topic.overrides)),
-        restorable,
+        guard,
     )
 
 
@@ -127,18 +144,6 @@ def keeping_of(topic: TopicSettings) -> Keeping:
     )
 
 
-class Restorable(Protocol):
-    """What whoever brings a cluster back from its store asks of those who delete objects (`object_snapshots`)."""
-
-    def covers(self, object_id: ObjectId) -> bool:
-        """Whether the newest snapshot in the store knows that this object is tombstoned, and so does not need it."""
-        ...
-
-    async def may_delete(self) -> bool:
-        """False: this cluster was brought back as another one, to which the objects belong now."""
-        ...
-
-
 class ObjectUpkeep:
     def __init__(
         self,
@@ -149,7 +154,7 @@ class ObjectUpkeep:
         names: MergedNames,
         settings: UpkeepSettings,
         keeping_of: Callable[[Topic], Keeping],
-        restorable: Restorable,
+        guard: DeletionGuard,
     ) -> None:
         self._agreement = agreement
         self._store = store
@@ -157,7 +162,7 @@ class ObjectUpkeep:
         self._names = names
         self._settings = settings
         self._keeping_of = keeping_of
-        self._restorable = restorable
+        self.guard = guard
         self._task: asyncio.Task[None] | None = None
         self._term: int | None = None
         """Of the leadership the present work belongs to."""
@@ -359,18 +364,24 @@ class ObjectUpkeep:
             await self._tombstone(some)
         before_ms = self._clock.wall_ms() - self._settings.collect_ms
         due = deletable(self._objects.tombstones, before_ms)
-        for some in _some([each for each in due if self._restorable.covers(each)], OBJECTS_PER_ENTRY):
+        for some in _some([each for each in due if self._is_covered(each)], OBJECTS_PER_ENTRY):
             await self._delete(some)
+
+    def _is_covered(self, object_id: ObjectId) -> bool:
+        """Whether coming back from the bucket alone would do without it."""
+        if self.guard.covers(object_id):
+            return True
+        self.guard.hurry()
+        return False
 
     async def collect_orphans(self) -> None:
         """Read all names under which we may have stored anything, and delete those that nobody can need: nobody has
-        ever read them, and no snapshot names them, so that the tombstone need not wait."""
-        incarnation = self._objects.incarnation
-        if incarnation is None:
+        ever read them, so the tombstone need not wait."""
+        if self._objects.incarnation is None:
             return
         self.listings_total += 1
         before_ms = self._clock.wall_ms() - self._settings.collect_ms
-        for prefix in own_prefixes(incarnation):
+        for prefix in chain.from_iterable(map(own_prefixes, self._objects.lives)):
             async for page in self._store.list(prefix):
                 self._check()
                 for some in _some(self._orphans(page, before_ms), OBJECTS_PER_ENTRY):
@@ -393,7 +404,7 @@ class ObjectUpkeep:
         self._check()
 
     async def _delete(self, objects: Sequence[ObjectId]) -> None:
-        if not objects or not await self._restorable.may_delete():
+        if not objects or not await self.guard.may_delete():
             return
         self._check()
         await self._store.delete([each.name for each in objects])

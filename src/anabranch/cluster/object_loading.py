@@ -32,6 +32,7 @@ class Loaded:
 
     def __init__(self, coordinates: Coordinates) -> None:
         self.incarnation: int | None = None
+        self.past: tuple[int, ...] = ()
         self.numbers: dict[BrokerId, tuple[int, int]] = {}
         self.merged_floors: dict[int, int] = {}
         self.partitions: dict[Key, Partition] = {}
@@ -65,7 +66,7 @@ class Loaded:
                 )
 
     def _take_table(self, table: Mapping[str, Any]) -> None:
-        self.incarnation = table["incarnation"]
+        self.incarnation, self.past = table["incarnation"], tuple(table["past"])
         self.numbers = {BrokerId(broker): (epoch, last) for broker, epoch, last in table["numbers"]}
         self.merged_floors = dict(table["merged_floors"])
 

@@ -53,6 +53,7 @@ from anabranch.record.object_names import (
     ObjectId,
     ObjectKind,
     Row,
+    lengths,
     object_counts,
     pack_rows,
 )
@@ -80,6 +81,8 @@ class ObjectTable:
 
     def __init__(self, agreed: "MetadataTable", coordinates: Coordinates | None = None) -> None:
         self.incarnation: int | None = None
+        self.past: tuple[int, ...] = ()
+        """The lives before this one: objects of theirs may still be named."""
         self.outcome: CommitOutcome | None = None
         """Of the entry applied last, if that was a commit."""
         self._agreed = agreed
@@ -161,6 +164,11 @@ class ObjectTable:
         """Each with the time at which it was tombstoned, as its proposer's clock had it."""
         return self._tombstones
 
+    @property
+    def lives(self) -> tuple[int, ...]:
+        """Whose objects are this cluster's."""
+        return self.past if self.incarnation is None else (*self.past, self.incarnation)
+
     # --- changing
 
     def apply(self, entry: Entry, offset: int) -> None:
@@ -191,13 +199,13 @@ class ObjectTable:
             partition = self._partitions.pop((topic_id, number), None)
             if partition is not None:
                 for packed in partition.rows.packed():
-                    for object_id, count in object_counts(packed):
-                        self._drop_references(object_id, count)
+                    self._unname_packed(packed)
 
     # --- coming back from the bucket (`object_restore`); no entry does this
 
     def begin_life(self, incarnation: int) -> None:
         """Nobody who registered before has a say any more, and no name that was given before is given again."""
+        self.past = self.lives
         self.incarnation = incarnation
         self._numbers.clear()
         self._merged_floors.clear()
@@ -349,9 +357,9 @@ class ObjectTable:
             return
         partition.start = start
         count = partition.rows.find(start)
-        for rows in partition.rows.chunks(0, count):
-            self._unname(rows)
-            partition.size_bytes -= sum(row.length for row in rows)
+        for packed in partition.rows.packed(partition.rows.slice(0, count)):
+            self._unname_packed(packed)
+            partition.size_bytes -= sum(lengths(packed))
         partition.rows.splice(0, count, ())
 
     def _tombstone(self, objects: Iterable[ObjectId], now_ms: int) -> None:
@@ -400,6 +408,10 @@ class ObjectTable:
         for row in rows:
             self._drop_references(row.object_id, 1)
 
+    def _unname_packed(self, packed: bytes) -> None:
+        for object_id, count in object_counts(packed):
+            self._drop_references(object_id, count)
+
     def _drop_references(self, object_id: ObjectId, count: int) -> None:
         left = self._references[object_id] - count
         if left:
@@ -436,7 +448,7 @@ class ObjectTable:
         """`export` of what there is now, to be called in a worker whatever is applied meanwhile. Raises StorageError or
         CorruptDataError if the files it reads have gone by then."""
         copy = ObjectTable(self._agreed, self._coordinates)
-        copy.incarnation = self.incarnation
+        copy.incarnation, copy.past = self.incarnation, self.past
         copy._numbers, copy._merged_floors = dict(self._numbers), dict(self._merged_floors)
         copy._unreferenced, copy._tombstones = dict(self._unreferenced), dict(self._tombstones)
         for key, partition in self._partitions.items():
@@ -451,7 +463,7 @@ class ObjectTable:
         `FrozenObjects.write` has, whose files are cut to what it names and checked. Raises CorruptDataError,
         StorageError."""
         loaded = load(unpack_state(data), self._coordinates)
-        self.incarnation, self.outcome = loaded.incarnation, None
+        self.incarnation, self.past, self.outcome = loaded.incarnation, loaded.past, None
         self._partitions = loaded.partitions
         self._numbers, self._merged_floors = loaded.numbers, loaded.merged_floors
         self._references, self._unreferenced = loaded.references, loaded.unreferenced
@@ -460,7 +472,7 @@ class ObjectTable:
 
     def adopt(self, other: "ObjectTable") -> None:
         """Be as a table that was read elsewhere, perhaps in a worker; it is not used any more."""
-        self.incarnation, self.outcome = other.incarnation, None
+        self.incarnation, self.past, self.outcome = other.incarnation, other.past, None
         self._partitions = other._partitions
         self._numbers, self._merged_floors = other._numbers, other._merged_floors
         self._references, self._unreferenced = other._references, other._unreferenced
@@ -472,6 +484,7 @@ class ObjectTable:
             {
                 "table": {
                     "incarnation": self.incarnation,
+                    "past": list(self.past),
                     "numbers": [[broker, *known] for broker, known in self._numbers.items()],
                     "merged_floors": [[*each] for each in self._merged_floors.items()],
                 }

@@ -113,9 +113,13 @@ class Restorable:
     def __init__(self) -> None:
         self.needed: set[str] = set()
         self.is_over = False
+        self.hurries = 0
 
     def covers(self, object_id: ObjectId) -> bool:
         return object_id.name not in self.needed
+
+    def hurry(self) -> None:
+        self.hurries += 1
 
     async def may_delete(self) -> bool:
         await asyncio.sleep(0.01)
