@@ -3,6 +3,7 @@ it is different, said so."""
 
 import json
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ def settings_of(folder: Path) -> dict[str, str]:
         "group.initial.rebalance.delay.ms": "0",
         "object.store": f"file://{folder}/store",
         "object.gather.ms": "5",
+        "http": "127.0.0.1:0",
     }
 
 
@@ -420,6 +422,17 @@ def test_broker_says_what_it_gathers_and_what_is_stored(client: RawClient, topic
     assert facts["flushed"]["segments"] >= 1
     assert facts["objects"]["written"] >= 1
     assert facts["objects"]["bytes"] > 0
+
+
+def test_metrics_count_what_goes_to_the_store(store_node: NodeProcess, client: RawClient, topic: str) -> None:
+    client.produce(topic, 0, batch_of(b"x" * 100))
+    url = f"http://{str(store_node.ready['http']).removeprefix('http://')}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
+    assert float(lines["anabranch_object_partitions"]) >= 2
+    assert float(lines["anabranch_object_bytes"]) > 100
+    assert float(lines["anabranch_object_puts_total"]) >= 1
+    assert float(lines["anabranch_object_held_bytes"]) == 0
 
 
 # --- lives --------------------------------------------------------------------------------------------------

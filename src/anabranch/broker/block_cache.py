@@ -6,7 +6,8 @@ partitions find theirs in it. Larger objects are cut. `get` answers from memory 
 has stored itself it `keep`s.
 
 All memory that reading takes counts against `object.cache.bytes`: blocks, what is known of their batches, blocks on
-their way in, and answers on their way out, for which blocks give way. Blocks never change: who stamps, copies.
+their way in, and answers on their way out, for which blocks give way. Blocks never change: who stamps, copies. A batch
+may lie in several blocks, which all have to be there at once: who waits for the rest of them `borrow`s those that came.
 
 For the loop's thread.
 """
@@ -51,6 +52,24 @@ class Answer(bytearray):
         self._cache.answer_bytes -= self._count
 
 
+class Loan:
+    """Blocks that stay at hand for somebody who waits for more of them."""
+
+    def __init__(self, cache: "BlockCache") -> None:
+        self._cache = cache
+        self._blocks: dict[BlockKey, Block] = {}
+
+    def borrow(self, blocks: Sequence[Block]) -> None:
+        """Those too, if there is memory, or nobody else has waited longer."""
+        for block in blocks:
+            if block.key not in self._blocks and self._cache.lend(block, self):
+                self._blocks[block.key] = block
+
+    def end(self) -> None:
+        self._cache.take_back(self, list(self._blocks.values()))
+        self._blocks.clear()
+
+
 class BlockCache:
     def __init__(
         self,
@@ -71,6 +90,10 @@ class BlockCache:
         self._disk = disk
         self._blocks: OrderedDict[BlockKey, Block] = OrderedDict()
         self._walks: OrderedDict[tuple[ObjectId, int], Walk] = OrderedDict()
+        self._lent: dict[BlockKey, tuple[Block, int]] = {}
+        """Blocks that somebody has borrowed, and how often."""
+        self._lent_bytes = 0
+        self._loans: dict[Loan, None] = {}
         self._gone_ms: OrderedDict[ObjectId, int] = OrderedDict()
         gets_max = max(1, min(GETS_MAX, bytes_max // (4 * BLOCK_BYTES_GATHERED)))
         self.loads = BlockLoads(store, self, gets_max, disk, caught_up)
@@ -78,7 +101,7 @@ class BlockCache:
     @property
     def bytes_held(self) -> int:
         loading = self.loads.running_count * min(BLOCK_BYTES_GATHERED, self.bytes_max // 4)
-        return self.block_bytes_held + self._walk_bytes + self.answer_bytes + loading
+        return self.block_bytes_held + self._lent_bytes + self._walk_bytes + self.answer_bytes + loading
 
     @property
     def answer_bytes_max(self) -> int:
@@ -91,7 +114,7 @@ class BlockCache:
     def get(self, key: BlockKey) -> Block | None:
         block = self._blocks.get(key)
         if block is None:
-            return None
+            return self._lent[key][0] if key in self._lent else None
         if block.bad_ms is not None and self._clock.monotonic_ms() - block.bad_ms > BAD_MS:
             self._remove(block)
             return None
@@ -140,6 +163,31 @@ class BlockCache:
             block.is_ahead = False
             self._ahead_bytes -= block.cost
 
+    def lend(self, block: Block, loan: Loan) -> bool:
+        """Whoever borrowed first goes on however short memory is, so that one at least gets all it needs."""
+        self._loans[loan] = None
+        _, count = self._lent.get(block.key, (block, 0))
+        if not count:
+            is_short = self._lent_bytes + block.cost > self.bytes_max // 4
+            if is_short and next(iter(self._loans)) is not loan:
+                return False
+            self._lent_bytes += block.cost
+        self._lent[block.key] = block, count + 1
+        return True
+
+    def take_back(self, loan: Loan, blocks: Sequence[Block]) -> None:
+        self._loans.pop(loan, None)
+        for block in blocks:
+            lent, count = self._lent.get(block.key, (None, 0))
+            if lent is block and count > 1:
+                self._lent[block.key] = block, count - 1
+            elif lent is block:
+                self._forget_lent(block)
+
+    def _forget_lent(self, block: Block) -> None:
+        if block.key in self._lent:
+            self._lent_bytes -= self._lent.pop(block.key)[0].cost
+
     # --- loading ---------------------------------------------------------------------------------------------
 
     def want(self, key: BlockKey, woken: Callable[[], None]) -> None:
@@ -184,13 +232,15 @@ class BlockCache:
         for block in blocks:
             for place in [each for each in self._walks if each[0] == block.key.object_id]:
                 self._walk_bytes -= self._walks.pop(place).size_bytes
-        suspects = [block for block in blocks if self._blocks.get(block.key) is block]
+        suspects = [block for block in blocks if self.get(block.key) is block]
         if suspects and all(block.is_fresh for block in suspects):
             for block in suspects:
                 block.bad_ms = block.bad_ms or self._clock.monotonic_ms()
             return False
         for block in suspects:
-            self._remove(block)
+            if block.key in self._blocks:
+                self._remove(block)
+            self._forget_lent(block)
             self.loads.refresh(block.key)
             if self._disk is not None:
                 self._disk.drop(block.key)

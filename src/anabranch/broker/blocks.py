@@ -36,11 +36,15 @@ def block_bytes(object_id: ObjectId) -> int:
 def keys_of(object_id: ObjectId, start: int, end: int) -> list[BlockKey]:
     """The blocks in which the bytes from `start` and before `end` lie."""
     size = block_bytes(object_id)
-    return [BlockKey(object_id, number) for number in range(start // size, (end - 1) // size + 1)]
+    first = start // size
+    if end <= (first + 1) * size:
+        return [BlockKey(object_id, first)]
+    return [BlockKey(object_id, number) for number in range(first, (end - 1) // size + 1)]
 
 
 class Origin(Enum):
     KEPT = "kept"
+    """By the broker that wrote it: what producers sent was checked when it came."""
     DISK = "disk"
     STORE = "store"
 
@@ -48,12 +52,25 @@ class Origin(Enum):
 class Block:
     """Bytes of an object, and which of them belong to batches whose CRC holds."""
 
-    __slots__ = ("bad_ms", "data", "is_ahead", "is_fresh", "key", "origin", "start", "verified")
+    __slots__ = (
+        "bad_ms",
+        "cost",
+        "data",
+        "end",
+        "is_ahead",
+        "is_fresh",
+        "key",
+        "origin",
+        "start",
+        "verified",
+    )
 
     def __init__(self, key: BlockKey, data: bytes, origin: Origin, *, is_fresh: bool = False) -> None:
         self.key = key
         self.data = data
         self.start = key.start
+        self.end = self.start + len(data)
+        self.cost = len(data) + BLOCK_OVERHEAD_BYTES
         self.origin = origin
         self.is_fresh = is_fresh
         """It was asked for because what came before it was damaged."""
@@ -61,17 +78,9 @@ class Block:
         """Nobody has asked for it yet."""
         self.bad_ms: int | None = None
         self.verified = Ranges()
-        if origin is Origin.KEPT:
-            self.verified.add(self.start, self.end)  # Its producer's bytes were checked when they came.
-
-    @property
-    def end(self) -> int:
-        return self.start + len(self.data)
-
-    @property
-    def cost(self) -> int:
-        return len(self.data) + BLOCK_OVERHEAD_BYTES
 
     def is_good(self, start: int, end: int) -> bool:
         """Whether what it has of these bytes of its object belongs to batches that were checked."""
+        if self.origin is Origin.KEPT:
+            return True
         return self.verified.covers(max(start, self.start), min(end, self.end))

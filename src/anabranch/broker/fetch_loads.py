@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from anabranch.broker.block_cache import Loan
 from anabranch.broker.object_log import ObjectLog
 from anabranch.errors import AnabranchError
 from anabranch.values import Offset
@@ -36,6 +37,7 @@ class FetchLoads:
         self._wait_ms_max = max(wait_ms_max, LOAD_MS_MIN)
         self._woken = woken
         self._log: ObjectLog | None = None
+        self._loan: Loan | None = None
         self._awaited: set[BlockKey] = set()
         self._wanted: list[BlockKey] = []
         self._guess_left = bytes_max
@@ -59,12 +61,15 @@ class FetchLoads:
         """What is at hand; None: it has to be loaded, or memory is short. Raises as `ObjectLog.slice` does."""
         if self._log is None:
             self._log = log
+            self._loan = Loan(log.cache)
             self._answer_left = log.cache.answer_bytes_max
         if self._answer_left <= 0 and not whole_first:
             return None
         part = log.slice(start, min(bytes_max, self._answer_left), upto, whole_first=whole_first)
         if part.missing:
             if self._guess_left > 0:
+                assert self._loan is not None
+                self._loan.borrow(part.present)
                 self._wanted += part.missing
                 self._guess_left -= part.count
             return None
@@ -96,6 +101,8 @@ class FetchLoads:
             self._log.cache.leave(list(self._awaited), self._has_come)
         self._awaited.clear()
         self._wanted.clear()
+        if self._loan is not None:
+            self._loan.end()
         if self._catching_up is not None:
             self._catching_up.cancel()
             self._catching_up = None

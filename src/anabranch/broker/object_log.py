@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from anabranch.broker.block_cache import BlockCache
+from anabranch.broker.block_cache import BlockCache, Loan
 from anabranch.broker.blocks import Block, BlockKey, block_bytes, keys_of
 from anabranch.broker.object_slice import Check, ObjectSlice, Part
 from anabranch.broker.object_times import Moment, first_at_or_after, of_largest_timestamp
@@ -67,9 +67,10 @@ class Coordinates(Protocol):
 
 
 class Missing(NamedTuple):
-    """These blocks have to be loaded first."""
+    """These blocks have to be loaded first; the others, which they are of use with, are at hand."""
 
     keys: Sequence[BlockKey]
+    present: Sequence[Block]
 
 
 class NoRoom(NamedTuple):
@@ -149,7 +150,7 @@ class ObjectLog:
             return ObjectSlice(self.cache, guess, check=step)
         if start in self._readers:
             self._read_ahead(row.next_offset, len(step.keys))
-        return ObjectSlice(self.cache, guess, missing=step.keys)
+        return ObjectSlice(self.cache, guess, missing=step.keys, present=step.present)
 
     def _step(self, row: Row, start: Offset, left: int, upto: Offset, *, whole_first: bool) -> Step:
         """What one row gives. A check that costs little is made at once."""
@@ -169,7 +170,7 @@ class ObjectLog:
         walk = self.cache.walk_of(row)
         first = walk.batch_of(start)
         if first == len(walk.next_offsets):
-            return self._look_further(walk) if not walk.is_whole else None
+            return self._look_further(walk, start) if not walk.is_whole else None
         position = walk.positions[first]
         last = walk.last_within(position + left, upto)
         if last <= first:
@@ -177,31 +178,42 @@ class ObjectLog:
                 return NoRoom()
             last = first + 1
         blocks, end = self._blocks(row.object_id, position, walk.positions[last])
-        last = min(last, bisect_right(walk.positions, end) - 1)
-        if last <= first:
-            return self._missing(row.object_id, end, walk.positions[first + 1])
-        end = walk.positions[last]
+        if end < walk.positions[last]:
+            last = bisect_right(walk.positions, end) - 1
+            if last <= first:
+                return self._missing(row.object_id, end, walk.positions[first + 1], blocks)
+            end = walk.positions[last]
         if all(block.is_good(position, end) for block in blocks):
             return Part(walk, first, last, blocks)
         return Check(walk, position, walk.base_of(first), blocks)
 
-    def _look_further(self, walk: Walk) -> Check | Missing:
+    def _look_further(self, walk: Walk, start: Offset) -> Check | Missing:
         """Where the batches lie that nobody has seen: in a long row no further than a block, or the next batch."""
         row, position = walk.row, walk.frontier
         size = block_bytes(row.object_id)
         block_end = min((position // size + 1) * size, row.position + row.length)
         wanted_end = max(walk.wanted_end, block_end)
         blocks, end = self._blocks(row.object_id, position, wanted_end)
-        if end < wanted_end:
-            return self._missing(row.object_id, end, wanted_end)
-        return Check(walk, position, walk.next_offset, blocks)
+        if end == wanted_end:
+            return Check(walk, position, walk.next_offset, blocks)
+        missing = self._missing(row.object_id, end, wanted_end, blocks)
+        for key in self._on_the_way(walk, start, wanted_end):
+            self.cache.want_ahead(key)
+        return missing
+
+    def _on_the_way(self, walk: Walk, start: Offset, position: int) -> Sequence[BlockKey]:
+        """Blocks of a long row that have to be gone through before the one that has `start`, at a guess."""
+        row = walk.row
+        share = (start - walk.next_offset) / max(1, row.next_offset - walk.next_offset)
+        end = walk.frontier + round(share * (row.position + row.length - walk.frontier))
+        return keys_of(row.object_id, position, end)[: AHEAD_BLOCKS - 1] if end > position else ()
 
     def _blocks(self, object_id: ObjectId, start: int, end: int) -> tuple[list[Block], int]:
         """Those at hand for the bytes from `start` on, without a gap, and how far they reach."""
         blocks: list[Block] = []
         for key in keys_of(object_id, start, end):
             block = self.cache.get(key)
-            if block is None or self._is_short(block, end):
+            if block is None or (block.end < end and self._is_short(block, end)):
                 return blocks, max(start, key.start)
             blocks.append(block)
         return blocks, end
@@ -217,31 +229,39 @@ class ObjectLog:
             )
         return True
 
-    def _missing(self, object_id: ObjectId, start: int, end: int) -> Missing:
+    def _missing(self, object_id: ObjectId, start: int, end: int, present: Sequence[Block]) -> Missing:
         try:
             self.cache.check_gone(object_id)
         except ObjectGoneError as error:
             raise StorageError(f"Records of {self.name} are lost: {error}") from error
-        return Missing([key for key in keys_of(object_id, start, end) if self.cache.get(key) is None])
+        keys = [key for key in keys_of(object_id, start, end) if self.cache.get(key) is None]
+        return Missing(keys, present)
 
     async def loaded(self, start: Offset, bytes_max: int, upto: Offset) -> ObjectSlice:
         """A slice that is ready, however long that takes. Raises as `slice` does."""
-        while True:
-            part = self.slice(start, bytes_max, upto)
-            if part.missing:
-                await self._loaded(part.missing)
-            elif part.verified:
-                return part
-            else:
-                await self._verified(part)
+        loan = Loan(self.cache)
+        try:
+            while True:
+                part = self.slice(start, bytes_max, upto)
+                if part.missing:
+                    loan.borrow(part.present)
+                    await self._loaded(part.missing)
+                elif part.verified:
+                    return part
+                else:
+                    await self._verified(part)
+        finally:
+            loan.end()
 
     async def _loaded(self, keys: Sequence[BlockKey]) -> None:
+        """Wait for the first one to come, and let the others come too."""
         event = asyncio.Event()
-        self.cache.want(keys[0], event.set)
+        for key in keys:
+            self.cache.want(key, event.set)
         try:
             await event.wait()
         finally:
-            self.cache.leave(keys[:1], event.set)
+            self.cache.leave(keys, event.set)
 
     async def _verified(self, part: ObjectSlice) -> None:
         try:

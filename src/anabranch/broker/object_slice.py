@@ -72,6 +72,9 @@ class Check:
 
 def views_of(blocks: Sequence[Block], start: int, end: int) -> list[memoryview]:
     """The bytes of an object from `start` and before `end`, which all lie in these blocks."""
+    if len(blocks) == 1:
+        block_start = blocks[0].start
+        return [memoryview(blocks[0].data)[start - block_start : end - block_start]]
     views = []
     for block in blocks:
         first, last = max(start, block.start), min(end, block.end)
@@ -81,7 +84,7 @@ def views_of(blocks: Sequence[Block], start: int, end: int) -> list[memoryview]:
 
 
 class ObjectSlice(Slice):
-    __slots__ = ("_cache", "_parts", "_served", "check", "is_cut", "missing")
+    __slots__ = ("_cache", "_parts", "_served", "check", "is_cut", "missing", "present")
 
     def __init__(
         self,
@@ -90,12 +93,15 @@ class ObjectSlice(Slice):
         *,
         parts: Sequence[Part] = (),
         missing: Sequence[BlockKey] = (),
+        present: Sequence[Block] = (),
         check: Check | None = None,
         is_cut: bool = False,
         served: Callable[[], None] | None = None,
     ) -> None:
         self.count = count
         self.missing = missing
+        self.present = present
+        """Blocks that are of use once the missing ones are there: whoever waits for those borrows these."""
         self.check = check
         self.is_cut = is_cut
         self.verified = check is None
@@ -124,12 +130,13 @@ class ObjectSlice(Slice):
         assert not self.missing, "load it first"
         assert self.verified, "verify it first"
         out = Answer(self.count, self._cache)
-        for part in self._parts:
-            shift = len(out) - part.start
-            for view in views_of(part.blocks, part.start, part.end):
+        for walk, first, last, blocks in self._parts:
+            start, end = walk.positions[first], walk.positions[last]
+            shift = len(out) - start
+            for view in views_of(blocks, start, end):
                 out += view
-            if not part.walk.row.is_stamped:
-                place_batches(out, shift, part.walk, part.first, part.last)
+            if not walk.row.is_stamped:
+                place_batches(out, shift, walk, first, last)
         assert len(out) == self.count, "a part was not all in its blocks"
         if self._served is not None:
             self._served()

@@ -4,8 +4,9 @@ time and with rests between, so that the foreground does not feel it.
 retention    what is too old or too much goes, on the boundary of a row; producers silent for long are forgotten
 merging      small objects become large ones (`object_merges`)
 compaction   the last record of every key stays
-collection   objects that no row names are tombstoned, and deleted `object.collect.ms` later; what a crash has left
-             without a row is found by a listing, once when this broker begins to lead and every half of that time
+collection   objects that no row names are tombstoned, and deleted `object.collect.ms` later, once no snapshot in the
+             store needs them any more; what a crash has left without a row is found by a listing, once when this
+             broker begins to lead and every half of that time
 
 Every decision is made anew from the table (`cluster.object_upkeep`), and every change is an entry that is checked when
 it is applied: two that believe to lead do no harm. The work ends at once when the leadership is lost or the node stops;
@@ -69,11 +70,15 @@ PARTITIONS_PER_TURN = 50
 BACKOFF_MS_MIN = 1000
 BACKOFF_MS_MAX = 60_000
 REST_MS_MAX = 30_000
+BACKLOG_MERGES = 4
+"""With more than so much to merge there are no rests in between."""
 
 Each = TypeVar("Each")
 
 
 class DeletionGuard(Protocol):
+    """Who knows what coming back from the bucket would need (`object_snapshots`)."""
+
     def covers(self, object_id: ObjectId) -> bool:
         """Whether the newest snapshot in the store knows that it is tombstoned."""
         ...
@@ -96,7 +101,9 @@ class UpkeepSettings(NamedTuple):
     producer_expiration_ms: int
 
 
-def upkeep_of(broker: "Broker", store: ObjectStore, names: MergedNames) -> "ObjectUpkeep":
+def upkeep_of(
+    broker: "Broker", store: ObjectStore, names: MergedNames, guard: "DeletionGuard"
+) -> "ObjectUpkeep":
     """The upkeep of a broker's object store, by its settings."""
     node = broker.settings
     merge = MergeSettings(
@@ -120,6 +127,7 @@ def upkeep_of(broker: "Broker", store: ObjectStore, names: MergedNames) -> "Obje
         names,
         settings,
         lambda topic: keeping_of(TopicSettings.from_overrides(node, topic.overrides)),
+        guard,
     )
 
 
@@ -146,12 +154,15 @@ class ObjectUpkeep:
         names: MergedNames,
         settings: UpkeepSettings,
         keeping_of: Callable[[Topic], Keeping],
+        guard: DeletionGuard,
     ) -> None:
         self._agreement = agreement
         self._store = store
         self._clock = clock
+        self._names = names
         self._settings = settings
         self._keeping_of = keeping_of
+        self.guard = guard
         self._task: asyncio.Task[None] | None = None
         self._term: int | None = None
         """Of the leadership the present work belongs to."""
@@ -161,11 +172,9 @@ class ObjectUpkeep:
         self._keepings: dict[UUID, tuple[Topic, Keeping]] = {}
         self._not_due: dict[Key, Head] = {}
         """Partitions that were not worth compacting, as they were then."""
-        self.merges = ObjectMerges(agreement, store, workers, names, settings.merge, self._check)
+        self.merges = ObjectMerges(agreement, store, workers, clock, names, settings.merge, self._check)
         self._watch: MergeWatch
         """Of the present leadership."""
-        self.guard: DeletionGuard | None = None
-        """Who knows what coming back from the bucket would need; None: nobody will."""
         self.objects_deleted_total = 0
         self.orphans_total = 0
         self.listings_total = 0
@@ -239,6 +248,7 @@ class ObjectUpkeep:
         await self._if_due("retention", settings.retention_check_ms, self.retain)
         await self._if_due("tombstones", tombstone_ms, self.collect)
         await self._if_due("listing", max(1, settings.collect_ms // 2), self.collect_orphans)
+        self._names.check(self._agreement.table)  # Before anything is read in vain.
         if settings.is_compacting:
             await self._if_due("compaction", settings.compaction_check_ms, self.compact)
         await self.merge()
@@ -302,18 +312,19 @@ class ObjectUpkeep:
     # --- merging and compaction ----------------------------------------------------------------------------------
 
     async def merge(self) -> None:
-        """Everything that is worth it, with rests as long as the work."""
-        keys = []
-        async for key, _ in self._keys():
-            keys.append(key)
+        """Everything that is worth it, with rests as long as the work unless much is waiting."""
+        kinds = {}
+        async for key, keeping in self._keys():
+            kinds[key] = keeping.kind
             self._watch.look(key)
-        self._watch.keep_only(keys)
+        self._watch.keep_only(kinds)
         while (merge := self._watch.next_merge(frozenset(self.merges.damaged))) is not None:
             began_ms = self._clock.monotonic_ms()
-            await self.merges.merge(merge)
+            await self.merges.merge(merge, kinds)
             for key in merge.rows:
                 self._watch.look_again(key)
-            await self._rest(began_ms)
+            if self._watch.gathered_bytes < BACKLOG_MERGES * self._settings.merge.merge_bytes:
+                await self._rest(began_ms)
 
     async def compact(self) -> None:
         """Everything that is due. A partition that is not done after its turn waits for the next look."""
@@ -358,10 +369,9 @@ class ObjectUpkeep:
 
     def _is_covered(self, object_id: ObjectId) -> bool:
         """Whether coming back from the bucket alone would do without it."""
-        guard = self.guard
-        if guard is None or guard.covers(object_id):
+        if self.guard.covers(object_id):
             return True
-        guard.hurry()
+        self.guard.hurry()
         return False
 
     async def collect_orphans(self) -> None:
@@ -394,8 +404,9 @@ class ObjectUpkeep:
         self._check()
 
     async def _delete(self, objects: Sequence[ObjectId]) -> None:
-        if not objects or (self.guard is not None and not await self.guard.may_delete()):
+        if not objects or not await self.guard.may_delete():
             return
+        self._check()
         await self._store.delete([each.name for each in objects])
         self._check()
         await self._agreement.propose(removed_entry(objects))

@@ -56,7 +56,8 @@ class Objects:
         )
         self.writing.on_flushed = self.cache.keep
         names = MergedNames(me, lambda: broker.orchestrator.epoch)
-        self.upkeep = upkeep_of(broker, store, names)
+        self.snapshots = ObjectSnapshots(broker, store)
+        self.upkeep = upkeep_of(broker, store, names, self.snapshots)
         self.replacements = ObjectReplacements(
             lambda: metadata.table,
             store,
@@ -67,8 +68,6 @@ class Objects:
             caught_up=metadata.caught_up,
             is_compacted=lambda topic: TopicSettings.from_overrides(settings, topic.overrides).is_compacted,
         )
-        self.snapshots = ObjectSnapshots(broker, store)
-        self.upkeep.guard = self.snapshots
         metadata.subscribe(self._follow)
 
     def _open_disk(self, bytes_max: int) -> DiskCache | None:

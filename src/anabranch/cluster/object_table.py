@@ -10,9 +10,8 @@ entry may name it. A row can therefore never name an object that is gone.
 """
 
 import uuid
-import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anabranch.cluster.object_entries import (
     Entry,
@@ -29,42 +28,35 @@ from anabranch.cluster.object_freezing import FrozenObjects, FrozenPartition
 from anabranch.cluster.object_items import (
     NO_OFFSET,
     NOTHING,
-    START,
     Draft,
     Head,
     Partition,
     Result,
     take_items,
 )
-from anabranch.cluster.object_rows import Coordinates, MemoryCoordinates, RowSequence, Span
+from anabranch.cluster.object_loading import load
+from anabranch.cluster.object_rows import Coordinates, MemoryCoordinates, RowSequence
 from anabranch.cluster.object_state import (
     Record,
-    RowFile,
-    check_file,
-    key_of,
-    object_of,
     object_records,
     pack_state,
     partition_record,
     producer_records,
-    producers_of,
     row_records,
     unpack_state,
 )
 from anabranch.errors import (
     AnabranchError,
-    CorruptDataError,
     NotOwnerError,
     StoreRefusedError,
 )
 from anabranch.record.object_names import (
-    ROW_BYTES,
     ObjectId,
     ObjectKind,
     Row,
+    lengths,
     object_counts,
     pack_rows,
-    unpack_rows,
 )
 from anabranch.record.producer_table import ProducerTable
 from anabranch.values import BrokerId, Offset
@@ -75,7 +67,6 @@ if TYPE_CHECKING:
 OBJECT = "object"
 """The mode of a topic whose records lie in the object store."""
 NO_NUMBER = -1
-NOWHERE: Key = (uuid.UUID(int=0), 0)
 
 
 class CommitOutcome(NamedTuple):
@@ -213,8 +204,7 @@ class ObjectTable:
             partition = self._partitions.pop((topic_id, number), None)
             if partition is not None:
                 for packed in partition.rows.packed():
-                    for object_id, count in object_counts(packed):
-                        self._drop_references(object_id, count)
+                    self._unname_packed(packed)
 
     # --- coming back from the bucket (`object_restore`); no entry does this
 
@@ -374,9 +364,9 @@ class ObjectTable:
             return
         partition.start = start
         count = partition.rows.find(start)
-        for rows in partition.rows.chunks(0, count):
-            self._unname(rows)
-            partition.size_bytes -= sum(row.length for row in rows)
+        for packed in partition.rows.packed(partition.rows.slice(0, count)):
+            self._unname_packed(packed)
+            partition.size_bytes -= sum(lengths(packed))
         partition.rows.splice(0, count, ())
 
     def _tombstone(self, objects: Iterable[ObjectId], now_ms: int) -> None:
@@ -424,6 +414,10 @@ class ObjectTable:
     def _unname(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self._drop_references(row.object_id, 1)
+
+    def _unname_packed(self, packed: bytes) -> None:
+        for object_id, count in object_counts(packed):
+            self._drop_references(object_id, count)
 
     def _drop_references(self, object_id: ObjectId, count: int) -> None:
         left = self._references[object_id] - count
@@ -475,9 +469,14 @@ class ObjectTable:
         """Instead of all that is here: what `export` has made, whose rows go to files, synced; or what
         `FrozenObjects.write` has, whose files are cut to what it names and checked. Raises CorruptDataError,
         StorageError."""
-        fresh = ObjectTable(self._agreed, self._coordinates)
-        fresh.load(unpack_state(data))
-        self.adopt(fresh)
+        loaded = load(unpack_state(data), self._coordinates)
+        self.incarnation, self.past, self.successor = loaded.incarnation, loaded.past, loaded.successor
+        self.outcome = None
+        self._partitions = loaded.partitions
+        self._numbers, self._merged_floors = loaded.numbers, loaded.merged_floors
+        self._references, self._unreferenced = loaded.references, loaded.unreferenced
+        self._tombstones = loaded.tombstones
+        self._version_next = self._coordinates.next_version()
 
     def adopt(self, other: "ObjectTable") -> None:
         """Be as a table that was read elsewhere, perhaps in a worker; it is not used any more."""
@@ -509,66 +508,6 @@ class ObjectTable:
             yield partition_record(key, partition.head, None)
             yield from row_records(pack_rows(rows) for rows in partition.rows.chunks())
             yield from producer_records(partition.producers.producers)
-
-    def load(self, records: Iterable[Record]) -> None:
-        """Into a table that is empty."""
-        key, partition, has_written = NOWHERE, Partition(RowSequence(self._coordinates, NOWHERE)), False
-        for head, body in records:
-            match head:
-                case {"partition": _}:
-                    key = key_of(head)
-                    partition = self._partition(key)
-                    self._load_partition(key, partition, head)
-                case {"rows": _}:
-                    self._load_rows(key, partition, body)
-                    has_written = True
-                case {"producers": producers}:
-                    partition.producers.producers.update(producers_of(producers))
-                case _:
-                    self._load_known(head)
-        if has_written:
-            self._version_next += 1
-            self._coordinates.sync()
-
-    def _load_known(self, head: Mapping[str, Any]) -> None:
-        match head:
-            case {"table": table}:
-                self.incarnation, self.past = table["incarnation"], tuple(table["past"])
-                self.successor = table["successor"]
-                self._numbers = {BrokerId(broker): (epoch, last) for broker, epoch, last in table["numbers"]}
-                self._merged_floors = dict(table["merged_floors"])
-            case {"unreferenced": names}:
-                self._unreferenced.update(dict.fromkeys(map(object_of, names)))
-            case {"tombstones": known}:
-                self._tombstones.update((object_of(name), time_ms) for name, time_ms in known)
-            case unknown:
-                raise CorruptDataError(
-                    f"A snapshot tells of {', '.join(unknown)} of objects: was it written by a newer version?"
-                )
-
-    def _load_partition(self, key: Key, partition: Partition, head: Mapping[str, Any]) -> None:
-        partition.start, partition.end, partition.size_bytes = head["head"]
-        if head["file"] is not None:
-            file = partition.file = RowFile(*head["file"])
-            for packed in check_file(self._coordinates, key, file):
-                self._name_packed(packed)
-            span = Span(file.version, file.first, file.rows, file.end)
-            partition.rows = RowSequence(self._coordinates, key, [span])
-
-    def _load_rows(self, key: Key, partition: Partition, packed: bytes) -> None:
-        """Rows that came with the snapshot go to a file."""
-        *_, last = unpack_rows(packed)
-        known = partition.file or RowFile(self._version_next, 0, 0, 0, START, 0)
-        self._coordinates.write(key, known.version, known.length, [packed])
-        length, crc = known.length + len(packed) // ROW_BYTES, zlib.crc32(packed, known.crc)
-        partition.file = RowFile(known.version, length, crc, 0, last.next_offset, length)
-        span = Span(known.version, 0, length, last.next_offset)
-        partition.rows = RowSequence(self._coordinates, key, [span])
-        self._name_packed(packed)
-
-    def _name_packed(self, packed: bytes) -> None:
-        for object_id, count in object_counts(packed):
-            self._references[object_id] = self._references.get(object_id, 0) + count
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------

@@ -138,8 +138,9 @@ def _damaged(row: Row, position: int, reason: str) -> CorruptDataError:
 
 def place_batches(out: bytearray, shift: int, walk: Walk, first: int, last: int) -> None:
     """Stamp the batches `first` to `last - 1`, which lie in `out` as far from their positions as `shift` says."""
-    starts, ends = walk.positions[first:last], walk.positions[first + 1 : last + 1]
-    bases = [walk.base_of(first), *walk.next_offsets[first : last - 1]]
-    place = _PLACE.pack_into
-    for base, start, end in zip(bases, starts, ends, strict=True):
+    positions, next_offsets, place = walk.positions, walk.next_offsets, _PLACE.pack_into
+    base, start = walk.base_of(first), positions[first]
+    for number in range(first, last):
+        end = positions[number + 1]
         place(out, start + shift, base, end - start - LOG_OVERHEAD, _GENERATION)
+        base, start = next_offsets[number], end  # type: ignore[assignment]  # An Offset costs a call.

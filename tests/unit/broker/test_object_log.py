@@ -20,6 +20,7 @@ from support.object_world import ObjectWorld, batch, offsets_in, on_virtual_loop
 from support.workers import HeldWorkers
 
 END = Offset(2**62)
+MIB = 2**20
 
 
 class Placed(NamedTuple):
@@ -275,6 +276,34 @@ async def test_a_batch_larger_than_a_block_is_read() -> None:
         world.write_merged([(0, batch(b"a")), (1, large), (2, batch(b"b"))], 3, padding=4000)
         assert offsets_in(await all_from(world.log(), 0)) == [0, 1, 2]
         assert (await world.log().loaded(Offset(1), 1, END)).count == len(large)
+
+
+@on_virtual_loop
+async def test_a_batch_larger_than_memory_is_read_by_many_at_once(clock: FakeClock) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK_BYTES", 4096)
+        world = ObjectWorld(bytes_max=40_000, clock=clock)
+        for number in range(5):
+            world.write_merged([(0, batch(b"a")), (1, batch(bytes(100_000)))], 2, partition=number)
+        found = await asyncio.gather(
+            *[world.log(number % 5).loaded(Offset(1), 1, END) for number in range(20)]
+        )
+        assert [offsets_in(part.read()) for part in found] == [[1]] * 20
+        assert world.cache._lent == {}
+        assert world.cache._loans == {}
+        assert world.cache._lent_bytes == 0
+
+
+@on_virtual_loop
+async def test_a_jump_into_a_long_row_loads_what_lies_on_the_way_side_by_side(clock: FakeClock) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK_BYTES", 4096)
+        world = ObjectWorld(bytes_max=256 * MIB, clock=clock)
+        world.write_merged([(number, batch(bytes(1000))) for number in range(100)], 100)
+        part = await world.log().loaded(Offset(90), 1, END)
+        assert offsets_in(part.read()) == [90]
+        assert world.store.running_max > 1
+        assert len(world.store.gets) == len(set(world.store.gets)) <= 26
 
 
 # --- bytes that are wrong --------------------------------------------------------------------------------------

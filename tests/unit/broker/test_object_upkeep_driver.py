@@ -107,6 +107,25 @@ class FakeAgreement:
         return self._world.apply(entry)
 
 
+class Restorable:
+    """What the store's snapshots need, as a test says."""
+
+    def __init__(self) -> None:
+        self.needed: set[str] = set()
+        self.is_over = False
+        self.hurries = 0
+
+    def covers(self, object_id: ObjectId) -> bool:
+        return object_id.name not in self.needed
+
+    def hurry(self) -> None:
+        self.hurries += 1
+
+    async def may_delete(self) -> bool:
+        await asyncio.sleep(0.01)
+        return not self.is_over
+
+
 class Driven:
     """A world with a broker's upkeep in it."""
 
@@ -119,6 +138,7 @@ class Driven:
         self.workers = SimWorkers(self.loop, Random(1))
         self.agreement = FakeAgreement(self.world)
         self.names = MergedNames(BROKER)
+        self.restorable = Restorable()
         self.upkeep = self.begin()
 
     def begin(self) -> ObjectUpkeep:
@@ -132,7 +152,14 @@ class Driven:
         )
         with self.loop.running():
             upkeep = ObjectUpkeep(
-                self.agreement, self.store, self.workers, self.clock, self.names, settings, _keeping
+                self.agreement,
+                self.store,
+                self.workers,
+                self.clock,
+                self.names,
+                settings,
+                _keeping,
+                self.restorable,
             )
             upkeep.start()
         return upkeep
@@ -325,6 +352,27 @@ def test_who_does_not_lead_does_nothing(driven: Driven) -> None:
     driven.write_small(20)
     driven.run(10 * MINUTE)
     assert driven.store.requests == []
+
+
+def test_an_object_that_a_snapshot_still_needs_stays_until_there_is_a_newer_one(driven: Driven) -> None:
+    small = driven.write_small(3, partitions=2)
+    driven.restorable.needed = {small[1].name}
+    driven.run(5 * COLLECT_MS)
+    assert set(driven.store.names) == {small[1].name} | driven.referenced
+    driven.restorable.needed = set()
+    driven.run(COLLECT_MS)
+    assert set(driven.store.names) == driven.referenced
+
+
+def test_a_cluster_that_was_brought_back_as_another_deletes_nothing(driven: Driven) -> None:
+    driven.write_small(3, partitions=2)
+    left = driven.world.object_id(7)._replace(epoch=99)
+    driven.store.put_now(left.name, [b"x"])
+    driven.restorable.is_over = True
+    before = set(driven.store.names)
+    driven.run(5 * COLLECT_MS)
+    assert before <= set(driven.store.names)
+    assert driven.store.count("delete") == 0
 
 
 # --- what is not ours, and what is on its way ---------------------------------------------------------------------
