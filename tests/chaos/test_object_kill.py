@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
-import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from anabranch.testing import ClusterProcesses
 from support.node_process import NodeProcess
 
 KILLS = 6
+AWAY_SECONDS = 3
 TOPIC, PARTITIONS = "stored", 2
 
 
@@ -134,17 +135,37 @@ def test_a_node_that_is_killed_again_and_again_loses_and_doubles_nothing(tmp_pat
         check(load, node.bootstrap)
 
 
-@pytest.mark.parametrize("seconds", [3, 36], ids=["briefly", "for longer than a broker waits"])
-def test_a_node_whose_store_is_away_goes_on_when_it_is_back(tmp_path: Path, seconds: int) -> None:
+def test_a_node_whose_store_is_away_goes_on_when_it_is_back(tmp_path: Path) -> None:
     store, away = tmp_path / "store" / "segments", tmp_path / "away"
     with running(tmp_path) as node:
         with Load(node.bootstrap) as load:
             load.wait_for_more(200)
             store.rename(away)
             store.write_text("a file where the folder should be")
-            time.sleep(seconds)
+            time.sleep(AWAY_SECONDS)
             store.unlink()
             away.rename(store)
             load.wait_for_more(200)
         load.flush()
         check(load, node.bootstrap)
+
+
+def test_brokers_that_are_killed_one_after_the_other_lose_and_double_nothing(tmp_path: Path) -> None:
+    """Also the one that leads the metadata quorum, and the one that clients are sent to."""
+    rng = random.Random(5)
+    settings = {"object.store": f"file://{tmp_path}/store", "object.gather.ms": "30", "flush": "os"}
+    with ClusterProcesses(tmp_path / "cluster", settings=settings) as cluster:
+        topic = NewTopic(TOPIC, PARTITIONS, config={"anabranch.mode": "object"})
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([topic])[TOPIC].result(20)
+        with Load(cluster.bootstrap) as load:
+            for choose in (lambda: 0, lambda: 1, lambda: 2, cluster.controller):
+                load.wait_for_more(rng.randrange(100, 400))
+                time.sleep(rng.random() * 0.1)
+                victim = choose()
+                cluster.kill(victim)
+                load.wait_for_more(100)
+                cluster.restart(victim)
+            load.wait_for_more(200)
+        load.flush()
+        check(load, cluster.bootstrap)

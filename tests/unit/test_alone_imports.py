@@ -22,10 +22,15 @@ OF_CLUSTERS = (
     "anabranch.server.peer_",
 )
 OF_OBJECTS = (
-    "anabranch.broker.block_cache",
+    "anabranch.broker.block_",
+    "anabranch.broker.disk_cache",
     "anabranch.broker.object",
+    "anabranch.broker.proposals",
+    "anabranch.cluster.object_",
+    "anabranch.cluster.rendezvous",
     "anabranch.config.store_url",
     "anabranch.objects",
+    "anabranch.record.object_",
     "anabranch.replication.object_",
     "obstore",
 )

@@ -156,6 +156,14 @@ class BrokerCore:
         if self._stalled:
             self._relax()
 
+    def hand_over(self, job: AppendJob) -> None:
+        """Somebody else holds the bytes of this job until it is answered, perhaps for long, and has a limit for that:
+        they do not keep other producers waiting here."""
+        self.queue.release(job.size)
+        job.size = 0
+        if self._stalled:
+            self._relax()
+
     def finished(self, size: int) -> None:
         """Jobs of that many bytes were written well, and whoever asked has been told."""
         self.queue.release(size)

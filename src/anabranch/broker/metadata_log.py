@@ -85,7 +85,7 @@ class MetadataLog:
         self._silent_because: AnabranchError | None = None
         """It takes no part for now, or any more: nothing is heard, said or decided."""
         self._applied_end = Offset(0)
-        self._snapshot_refused_at = Offset(-1)
+        self._snapshot_refused_at = Offset(-ENTRIES_PER_SNAPSHOT)
         self._snapshot_task: asyncio.Task[None] | None = None
         self._bytes_applied = 0
         self._bytes_frozen = 0
@@ -468,7 +468,9 @@ class MetadataLog:
             end - self.quorum.log.start >= ENTRIES_PER_SNAPSHOT
             or self._bytes_applied - self._bytes_written >= BYTES_PER_SNAPSHOT
         )
-        return is_due and end > self._snapshot_refused_at and self._silent_because is None
+        # With objects there are many entries, and a full disk is not asked for each of them.
+        patience = ENTRIES_PER_SNAPSHOT // 10 if self.table.has_objects else 0
+        return is_due and end > self._snapshot_refused_at + patience and self._silent_because is None
 
     async def _take_snapshot(self) -> None:
         """Whoever waits for a commit that made it due is told behind it."""

@@ -11,11 +11,12 @@ keys while something is compacted.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from anabranch.broker.workers import Workers, in_heavy_worker
+from anabranch.clock import Clock
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Entry, Key, Replacement, replace_entry
 from anabranch.errors import (
@@ -29,12 +30,12 @@ from anabranch.objects.store import Buffer, ObjectStore
 from anabranch.record.compaction_run import CompactionRun
 from anabranch.record.object_compacting import Compaction, grouped_rows
 from anabranch.record.object_merge import (
+    Compactor,
     MergedRange,
+    Merger,
     RowBytes,
     build_object,
-    compacted,
     map_row,
-    merged,
 )
 from anabranch.record.object_merging import Merge, packed
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
@@ -46,6 +47,7 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 READS_AT_ONCE = 8
+SLICE_BYTES = 2**20
 NAMES_TRIED_MAX = 100
 BAD_BYTES = (CorruptDataError, InvalidRecordError, BatchTooLargeError)
 """What is wrong with the records themselves, not with the way to them."""
@@ -84,16 +86,21 @@ class MergedNames:
         self._epoch = -1
         self._next = 0
 
-    def take(self, table: MetadataTable) -> ObjectId:
-        """Raises WorkStoppedError if this broker may not name anything now."""
+    def check(self, table: MetadataTable) -> tuple[int, int]:
+        """Incarnation and epoch. Raises WorkStoppedError if this broker may not name anything now."""
         row, incarnation = table.brokers.get(self.me), table.objects.incarnation
         is_own = self._own_epoch is None or (row is not None and row.epoch == self._own_epoch())
         if row is None or row.is_fenced or incarnation is None or not is_own:
             raise WorkStoppedError(f"Broker {self.me} has no say in what lies in the object store now.")
-        if row.epoch != self._epoch:
-            self._epoch, self._next = row.epoch, 0
+        return incarnation, row.epoch
+
+    def take(self, table: MetadataTable) -> ObjectId:
+        """Raises as `check` does."""
+        incarnation, epoch = self.check(table)
+        if epoch != self._epoch:
+            self._epoch, self._next = epoch, 0
         self._next += 1
-        return ObjectId(incarnation, row.epoch, self._next - 1, ObjectKind.MERGED)
+        return ObjectId(incarnation, epoch, self._next - 1, ObjectKind.MERGED)
 
 
 class Rewritten(NamedTuple):
@@ -109,6 +116,7 @@ class ObjectMerges:
         agreement: Agreement,
         store: ObjectStore,
         workers: Workers,
+        clock: Clock,
         names: MergedNames,
         settings: MergeSettings,
         check: Callable[[], None],
@@ -117,6 +125,7 @@ class ObjectMerges:
         self._agreement = agreement
         self._store = store
         self._workers = workers
+        self._clock = clock
         self._names = names
         self._settings = settings
         self._check = check
@@ -134,17 +143,18 @@ class ObjectMerges:
 
     # --- merging -------------------------------------------------------------------------------------------------
 
-    async def merge(self, merge: Merge) -> None:
-        """Raises StoreError, NotControllerError, QuorumBusyError, WorkStoppedError: then try again later."""
+    async def merge(self, merge: Merge, kinds: Mapping[Key, Hashable]) -> None:
+        """`kinds`: partitions of different ones share no object. Raises StoreError, NotControllerError,
+        QuorumBusyError, WorkStoppedError: then try again later."""
         read = await self._read(row for rows in merge.rows.values() for row in rows)
         made: dict[Key, Rewritten] = {}
         for key, rows in merge.rows.items():
             parts = [RowBytes(row, read[row]) for row in rows]
-            ranges = await self._tried(key, partial(merged, parts))
-            if ranges is not None:
-                made[key] = Rewritten(rows, ranges)
+            merger = Merger(is_compacted=all(row.is_compacted for row in rows))
+            if await self._added(key, merger, parts):
+                made[key] = Rewritten(rows, merger.build())
         read.clear()
-        await self._replace_packed(made)
+        await self._replace_packed(made, kinds)
         self.merges_total += 1
 
     # --- compacting ----------------------------------------------------------------------------------------------
@@ -159,24 +169,21 @@ class ObjectMerges:
                     made[each.key] = rewritten
             else:
                 await self._compact_in_groups(each, now_ms)
-        await self._replace_packed(made)
+        await self._replace_packed(made, {each.key: each.keeping.kind for each in compactions})
         self.compactions_total += len(compactions)
 
     async def _compacted_whole(self, compaction: Compaction, now_ms: int) -> Rewritten | None:
+        latest, key = OffsetMap(self._settings.keys_max), compaction.key
         read = await self._read(compaction.rows)
         parts = [RowBytes(row, read[row]) for row in compaction.rows]
-
-        def work() -> list[MergedRange]:
-            latest, upto = OffsetMap(self._settings.keys_max), Offset(0)
-            for part in parts:
-                if part.row.next_offset > compaction.first_dirty:
-                    upto = self._map(part, latest, compaction)
-                    if upto < part.row.next_offset:
-                        break
-            return compacted(parts, self._run_of(compaction, latest, upto, now_ms))
-
-        ranges = await self._tried(compaction.key, work)
-        return None if ranges is None else Rewritten(compaction.rows, ranges)
+        dirty = [part for part in parts if part.row.next_offset > compaction.first_dirty]
+        upto = await self._mapped_upto(compaction, latest, dirty)
+        if upto is None:
+            return None
+        compactor = Compactor(self._run_of(compaction, latest, upto, now_ms))
+        if not await self._added(key, compactor, parts):
+            return None
+        return Rewritten(compaction.rows, compactor.build())
 
     async def _compact_in_groups(self, compaction: Compaction, now_ms: int) -> None:
         """A large partition, from its start on, so that its compacted rows never hold a key twice: if a group cannot
@@ -190,27 +197,43 @@ class ObjectMerges:
         for group in grouped_rows(reached, self._settings.merge_bytes):
             read = await self._read(group)
             parts = [RowBytes(row, read[row]) for row in group]
-            ranges = await self._tried(key, partial(compacted, parts, run))
-            if ranges is None or not await self._replace({key: Rewritten(group, ranges)}):
+            compactor = Compactor(run)
+            if not await self._added(key, compactor, parts):
+                return
+            if not await self._replace({key: Rewritten(group, compactor.build())}):
                 return
 
     async def _mapped(self, compaction: Compaction, latest: OffsetMap) -> Offset | None:
-        upto = compaction.first_dirty
+        """How far the keys are known; None: bytes do not hold."""
+        upto: Offset | None = compaction.first_dirty
         dirty = [row for row in compaction.rows if row.next_offset > compaction.first_dirty]
         for group in grouped_rows(dirty, self._settings.merge_bytes):
             read = await self._read(group)
-            for row in group:
-                part = RowBytes(row, read[row])
-                reached = await self._tried(compaction.key, partial(self._map, part, latest, compaction))
-                if reached is None:
-                    return None
-                upto = reached
-                if upto < row.next_offset:
-                    return upto
+            upto = await self._mapped_upto(compaction, latest, [RowBytes(row, read[row]) for row in group])
+            if upto is None or upto < group[-1].next_offset:
+                break
         return upto
 
-    def _map(self, part: RowBytes, latest: OffsetMap, compaction: Compaction) -> Offset:
-        return map_row(part, latest, compaction.first_dirty, self._settings.records_bytes_max)
+    async def _mapped_upto(
+        self, compaction: Compaction, latest: OffsetMap, parts: Sequence[RowBytes]
+    ) -> Offset | None:
+        upto = compaction.first_dirty
+        for some in _slices(parts):
+            reached = await self._tried(compaction.key, partial(self._map, some, latest, compaction))
+            if reached is None:
+                return None
+            upto = reached
+            if upto < some[-1].row.next_offset:
+                break
+        return upto
+
+    def _map(self, parts: Sequence[RowBytes], latest: OffsetMap, compaction: Compaction) -> Offset:
+        upto = compaction.first_dirty
+        for part in parts:
+            upto = map_row(part, latest, compaction.first_dirty, self._settings.records_bytes_max)
+            if upto < part.row.next_offset:
+                break
+        return upto
 
     def _run_of(self, compaction: Compaction, latest: OffsetMap, upto: Offset, now_ms: int) -> CompactionRun:
         # What producers wrote last is known to the table: nothing has to be kept in the log for it.
@@ -243,16 +266,27 @@ class ObjectMerges:
         self.bytes_read_total += len(view)
         return {row: view[row.position - start : row.position - start + row.length] for row in rows}
 
+    async def _added(self, key: Key, maker: Merger | Compactor, parts: Sequence[RowBytes]) -> bool:
+        """Hand it these rows, a little at a time; False: bytes do not hold."""
+        for some in _slices(parts):
+            is_added = await self._tried(key, partial(_add, maker, some))
+            if not is_added:
+                return False
+        return True
+
     async def _tried(self, key: Key, work: Callable[[], Result]) -> Result | None:
         """What a worker makes of it; None: bytes of this partition do not hold."""
         if key in self.damaged:
             return None
+        began_ms = self._clock.monotonic_ms()
         try:
             result = await in_heavy_worker(self._workers, work)
         except BAD_BYTES as error:
             self._suspect(key, error)
             return None
         self._suspected.discard(key)
+        # A worker that computes keeps the loop's thread waiting, now and then: it gets as much time again.
+        await asyncio.sleep((self._clock.monotonic_ms() - began_ms) / 1000)
         self._check()
         return result
 
@@ -266,9 +300,9 @@ class ObjectMerges:
 
     # --- replacing -----------------------------------------------------------------------------------------------
 
-    async def _replace_packed(self, made: Mapping[Key, Rewritten]) -> None:
+    async def _replace_packed(self, made: Mapping[Key, Rewritten], kinds: Mapping[Key, Hashable]) -> None:
         sizes = {key: sum(len(each.data) for each in rewritten.new) for key, rewritten in made.items()}
-        for keys in packed(sizes, self._settings.merge_bytes):
+        for keys in packed(sizes, self._settings.merge_bytes, kinds):
             await self._replace({key: made[key] for key in keys})
 
     async def _replace(self, made: Mapping[Key, Rewritten]) -> bool:
@@ -277,7 +311,7 @@ class ObjectMerges:
         replacements = [Replacement(key, rewritten.old, rows.get(key, ())) for key, rewritten in made.items()]
         me = self._names.me
         for some in _in_entries(replacements):
-            epoch = self._agreement.table.brokers[me].epoch
+            _, epoch = self._names.check(self._agreement.table)
             await self._agreement.propose(replace_entry(me, epoch, some))
             self._check()
         counted = [self._is_replaced(each) for each in replacements]
@@ -319,6 +353,25 @@ class ObjectMerges:
             return False
         self.bytes_written_total += sum(len(piece) for piece in pieces)
         return True
+
+
+def _add(maker: Merger | Compactor, parts: Sequence[RowBytes]) -> bool:
+    maker.add(parts)
+    return True
+
+
+def _slices(parts: Sequence[RowBytes]) -> Iterator[Sequence[RowBytes]]:
+    """As many rows as a worker takes at once."""
+    some: list[RowBytes] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += part.row.length
+        if size >= SLICE_BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _in_entries(replacements: Sequence[Replacement]) -> Iterable[Sequence[Replacement]]:

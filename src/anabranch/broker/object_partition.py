@@ -40,6 +40,9 @@ NO_STORE = (
 class Writing(Protocol):
     """Gathers what is to be written (`object_writing.py`)."""
 
+    @property
+    def is_crowded(self) -> bool: ...
+
     def take(self, partition: "ObjectPartition", jobs: list[AppendJob]) -> None:
         """Every job is answered some time, by `settle` or `fail`. The bytes of their batches are lent until this
         returns."""
@@ -160,6 +163,10 @@ class ObjectPartition(Partition):
         if self._gone_because is not None:
             return self._gone_because
         return StorageError(f"{self.id} {NO_STORE}") if self._writing is None else None
+
+    @property
+    def is_crowded(self) -> bool:  # type: ignore[override]  # Where there is a log, never.
+        return self._writing is not None and self._writing.is_crowded
 
     # --- writing -----------------------------------------------------------------------------------------------------
 

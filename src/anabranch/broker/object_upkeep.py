@@ -4,8 +4,9 @@ time and with rests between, so that the foreground does not feel it.
 retention    what is too old or too much goes, on the boundary of a row; producers silent for long are forgotten
 merging      small objects become large ones (`object_merges`)
 compaction   the last record of every key stays
-collection   objects that no row names are tombstoned, and deleted `object.collect.ms` later; what a crash has left
-             without a row is found by a listing, once when this broker begins to lead and every half of that time
+collection   objects that no row names are tombstoned, and deleted `object.collect.ms` later, once no snapshot in the
+             store needs them any more; what a crash has left without a row is found by a listing, once when this
+             broker begins to lead and every half of that time
 
 Every decision is made anew from the table (`cluster.object_upkeep`), and every change is an entry that is checked when
 it is applied: two that believe to lead do no harm. The work ends at once when the leadership is lost or the node stops;
@@ -15,7 +16,8 @@ whoever leads next finds what is left of it. A store that is away is asked again
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
@@ -68,8 +70,26 @@ PARTITIONS_PER_TURN = 50
 BACKOFF_MS_MIN = 1000
 BACKOFF_MS_MAX = 60_000
 REST_MS_MAX = 30_000
+BACKLOG_MERGES = 4
+"""With more than so much to merge there are no rests in between."""
 
 Each = TypeVar("Each")
+
+
+class DeletionGuard(Protocol):
+    """Who knows what coming back from the bucket would need (`object_snapshots`)."""
+
+    def covers(self, object_id: ObjectId) -> bool:
+        """Whether the newest snapshot in the store knows that it is tombstoned."""
+        ...
+
+    def hurry(self) -> None:
+        """Take the next snapshot soon: something waits for it."""
+        ...
+
+    async def may_delete(self) -> bool:
+        """Whether nobody has brought this cluster back as another, to which its objects belong. Raises StoreError."""
+        ...
 
 
 class UpkeepSettings(NamedTuple):
@@ -81,7 +101,9 @@ class UpkeepSettings(NamedTuple):
     producer_expiration_ms: int
 
 
-def upkeep_of(broker: "Broker", store: ObjectStore, names: MergedNames) -> "ObjectUpkeep":
+def upkeep_of(
+    broker: "Broker", store: ObjectStore, names: MergedNames, guard: "DeletionGuard"
+) -> "ObjectUpkeep":
     """The upkeep of a broker's object store, by its settings."""
     node = broker.settings
     merge = MergeSettings(
@@ -105,6 +127,7 @@ def upkeep_of(broker: "Broker", store: ObjectStore, names: MergedNames) -> "Obje
         names,
         settings,
         lambda topic: keeping_of(TopicSettings.from_overrides(node, topic.overrides)),
+        guard,
     )
 
 
@@ -131,12 +154,15 @@ class ObjectUpkeep:
         names: MergedNames,
         settings: UpkeepSettings,
         keeping_of: Callable[[Topic], Keeping],
+        guard: DeletionGuard,
     ) -> None:
         self._agreement = agreement
         self._store = store
         self._clock = clock
+        self._names = names
         self._settings = settings
         self._keeping_of = keeping_of
+        self.guard = guard
         self._task: asyncio.Task[None] | None = None
         self._term: int | None = None
         """Of the leadership the present work belongs to."""
@@ -146,7 +172,7 @@ class ObjectUpkeep:
         self._keepings: dict[UUID, tuple[Topic, Keeping]] = {}
         self._not_due: dict[Key, Head] = {}
         """Partitions that were not worth compacting, as they were then."""
-        self.merges = ObjectMerges(agreement, store, workers, names, settings.merge, self._check)
+        self.merges = ObjectMerges(agreement, store, workers, clock, names, settings.merge, self._check)
         self._watch: MergeWatch
         """Of the present leadership."""
         self.objects_deleted_total = 0
@@ -222,6 +248,7 @@ class ObjectUpkeep:
         await self._if_due("retention", settings.retention_check_ms, self.retain)
         await self._if_due("tombstones", tombstone_ms, self.collect)
         await self._if_due("listing", max(1, settings.collect_ms // 2), self.collect_orphans)
+        self._names.check(self._agreement.table)  # Before anything is read in vain.
         if settings.is_compacting:
             await self._if_due("compaction", settings.compaction_check_ms, self.compact)
         await self.merge()
@@ -285,18 +312,19 @@ class ObjectUpkeep:
     # --- merging and compaction ----------------------------------------------------------------------------------
 
     async def merge(self) -> None:
-        """Everything that is worth it, with rests as long as the work."""
-        keys = []
-        async for key, _ in self._keys():
-            keys.append(key)
+        """Everything that is worth it, with rests as long as the work unless much is waiting."""
+        kinds = {}
+        async for key, keeping in self._keys():
+            kinds[key] = keeping.kind
             self._watch.look(key)
-        self._watch.keep_only(keys)
+        self._watch.keep_only(kinds)
         while (merge := self._watch.next_merge(frozenset(self.merges.damaged))) is not None:
             began_ms = self._clock.monotonic_ms()
-            await self.merges.merge(merge)
+            await self.merges.merge(merge, kinds)
             for key in merge.rows:
                 self._watch.look_again(key)
-            await self._rest(began_ms)
+            if self._watch.gathered_bytes < BACKLOG_MERGES * self._settings.merge.merge_bytes:
+                await self._rest(began_ms)
 
     async def compact(self) -> None:
         """Everything that is due. A partition that is not done after its turn waits for the next look."""
@@ -335,18 +363,25 @@ class ObjectUpkeep:
         for some in _some(list(self._objects.unreferenced()), OBJECTS_PER_ENTRY):
             await self._tombstone(some)
         before_ms = self._clock.wall_ms() - self._settings.collect_ms
-        for some in _some(deletable(self._objects.tombstones, before_ms), OBJECTS_PER_ENTRY):
+        due = deletable(self._objects.tombstones, before_ms)
+        for some in _some([each for each in due if self._is_covered(each)], OBJECTS_PER_ENTRY):
             await self._delete(some)
+
+    def _is_covered(self, object_id: ObjectId) -> bool:
+        """Whether coming back from the bucket alone would do without it."""
+        if self.guard.covers(object_id):
+            return True
+        self.guard.hurry()
+        return False
 
     async def collect_orphans(self) -> None:
         """Read all names under which we may have stored anything, and delete those that nobody can need: nobody has
         ever read them, so the tombstone need not wait."""
-        incarnation = self._objects.incarnation
-        if incarnation is None:
+        if self._objects.incarnation is None:
             return
         self.listings_total += 1
         before_ms = self._clock.wall_ms() - self._settings.collect_ms
-        for prefix in own_prefixes(incarnation):
+        for prefix in chain.from_iterable(map(own_prefixes, self._objects.lives)):
             async for page in self._store.list(prefix):
                 self._check()
                 for some in _some(self._orphans(page, before_ms), OBJECTS_PER_ENTRY):
@@ -369,8 +404,9 @@ class ObjectUpkeep:
         self._check()
 
     async def _delete(self, objects: Sequence[ObjectId]) -> None:
-        if not objects:
+        if not objects or not await self.guard.may_delete():
             return
+        self._check()
         await self._store.delete([each.name for each in objects])
         self._check()
         await self._agreement.propose(removed_entry(objects))

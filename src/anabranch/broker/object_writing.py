@@ -1,7 +1,8 @@
 """ObjectWriting: carries out what the ObjectWriter decides. Holds the bytes of what is gathered, puts them into the
 object store, has them committed, and answers producers when the commit is applied here.
 
-`take` is given the jobs of one turn and copies their batches: the buffers they lie in are used again afterwards. A job
+`take` is given the jobs of one turn and copies their batches: the buffers they lie in are used again afterwards. From
+then on their bytes count here and no longer in the append queue, which other topics need while the store is away. A job
 is answered once: when its commit is applied on this broker (whoever has proposed it), when its segment fails, or when
 its time is up; then its batch stays in the segment and may still be kept, as an idempotent producer that sends it again
 will find. `follow` is called for every change of the agreed table, after the partitions have seen it.
@@ -43,7 +44,6 @@ from anabranch.replication.object_events import (
     Effect,
     Event,
     Fail,
-    Forsaken,
     Jumped,
     NameTaken,
     ProposalEnded,
@@ -187,6 +187,7 @@ class ObjectWriting:
                     if holding is None:
                         holding = self._holdings[serial] = Holding()
                     holding.add(partition.key, job)
+                    self._core.hand_over(job)
                 case Refuse(reason):
                     partition.fail([job], _refusal(reason))
             for effect in effects[1:]:
@@ -225,21 +226,20 @@ class ObjectWriting:
             if self._table.objects.incarnation is not None:
                 # Who is not heard by the quorum is fenced soon, and does not learn of it: producers shall not wait.
                 found = Registered(epoch, row.is_fenced or self._is_cut_off())
-        elif known is not None and (row is None or row.epoch != known):
-            found = Registered(known, is_fenced=True)  # It is somebody else's table: nothing of ours counts.
+        elif known is not None:
+            found = Registered(
+                known, is_fenced=True
+            )  # Another registration is under way: nothing of ours counts.
         if found != self._told:
             self._told = found
             self._do(found)
 
     def time_out(self, now_ms: int) -> None:
         """Tell producers whose time is up that we do not know."""
-        for serial, holding in list(self._holdings.items()):
-            late = holding.take_late(now_ms)
-            for job in late:
+        for holding in list(self._holdings.values()):
+            for job in holding.take_late(now_ms):
                 reason = f"{job.partition.id} was not stored within the request's timeout; it may still be."
                 self._finish(job, RequestTimedOutError(reason))
-            if late and serial in self._holdings:
-                self._do(Forsaken(serial, sum(job.size for job in late)))
 
     # --- decisions -----------------------------------------------------------------------------------------------
 
@@ -397,7 +397,9 @@ class ObjectWriting:
         partition = job.partition
         if result.error is not None:
             self._finish(job, result.error)
-        elif isinstance(partition, ObjectPartition) and not partition.is_gone:
+            return
+        self._core.bytes_in_total += job.header.size_bytes
+        if isinstance(partition, ObjectPartition) and not partition.is_gone:
             partition.settle(job, result.base_offset)
         else:
             job.place(result.base_offset)
@@ -421,9 +423,19 @@ class ObjectWriting:
     # --- what people see -----------------------------------------------------------------------------------------
 
     @property
+    def is_crowded(self) -> bool:
+        """So much is held that connections which bring more are to wait for their answers."""
+        return self._writer.is_crowded
+
+    @property
     def held_bytes(self) -> int:
         """Of records that are gathered and not yet agreed on, whether somebody waits for them or not."""
         return self._writer.held_bytes
+
+    @property
+    def void_total(self) -> int:
+        """Numbers that were given up since the start."""
+        return self._writer.void_numbers
 
     def segments(self) -> list[SegmentView]:
         """Those that are not FLUSHED yet, the oldest first."""

@@ -48,6 +48,8 @@ class Partition:
     """One partition of one topic on this broker."""
 
     is_object = False
+    is_crowded = False
+    """Whoever writes here is to wait for the answer before sending more."""
     """Its records are in the object store; its log has no files (`object_partition.py`)."""
 
     __slots__ = (

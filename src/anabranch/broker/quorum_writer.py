@@ -240,7 +240,12 @@ class QuorumWriter:
         to be written, once its turn has come; `is_written` gets it with the table as our own snapshot has it."""
 
         def write() -> Snapshot:
-            table = frozen.write()
+            try:
+                table = frozen.write()
+            except StorageError:
+                frozen.discard()
+                raise
+            # If this is refused, the disk may have it all the same: the files that it names stay.
             self._store.write_snapshot(snapshot, table)
             return snapshot._replace(data=json.dumps(table).encode())
 

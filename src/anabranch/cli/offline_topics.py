@@ -41,7 +41,7 @@ def _topics(files: RealFiles, data_folder: str) -> list[Topic]:
     snapshot, _ = read_checkpoint(files, f"{data_folder}/metadata-snapshot")
     start = 0
     if snapshot is not None:
-        table.restore(snapshot["table"])
+        table.restore({name: value for name, value in snapshot["table"].items() if name != "objects"})
         start = snapshot["offset"]
     folder = f"{data_folder}/{METADATA_TOPIC}-0"
     if os.path.isdir(folder) and segment_bases(files, folder):
@@ -54,6 +54,10 @@ def _replay(files: RealFiles, folder: str, start: int, table: MetadataTable) -> 
         for batch in batches_below(files, folder, (), start):
             for record in records_of(batch.data):
                 if record.offset >= start and record.key is None and record.value is not None:
-                    table.apply(decode_entry(record.value), record.offset)
+                    entry = decode_entry(record.value)
+                    if not entry["type"].startswith(
+                        "objects-"
+                    ):  # Of what is in the object store nothing is here.
+                        table.apply(entry, record.offset)
     except (AnabranchError, KeyError):
         return  # Damaged metadata is reported by the check of its own partition.

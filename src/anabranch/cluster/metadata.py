@@ -446,7 +446,7 @@ class MetadataTable:
     def _name_disk(self, entry: Entry) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
         row = self.brokers.get(BrokerId(entry["broker"]))
-        if topic is None or not 0 <= partition < topic.partition_count:
+        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
             return
         if row is None or row.epoch != entry["epoch"]:
             return  # It has come back since, perhaps with yet another disk.
@@ -585,6 +585,11 @@ class FrozenTable(NamedTuple):
         if self.objects is None:
             return self.without_objects
         return {**self.without_objects, "objects": b64encode(self.objects.write()).decode()}
+
+    def discard(self) -> None:
+        """In a worker: `write` was refused."""
+        if self.objects is not None:
+            self.objects.discard()
 
     def kept(self) -> None:
         """The snapshot is on the disk."""

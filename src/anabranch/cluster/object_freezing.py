@@ -83,6 +83,12 @@ class FrozenPartition:
         self.file = self.file._replace(crc=summed.crc)
         return True
 
+    def discard(self, coordinates: Coordinates) -> None:
+        """In a worker: a file of its own is nobody's; one that was appended to is named by the snapshot before."""
+        if self._held is not None and self._held.first == 0:
+            assert self.file is not None
+            coordinates.remove(self.key, self.file.version)
+
     def records(self) -> Iterator[Record]:
         yield partition_record(self.key, self._head, self.file)
         yield from producer_records(self._producers)
@@ -134,6 +140,11 @@ class FrozenObjects:
         yield from object_records(self._unreferenced, self._tombstones)
         for partition in self._partitions:
             yield from partition.records()
+
+    def discard(self) -> None:
+        """In a worker: `write` was refused, and nothing names its files. They would only fill the disk further."""
+        for partition in self._partitions:
+            partition.discard(self._coordinates)
 
     def kept(self) -> None:
         """The snapshot is on the disk: its files are where rows are read from now."""

@@ -10,9 +10,8 @@ entry may name it. A row can therefore never name an object that is gone.
 """
 
 import uuid
-import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anabranch.cluster.object_entries import (
     Entry,
@@ -29,41 +28,35 @@ from anabranch.cluster.object_freezing import FrozenObjects, FrozenPartition
 from anabranch.cluster.object_items import (
     NO_OFFSET,
     NOTHING,
-    START,
     Draft,
     Head,
     Partition,
     Result,
     take_items,
 )
-from anabranch.cluster.object_rows import Coordinates, MemoryCoordinates, RowSequence, Span
+from anabranch.cluster.object_loading import load
+from anabranch.cluster.object_rows import Coordinates, MemoryCoordinates, RowSequence
 from anabranch.cluster.object_state import (
     Record,
-    RowFile,
-    check_file,
-    key_of,
-    object_of,
     object_records,
     pack_state,
     partition_record,
     producer_records,
-    producers_of,
     row_records,
     unpack_state,
 )
 from anabranch.errors import (
     AnabranchError,
-    CorruptDataError,
     NotOwnerError,
+    StoreRefusedError,
 )
 from anabranch.record.object_names import (
-    ROW_BYTES,
     ObjectId,
     ObjectKind,
     Row,
+    lengths,
     object_counts,
     pack_rows,
-    unpack_rows,
 )
 from anabranch.record.producer_table import ProducerTable
 from anabranch.values import BrokerId, Offset
@@ -74,7 +67,6 @@ if TYPE_CHECKING:
 OBJECT = "object"
 """The mode of a topic whose records lie in the object store."""
 NO_NUMBER = -1
-NOWHERE: Key = (uuid.UUID(int=0), 0)
 
 
 class CommitOutcome(NamedTuple):
@@ -90,6 +82,10 @@ class ObjectTable:
 
     def __init__(self, agreed: "MetadataTable", coordinates: Coordinates | None = None) -> None:
         self.incarnation: int | None = None
+        self.past: tuple[int, ...] = ()
+        """The lives before this one: objects of theirs may still be named."""
+        self.successor: int | None = None
+        """The life in which somebody has brought this cluster back: this one is over."""
         self.outcome: CommitOutcome | None = None
         """Of the entry applied last, if that was a commit."""
         self._agreed = agreed
@@ -98,6 +94,8 @@ class ObjectTable:
         self._numbers: dict[BrokerId, tuple[int, int]] = {}
         """The last number that each broker has committed, and in which epoch."""
         self._merged_floors: dict[int, int] = {}
+        self._forgotten_last = NO_NUMBER
+        """The greatest id of a producer that was forgotten: one with a greater id has never been."""
         """By epoch, the last number of a merged object that was tombstoned: none up to it may be named anew."""
         self._references: dict[ObjectId, int] = {}
         self._unreferenced: dict[ObjectId, None] = {}
@@ -171,6 +169,11 @@ class ObjectTable:
         """Each with the time at which it was tombstoned, as its proposer's clock had it."""
         return self._tombstones
 
+    @property
+    def lives(self) -> tuple[int, ...]:
+        """Whose objects are this cluster's."""
+        return self.past if self.incarnation is None else (*self.past, self.incarnation)
+
     # --- changing
 
     def apply(self, entry: Entry, offset: int) -> None:
@@ -189,6 +192,8 @@ class ObjectTable:
                 self._forget(entry)
             case "objects-incarnation":
                 self._begin(int(entry["incarnation"], 16))
+            case "objects-over":
+                self.successor = int(entry["successor"], 16)
             case unknown:
                 raise ValueError(f"{unknown!r} is not known: was it written by a newer version?")
 
@@ -201,14 +206,14 @@ class ObjectTable:
             partition = self._partitions.pop((topic_id, number), None)
             if partition is not None:
                 for packed in partition.rows.packed():
-                    for object_id, count in object_counts(packed):
-                        self._drop_references(object_id, count)
+                    self._unname_packed(packed)
 
     # --- coming back from the bucket (`object_restore`); no entry does this
 
     def begin_life(self, incarnation: int) -> None:
         """Nobody who registered before has a say any more, and no name that was given before is given again."""
-        self.incarnation = incarnation
+        self.past = self.lives
+        self.incarnation, self.successor = incarnation, None
         self._numbers.clear()
         self._merged_floors.clear()
 
@@ -276,10 +281,12 @@ class ObjectTable:
             return ()
         assert self.incarnation is not None
         object_id = ObjectId(self.incarnation, epoch, commit.number)
+        if self.successor is not None:
+            return _refused(commit, StoreRefusedError(_over(self.successor)))
         if object_id in self._tombstones:
             return _refused(commit, NotOwnerError(f"{object_id.name} was given up."))
         drafts = [Draft(key, self._writable(key)) for key in commit.keys]
-        results = take_items(drafts, commit.lines, now_ms)
+        results = take_items(drafts, commit.lines, now_ms, self._forgotten_last)
         for draft in drafts:
             for row in draft.rows(object_id):
                 assert draft.partition is not None
@@ -312,7 +319,7 @@ class ObjectTable:
         named: dict[ObjectId, None] = {}
         for replacement in list(replacements_of(entry)):
             named.update(dict.fromkeys(row.object_id for row in replacement.new))
-            if refusal is None:
+            if refusal is None and self.successor is None:
                 self._replace_rows(replacement, epoch)
         self._note_unreferenced(named)
 
@@ -359,9 +366,9 @@ class ObjectTable:
             return
         partition.start = start
         count = partition.rows.find(start)
-        for rows in partition.rows.chunks(0, count):
-            self._unname(rows)
-            partition.size_bytes -= sum(row.length for row in rows)
+        for packed in partition.rows.packed(partition.rows.slice(0, count)):
+            self._unname_packed(packed)
+            partition.size_bytes -= sum(lengths(packed))
         partition.rows.splice(0, count, ())
 
     def _tombstone(self, objects: Iterable[ObjectId], now_ms: int) -> None:
@@ -393,6 +400,7 @@ class ObjectTable:
 
     def _forget(self, entry: Entry) -> None:
         for key, ids in forgotten_of(entry):
+            self._forgotten_last = max(self._forgotten_last, *ids, NO_NUMBER)
             partition = self._partitions.get(key)
             if partition is not None:
                 for producer_id in ids:
@@ -409,6 +417,10 @@ class ObjectTable:
     def _unname(self, rows: Iterable[Row]) -> None:
         for row in rows:
             self._drop_references(row.object_id, 1)
+
+    def _unname_packed(self, packed: bytes) -> None:
+        for object_id, count in object_counts(packed):
+            self._drop_references(object_id, count)
 
     def _drop_references(self, object_id: ObjectId, count: int) -> None:
         left = self._references[object_id] - count
@@ -446,8 +458,9 @@ class ObjectTable:
         """`export` of what there is now, to be called in a worker whatever is applied meanwhile. Raises StorageError or
         CorruptDataError if the files it reads have gone by then."""
         copy = ObjectTable(self._agreed, self._coordinates)
-        copy.incarnation = self.incarnation
+        copy.incarnation, copy.past, copy.successor = self.incarnation, self.past, self.successor
         copy._numbers, copy._merged_floors = dict(self._numbers), dict(self._merged_floors)
+        copy._forgotten_last = self._forgotten_last
         copy._unreferenced, copy._tombstones = dict(self._unreferenced), dict(self._tombstones)
         for key, partition in self._partitions.items():
             # What waits for the disk is taken from where it was: it may get there while somebody reads.
@@ -460,15 +473,23 @@ class ObjectTable:
         """Instead of all that is here: what `export` has made, whose rows go to files, synced; or what
         `FrozenObjects.write` has, whose files are cut to what it names and checked. Raises CorruptDataError,
         StorageError."""
-        fresh = ObjectTable(self._agreed, self._coordinates)
-        fresh.load(unpack_state(data))
-        self.adopt(fresh)
+        loaded = load(unpack_state(data), self._coordinates)
+        self.incarnation, self.past, self.successor = loaded.incarnation, loaded.past, loaded.successor
+        self.outcome = None
+        self._partitions = loaded.partitions
+        self._numbers, self._merged_floors = loaded.numbers, loaded.merged_floors
+        self._forgotten_last = loaded.forgotten_last
+        self._references, self._unreferenced = loaded.references, loaded.unreferenced
+        self._tombstones = loaded.tombstones
+        self._version_next = self._coordinates.next_version()
 
     def adopt(self, other: "ObjectTable") -> None:
         """Be as a table that was read elsewhere, perhaps in a worker; it is not used any more."""
-        self.incarnation, self.outcome = other.incarnation, None
+        self.incarnation, self.past, self.successor = other.incarnation, other.past, other.successor
+        self.outcome = None
         self._partitions = other._partitions
         self._numbers, self._merged_floors = other._numbers, other._merged_floors
+        self._forgotten_last = other._forgotten_last
         self._references, self._unreferenced = other._references, other._unreferenced
         self._tombstones = other._tombstones
         self._version_next = other._version_next
@@ -478,8 +499,11 @@ class ObjectTable:
             {
                 "table": {
                     "incarnation": self.incarnation,
+                    "past": list(self.past),
+                    "successor": self.successor,
                     "numbers": [[broker, *known] for broker, known in self._numbers.items()],
                     "merged_floors": [[*each] for each in self._merged_floors.items()],
+                    "forgotten_last": self._forgotten_last,
                 }
             }
         )
@@ -492,67 +516,15 @@ class ObjectTable:
             yield from row_records(pack_rows(rows) for rows in partition.rows.chunks())
             yield from producer_records(partition.producers.producers)
 
-    def load(self, records: Iterable[Record]) -> None:
-        """Into a table that is empty."""
-        key, partition, has_written = NOWHERE, Partition(RowSequence(self._coordinates, NOWHERE)), False
-        for head, body in records:
-            match head:
-                case {"partition": _}:
-                    key = key_of(head)
-                    partition = self._partition(key)
-                    self._load_partition(key, partition, head)
-                case {"rows": _}:
-                    self._load_rows(key, partition, body)
-                    has_written = True
-                case {"producers": producers}:
-                    partition.producers.producers.update(producers_of(producers))
-                case _:
-                    self._load_known(head)
-        if has_written:
-            self._version_next += 1
-            self._coordinates.sync()
-
-    def _load_known(self, head: Mapping[str, Any]) -> None:
-        match head:
-            case {"table": table}:
-                self.incarnation = table["incarnation"]
-                self._numbers = {BrokerId(broker): (epoch, last) for broker, epoch, last in table["numbers"]}
-                self._merged_floors = dict(table["merged_floors"])
-            case {"unreferenced": names}:
-                self._unreferenced.update(dict.fromkeys(map(object_of, names)))
-            case {"tombstones": known}:
-                self._tombstones.update((object_of(name), time_ms) for name, time_ms in known)
-            case unknown:
-                raise CorruptDataError(
-                    f"A snapshot tells of {', '.join(unknown)} of objects: was it written by a newer version?"
-                )
-
-    def _load_partition(self, key: Key, partition: Partition, head: Mapping[str, Any]) -> None:
-        partition.start, partition.end, partition.size_bytes = head["head"]
-        if head["file"] is not None:
-            file = partition.file = RowFile(*head["file"])
-            for packed in check_file(self._coordinates, key, file):
-                self._name_packed(packed)
-            span = Span(file.version, file.first, file.rows, file.end)
-            partition.rows = RowSequence(self._coordinates, key, [span])
-
-    def _load_rows(self, key: Key, partition: Partition, packed: bytes) -> None:
-        """Rows that came with the snapshot go to a file."""
-        *_, last = unpack_rows(packed)
-        known = partition.file or RowFile(self._version_next, 0, 0, 0, START, 0)
-        self._coordinates.write(key, known.version, known.length, [packed])
-        length, crc = known.length + len(packed) // ROW_BYTES, zlib.crc32(packed, known.crc)
-        partition.file = RowFile(known.version, length, crc, 0, last.next_offset, length)
-        span = Span(known.version, 0, length, last.next_offset)
-        partition.rows = RowSequence(self._coordinates, key, [span])
-        self._name_packed(packed)
-
-    def _name_packed(self, packed: bytes) -> None:
-        for object_id, count in object_counts(packed):
-            self._references[object_id] = self._references.get(object_id, 0) + count
-
 
 # --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _over(successor: int) -> str:
+    return (
+        f"This cluster was brought back from its bucket as another one ({successor:016x}), which does not have what is "
+        "sent to this one: write to that one, and stop this one."
+    )
 
 
 def _refused(commit: PackedCommit, error: AnabranchError) -> Sequence[Result]:

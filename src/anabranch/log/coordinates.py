@@ -95,15 +95,18 @@ class FileCoordinates:
         kept = set(named)
         for key, version in self._present():
             if (key, version) not in kept:
-                self._remove(key, version)
+                self.remove(key, version)
 
-    def _remove(self, key: Key, version: int) -> None:
+    def remove(self, key: Key, version: int) -> None:
         file = self._open.pop((key, version), None)
         if file is not None:
             file.close()
         path = self._path(key, version)
+        self._unsynced.pop(path, None)
         try:
             self._files.unlink(path)
+        except FileNotFoundError:
+            return
         except OSError as error:
             logger.warning("%s is not needed any more, but cannot be deleted: %s", path, error)
 

@@ -8,7 +8,7 @@ does not hold is a CorruptDataError, for a copy of it would carry a name that is
 `build_object` puts what was made of several partitions into one object of the usual form (`object_format.py`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError
@@ -158,13 +158,26 @@ class _RangeBuilder:
         ]
 
 
+class Merger:
+    """Makes one range of neighbouring rows of one partition, some at a time."""
+
+    def __init__(self, *, is_compacted: bool) -> None:
+        self._range = _RangeBuilder(is_compacted=is_compacted)
+
+    def add(self, parts: Iterable[RowBytes]) -> None:
+        for part in parts:
+            for batch in stamped_batches(*part):
+                self._range.add(batch, read_header(batch))
+
+    def build(self) -> list[MergedRange]:
+        return self._range.build()
+
+
 def merged(parts: Sequence[RowBytes]) -> list[MergedRange]:
-    """Neighbouring rows of one partition as one range."""
-    builder = _RangeBuilder(is_compacted=all(part.row.is_compacted for part in parts))
-    for part in parts:
-        for batch in stamped_batches(*part):
-            builder.add(batch, read_header(batch))
-    return builder.build()
+    """The same at once."""
+    merger = Merger(is_compacted=all(part.row.is_compacted for part in parts))
+    merger.add(parts)
+    return merger.build()
 
 
 def map_row(
@@ -175,14 +188,29 @@ def map_row(
     return map_latest(stamped_batches(*part), latest, first_dirty, part.row.next_offset, bytes_max)
 
 
+class Compactor:
+    """Makes of neighbouring rows of one partition what stays of them, some at a time: the part whose keys were mapped,
+    then the part beyond."""
+
+    def __init__(self, run: CompactionRun) -> None:
+        self._run = run
+        self._below, self._beyond = _RangeBuilder(is_compacted=True), _RangeBuilder(is_compacted=False)
+
+    def add(self, parts: Iterable[RowBytes]) -> None:
+        for part in parts:
+            for batch in stamped_batches(*part):
+                stays = self._run.stays(batch)
+                if stays is not None:
+                    header = read_header(stays)
+                    is_below = header.base_offset < self._run.upto
+                    (self._below if is_below else self._beyond).add(stays, header)
+
+    def build(self) -> list[MergedRange]:
+        return self._below.build() + self._beyond.build()
+
+
 def compacted(parts: Sequence[RowBytes], run: CompactionRun) -> list[MergedRange]:
-    """What stays of neighbouring rows of one partition: the part whose keys were mapped, then the part beyond."""
-    below, beyond = _RangeBuilder(is_compacted=True), _RangeBuilder(is_compacted=False)
-    for part in parts:
-        for batch in stamped_batches(*part):
-            stays = run.stays(batch)
-            if stays is None:
-                continue
-            header = read_header(stays)
-            (below if header.base_offset < run.upto else beyond).add(stays, header)
-    return below.build() + beyond.build()
+    """The same at once."""
+    compactor = Compactor(run)
+    compactor.add(parts)
+    return compactor.build()

@@ -26,14 +26,6 @@ class Arrived:
 
 
 @dataclass(slots=True)
-class Forsaken:
-    """Nobody waits any longer for so many bytes in that segment; they stay in it all the same."""
-
-    serial: int
-    size: int
-
-
-@dataclass(slots=True)
 class Registered:
     """This broker, since its start, is in the table with this epoch; None: not yet. While fenced, nothing it proposes
     counts."""
@@ -99,17 +91,7 @@ class Stop:
 
 
 Event = (
-    Arrived
-    | Forsaken
-    | Registered
-    | Stored
-    | StoreFailed
-    | NameTaken
-    | ProposalEnded
-    | Applied
-    | Jumped
-    | Tick
-    | Stop
+    Arrived | Registered | Stored | StoreFailed | NameTaken | ProposalEnded | Applied | Jumped | Tick | Stop
 )
 
 # --- effects -------------------------------------------------------------------------------------------------------

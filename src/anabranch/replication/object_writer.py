@@ -30,7 +30,6 @@ from anabranch.replication.object_events import (
     Effect,
     Event,
     Fail,
-    Forsaken,
     Jumped,
     NameTaken,
     ProposalEnded,
@@ -66,7 +65,7 @@ class Limits(NamedTuple):
     gather_bytes: int
     puts_max: int
     held_bytes_max: int
-    """With batches among them that nobody waits for any longer."""
+    """Gathered and not yet agreed on, whether somebody waits for it or not."""
 
 
 # --- segments ------------------------------------------------------------------------------------------------------
@@ -80,7 +79,6 @@ class Segment:
         "batches",
         "failed_ms",
         "failures",
-        "forsaken_bytes",
         "is_stored",
         "number",
         "opened_ms",
@@ -96,7 +94,6 @@ class Segment:
         self.number = -1
         self.batches = 0
         self.size = 0
-        self.forsaken_bytes = 0
         self.is_stored = False
         self.failures = 0
         self.failed_ms: int | None = None
@@ -149,7 +146,6 @@ class ObjectWriter:
         self._proposal_serial = 0
         self._proposal_failures = 0
         self.held_bytes = 0
-        self.forsaken_bytes = 0
         self.flushed_segments = 0
         self.flushed_batches = 0
         self.flushed_bytes = 0
@@ -186,14 +182,17 @@ class ObjectWriter:
                 self._store_failed(event.serial, now_ms)
             case ProposalEnded():
                 self._proposal_ended(event, now_ms)
-            case Forsaken():
-                self._forsaken(event)
 
     # --- what people and the driver ask ------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int | None:
         return self._epoch
+
+    @property
+    def is_crowded(self) -> bool:
+        """Half of what may be held is: who sends more should wait."""
+        return self.held_bytes * 2 >= self._limits.held_bytes_max
 
     @property
     def is_idle(self) -> bool:
@@ -253,17 +252,9 @@ class ObjectWriter:
             return Reason.STOPPING
         if self._is_fenced:
             return Reason.NOT_REGISTERED
-        if self.forsaken_bytes and self.held_bytes >= self._limits.held_bytes_max:
-            # As long as somebody waits for every batch, connections that are not read from are the limit.
+        if self.held_bytes >= self._limits.held_bytes_max:
             return Reason.STORE_AWAY
         return None
-
-    def _forsaken(self, event: Forsaken) -> None:
-        segment = self._segments.get(event.serial)
-        if segment is not None:
-            segment.forsaken_bytes += event.size
-            self.forsaken_bytes += event.size
-            assert segment.forsaken_bytes <= segment.size, "a batch was forsaken twice"
 
     def _seal(self) -> None:
         assert self._active is not None
@@ -461,8 +452,7 @@ class ObjectWriter:
     def _let_go(self, segment: Segment) -> None:
         del self._segments[segment.serial]
         self.held_bytes -= segment.size
-        self.forsaken_bytes -= segment.forsaken_bytes
-        assert self.held_bytes >= self.forsaken_bytes >= 0, "bytes were let go twice"
+        assert self.held_bytes >= 0, "bytes were let go twice"
 
 
 def _pause_ms(failures: int, ms_min: int, ms_max: int) -> int:

@@ -11,6 +11,7 @@ from anabranch import __version__
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.objects import Objects
     from anabranch.server.listener import Listener
 
 
@@ -24,6 +25,8 @@ class NodeCollector(Collector):
         yield from self._connections()
         yield from self._traffic()
         yield from self._storage()
+        if self._broker.objects is not None:
+            yield from self._objects(self._broker.objects)
         yield from self._groups()
 
     def _connections(self) -> Iterator[Metric]:
@@ -90,6 +93,24 @@ class NodeCollector(Collector):
         yield _gauge(
             "anabranch_disk_free_bytes", "Free bytes of the data folder's disk.", broker.disk_room()[1]
         )
+
+    def _objects(self, objects: "Objects") -> Iterator[Metric]:
+        writing, cache, upkeep = objects.writing, objects.cache, objects.upkeep
+        stored = list(self._broker.topics.object_partitions())
+        yield _gauge("anabranch_object_partitions", "Partitions in the object store.", len(stored))
+        yield _gauge(
+            "anabranch_object_bytes", "Bytes of their records.", sum(each.log.size_bytes for each in stored)
+        )
+        yield _gauge(
+            "anabranch_object_held_bytes", "Bytes gathered and not agreed on yet.", writing.held_bytes
+        )
+        yield _counter("anabranch_object_puts", "Objects put into the store.", writing.puts_total)
+        yield _counter("anabranch_object_put_failures", "Puts that failed.", writing.put_failures_total)
+        yield _counter("anabranch_object_gets", "Blocks read from the store.", cache.loads.gets_total)
+        yield _counter("anabranch_object_get_bytes", "Bytes of those blocks.", cache.loads.get_bytes_total)
+        yield _gauge("anabranch_object_cache_bytes", "Memory of the block cache.", cache.bytes_held)
+        yield _counter("anabranch_object_merges", "Merges of small objects.", upkeep.merges.merges_total)
+        yield _counter("anabranch_object_deletions", "Objects deleted.", upkeep.objects_deleted_total)
 
     def _groups(self) -> Iterator[Metric]:
         lag = GaugeMetricFamily(

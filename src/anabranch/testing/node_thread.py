@@ -31,7 +31,7 @@ class AbandonedNode(Node):
             await self._http.close()
         await self.listener.close(0)
         if self.broker.objects is not None:
-            await self.broker.objects.writing.stop(0)
+            self.broker.objects.writing.kill()
         await self.broker.drain()
         for partition in self.broker.partitions():
             partition.log.close(clean=False)

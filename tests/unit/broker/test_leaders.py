@@ -7,10 +7,13 @@ from uuid import UUID
 from anabranch.broker.leaders import UNKNOWN_GENERATION, Leader, Leaders
 from anabranch.broker.peer_messages import LeaderRow, Leads
 from anabranch.cluster.metadata import (
+    BrokerRow,
     Entry,
     MetadataTable,
     Placement,
     Topic,
+    broker_entry,
+    broker_fenced_entry,
     topic_entry,
     topic_removed_entry,
 )
@@ -140,3 +143,19 @@ def test_a_leader_that_leads_no_longer_is_forgotten_but_not_its_successor() -> N
     world.say(B1, 5)
     world.leaders.heard(B2, Leads([gone], False))
     assert (world.leader.broker_id, world.leader.generation) == (B1, 5)
+
+
+def test_of_what_is_in_the_object_store_a_broker_that_is_heard_is_named() -> None:
+    world = World()
+    stored = UUID(int=8)
+    world.log.apply(topic_entry(Topic("s", stored, 30, {"anabranch.mode": "object"})))
+    assert world.leaders.of(stored, 0) == Leader(None, Generation(0), ())
+    for broker in (B1, B2, B3):
+        world.log.apply(broker_entry(BrokerRow(broker, "disk", 0, "h", 1)))
+    before = [world.leaders.of(stored, index) for index in range(30)]
+    assert {each.broker_id for each in before} == {B1, B2, B3}
+    assert all(each == Leader(each.broker_id, Generation(0), (each.broker_id,)) for each in before)
+    world.log.apply(broker_fenced_entry(B2, 0, is_fenced=True))
+    after = [world.leaders.of(stored, index) for index in range(30)]
+    assert {each.broker_id for each in after} == {B1, B3}
+    assert all(new == old for old, new in zip(before, after, strict=True) if old.broker_id != B2)

@@ -1,6 +1,7 @@
 """Coordinates of objects beside the metadata snapshot: no crash, no damage and no laggard makes a table differ."""
 
 import asyncio
+import errno
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -10,12 +11,21 @@ import pytest
 
 from anabranch.broker import metadata_log
 from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import Commit, Item, commit_entry
+from anabranch.cluster.object_entries import Commit, Item, Replacement, commit_entry, replace_entry
 from anabranch.errors import CorruptDataError
 from anabranch.record.object_names import ROW_BYTES
+from anabranch.values import Offset
 from support import metadata_world
 from support.metadata_world import DATA, Node, in_world
-from support.object_quorum_world import PARTITIONS, TOPIC, WRITER, ObjectWorld, cut_the_log_first, digest
+from support.object_quorum_world import (
+    PARTITIONS,
+    TOPIC,
+    WRITER,
+    ObjectWorld,
+    cut_the_log_first,
+    digest,
+    merged_row,
+)
 
 FOLDER = f"{DATA}/objects"
 SNAPSHOT = f"{DATA}/metadata-snapshot"
@@ -46,6 +56,17 @@ async def commit_items(node: Node, count: int = 1) -> None:
     epoch = table.brokers[WRITER].epoch
     number = table.objects.last_number(WRITER, epoch) + 1
     await node.metadata.propose(commit_entry(WRITER, epoch, 5, [Commit(number, items(count))]))
+
+
+async def replace_some(node: Node) -> None:
+    """So that the next snapshot needs a file of a new version."""
+    assert node.metadata is not None
+    table = node.metadata.table
+    epoch, key = table.brokers[WRITER].epoch, (TOPIC, 0)
+    old = table.objects.rows(key, Offset(0), 3)
+    new = [merged_row(old, epoch, 0)]
+    await node.metadata.propose(replace_entry(WRITER, epoch, [Replacement(key, old, new)]))
+    assert table.objects.rows(key, Offset(0), 1) == new
 
 
 async def kept(node: Node) -> None:
@@ -191,28 +212,97 @@ def test_what_was_written_for_a_snapshot_that_never_came_is_cut_off(monkeypatch:
     in_object_world(monkeypatch, 1, test)
 
 
-def test_disk_that_refuses_the_files_keeps_the_snapshot_and_the_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def refuse_files(node: Node) -> None:
+    node.disk.fail_next("sync", path_contains="/objects/")
+
+
+def refuse_their_folder(node: Node) -> None:
+    node.disk.fail_next("sync_folder", path_contains="/objects")
+
+
+def refuse_the_snapshot(node: Node) -> None:
+    node.disk.fail_next("write", errno.ENOSPC, path_contains="metadata-snapshot")
+
+
+def refuse_to_say_whether_it_has_it(node: Node) -> None:
+    """The snapshot has its name already; whether that is on the disk is not known."""
+    real = node.disk.sync_folder
+
+    def sync_folder(folder: str) -> None:
+        if folder == DATA:
+            del node.disk.sync_folder  # type: ignore[method-assign]
+            raise OSError(errno.EIO, "injected")
+        real(folder)
+
+    node.disk.sync_folder = sync_folder  # type: ignore[method-assign]
+
+
+REFUSALS = [refuse_files, refuse_their_folder, refuse_the_snapshot, refuse_to_say_whether_it_has_it]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("refuse", REFUSALS)
+def test_disk_that_refuses_a_snapshot_keeps_the_one_before_and_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    refuse: Callable[[Node], None],
+    goes_on: bool,
 ) -> None:
     async def test(world: ObjectWorld) -> None:
         node = await with_two_snapshots(world)
         assert node.metadata is not None
         before = node.metadata.partition.log.start_offset
-        node.disk.fail_next("sync", path_contains="/objects/")
+        await replace_some(node)
+        refuse(node)
         while "cannot be written" not in caplog.text:
             assert node.metadata.partition.log.start_offset == before
-            await commit_items(node)
+            await commit_items(node, 4)
             await kept(node)
-        state = digest(node.metadata.table)
         assert node.metadata.partition.log.start_offset == before
-        await commit_items(node)  # The next one tries again.
-        await kept(node)
-        assert node.metadata.partition.log.start_offset > before
-        assert digest(node.metadata.table) != state
+        if goes_on:
+            await commit_items(node, 4)  # The next one tries again.
+            await kept(node)
+            assert node.metadata.partition.log.start_offset > before
+            assert len(row_files(node)) == PARTITIONS
         state = digest(node.metadata.table)
-        node.crash()
+        node.disk.kill()
+        world.dead.append(node.metadata)
+        node.metadata, node.life = None, node.life + 1
         node.boot()
         assert digest(node.metadata.table) == state
+        assert len(row_files(node)) == PARTITIONS
+
+    in_object_world(monkeypatch, 1, test)
+
+
+def test_files_of_a_refused_snapshot_do_not_fill_the_disk(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(world: ObjectWorld) -> None:
+        node = await with_two_snapshots(world)
+        await replace_some(node)
+        before = row_files(node)
+        node.disk.fail_next("sync", path_contains="/objects/", times=3)
+        while caplog.text.count("cannot be written") < 3:
+            await commit_items(node, 4)
+            await kept(node)
+            if "cannot be written" in caplog.text:
+                assert row_files(node) == before
+
+    in_object_world(monkeypatch, 1, test)
+
+
+def test_full_disk_is_not_asked_for_every_entry(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(world: ObjectWorld) -> None:
+        node = await with_two_snapshots(world)
+        monkeypatch.setattr(metadata_log, "ENTRIES_PER_SNAPSHOT", 50)
+        node.disk.fail_next("sync", path_contains="/objects/", times=100)
+        for _ in range(70):
+            await commit_items(node)
+            await kept(node)
+        assert 2 <= caplog.text.count("cannot be written") <= 5
 
     in_object_world(monkeypatch, 1, test)
 

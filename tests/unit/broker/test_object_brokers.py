@@ -1,22 +1,25 @@
 """Whole brokers over one object store: all of them take records for the same partitions, and give them one order."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any
 
 import pytest
 
 from anabranch.broker.broker import Broker
+from anabranch.broker.call import Call
 from anabranch.broker.object_partition import ObjectPartition
 from anabranch.config import NodeSettings
 from anabranch.objects.memory_store import MemoryStore
+from anabranch.objects.store import Buffer
 from anabranch.record.batch import batch_spans
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.object_names import ObjectId, ObjectKind, object_id_of
 from anabranch.record.records import records_of
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.fake_disk import FakeDisk
-from anabranch.testing.in_process_client import InProcessClient
+from anabranch.testing.in_process_client import InProcessClient, Pending
 from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
 from anabranch.values import BrokerId, Offset
 from anabranch.wire.api_keys import ApiKey
@@ -86,6 +89,12 @@ class ObjectBrokers(BrokerCluster):
         return values
 
 
+def segments_in(store: MemoryStore) -> list[ObjectId]:
+    """What brokers have gathered and stored."""
+    found = [object_id_of(name) for name in store.names]
+    return [each for each in found if each is not None and each.kind is ObjectKind.WRITTEN]
+
+
 async def writer(
     cluster: ObjectBrokers, producer_id: int, number: int, brokers: list[int], count: int
 ) -> dict[bytes, int]:
@@ -137,8 +146,9 @@ class Alone:
         self.disk, self.rng = FakeDisk(), Random(1)
         self.store = MemoryStore(self.clock.wall_ms)
 
-    async def boot(self, *, has_store: bool = True) -> Broker:
+    async def boot(self, *, has_store: bool = True, **more: str) -> Broker:
         settings = {"object.store": "memory:"} if has_store else {}
+        settings |= {name.replace("_", "."): value for name, value in more.items()}
         workers = SimWorkers(self.loop, self.rng)
         store = self.store if has_store else None
         broker = Broker(
@@ -187,11 +197,60 @@ def test_a_node_alone_with_a_store_is_registered_anew_at_every_start() -> None:
             assert await produced(broker, b"%d" % (life - 1), life - 1) == (E.NONE, life - 1)
             assert await produced(broker, b"%d" % life, life) == (E.NONE, life)
         assert len(set(epochs)) == 3
-        numbers = [name.rsplit("-", 2)[1:] for name in alone.store.names]
-        assert {int(epoch) for epoch, _ in numbers} == set(epochs)
-        assert [int(number) for epoch, number in numbers if int(epoch) == epochs[-1]] == [0, 1]
+        stored = segments_in(alone.store)
+        assert {each.epoch for each in stored} == set(epochs)
+        assert [each.number for each in stored if each.epoch == epochs[-1]] == [0, 1]
 
     alone.run(lives())
+
+
+class SilentStore(MemoryStore):
+    """Takes nothing until somebody lets it."""
+
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        super().__init__(wall_ms)
+        self.may_take = asyncio.Event()
+
+    async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
+        await self.may_take.wait()
+        await super().put(name, pieces)
+
+
+def test_while_the_store_is_silent_only_those_wait_who_write_to_it() -> None:
+    alone = Alone()
+
+    def sent(broker: Broker, topic: str, size: int) -> tuple[Call, Pending]:
+        builder = BatchBuilder()
+        builder.add(None, bytes(size), timestamp_ms=alone.clock.wall_ms())
+        data = [{"name": topic, "partition_data": [{"index": 0, "records": bytes(builder.build())}]}]
+        client = InProcessClient(broker)
+        body = {"transactional_id": None, "acks": -1, "timeout_ms": 20_000, "topic_data": data}
+        pending = client.send(ApiKey.PRODUCE, 9, body)
+        [call] = client._pending
+        return call, pending
+
+    async def life() -> None:
+        alone.store = store = SilentStore(alone.clock.wall_ms)
+        broker = await alone.boot(append_queue_bytes_max="1048576", object_gather_bytes="100000")
+        for name, mode in (("t", "object"), ("near", "solo")):
+            await broker.topics.create(broker.topics.plan(name, 1, {"anabranch.mode": mode}))
+        first = sent(broker, "t", 700_000)
+        assert not first[0].holds
+        await asyncio.sleep(1)
+        second, near = sent(broker, "t", 500_000), sent(broker, "near", 700_000)
+        assert (second[0].holds, near[0].holds) == (True, False)
+        await asyncio.sleep(1)
+        third = sent(broker, "t", 10)
+        await asyncio.sleep(1)
+        assert [each[1].is_settled for each in (first, second, near)] == [False, False, True]
+        assert third[1].body is not None, "more than may be held is refused at once"
+        assert third[1].body["responses"][0]["partition_responses"][0]["error_code"] == E.NOT_ENOUGH_REPLICAS
+        store.may_take.set()
+        await asyncio.sleep(2)
+        assert all(each[1].is_settled for each in (first, second))
+        assert not sent(broker, "t", 10)[0].holds
+
+    alone.run(life())
 
 
 def test_a_node_alone_without_a_store_is_registered_once() -> None:
@@ -225,8 +284,7 @@ def test_three_brokers_take_records_for_one_partition_and_give_them_one_order() 
         told |= each
     assert len(told) == 9 * 15
     check(cluster, told, 0)
-    epochs = {name.split("-")[-2] for name in cluster.memory.names if name.startswith("segments/")}
-    assert len(epochs) == 3, "every broker has stored its own"
+    assert len({each.epoch for each in segments_in(cluster.memory)}) == 3, "every broker has stored its own"
 
 
 @pytest.mark.parametrize("is_leader", [True, False], ids=["the leader", "another"])

@@ -107,11 +107,33 @@ class FakeAgreement:
         return self._world.apply(entry)
 
 
+class Restorable:
+    """What the store's snapshots need, as a test says."""
+
+    def __init__(self) -> None:
+        self.needed: set[str] = set()
+        self.is_over = False
+        self.hurries = 0
+
+    def covers(self, object_id: ObjectId) -> bool:
+        return object_id.name not in self.needed
+
+    def hurry(self) -> None:
+        self.hurries += 1
+
+    async def may_delete(self) -> bool:
+        await asyncio.sleep(0.01)
+        return not self.is_over
+
+
 class Driven:
     """A world with a broker's upkeep in it."""
 
-    def __init__(self, partition_count: int = 1, overrides: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, partition_count: int = 1, overrides: dict[str, str] | None = None, keys_max: int = 1000
+    ) -> None:
         self.clock = FakeClock()
+        self.keys_max = keys_max
         self.store = WatchedStore(self.clock.wall_ms)
         self.world = ObjectWorld(partition_count, overrides)
         self.world.stored = Stored(self.store)  # type: ignore[assignment]
@@ -119,11 +141,12 @@ class Driven:
         self.workers = SimWorkers(self.loop, Random(1))
         self.agreement = FakeAgreement(self.world)
         self.names = MergedNames(BROKER)
+        self.restorable = Restorable()
         self.upkeep = self.begin()
 
     def begin(self) -> ObjectUpkeep:
         settings = UpkeepSettings(
-            MergeSettings(MERGE_BYTES, keys_max=1000, records_bytes_max=2**20),
+            MergeSettings(MERGE_BYTES, self.keys_max, records_bytes_max=2**20),
             COLLECT_MS,
             retention_check_ms=5000,
             compaction_check_ms=15_000,
@@ -132,7 +155,14 @@ class Driven:
         )
         with self.loop.running():
             upkeep = ObjectUpkeep(
-                self.agreement, self.store, self.workers, self.clock, self.names, settings, _keeping
+                self.agreement,
+                self.store,
+                self.workers,
+                self.clock,
+                self.names,
+                settings,
+                _keeping,
+                self.restorable,
             )
             upkeep.start()
         return upkeep
@@ -280,6 +310,56 @@ def test_a_partition_larger_than_one_object_is_compacted_group_by_group() -> Non
     driven.close()
 
 
+@pytest.mark.parametrize("value_bytes", [1, 100], ids=["in one object", "in groups"])
+def test_a_map_that_is_too_small_for_all_keys_needs_several_runs(value_bytes: int) -> None:
+    overrides = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    driven = Driven(1, overrides, keys_max=4)
+    for place in range(14):
+        driven.write((0, b"%d" % (place % 7), b"v" * value_bytes))
+    driven.run(10_000)
+    assert not all(row.is_compacted for row in driven.world.rows(driven.world.key()))
+    driven.run(5 * MINUTE)
+    assert all(row.is_compacted for row in driven.world.rows(driven.world.key()))
+    assert [each.offset for each in driven.world.read(driven.world.key())] == list(range(7, 14))
+    driven.close()
+
+
+def test_a_compaction_that_is_overtaken_ends_and_the_next_one_goes_on() -> None:
+    driven = with_overrides(cleanup_policy="compact")
+    key = driven.world.key()
+    for place in range(40):
+        driven.write((0, b"%d" % (place % 25), b"v" * 100))
+    puts: list[str] = []
+
+    def overtake(what: str, name: str) -> None:
+        if what == "put":
+            puts.append(name)
+            if len(puts) == 2:
+                driven.world.apply(start_entry({key: Offset(22)}))
+
+    driven.store.after = overtake
+    driven.run(5 * MINUTE)
+    assert driven.upkeep.merges.refused_total >= 1
+    assert sorted(each.offset for each in driven.world.read(key)) == list(range(22, 40))
+    assert all(row.is_compacted for row in driven.world.rows(key))
+    driven.close()
+
+
+@pytest.mark.parametrize("value_bytes", [1, 100], ids=["in one object", "in groups"])
+def test_damaged_bytes_are_not_compacted(value_bytes: int) -> None:
+    driven = with_overrides(cleanup_policy="compact")
+    key = driven.world.key()
+    objects = [driven.write((0, b"%d" % (place % 5), b"v" * value_bytes)) for place in range(14)]
+    content = with_flipped_bit(driven.store.content(objects[3].name), 65, 0)
+    driven.store.delete_now([objects[3].name])
+    driven.store.put_now(objects[3].name, [content])
+    driven.run(5 * MINUTE)
+    assert driven.upkeep.merges.damaged == {key}
+    assert driven.world.objects.references(objects[3])
+    assert not any(row.is_compacted for row in driven.world.rows(key))
+    driven.close()
+
+
 def test_compact_and_delete_do_both() -> None:
     driven = with_overrides(cleanup_policy="compact,delete", retention_ms="120000")
     driven.write((0, b"a", b"1"))
@@ -325,6 +405,27 @@ def test_who_does_not_lead_does_nothing(driven: Driven) -> None:
     driven.write_small(20)
     driven.run(10 * MINUTE)
     assert driven.store.requests == []
+
+
+def test_an_object_that_a_snapshot_still_needs_stays_until_there_is_a_newer_one(driven: Driven) -> None:
+    small = driven.write_small(3, partitions=2)
+    driven.restorable.needed = {small[1].name}
+    driven.run(5 * COLLECT_MS)
+    assert set(driven.store.names) == {small[1].name} | driven.referenced
+    driven.restorable.needed = set()
+    driven.run(COLLECT_MS)
+    assert set(driven.store.names) == driven.referenced
+
+
+def test_a_cluster_that_was_brought_back_as_another_deletes_nothing(driven: Driven) -> None:
+    driven.write_small(3, partitions=2)
+    left = driven.world.object_id(7)._replace(epoch=99)
+    driven.store.put_now(left.name, [b"x"])
+    driven.restorable.is_over = True
+    before = set(driven.store.names)
+    driven.run(5 * COLLECT_MS)
+    assert before <= set(driven.store.names)
+    assert driven.store.count("delete") == 0
 
 
 # --- what is not ours, and what is on its way ---------------------------------------------------------------------

@@ -98,9 +98,10 @@ async def test_acks_0_is_gathered_and_its_bytes_count_until_it_is_kept(
 ) -> None:
     answer = broker.submit(0, batch(), acks=0)
     await asyncio.sleep(0.05)
-    assert broker.core.queue.bytes_held > 0
+    assert broker.writing.held_bytes == len(batch())
     await answer
-    assert broker.core.queue.bytes_held == 0
+    assert broker.writing.held_bytes == 0
+    assert broker.core.bytes_in_total == len(batch())
     assert world.kept(0) == [b"v"]
 
 
@@ -122,7 +123,7 @@ async def test_readers_get_the_object_before_producers_are_told(
 
 @with_one_broker
 async def test_one_huge_batch_is_an_object_of_its_own(world: WritingWorld, broker: WritingBroker) -> None:
-    huge, small = broker.submit(0, batch(bytes(3_000_000))), broker.submit(0, batch(b"s"))
+    huge, small = broker.submit(0, batch(bytes(30_000))), broker.submit(0, batch(b"s"))
     assert [await huge, await small] == [0, 1]
     assert len(world.store.names) == 2
 
@@ -229,11 +230,12 @@ async def test_a_producer_with_many_under_way_keeps_its_order_when_one_object_fa
     again = [broker.submit(0, batch(b"%d" % each, sequence=each)) for each in range(3)]
     assert [await each for each in again] == [0, 1, 2]
     assert world.kept(0) == [b"0", b"1", b"2"]
+    assert broker.writing.void_total == 3
     assert broker.table.objects.last_number(broker.id, broker.epoch or 0) == 3  # Three are void.
 
 
 @with_one_broker
-async def test_bytes_that_nobody_waits_for_are_bounded_and_more_is_refused(
+async def test_what_is_held_is_bounded_and_more_is_refused(
     world: WritingWorld, broker: WritingBroker
 ) -> None:
     world.store.is_away = True
@@ -241,7 +243,7 @@ async def test_bytes_that_nobody_waits_for_are_bounded_and_more_is_refused(
     count = world.limits.held_bytes_max // size
     late = [broker.submit(0, batch(bytes(size)), timeout_ms=1000) for _ in range(count)]
     assert all([isinstance(await each, RequestTimedOutError) for each in late])
-    assert broker.core.queue.bytes_held == 0
+    assert broker.writing.is_crowded
     refused = [broker.submit(0, batch(bytes(size)), timeout_ms=1000) for _ in range(20)]
     assert all([isinstance(await each, StoreUnavailableError) for each in refused])
     assert broker.writing.held_bytes <= world.limits.held_bytes_max + 2 * size
@@ -249,7 +251,19 @@ async def test_bytes_that_nobody_waits_for_are_bounded_and_more_is_refused(
     await asyncio.sleep(10)
     assert broker.writing.held_bytes == 0
     assert len(world.kept(0)) == count
+    assert not broker.writing.is_crowded
     assert await broker.submit(0, batch()) == count
+
+
+@with_one_broker
+async def test_while_the_store_is_away_nobody_else_waits_for_room_in_the_queue(
+    world: WritingWorld, broker: WritingBroker
+) -> None:
+    world.store.is_away = True
+    broker.submit(0, batch(bytes(world.limits.gather_bytes)))
+    await asyncio.sleep(1)
+    assert broker.writing.held_bytes > 0
+    assert broker.core.queue.bytes_held == 0
 
 
 @with_one_broker
@@ -381,6 +395,18 @@ async def test_a_broker_that_is_registered_anew_begins_at_0_again(
     assert broker.epoch != before
     incarnation = f"{broker.table.objects.incarnation:016x}"
     assert world.store.names == [f"segments/{incarnation}-{epoch}-0" for epoch in (before, broker.epoch)]
+
+
+@with_one_broker
+async def test_while_another_registration_is_under_way_producers_are_sent_elsewhere(
+    world: WritingWorld, broker: WritingBroker
+) -> None:
+    await broker.submit(0, batch(b"before"))
+    known, broker.epoch = broker.epoch, None
+    assert isinstance(await broker.submit(0, batch(b"meanwhile")), NotOwnerError)
+    broker.epoch = known  # The beat that said so was of the past.
+    assert await broker.submit(0, batch(b"after")) == 1
+    assert world.kept(0) == [b"before", b"after"]
 
 
 @with_one_broker

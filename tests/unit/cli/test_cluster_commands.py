@@ -292,3 +292,12 @@ def test_client_refuses_a_broker_nobody_knows(cluster):
 def test_address_that_is_none_is_refused():
     with pytest.raises(ClusterAnswerError, match="nowhere is not HOST:PORT"):
         ClusterClient("nowhere")
+
+
+def test_topics_in_the_object_store_are_kept_by_nobody(cluster):
+    cluster.topics["stored"] = [[1], [2]]
+    cluster.objects.add("stored")
+    rows = [row for row in answer(cluster, "ring") if row["topic"] == "stored"]
+    assert [(row["leader"], row["replicas"]) for row in rows] == [(1, []), (2, [])]
+    drained = answer(cluster, "drain", 1)
+    assert "stored" not in {move["topic"] for move in drained["moved"]}

@@ -338,3 +338,31 @@ def test_a_forced_view_does_not_count_if_its_disk_was_replaced_meanwhile() -> No
     before = table.placement(table.topics["t"], 0)
     table.apply(forced(1, "another"), 50)
     assert table.placement(table.topics["t"], 0) == before
+
+
+# --- topics in the object store --------------------------------------------------------------------------------
+
+
+STORED = Topic("s", uuid.UUID(int=6), 2, {"anabranch.mode": "object"})
+
+
+def test_topic_in_the_object_store_is_kept_by_nobody() -> None:
+    table = table_of(broker_entry(BrokerRow(BrokerId(1), "disk", 0, "h", 1)), topic_entry(STORED))
+    assert table.placements(STORED) == [Placement(()), Placement(())]
+    assert list(table.kept_by(BrokerId(1))) == []
+
+
+def test_topic_in_the_object_store_is_neither_moved_nor_given_a_view() -> None:
+    row = broker_entry(BrokerRow(BrokerId(1), "disk", 0, "h", 1))
+    view = boundary_entry(STORED.topic_id, 0, Placement((BrokerId(1),), view=1))
+    move, disk = move_entry(STORED.topic_id, 0, [BrokerId(1)]), disk_entry(STORED.topic_id, 0, BrokerId(1), 0)
+    table = table_of(row, topic_entry(STORED), move, view, disk)
+    assert table.topics["s"] == STORED
+
+
+def test_topic_in_the_object_store_gets_more_partitions() -> None:
+    table = table_of(topic_entry(STORED), partitions_entry("s", 5))
+    assert table.topics["s"] == replace(STORED, partition_count=5)
+    again = MetadataTable()
+    again.restore(json.loads(json.dumps(table.snapshot())))
+    assert again.topics == table.topics

@@ -41,7 +41,7 @@ from anabranch.cluster.object_state import Record, pack_state, unpack_state
 from anabranch.errors import CorruptDataError
 from anabranch.record.object_names import ROW_BYTES, ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Offset
-from support.object_cluster import INCARNATION, A, ObjectCluster, item, merged, sent, written
+from support.object_cluster import INCARNATION, TOPIC, A, ObjectCluster, item, merged, sent, written
 
 KEYS: list[Key] = [(uuid.UUID(int=topic), partition) for topic in (1, 2) for partition in (0, 1)]
 BROKERS = [BrokerId(1), BrokerId(2)]
@@ -454,9 +454,23 @@ def test_a_state_that_was_cut_short_is_noticed() -> None:
             list(unpack_state(state[:end]))
 
 
-def test_a_record_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(CorruptDataError, match="newer version"):
-        MetadataTable().objects.import_(pack_state([Record({"unheard-of": 1})]))
+A_PARTITION = Record({"partition": [TOPIC.hex, 0], "head": [0, 0, 0], "file": None})
+
+
+@pytest.mark.parametrize(
+    ("records", "reason"),
+    [
+        ([Record({"unheard-of": 1})], "newer version"),
+        ([Record({"unreferenced": ["metadata/1"]})], "no object's name"),
+        ([Record({"producers": []})], "of no partition"),
+        ([Record({"rows": 1}, b"x" * ROW_BYTES)], "of no partition"),
+        ([A_PARTITION, Record({"rows": 1}, b"x" * (ROW_BYTES - 1))], "65 bytes of coordinate rows"),
+        ([A_PARTITION, Record({"rows": 1}, b"x" * ROW_BYTES)], "unknown kind"),
+    ],
+)
+def test_records_that_make_no_sense_are_refused(records: list[Record], reason: str) -> None:
+    with pytest.raises(CorruptDataError, match=reason):
+        MetadataTable().objects.import_(pack_state(records))
 
 
 def test_a_table_restored_from_a_snapshot_without_objects_has_none() -> None:

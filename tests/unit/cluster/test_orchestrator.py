@@ -477,3 +477,14 @@ def test_the_setting_says_how_many_copies_topics_grow_to() -> None:
     world.finish_moves()
     world.run()
     assert len(world.replicas("t")[0]) == 2
+
+
+def test_topics_in_the_object_store_do_not_move() -> None:
+    world = World(1, 2, 3)
+    stored = Topic("s", uuid.uuid4(), 2, {"anabranch.mode": "object"})
+    world.commit(topic_entry(stored))
+    actions = world.run()
+    world.commit(broker_draining_entry(BrokerId(3), is_draining=True))
+    actions += world.run()
+    assert not any(isinstance(action, BeginMove) for action in actions)
+    assert world.table.topics["s"] == stored

@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import pytest
-
 from anabranch.replication.object_events import (
     Answer,
     Applied,
@@ -11,7 +9,6 @@ from anabranch.replication.object_events import (
     Effect,
     Event,
     Fail,
-    Forsaken,
     Jumped,
     NameTaken,
     ProposalEnded,
@@ -196,7 +193,7 @@ def test_a_proposal_is_bounded_but_never_empty() -> None:
         bench.wait(100)
     bench.do(Stored(2), Stored(3))
     assert proposed(bench.do(Stored(1))) == [(0, 1)]
-    many = Bench(LIMITS._replace(puts_max=10**9))
+    many = Bench(LIMITS._replace(puts_max=10**9, held_bytes_max=10**9))
     many.full(PROPOSAL_SEGMENTS_MAX + 2)
     many.do(*[Stored(each) for each in range(2, PROPOSAL_SEGMENTS_MAX + 3)])
     assert len(proposed(many.do(Stored(1)))) == PROPOSAL_SEGMENTS_MAX
@@ -296,7 +293,7 @@ def test_a_store_that_answers_too_late_changes_nothing() -> None:
     bench = Bench()
     bench.full(1)
     fail_for_long(bench, 1)
-    assert bench.do(Stored(1), StoreFailed(1), Forsaken(1, 10)) == []
+    assert bench.do(Stored(1), StoreFailed(1)) == []
     assert proposed_after_applying(bench) == []
 
 
@@ -406,33 +403,27 @@ def test_a_snapshot_that_jumps_over_nothing_has_the_proposal_made_again() -> Non
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_while_somebody_waits_for_every_batch_the_connections_are_the_limit() -> None:
+def test_what_is_held_is_bounded_whoever_waits_for_it() -> None:
     bench = Bench()
-    assert of_kind(Refuse, bench.full(20)) == []
-
-
-def test_bytes_that_nobody_waits_for_are_bounded_too() -> None:
-    bench = Bench()
-    bench.full(5)
-    bench.do(Forsaken(1, 1))
+    assert of_kind(Refuse, bench.full(5)) == []
     assert bench.do(Arrived(1)) == [Refuse(Reason.STORE_AWAY)]
     bench.do(Stored(1), Applied(0))
     assert of_kind(Refuse, bench.do(Arrived(1))) == []
-    assert bench.writer.forsaken_bytes == 0
 
 
-def test_below_the_limit_batches_are_taken_whoever_has_gone() -> None:
+def test_one_batch_may_exceed_the_limit_if_nothing_is_held() -> None:
     bench = Bench()
-    bench.full(4)
-    bench.do(Forsaken(1, FULL), Forsaken(2, FULL))
-    assert of_kind(Take, bench.do(Arrived(1))) == [Take(5)]
+    assert bench.do(Arrived(LIMITS.held_bytes_max * 3)) == [Take(1), Store(1, 0)]
 
 
-def test_a_batch_cannot_be_forsaken_twice() -> None:
+def test_producers_are_to_wait_when_half_of_it_is_held() -> None:
     bench = Bench()
+    bench.full(2)
+    assert not bench.writer.is_crowded
     bench.full(1)
-    with pytest.raises(AssertionError):
-        bench.do(Forsaken(1, FULL), Forsaken(1, 1))
+    assert bench.writer.is_crowded
+    bench.do(Stored(1), Applied(0))
+    assert not bench.writer.is_crowded
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from anabranch.replication.object_events import (
     Effect,
     Event,
     Fail,
-    Forsaken,
     Jumped,
     ProposalEnded,
     Propose,
@@ -36,7 +35,6 @@ from anabranch.replication.object_writer import Limits, ObjectWriter
 
 BATCH_MAX = 400
 LIMITS = Limits(gather_ms=100, gather_bytes=600, puts_max=3, held_bytes_max=3000)
-QUEUE_MAX = 3000
 
 Commits = list[tuple[int, int | None]]
 
@@ -64,11 +62,6 @@ class World:
         self.meaning: dict[tuple[int | None, int], int] = {}
         # Producers.
         self.open: dict[int, list[int]] = {}
-        self.forsaken: Counter[int] = Counter()
-
-    @property
-    def live_bytes(self) -> int:
-        return sum(map(sum, self.open.values())) - sum(self.forsaken.values())
 
     # --- the writer, and what it must keep to
 
@@ -85,8 +78,7 @@ class World:
             assert all(each < min(failed) for each in left), "what is behind a failure goes on"
         held = sum(map(sum, self.open.values()))
         assert self.writer.held_bytes == held
-        assert self.writer.forsaken_bytes == sum(self.forsaken[each] for each in self.open)
-        assert held <= max(LIMITS.held_bytes_max, QUEUE_MAX) + 2 * BATCH_MAX
+        assert held < LIMITS.held_bytes_max + BATCH_MAX
 
     def carry_out(self, effect: Effect, event: Event) -> None:
         self.counts[type(effect).__name__] += 1
@@ -96,7 +88,8 @@ class World:
                 assert not self.is_fenced, "nothing counts now"
                 self.open.setdefault(effect.serial, []).append(event.size)
             case Refuse():
-                assert self.is_fenced or self.forsaken.total() or effect.reason is Reason.STOPPING
+                is_full = self.writer.held_bytes >= LIMITS.held_bytes_max
+                assert self.is_fenced or is_full or effect.reason is Reason.STOPPING
             case Store():
                 assert effect.serial not in self.puts, "one try at a time"
                 assert (
@@ -116,7 +109,6 @@ class World:
 
     def end(self, serial: int) -> None:
         del self.open[serial]
-        self.forsaken.pop(serial, None)
         self.puts.pop(serial, None)
 
     def proposed(self, effect: Propose) -> None:
@@ -154,17 +146,13 @@ class World:
         rng = self.rng
         match rng.randrange(14):
             case 0 | 1 | 2 | 3:
-                size = rng.randint(1, BATCH_MAX)
-                if self.live_bytes < QUEUE_MAX:  # Else nobody reads from the connections.
-                    self.do(Arrived(size))
+                self.do(Arrived(rng.randint(1, BATCH_MAX)))
             case 4 | 5:
                 self.end_put(rng.choice([True, True, False]))
             case 6:
                 self.end_proposal(rng.choice(["agreed", "agreed", "lost", "late"]))
             case 7 | 8:
                 self.apply_floating()
-            case 9:
-                self.forsake()
             case 10 if rng.random() < 0.1:
                 self.register()
             case 11 if rng.random() < 0.1:
@@ -201,14 +189,6 @@ class World:
             if self.rng.random() < 0.8:
                 del self.floating[place]
             self.apply(epoch, commits)
-
-    def forsake(self) -> None:
-        if self.open:
-            serial = self.rng.choice(list(self.open))
-            size = sum(self.open[serial]) - self.forsaken[serial]
-            if size:
-                self.forsaken[serial] += size
-                self.do(Forsaken(serial, size))
 
     def register(self) -> None:
         self.epoch = (self.epoch or 0) + self.rng.randint(1, 9)
@@ -260,7 +240,7 @@ class World:
             self.pass_time(100)
         assert self.writer.is_idle
         assert not self.open
-        assert self.writer.held_bytes == self.writer.forsaken_bytes == 0
+        assert self.writer.held_bytes == 0
         assert self.kept == sorted(self.kept), "kept in another order than it came"
         assert len(set(self.kept)) == len(self.kept), "kept twice"
 

@@ -137,6 +137,8 @@ class Produce:
         else:
             job = self._job(partition, kept, header)
             self._broker.core.submit(job)
+        if partition.is_crowded:
+            call.holds = True
         return job
 
     def _route(self, key: TopicKey, index: int, start: int, end: int) -> Outcome | None:
