@@ -15,9 +15,9 @@ whoever leads next finds what is left of it. A store that is away is asked again
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0
+WATCH_SECONDS = 0.2
 TOMBSTONE_MS = 10_000
 """How often what is not referenced any more is tombstoned: many share an entry then."""
 OBJECTS_PER_ENTRY = 1000
@@ -203,7 +204,24 @@ class ObjectUpkeep:
                 continue
             if self._term != self._agreement.term:
                 self._begin_reign()
-            await self._turn()
+            await self._watched(self._turn())
+
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it as long as this broker leads; whatever it waits for then is given up."""
+        task = asyncio.get_running_loop().create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=WATCH_SECONDS)
+                if not self._is_leading:
+                    break
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def _is_leading(self) -> bool:
+        """In the same reign in which the present work was begun."""
+        return self._agreement.is_leader and self._agreement.term == self._term
 
     def _begin_reign(self) -> None:
         self._term = self._agreement.term
@@ -237,8 +255,7 @@ class ObjectUpkeep:
             self._is_away, self._backoff_ms = False, BACKOFF_MS_MIN
 
     def _check(self) -> None:
-        agreement = self._agreement
-        if not agreement.is_leader or agreement.term != self._term:
+        if not self._is_leading:
             raise WorkStoppedError("Another broker looks after the object store now.")
 
     async def work(self) -> None:
