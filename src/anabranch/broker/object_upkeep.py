@@ -71,6 +71,7 @@ PARTITIONS_PER_TURN = 50
 BACKOFF_MS_MIN = 1000
 BACKOFF_MS_MAX = 60_000
 REST_MS_MAX = 30_000
+REFUSED_MS = 60_000
 BACKLOG_MERGES = 4
 """With more than so much to merge there are no rests in between."""
 
@@ -268,13 +269,14 @@ class ObjectUpkeep:
         self._names.check(self._agreement.table)  # Before anything is read in vain.
         if settings.is_compacting:
             await self._if_due("compaction", settings.compaction_check_ms, self.compact)
-        await self.merge()
+        await self._if_due("merge", 0, self.merge)
 
     async def _if_due(self, name: str, every_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._due_ms.get(name, now_ms):
+            self._due_ms.pop(name, None)
             await work()
-            self._due_ms[name] = self._clock.monotonic_ms() + every_ms
+            self._due_ms.setdefault(name, self._clock.monotonic_ms() + every_ms)
 
     async def _keys(self) -> AsyncIterator[tuple[Key, Keeping]]:
         """Every partition of every topic in the store; the loop has its turn now and then."""
@@ -337,9 +339,12 @@ class ObjectUpkeep:
         self._watch.keep_only(kinds)
         while (merge := self._watch.next_merge(frozenset(self.merges.damaged))) is not None:
             began_ms = self._clock.monotonic_ms()
-            await self.merges.merge(merge, kinds)
+            counts = await self.merges.merge(merge, kinds)
             for key in merge.rows:
                 self._watch.look_again(key)
+            if not counts:  # Others are faster. Whoever reads and writes all this in vain had better wait.
+                self._due_ms["merge"] = self._clock.monotonic_ms() + REFUSED_MS
+                return
             if self._watch.gathered_bytes < BACKLOG_MERGES * self._settings.merge.merge_bytes:
                 await self._rest(began_ms)
 

@@ -609,6 +609,22 @@ def test_whoever_merges_first_wins_and_nothing_is_lost(driven: Driven) -> None:
     driven.check_records()
 
 
+def test_who_is_always_too_late_does_not_try_all_the_time(driven: Driven) -> None:
+    driven.write_small(6, partitions=1)
+
+    def overtake(entry: Entry) -> None:
+        if entry["type"] == "objects-replace":
+            head = driven.world.objects.head(driven.world.key())
+            driven.world.apply(start_entry({driven.world.key(): Offset(head.start + 1)}))
+            driven.write_small(1)
+
+    driven.agreement.before = overtake
+    driven.run(10 * MINUTE)
+    assert driven.upkeep.merges.refused_total == driven.store.count("put")
+    assert 5 <= driven.store.count("put") <= 11
+    driven.check_records()
+
+
 def test_damaged_bytes_are_not_copied_and_others_are_merged(
     driven: Driven, caplog: pytest.LogCaptureFixture
 ) -> None:
