@@ -4,6 +4,7 @@ import os
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import confluent_kafka
@@ -11,6 +12,7 @@ import pytest
 
 from anabranch.testing.cluster_processes import ClusterProcesses
 from support.node_process import SETTINGS, NodeProcess
+from support.s3_server import CREDENTIALS, S3Server
 
 from .registries import go_environment, go_modules, go_program, kafka_jars, or_skip, program
 from .samples import SAMPLES
@@ -33,19 +35,33 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield node.bootstrap
 
 
-@pytest.fixture(scope="session", params=["one node", "three brokers"])
+@pytest.fixture(scope="session", params=["one node", "three brokers", "S3"])
 def object_bootstrap(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Where topics may be in an object store."""
+    """Where topics may be in an object store: a folder, with one node or three brokers, or a bucket."""
     folder = tmp_path_factory.mktemp("objects")
     settings = {**SETTINGS, "object.store": f"file://{folder}/store"}
-    if request.param == "one node":
-        with NodeProcess(folder, settings) as node:
-            yield node.bootstrap
-    else:
-        with ClusterProcesses(folder / "cluster", settings=settings) as cluster:
-            yield cluster.bootstrap
+    match request.param:
+        case "one node":
+            with NodeProcess(folder, settings) as node:
+                yield node.bootstrap
+        case "three brokers":
+            with ClusterProcesses(folder / "cluster", settings=settings) as cluster:
+                yield cluster.bootstrap
+        case _:
+            server = request.getfixturevalue("s3_server")
+            with _bucket(server) as url, NodeProcess(folder, {**SETTINGS, "object.store": url}) as node:
+                yield node.bootstrap
+
+
+@contextmanager
+def _bucket(server: S3Server) -> Iterator[str]:
+    """One of its own, with credentials in the environment of whoever is started meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield server.url(server.make_bucket(), "clients")
 
 
 @pytest.fixture

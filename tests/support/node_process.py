@@ -31,13 +31,14 @@ class NodeProcess:
         *,
         data_folder: Path | None = None,
         log_level: str = "error",
+        listen: str = "127.0.0.1:0",
     ) -> None:
         self.data_folder = data_folder if data_folder is not None else folder / "data"
         self.log_path = folder / "node.log"
         self._settings = settings
         self._log_level = log_level
         self._process: subprocess.Popen[str] | None = None
-        self._listen = "127.0.0.1:0"
+        self._listen = listen
         self.ready: dict[str, Any] = {}
 
     @property

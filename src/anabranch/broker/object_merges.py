@@ -11,7 +11,7 @@ keys while something is compacted.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -86,16 +86,21 @@ class MergedNames:
         self._epoch = -1
         self._next = 0
 
-    def take(self, table: MetadataTable) -> ObjectId:
-        """Raises WorkStoppedError if this broker may not name anything now."""
+    def check(self, table: MetadataTable) -> tuple[int, int]:
+        """Incarnation and epoch. Raises WorkStoppedError if this broker may not name anything now."""
         row, incarnation = table.brokers.get(self.me), table.objects.incarnation
         is_own = self._own_epoch is None or (row is not None and row.epoch == self._own_epoch())
         if row is None or row.is_fenced or incarnation is None or not is_own:
             raise WorkStoppedError(f"Broker {self.me} has no say in what lies in the object store now.")
-        if row.epoch != self._epoch:
-            self._epoch, self._next = row.epoch, 0
+        return incarnation, row.epoch
+
+    def take(self, table: MetadataTable) -> ObjectId:
+        """Raises as `check` does."""
+        incarnation, epoch = self.check(table)
+        if epoch != self._epoch:
+            self._epoch, self._next = epoch, 0
         self._next += 1
-        return ObjectId(incarnation, row.epoch, self._next - 1, ObjectKind.MERGED)
+        return ObjectId(incarnation, epoch, self._next - 1, ObjectKind.MERGED)
 
 
 class Rewritten(NamedTuple):
@@ -138,8 +143,9 @@ class ObjectMerges:
 
     # --- merging -------------------------------------------------------------------------------------------------
 
-    async def merge(self, merge: Merge) -> None:
-        """Raises StoreError, NotControllerError, QuorumBusyError, WorkStoppedError: then try again later."""
+    async def merge(self, merge: Merge, kinds: Mapping[Key, Hashable]) -> bool:
+        """Whether any of it counts. `kinds`: partitions of different ones share no object. Raises StoreError,
+        NotControllerError, QuorumBusyError, WorkStoppedError: then try again later."""
         read = await self._read(row for rows in merge.rows.values() for row in rows)
         made: dict[Key, Rewritten] = {}
         for key, rows in merge.rows.items():
@@ -148,8 +154,10 @@ class ObjectMerges:
             if await self._added(key, merger, parts):
                 made[key] = Rewritten(rows, merger.build())
         read.clear()
-        await self._replace_packed(made)
+        refused_before = self.refused_total
+        await self._replace_packed(made, kinds)
         self.merges_total += 1
+        return self.refused_total - refused_before < len(made)
 
     # --- compacting ----------------------------------------------------------------------------------------------
 
@@ -163,7 +171,7 @@ class ObjectMerges:
                     made[each.key] = rewritten
             else:
                 await self._compact_in_groups(each, now_ms)
-        await self._replace_packed(made)
+        await self._replace_packed(made, {each.key: each.keeping.kind for each in compactions})
         self.compactions_total += len(compactions)
 
     async def _compacted_whole(self, compaction: Compaction, now_ms: int) -> Rewritten | None:
@@ -294,9 +302,9 @@ class ObjectMerges:
 
     # --- replacing -----------------------------------------------------------------------------------------------
 
-    async def _replace_packed(self, made: Mapping[Key, Rewritten]) -> None:
+    async def _replace_packed(self, made: Mapping[Key, Rewritten], kinds: Mapping[Key, Hashable]) -> None:
         sizes = {key: sum(len(each.data) for each in rewritten.new) for key, rewritten in made.items()}
-        for keys in packed(sizes, self._settings.merge_bytes):
+        for keys in packed(sizes, self._settings.merge_bytes, kinds):
             await self._replace({key: made[key] for key in keys})
 
     async def _replace(self, made: Mapping[Key, Rewritten]) -> bool:
@@ -305,7 +313,7 @@ class ObjectMerges:
         replacements = [Replacement(key, rewritten.old, rows.get(key, ())) for key, rewritten in made.items()]
         me = self._names.me
         for some in _in_entries(replacements):
-            epoch = self._agreement.table.brokers[me].epoch
+            _, epoch = self._names.check(self._agreement.table)
             await self._agreement.propose(replace_entry(me, epoch, some))
             self._check()
         counted = [self._is_replaced(each) for each in replacements]

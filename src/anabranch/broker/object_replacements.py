@@ -83,8 +83,8 @@ class ObjectReplacements:
     # --- replacing -----------------------------------------------------------------------------------------------
 
     async def replace(self, replacements: Sequence[Replacement]) -> list[Outcome]:
-        """One outcome for each. Raises InvalidRequestError, StoreError, NotControllerError, QuorumBusyError and what
-        peers raise: whether it was done is then unknown, and asking again does no harm."""
+        """One outcome for each. Raises InvalidRequestError, StoreError, NotControllerError, QuorumBusyError,
+        WorkStoppedError and what peers raise: whether it was done is then unknown, and asking again does no harm."""
         if sum(len(each.old) + len(each.new) for each in replacements) > 2 * ROWS_PER_REPLACEMENT:
             raise InvalidRequestError(
                 f"More than {ROWS_PER_REPLACEMENT} rows are to be replaced at once: ask for fewer."
@@ -92,8 +92,8 @@ class ObjectReplacements:
         reasons = [await self._why_not(each) for each in replacements]
         fitting = [each for each, reason in zip(replacements, reasons, strict=True) if reason is None]
         if fitting:
-            row = self._table().brokers[self._names.me]
-            await self._propose(replace_entry(row.broker_id, row.epoch, fitting))
+            _, epoch = self._names.check(self._table())
+            await self._propose(replace_entry(self._names.me, epoch, fitting))
             await self._caught_up()
         return [
             Outcome(False, reason) if reason is not None else self._outcome(each)

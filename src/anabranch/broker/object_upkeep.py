@@ -15,8 +15,9 @@ whoever leads next finds what is left of it. A store that is away is asked again
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0
+WATCH_SECONDS = 0.2
 TOMBSTONE_MS = 10_000
 """How often what is not referenced any more is tombstoned: many share an entry then."""
 OBJECTS_PER_ENTRY = 1000
@@ -69,10 +71,27 @@ PARTITIONS_PER_TURN = 50
 BACKOFF_MS_MIN = 1000
 BACKOFF_MS_MAX = 60_000
 REST_MS_MAX = 30_000
+REFUSED_MS = 60_000
 BACKLOG_MERGES = 4
 """With more than so much to merge there are no rests in between."""
 
 Each = TypeVar("Each")
+
+
+class DeletionGuard(Protocol):
+    """Who knows what coming back from the bucket would need (`object_snapshots`)."""
+
+    def covers(self, object_id: ObjectId) -> bool:
+        """Whether the newest snapshot in the store knows that it is tombstoned."""
+        ...
+
+    def hurry(self) -> None:
+        """Take the next snapshot soon: something waits for it."""
+        ...
+
+    async def may_delete(self) -> bool:
+        """Whether nobody has brought this cluster back as another, to which its objects belong. Raises StoreError."""
+        ...
 
 
 class UpkeepSettings(NamedTuple):
@@ -85,7 +104,7 @@ class UpkeepSettings(NamedTuple):
 
 
 def upkeep_of(
-    broker: "Broker", store: ObjectStore, names: MergedNames, restorable: "Restorable"
+    broker: "Broker", store: ObjectStore, names: MergedNames, guard: "DeletionGuard"
 ) -> "ObjectUpkeep":
     """The upkeep of a broker's object store, by its settings."""
     node = broker.settings
@@ -110,7 +129,7 @@ def upkeep_of(
         names,
         settings,
         lambda topic: keeping_of(TopicSettings.from_overrides(node, topic.overrides)),
-        restorable,
+        guard,
     )
 
 
@@ -127,18 +146,6 @@ def keeping_of(topic: TopicSettings) -> Keeping:
     )
 
 
-class Restorable(Protocol):
-    """What whoever brings a cluster back from its store asks of those who delete objects (`object_snapshots`)."""
-
-    def covers(self, object_id: ObjectId) -> bool:
-        """Whether the newest snapshot in the store knows that this object is tombstoned, and so does not need it."""
-        ...
-
-    async def may_delete(self) -> bool:
-        """False: this cluster was brought back as another one, to which the objects belong now."""
-        ...
-
-
 class ObjectUpkeep:
     def __init__(
         self,
@@ -149,14 +156,15 @@ class ObjectUpkeep:
         names: MergedNames,
         settings: UpkeepSettings,
         keeping_of: Callable[[Topic], Keeping],
-        restorable: Restorable,
+        guard: DeletionGuard,
     ) -> None:
         self._agreement = agreement
         self._store = store
         self._clock = clock
+        self._names = names
         self._settings = settings
         self._keeping_of = keeping_of
-        self._restorable = restorable
+        self.guard = guard
         self._task: asyncio.Task[None] | None = None
         self._term: int | None = None
         """Of the leadership the present work belongs to."""
@@ -197,7 +205,24 @@ class ObjectUpkeep:
                 continue
             if self._term != self._agreement.term:
                 self._begin_reign()
-            await self._turn()
+            await self._watched(self._turn())
+
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it as long as this broker leads; whatever it waits for then is given up."""
+        task = asyncio.get_running_loop().create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=WATCH_SECONDS)
+                if not self._is_leading:
+                    break
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def _is_leading(self) -> bool:
+        """In the same reign in which the present work was begun."""
+        return self._agreement.is_leader and self._agreement.term == self._term
 
     def _begin_reign(self) -> None:
         self._term = self._agreement.term
@@ -231,8 +256,7 @@ class ObjectUpkeep:
             self._is_away, self._backoff_ms = False, BACKOFF_MS_MIN
 
     def _check(self) -> None:
-        agreement = self._agreement
-        if not agreement.is_leader or agreement.term != self._term:
+        if not self._is_leading:
             raise WorkStoppedError("Another broker looks after the object store now.")
 
     async def work(self) -> None:
@@ -242,15 +266,17 @@ class ObjectUpkeep:
         await self._if_due("retention", settings.retention_check_ms, self.retain)
         await self._if_due("tombstones", tombstone_ms, self.collect)
         await self._if_due("listing", max(1, settings.collect_ms // 2), self.collect_orphans)
+        self._names.check(self._agreement.table)  # Before anything is read in vain.
         if settings.is_compacting:
             await self._if_due("compaction", settings.compaction_check_ms, self.compact)
-        await self.merge()
+        await self._if_due("merge", 0, self.merge)
 
     async def _if_due(self, name: str, every_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._due_ms.get(name, now_ms):
+            self._due_ms.pop(name, None)
             await work()
-            self._due_ms[name] = self._clock.monotonic_ms() + every_ms
+            self._due_ms.setdefault(name, self._clock.monotonic_ms() + every_ms)
 
     async def _keys(self) -> AsyncIterator[tuple[Key, Keeping]]:
         """Every partition of every topic in the store; the loop has its turn now and then."""
@@ -306,16 +332,19 @@ class ObjectUpkeep:
 
     async def merge(self) -> None:
         """Everything that is worth it, with rests as long as the work unless much is waiting."""
-        keys = []
-        async for key, _ in self._keys():
-            keys.append(key)
+        kinds = {}
+        async for key, keeping in self._keys():
+            kinds[key] = keeping.kind
             self._watch.look(key)
-        self._watch.keep_only(keys)
+        self._watch.keep_only(kinds)
         while (merge := self._watch.next_merge(frozenset(self.merges.damaged))) is not None:
             began_ms = self._clock.monotonic_ms()
-            await self.merges.merge(merge)
+            counts = await self.merges.merge(merge, kinds)
             for key in merge.rows:
                 self._watch.look_again(key)
+            if not counts:  # Others are faster. Whoever reads and writes all this in vain had better wait.
+                self._due_ms["merge"] = self._clock.monotonic_ms() + REFUSED_MS
+                return
             if self._watch.gathered_bytes < BACKLOG_MERGES * self._settings.merge.merge_bytes:
                 await self._rest(began_ms)
 
@@ -357,18 +386,24 @@ class ObjectUpkeep:
             await self._tombstone(some)
         before_ms = self._clock.wall_ms() - self._settings.collect_ms
         due = deletable(self._objects.tombstones, before_ms)
-        for some in _some([each for each in due if self._restorable.covers(each)], OBJECTS_PER_ENTRY):
+        for some in _some([each for each in due if self._is_covered(each)], OBJECTS_PER_ENTRY):
             await self._delete(some)
+
+    def _is_covered(self, object_id: ObjectId) -> bool:
+        """Whether coming back from the bucket alone would do without it."""
+        if self.guard.covers(object_id):
+            return True
+        self.guard.hurry()
+        return False
 
     async def collect_orphans(self) -> None:
         """Read all names under which we may have stored anything, and delete those that nobody can need: nobody has
-        ever read them, and no snapshot names them, so that the tombstone need not wait."""
-        incarnation = self._objects.incarnation
-        if incarnation is None:
+        ever read them, so the tombstone need not wait."""
+        if self._objects.incarnation is None:
             return
         self.listings_total += 1
         before_ms = self._clock.wall_ms() - self._settings.collect_ms
-        for prefix in own_prefixes(incarnation):
+        for prefix in chain.from_iterable(map(own_prefixes, self._objects.lives)):
             async for page in self._store.list(prefix):
                 self._check()
                 for some in _some(self._orphans(page, before_ms), OBJECTS_PER_ENTRY):
@@ -391,7 +426,7 @@ class ObjectUpkeep:
         self._check()
 
     async def _delete(self, objects: Sequence[ObjectId]) -> None:
-        if not objects or not await self._restorable.may_delete():
+        if not objects or not await self.guard.may_delete():
             return
         self._check()
         await self._store.delete([each.name for each in objects])

@@ -226,8 +226,10 @@ class ObjectWriting:
             if self._table.objects.incarnation is not None:
                 # Who is not heard by the quorum is fenced soon, and does not learn of it: producers shall not wait.
                 found = Registered(epoch, row.is_fenced or self._is_cut_off())
-        elif known is not None and (row is None or row.epoch != known):
-            found = Registered(known, is_fenced=True)  # It is somebody else's table: nothing of ours counts.
+        elif known is not None:
+            found = Registered(
+                known, is_fenced=True
+            )  # Another registration is under way: nothing of ours counts.
         if found != self._told:
             self._told = found
             self._do(found)
@@ -429,6 +431,11 @@ class ObjectWriting:
     def held_bytes(self) -> int:
         """Of records that are gathered and not yet agreed on, whether somebody waits for them or not."""
         return self._writer.held_bytes
+
+    @property
+    def void_total(self) -> int:
+        """Numbers that were given up since the start."""
+        return self._writer.void_numbers
 
     def segments(self) -> list[SegmentView]:
         """Those that are not FLUSHED yet, the oldest first."""

@@ -189,11 +189,10 @@ class RowSequence:
             return pack_rows(list(self._rows(piece, place, count)))
         return self._coordinates.read(self._key, piece.version, piece.first + place, count)
 
-    def chunks(self, place: int = 0, count: int | None = None) -> Iterator[list[Row]]:
-        """The same rows, some at a time."""
-        end = self.count if count is None else place + count
-        for first in range(place, end, ROWS_PER_READ):
-            yield self.read(first, min(ROWS_PER_READ, end - first))
+    def chunks(self) -> Iterator[list[Row]]:
+        """All rows, some at a time."""
+        for first in range(0, self.count, ROWS_PER_READ):
+            yield self.read(first, ROWS_PER_READ)
 
     # --- changing
 
@@ -207,8 +206,8 @@ class RowSequence:
 
     def splice(self, place: int, count: int, rows: Sequence[Row]) -> None:
         """Put `rows` in the place of `count` others."""
-        before = self._slice(0, place)
-        behind = self._slice(place + count, self.count - place - count)
+        before = self.slice(0, place)
+        behind = self.slice(place + count, self.count - place - count)
         self.pieces = [*before, *([list(rows)] if rows else []), *behind]
         self.count += len(rows) - count
 
@@ -216,11 +215,12 @@ class RowSequence:
         """The pieces, those that wait for the disk as they were before."""
         for piece in self.pieces:
             if isinstance(piece, Span) and piece.held is not None and piece.held.pieces is not None:
-                yield from self._slice(piece.first - piece.held.first, piece.length, piece.held.pieces)
+                yield from self.slice(piece.first - piece.held.first, piece.length, piece.held.pieces)
             else:
                 yield piece
 
-    def _slice(self, place: int, count: int, pieces: Sequence[Piece] | None = None) -> list[Piece]:
+    def slice(self, place: int, count: int, pieces: Sequence[Piece] | None = None) -> list[Piece]:
+        """So many rows of all, or of these pieces."""
         return [
             self._part(*cover) for cover in _cover(self.pieces if pieces is None else pieces, place, count)
         ]

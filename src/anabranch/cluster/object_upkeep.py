@@ -11,7 +11,7 @@ found by a listing: only names of this incarnation, older than `object.collect.m
 any more. So objects of another cluster in the same place, and what is still on its way, are left alone.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from anabranch.cluster.object_entries import Key
@@ -26,6 +26,9 @@ class References(Protocol):
 
     @property
     def incarnation(self) -> int | None: ...
+
+    @property
+    def lives(self) -> Sequence[int]: ...
 
     def references(self, object_id: ObjectId) -> int: ...
 
@@ -70,7 +73,11 @@ def own_prefixes(incarnation: int) -> list[str]:
 def is_in_flight(objects: References, object_id: ObjectId, present: Mapping[int, BrokerId]) -> bool:
     """Whether a commit that needs this object may still come. `present`: the broker of each registration in force."""
     broker = present.get(object_id.epoch)
-    if object_id.kind is not ObjectKind.WRITTEN or broker is None:
+    if (
+        object_id.kind is not ObjectKind.WRITTEN
+        or broker is None
+        or object_id.incarnation != objects.incarnation
+    ):
         return False
     return object_id.number > objects.last_number(broker, object_id.epoch)
 
@@ -87,7 +94,7 @@ def orphan_of(
     and it was written before `before_ms`. What somebody may be reading still is `unreferenced`, and goes its own
     way."""
     object_id = object_id_of(name)
-    if object_id is None or object_id.incarnation != objects.incarnation or modified_ms > before_ms:
+    if object_id is None or object_id.incarnation not in objects.lives or modified_ms > before_ms:
         return None
     if objects.references(object_id) or objects.is_tombstoned(object_id) or object_id in unreferenced:
         return None

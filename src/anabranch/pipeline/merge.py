@@ -5,22 +5,25 @@ The driver asks the broker where the records of topics in the object store lie a
 put it in their place (`object_task.py`). Tasks must reach the store.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anabranch.errors import OptionError, UnknownTopicOrPartitionError
+from anabranch.errors import ObjectGoneError, OptionError, UnknownTopicOrPartitionError
 from anabranch.pipeline.client import Client, Topic
 from anabranch.pipeline.coordinates import coordinates, patient_link
 from anabranch.pipeline.object_store import JobStore
-from anabranch.pipeline.object_task import Rewritten, read_rows, replace_rows
+from anabranch.pipeline.object_task import Outcome, Rewritten, read_rows, replace_rows
 from anabranch.record.object_merge import RowBytes, merged
-from anabranch.record.object_merging import Merge, all_merges
+from anabranch.record.object_merging import Merge, all_merges, packed
 from anabranch.record.object_names import Key, Row, pack_rows, unpack_rows
 from anabranch.values import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+LIFETIME = ("cleanup.policy", "retention.ms", "retention.bytes")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class MergeTask:
     credentials_file: str | None
     places: tuple[tuple[TopicPartition, Key, bytes], ...]
     """The rows of each partition, packed."""
+    merge_bytes: int
+    kinds: Mapping[str, Hashable]
+    """Of each topic: those that differ share no object."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +70,32 @@ def plan_merges(
     places: dict[Key, TopicPartition] = {}
     store_url, merge_bytes = "", 0
     with Client(bootstrap) as client:
-        for topic in _object_topics(client, topics):
+        chosen = _object_topics(client, topics)
+        kinds = _kinds(client, chosen)
+        for topic in chosen:
             for place in topic.partitions:
                 found = coordinates(client, place, topic.id)
                 store_url, merge_bytes = found.store_url, found.merge_bytes
                 key = topic.id, place.partition
                 rows[key], places[key] = found.rows, place
     merges = all_merges(rows, merge_bytes) if rows else []
-    return [_task(bootstrap, store_url, credentials_file, merge, places) for merge in merges]
+    return [
+        MergeTask(bootstrap, store_url, credentials_file, _packed(merge, places), merge_bytes, kinds)
+        for merge in merges
+    ]
+
+
+def _packed(
+    merge: Merge, places: Mapping[Key, TopicPartition]
+) -> tuple[tuple[TopicPartition, Key, bytes], ...]:
+    return tuple((places[key], key, pack_rows(rows)) for key, rows in merge.rows.items())
+
+
+def _kinds(client: Client, topics: Sequence[Topic]) -> dict[str, Hashable]:
+    """Topics that keep their records for the same time are of one kind."""
+    names = [topic.name for topic in topics]
+    configs = [client.topic_configs(names, config) for config in LIFETIME] if names else []
+    return {name: tuple(values.get(name) for values in configs) for name in names}
 
 
 def _object_topics(client: Client, names: Sequence[str]) -> list[Topic]:
@@ -89,27 +113,13 @@ def _object_topics(client: Client, names: Sequence[str]) -> list[Topic]:
     return [topic for name, topic in sorted(known.items()) if modes.get(name) == "object"]
 
 
-def _task(
-    bootstrap: str,
-    store_url: str,
-    credentials_file: str | None,
-    merge: Merge,
-    places: dict[Key, TopicPartition],
-) -> MergeTask:
-    rows = tuple((places[key], key, pack_rows(each)) for key, each in merge.rows.items())
-    return MergeTask(bootstrap, store_url, credentials_file, rows)
-
-
 def run_merge(task: MergeTask) -> Merged:
     """On an executor."""
-    rows = {key: list(unpack_rows(packed)) for _, key, packed in task.places}
-    with JobStore(task.store_url, task.credentials_file) as store, Client(task.bootstrap) as client:
-        read = read_rows(store, (row for each in rows.values() for row in each))
-        made = {
-            key: Rewritten(each, merged([RowBytes(row, read[row]) for row in each]))
-            for key, each in rows.items()
-        }
-        outcomes = replace_rows(store, patient_link(client, task.places[0][0]), made)
+    rows = {key: list(unpack_rows(data)) for _, key, data in task.places}
+    try:
+        outcomes = _outcomes(task, rows)
+    except ObjectGoneError as error:  # It was merged by others, long ago.
+        outcomes = [Outcome(key, False, str(error)) for key in rows]
     return Merged(
         len(rows),
         len({row.object_id for each in rows.values() for row in each}),
@@ -117,3 +127,20 @@ def run_merge(task: MergeTask) -> Merged:
         sum(outcome.is_replaced for outcome in outcomes),
         tuple(sorted({outcome.reason for outcome in outcomes if not outcome.is_replaced})),
     )
+
+
+def _outcomes(task: MergeTask, rows: Mapping[Key, Sequence[Row]]) -> list[Outcome]:
+    kinds = {key: task.kinds[place.topic] for place, key, _ in task.places}
+    with JobStore(task.store_url, task.credentials_file) as store, Client(task.bootstrap) as client:
+        read = read_rows(store, (row for each in rows.values() for row in each))
+        made = {
+            key: Rewritten(each, merged([RowBytes(row, read[row]) for row in each]))
+            for key, each in rows.items()
+        }
+        sizes = {key: sum(len(each.data) for each in rewritten.new) for key, rewritten in made.items()}
+        link = patient_link(client, task.places[0][0])
+        return [
+            outcome
+            for keys in packed(sizes, task.merge_bytes, kinds)
+            for outcome in replace_rows(store, link, {key: made[key] for key in keys})
+        ]

@@ -10,7 +10,7 @@ always before it: compaction itself makes them large (`object_compacting.grouped
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import dropwhile, takewhile
 from typing import NamedTuple
@@ -28,10 +28,6 @@ class Merge(NamedTuple):
     """Rows to be replaced: of each partition some that follow each other."""
 
     rows: Mapping[Key, Sequence[Row]]
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(row.length for rows in self.rows.values() for row in rows)
 
 
 @dataclass(slots=True)
@@ -242,8 +238,14 @@ def _first_run(rows: Sequence[Row], is_wanted: Callable[[Row], bool]) -> Sequenc
     return list(takewhile(is_wanted, dropwhile(lambda row: not is_wanted(row), rows)))
 
 
-def packed(sizes: Mapping[Key, int], large_bytes: int) -> list[list[Key]]:
-    """Which partitions share an object: large ones have their own, the others are together."""
+def packed(
+    sizes: Mapping[Key, int], large_bytes: int, kinds: Mapping[Key, Hashable] | None = None
+) -> list[list[Key]]:
+    """Which partitions share an object: large ones have their own; of the others, those of one kind are together, which
+    keep their records for the same time: an object stays as long as any part of it does."""
     large = [[key] for key, size in sizes.items() if size >= large_bytes]
-    shared = [key for key, size in sizes.items() if size < large_bytes]
-    return [*large, shared] if shared else large
+    shared: dict[Hashable, list[Key]] = {}
+    for key, size in sizes.items():
+        if size < large_bytes:
+            shared.setdefault(kinds.get(key) if kinds is not None else None, []).append(key)
+    return [*large, *shared.values()]

@@ -109,6 +109,7 @@ _STAMPED, _COMPACTED = 1, 2
 _ID_START, _ID_END = 16, 41
 _ID = Struct(">QQQB")
 _NEXT_OFFSET = Struct(">8xq50x")
+_LENGTH = Struct(">49xI13x")
 _MAX_TIMESTAMP = Struct(">53xq5x")
 _ROW = Struct(">qqQQQBQIqIB")
 ROW_BYTES = _ROW.size
@@ -175,6 +176,10 @@ def _kind(number: int) -> ObjectKind:
 def next_offsets(data: ByteBuffer) -> list[int]:
     """Of each of these packed rows, which is much cheaper than the rows."""
     return [next_offset for (next_offset,) in _NEXT_OFFSET.iter_unpack(data)]
+
+
+def lengths(data: ByteBuffer) -> list[int]:
+    return [length for (length,) in _LENGTH.iter_unpack(data)]
 
 
 def max_timestamps(data: ByteBuffer) -> list[int]:

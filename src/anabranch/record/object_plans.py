@@ -52,6 +52,12 @@ class Keeping(NamedTuple):
     compaction_lag_ms_max: int = LAG_MS_UNLIMITED
 
     @property
+    def kind(self) -> tuple[bool, bool, int, int]:
+        """What partitions have in common that keep their records for the same time."""
+        limits = (self.retention_ms, self.retention_bytes) if self.is_deleted else (-1, -1)
+        return self.is_deleted, self.is_compacted, *limits
+
+    @property
     def is_compacted_by_age(self) -> bool:
         """Whether the passing of time alone may make a compaction due."""
         return self.compaction_lag_ms_min > 0 or self.compaction_lag_ms_max < LAG_MS_UNLIMITED

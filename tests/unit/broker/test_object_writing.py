@@ -230,6 +230,7 @@ async def test_a_producer_with_many_under_way_keeps_its_order_when_one_object_fa
     again = [broker.submit(0, batch(b"%d" % each, sequence=each)) for each in range(3)]
     assert [await each for each in again] == [0, 1, 2]
     assert world.kept(0) == [b"0", b"1", b"2"]
+    assert broker.writing.void_total == 3
     assert broker.table.objects.last_number(broker.id, broker.epoch or 0) == 3  # Three are void.
 
 
@@ -394,6 +395,18 @@ async def test_a_broker_that_is_registered_anew_begins_at_0_again(
     assert broker.epoch != before
     incarnation = f"{broker.table.objects.incarnation:016x}"
     assert world.store.names == [f"segments/{incarnation}-{epoch}-0" for epoch in (before, broker.epoch)]
+
+
+@with_one_broker
+async def test_while_another_registration_is_under_way_producers_are_sent_elsewhere(
+    world: WritingWorld, broker: WritingBroker
+) -> None:
+    await broker.submit(0, batch(b"before"))
+    known, broker.epoch = broker.epoch, None
+    assert isinstance(await broker.submit(0, batch(b"meanwhile")), NotOwnerError)
+    broker.epoch = known  # The beat that said so was of the past.
+    assert await broker.submit(0, batch(b"after")) == 1
+    assert world.kept(0) == [b"before", b"after"]
 
 
 @with_one_broker

@@ -135,3 +135,13 @@ def test_silent_producers_are_named_by_partition() -> None:
     seen = {world.key(0): {7: Producer(0, 10), 5: Producer(0, 9)}, world.key(1): {7: Producer(0, 11)}}
     assert silent_producers(seen, lambda key: seen[key], 10) == {world.key(0): [5]}
     assert silent_producers(seen, lambda key: seen[key], 9) == {}
+
+
+def test_what_an_earlier_life_has_left_is_an_orphan_and_never_in_flight() -> None:
+    world = a_world(1)
+    late = world.object_id(1)
+    assert not orphan(world, late)
+    world.objects.begin_life(INCARNATION + 1)
+    assert world.objects.lives == (INCARNATION, INCARNATION + 1)
+    assert orphan(world, late)
+    assert not orphan(world, world.object_id(0)), "what is named stays, whoever has stored it"

@@ -111,6 +111,14 @@ def test_small_partitions_share_an_object_and_a_large_one_has_its_own() -> None:
     assert small[0][0].object_id == small[1][0].object_id != large[0].object_id
 
 
+def test_partitions_that_keep_their_records_for_different_times_share_no_object() -> None:
+    a, b, c, d = (ObjectWorld(partition_count=4).key(number) for number in range(4))
+    sizes = {a: 10, b: 20, c: 30, d: 2000}
+    kinds = {a: "a day", b: "for ever", c: "a day", d: "a day"}
+    assert packed(sizes, MERGE_BYTES, kinds) == [[d], [a, c], [b]]
+    assert packed(sizes, MERGE_BYTES) == [[d], [a, b, c]]
+
+
 def test_small_rows_that_were_merged_are_merged_again_once_they_add_up() -> None:
     world = MergingWorld(partition_count=4)
     for _ in range(40):

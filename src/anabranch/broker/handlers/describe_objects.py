@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.cluster.object_entries import Key
 
-ROWS_MAX = 16_384
+ROWS_MAX = 4096
 TO_THE_END = -1
 
 

@@ -36,8 +36,11 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 def _replacement_of(row: dict[str, Any]) -> "Replacement":
     """Raises InvalidRequestError for rows that cannot be."""
     from anabranch.cluster.object_entries import Replacement  # Not for a node without a store.
-    from anabranch.record.object_names import unpack_rows
+    from anabranch.record.object_names import ROW_BYTES, unpack_rows
+    from anabranch.record.object_plans import ROWS_PER_REPLACEMENT
 
+    if max(len(row["old_rows"]), len(row["new_rows"])) > 2 * ROWS_PER_REPLACEMENT * ROW_BYTES:
+        raise InvalidRequestError(f"More than {ROWS_PER_REPLACEMENT} rows of one partition: ask for fewer.")
     try:
         old, new = (list(unpack_rows(row[name])) for name in ("old_rows", "new_rows"))
     except (CorruptDataError, ValueError, LookupError) as error:
