@@ -94,6 +94,8 @@ class ObjectTable:
         self._numbers: dict[BrokerId, tuple[int, int]] = {}
         """The last number that each broker has committed, and in which epoch."""
         self._merged_floors: dict[int, int] = {}
+        self._forgotten_last = NO_NUMBER
+        """The greatest id of a producer that was forgotten: one with a greater id has never been."""
         """By epoch, the last number of a merged object that was tombstoned: none up to it may be named anew."""
         self._references: dict[ObjectId, int] = {}
         self._unreferenced: dict[ObjectId, None] = {}
@@ -284,7 +286,7 @@ class ObjectTable:
         if object_id in self._tombstones:
             return _refused(commit, NotOwnerError(f"{object_id.name} was given up."))
         drafts = [Draft(key, self._writable(key)) for key in commit.keys]
-        results = take_items(drafts, commit.lines, now_ms)
+        results = take_items(drafts, commit.lines, now_ms, self._forgotten_last)
         for draft in drafts:
             for row in draft.rows(object_id):
                 assert draft.partition is not None
@@ -398,6 +400,7 @@ class ObjectTable:
 
     def _forget(self, entry: Entry) -> None:
         for key, ids in forgotten_of(entry):
+            self._forgotten_last = max(self._forgotten_last, *ids, NO_NUMBER)
             partition = self._partitions.get(key)
             if partition is not None:
                 for producer_id in ids:
@@ -457,6 +460,7 @@ class ObjectTable:
         copy = ObjectTable(self._agreed, self._coordinates)
         copy.incarnation, copy.past, copy.successor = self.incarnation, self.past, self.successor
         copy._numbers, copy._merged_floors = dict(self._numbers), dict(self._merged_floors)
+        copy._forgotten_last = self._forgotten_last
         copy._unreferenced, copy._tombstones = dict(self._unreferenced), dict(self._tombstones)
         for key, partition in self._partitions.items():
             # What waits for the disk is taken from where it was: it may get there while somebody reads.
@@ -474,6 +478,7 @@ class ObjectTable:
         self.outcome = None
         self._partitions = loaded.partitions
         self._numbers, self._merged_floors = loaded.numbers, loaded.merged_floors
+        self._forgotten_last = loaded.forgotten_last
         self._references, self._unreferenced = loaded.references, loaded.unreferenced
         self._tombstones = loaded.tombstones
         self._version_next = self._coordinates.next_version()
@@ -484,6 +489,7 @@ class ObjectTable:
         self.outcome = None
         self._partitions = other._partitions
         self._numbers, self._merged_floors = other._numbers, other._merged_floors
+        self._forgotten_last = other._forgotten_last
         self._references, self._unreferenced = other._references, other._unreferenced
         self._tombstones = other._tombstones
         self._version_next = other._version_next
@@ -497,6 +503,7 @@ class ObjectTable:
                     "successor": self.successor,
                     "numbers": [[broker, *known] for broker, known in self._numbers.items()],
                     "merged_floors": [[*each] for each in self._merged_floors.items()],
+                    "forgotten_last": self._forgotten_last,
                 }
             }
         )
