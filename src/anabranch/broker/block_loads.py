@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from anabranch.broker.block_cache import BlockCache
     from anabranch.broker.disk_cache import DiskCache
 
-GET_MS_MAX = 30_000
+GET_MS_MAX = 120_000
+"""The last resort: a store has limits of its own (`object.timeout.ms`)."""
 PAUSE_MS_FIRST = 100
 PAUSE_MS_MAX = 3_000
 FAILURES_MIN = 3

@@ -33,6 +33,7 @@ class Loaded:
     def __init__(self, coordinates: Coordinates) -> None:
         self.incarnation: int | None = None
         self.past: tuple[int, ...] = ()
+        self.successor: int | None = None
         self.numbers: dict[BrokerId, tuple[int, int]] = {}
         self.merged_floors: dict[int, int] = {}
         self.forgotten_last = -1
@@ -68,6 +69,7 @@ class Loaded:
 
     def _take_table(self, table: Mapping[str, Any]) -> None:
         self.incarnation, self.past = table["incarnation"], tuple(table["past"])
+        self.successor = table["successor"]
         self.numbers = {BrokerId(broker): (epoch, last) for broker, epoch, last in table["numbers"]}
         self.merged_floors = dict(table["merged_floors"])
         self.forgotten_last = table["forgotten_last"]

@@ -16,6 +16,7 @@ from anabranch.cluster.object_entries import (
     commit_entry,
     forget_entry,
     incarnation_entry,
+    over_entry,
     removed_entry,
     start_entry,
     tombstone_entry,
@@ -28,6 +29,7 @@ from anabranch.errors import (
     NotOwnerError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    StoreRefusedError,
     UnknownTopicOrPartitionError,
 )
 from anabranch.record.batch import CONTROL
@@ -471,3 +473,17 @@ def test_newest_row_is_the_first_of_the_largest_time(cluster):
 def test_time_of_a_row_is_never_that_of_no_record(cluster):
     cluster.commit(0, item(max_timestamp=-1))
     assert cluster.all_rows()[0].max_timestamp == -1
+
+
+def test_a_life_that_is_over_takes_nothing_more() -> None:
+    cluster = ObjectCluster()
+    (first,) = cluster.commit(0, item())
+    cluster.apply(over_entry(77))
+    (refused,) = cluster.commit(1, item())
+    assert first.error is None
+    assert isinstance(refused.error, StoreRefusedError)
+    assert cluster.objects.head(A).end == 10
+    assert cluster.objects.last_number(ONE, 0) == 1, "whoever waits for this number goes on"
+    again = MetadataTable()
+    again.restore(cluster.table.snapshot())
+    assert again.objects.successor == 77
