@@ -6,15 +6,27 @@ written with the same care as the broker's own (`objects.folder_store`).
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from anabranch.clock import RealClock
-from anabranch.errors import PipelineError
+from anabranch.errors import PipelineError, StoreError
 from anabranch.log.real_files import RealFiles
 from anabranch.objects.store import Buffer
 from anabranch.objects.stores import open_store
 
 T = TypeVar("T")
+
+
+REQUESTS_MAX = 16
+"""Of one task, at the same time."""
+
+
+class Span(NamedTuple):
+    """Some bytes of one object."""
+
+    name: str
+    start: int
+    end: int
 
 
 class _Inline:
@@ -55,6 +67,22 @@ class JobStore:
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Raises StoreError; ObjectGoneError: ask for the coordinates again."""
         return self._runner.run(self._store.get(name, start, end))
+
+    def get_all(self, spans: Sequence[Span]) -> list[bytes | StoreError]:
+        """Several at the same time; in the place of one that fails is its error."""
+        return self._runner.run(self._get_all(spans))
+
+    async def _get_all(self, spans: Sequence[Span]) -> list[bytes | StoreError]:
+        free = asyncio.Semaphore(REQUESTS_MAX)
+
+        async def one(span: Span) -> bytes | StoreError:
+            async with free:
+                try:
+                    return await self._store.get(*span)
+                except StoreError as error:
+                    return error
+
+        return await asyncio.gather(*map(one, spans))
 
     def put(self, name: str, pieces: Sequence[Buffer]) -> None:
         self._runner.run(self._store.put(name, pieces))
