@@ -300,13 +300,13 @@ OBJECT_LATENCY = (
     "end_to_end_p99_ms",
     "cpu_us_per_request",
     "puts_per_s",
+    "gets_per_s",
 )
 OBJECT_BROKERS = ("mb_per_s", "p50_ms", "p99_ms", "cpu_s_per_gb", "generator_cores", "store_cores")
 OBJECT_READ = (
     "puts_per_gb",
     "gets_per_gb",
     "gets_per_object",
-    "own_gets_per_gb",
     "mb_per_s",
     "cpu_s_per_gb",
     "generator_cores",
@@ -337,7 +337,7 @@ OBJECT_ROWS = (
         "object-latency-file",
         "mode object on a folder: 200 records/s of 100 B, one each",
         ObjectLatency(FOLDER),
-        [name for name in OBJECT_LATENCY if name != "puts_per_s"],
+        [name for name in OBJECT_LATENCY if name not in ("puts_per_s", "gets_per_s")],
         ACKNOWLEDGED,
         OURS_ONLY,
         OBJECT,
