@@ -49,13 +49,14 @@ class WatchedStore(MemoryStore):
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         super().__init__(wall_ms)
         self.requests: list[tuple[str, str]] = []
+        self.answer_seconds = 0.02
         self.before: Callable[[str, str], None] = lambda what, name: None
         self.after: Callable[[str, str], None] = lambda what, name: None
 
     async def _around(self, what: str, name: str, work: Coroutine[Any, Any, Any]) -> Any:
         self.requests.append((what, name))
         try:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self.answer_seconds)
             self.before(what, name)
         except BaseException:
             work.close()
@@ -557,6 +558,23 @@ def test_who_loses_the_leadership_between_put_and_agreement_replaces_nothing(dri
     driven.check_records()
 
 
+@pytest.mark.parametrize("end", ["loses the leadership", "stops"])
+def test_a_long_request_is_given_up_when_the_broker(driven: Driven, end: str) -> None:
+    driven.store.answer_seconds = 60.0
+    driven.write_small(3, partitions=2)
+    driven.run(90_000)
+    assert driven.store.requests[-1][0] == "put", "it is in the middle of it"
+    if end == "stops":
+        driven.end()
+    driven.agreement.is_leader = False
+    driven.run(1000)
+    driven.store.answer_seconds = 0.02
+    requests = len(driven.store.requests)
+    driven.run(5 * MINUTE)
+    assert len(driven.store.requests) == requests
+    assert not any(name.startswith("merged/") for name in driven.store.names)
+
+
 def test_a_leadership_that_was_lost_and_won_again_is_another_one(driven: Driven) -> None:
     driven.write_small(3, partitions=2)
 
@@ -588,6 +606,22 @@ def test_whoever_merges_first_wins_and_nothing_is_lost(driven: Driven) -> None:
     driven.run(5000)
     assert driven.upkeep.merges.refused_total == 1
     assert len(world.rows(world.key(1))) == 1, "the other partition's part counts all the same"
+    driven.check_records()
+
+
+def test_who_is_always_too_late_does_not_try_all_the_time(driven: Driven) -> None:
+    driven.write_small(6, partitions=1)
+
+    def overtake(entry: Entry) -> None:
+        if entry["type"] == "objects-replace":
+            head = driven.world.objects.head(driven.world.key())
+            driven.world.apply(start_entry({driven.world.key(): Offset(head.start + 1)}))
+            driven.write_small(1)
+
+    driven.agreement.before = overtake
+    driven.run(10 * MINUTE)
+    assert driven.upkeep.merges.refused_total == driven.store.count("put")
+    assert 5 <= driven.store.count("put") <= 11
     driven.check_records()
 
 
