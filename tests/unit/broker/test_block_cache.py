@@ -13,6 +13,7 @@ from anabranch.errors import ObjectGoneError, QuorumBusyError, StoreRefusedError
 from anabranch.record.batch_walk import Walk
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.virtual_loop import VirtualLoop
 from anabranch.values import Offset
 from support.object_world import CountingStore, on_virtual_loop
 
@@ -117,6 +118,31 @@ async def test_a_failure_is_everybodys_and_one_try_later_helps_all(clock: FakeCl
         cache.want(key(0), waiter.woken)
     await waiters[0].event.wait()
     assert ([waiter.count for waiter in waiters], len(store.gets)) == ([1] * 10, 2)
+
+
+def test_a_timer_that_comes_as_early_as_no_clock_can_tell_is_not_set_again() -> None:
+    """2.281 s and 0.1 s make a little more than 2.381 s."""
+    clock = FakeClock()
+    loop = VirtualLoop(clock, lambda: False)
+
+    async def fail_often() -> None:
+        for _ in range(50):
+            store = filled(1)
+            store.failures = [AWAY]
+            await loaded(BlockCache(store, clock, 64 * MIB), key(0))
+
+    task = loop.create_task(fail_often())
+    for _ in range(5000):
+        if task.done():
+            break
+        assert loop.due_ms is not None
+        clock.advance(max(0, loop.due_ms - clock.monotonic_ms()))
+        loop.turn()
+    is_done = task.done()
+    task.cancel()
+    loop.run_for(0)
+    loop.close()
+    assert is_done, "it kept the loop busy, and no time passed"
 
 
 @on_virtual_loop
