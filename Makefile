@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim sim-node fuzz bench bench-large profile compat chaos failover chaos-pipeline bench-pipeline
+.PHONY: help setup run up check test coverage sim sim-node fuzz bench bench-large profile compat chaos chaos-objects failover chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -49,8 +49,8 @@ coverage: $(STAMP) ## branch coverage of the pure rooms by their unit tests; fai
 	ANABRANCH_PURE=1 $(BIN)/pytest -q $(PURE:%=tests/unit/%) $(PURE:%=--cov=anabranch.%) --cov-branch --cov-fail-under=95 \
 		--cov-report=term-missing:skip-covered
 
-sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with its trace, SEEDS=1000 or 50..99, MINUTES=10
-	$(BIN)/python -m anabranch.testing.cluster_runs $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with its trace, SEEDS=1000 or 50..99, MINUTES=10, OBJECTS=1
+	$(BIN)/python -m anabranch.testing.cluster_runs $(if $(OBJECTS),--objects) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(MINUTES),--minutes $(MINUTES))
 
 sim-node: $(STAMP) ## the same of one node without peers: make sim-node SEED=7
@@ -65,6 +65,10 @@ chaos: $(STAMP) ## faults in a cluster of real processes under load: MINUTES=10 
 
 failover: $(STAMP) ## how long writes and new topics wait when a leader is killed: ROUNDS=5
 	PYTHONPATH=tests $(BIN)/python tools/failover.py --rounds $(or $(ROUNDS),5)
+
+chaos-objects: $(STAMP) ## an object store that fails, and brokers that die, under load: MINUTES=5 BROKERS=3 SEED=7 repeats
+	PYTHONPATH=tests $(BIN)/python tools/chaos_objects.py --minutes $(or $(MINUTES),5) --brokers $(or $(BROKERS),3) \
+		$(if $(SEED),--seed $(SEED))
 
 chaos-pipeline: $(STAMP) ## kill -9 a pipeline ten times into Iceberg and ten into Delta: KILLS=10, SEED=1 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_pipeline.py --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED))

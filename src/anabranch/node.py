@@ -21,12 +21,13 @@ from anabranch.broker.stored_state import StoredState
 from anabranch.broker.workers import ThreadWorkers, Workers
 from anabranch.clock import Clock, RealClock
 from anabranch.config import NodeSettings
-from anabranch.errors import AnabranchError, StorageError
+from anabranch.errors import AnabranchError, StorageError, StoreUnavailableError
 from anabranch.log.files import Files, FolderLock
 from anabranch.log.real_files import RealFiles, boot_id
 from anabranch.server.listener import Listener
 
 if TYPE_CHECKING:
+    from anabranch.broker.objects import Objects
     from anabranch.objects.store import ObjectStore
     from anabranch.server.http import HttpServer
     from anabranch.server.peer_port import PeerPort
@@ -87,6 +88,8 @@ class Node:
         if self._peer_port is None:
             self._listen()
         await self._open_broker()
+        if self.broker.objects is not None:
+            await self._check_store(self.broker.objects)
         await self._serve()
 
     async def _open_broker(self) -> None:
@@ -157,6 +160,19 @@ class Node:
                 await check_store(self._store)
         except TimeoutError:
             logger.warning("the object store %s does not answer yet", self._store.url)
+
+    async def _check_store(self, objects: "Objects") -> None:
+        """What was agreed on is known here by now: a wrong store is said before anybody writes to it."""
+        try:
+            async with asyncio.timeout(STORE_SECONDS_MAX):
+                await objects.check_store()
+        except (TimeoutError, StoreUnavailableError) as error:
+            logger.warning(
+                "whether %s is the store of this cluster is not known: %s", objects.store.url, error
+            )
+        except BaseException:
+            await self.stop()  # The next start should find all in order.
+            raise
 
     async def _open_peer_port(self, address: str) -> None:
         from anabranch.server.peer_port import PeerPort

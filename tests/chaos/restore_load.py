@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -231,3 +232,34 @@ def check_groups(load: Load, bootstrap: str, found: dict[Place, bytes], report: 
     for partition, offset in offsets.items():
         assert offset <= load.tried.get(partition, 0), "nobody has committed that"
         assert offset <= max(place[1] for place in found if place[0] == partition) + 1
+
+
+# --- a few records -----------------------------------------------------------------------------------------------
+
+
+def send(bootstrap: str, count: int) -> set[bytes]:
+    """These values, all of them acknowledged."""
+    failures: list[confluent_kafka.KafkaError] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    values = {uuid.uuid4().hex.encode() for _ in range(count)}
+    for value in values:
+        producer.produce(TOPIC, value, on_delivery=lambda error, _: failures.append(error) if error else None)
+    assert producer.flush(WAIT_SECONDS_MAX) == 0
+    assert not failures, failures[0]
+    return values
+
+
+def until_refused(bootstrap: str) -> None:
+    """Until this broker takes no records any more."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "message.timeout.ms": 3000, "retries": 0, "log_level": 0}
+    )
+    refusals: list[confluent_kafka.KafkaError] = []
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not refusals:
+        assert time.monotonic() < deadline, "it goes on taking records"
+        producer.produce(
+            TOPIC, b"late", on_delivery=lambda error, _: refusals.append(error) if error else None
+        )
+        producer.flush(WAIT_SECONDS_MAX)
+    assert refusals[0].code() == confluent_kafka.KafkaError.NOT_ENOUGH_REPLICAS, refusals[0]

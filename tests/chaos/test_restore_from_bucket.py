@@ -5,7 +5,17 @@ import shutil
 from pathlib import Path
 
 from anabranch.testing.cluster_processes import ClusterProcesses
-from chaos.restore_load import Load, check, check_groups, make_topic, read_all, restore, until_newer
+from chaos.restore_load import (
+    Load,
+    check,
+    check_groups,
+    make_topic,
+    read_all,
+    restore,
+    send,
+    until_newer,
+    until_refused,
+)
 from support.node_process import NodeProcess
 
 NEWER = 500
@@ -69,3 +79,21 @@ def test_a_cluster_of_three_comes_back_and_others_join_it(tmp_path: Path) -> Non
         more.stop()
         assert more.flush() == 0
         assert set(more.acknowledged.values()) <= set(read_all(new.bootstrap).values())
+
+
+def test_an_old_node_that_starts_again_takes_no_writes_and_spoils_nothing(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    settings = {**settings_for(bucket), "object.collect.ms": "500"}
+    old = NodeProcess(tmp_path, settings, data_folder=tmp_path / "old").start()
+    make_topic(old.bootstrap)
+    sent = send(old.bootstrap, 50)
+    old.kill()
+    report = restore(bucket, tmp_path / "new")
+    with NodeProcess(tmp_path, settings, data_folder=tmp_path / "new") as new:
+        with NodeProcess(tmp_path, settings, data_folder=tmp_path / "old") as again:
+            until_refused(again.bootstrap)
+        sent |= send(new.bootstrap, 50)
+    with NodeProcess(tmp_path, settings, data_folder=tmp_path / "new") as new:
+        found = read_all(new.bootstrap)
+        assert sent == set(found.values())
+    assert report["records_appended"] + 50 <= len(found)

@@ -5,7 +5,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,7 +19,7 @@ from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.clusters import ask, partition_rows, wait_for_voters
-from support.raw_client import RawClient, batch_of
+from support.raw_client import RawClient, batch_of, produce_body
 from support.waiting import wait_until
 
 from .conftest import OBJECT_CONFIGS
@@ -160,6 +162,50 @@ def test_repeat_of_a_batch_at_another_broker_is_kept_once(topic: str, at: Callab
     told = [at(broker).produce(topic, 0, batch) for broker in range(3)]
     assert [(row["error_code"], row["base_offset"]) for row in told] == [(0, 0)] * 3
     assert offset_at(at(1), topic, LATEST)["offset"] == 1
+
+
+def test_three_that_write_to_one_partition_at_once_get_one_order_each_their_own(
+    topic: str, at: Callable[[int], RawClient]
+) -> None:
+    body = {
+        "transactional_id": None,
+        "transaction_timeout_ms": 60_000,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    count = 60
+
+    def write(broker: int) -> list[int]:
+        """Five batches under way, as Kafka's producers have them."""
+        client = at(broker)
+        producer_id = client.ask(ApiKey.INIT_PRODUCER_ID, 4, body)["producer_id"]
+        batches = [
+            batch_of(
+                b"%d %d" % (broker, number), producer_id=producer_id, producer_epoch=0, base_sequence=number
+            )
+            for number in range(count)
+        ]
+        asked: deque[int] = deque()
+        offsets = []
+        for batch in batches:
+            asked.append(client.send(ApiKey.PRODUCE, 9, produce_body(topic, 0, batch)))
+            if len(asked) == 5:
+                offsets.append(_taken(client, asked.popleft()))
+        return offsets + [_taken(client, each) for each in asked]
+
+    with ThreadPoolExecutor(3) as writers:
+        given = list(writers.map(write, range(3)))
+    assert sorted(offset for offsets in given for offset in offsets) == list(range(3 * count))
+    assert all(offsets == sorted(offsets) for offsets in given)
+    for broker in range(3):
+        assert _count_at(at(broker), topic, 0, 3 * count) == 3 * count
+
+
+def _taken(client: RawClient, correlation_id: int) -> int:
+    row = client.receive(ApiKey.PRODUCE, 9, correlation_id)["responses"][0]["partition_responses"][0]
+    assert row["error_code"] == 0, row
+    offset: int = row["base_offset"]
+    return offset
 
 
 def test_records_are_deleted_whichever_broker_is_asked(topic: str, at: Callable[[int], RawClient]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from anabranch.errors import OptionError, PipelineError, StoreError, UnknownTopicOrPartitionError
+from anabranch.errors import OptionError, PipelineError, UnknownTopicOrPartitionError
 from anabranch.pipeline.client import Client
 from anabranch.pipeline.compact import compact_topic, plan_tasks
 from anabranch.pipeline.compact_objects import CompactObjectsTask, compact_objects
@@ -18,9 +18,11 @@ from anabranch.pipeline.merge import Merged, merge_objects, plan_merges, run_mer
 from anabranch.pipeline.object_store import JobStore
 from anabranch.record.batch import batch_spans
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.object_names import ObjectKind
+from anabranch.record.object_names import ObjectKind, unpack_rows
 from anabranch.record.records import Record, records_of
 from anabranch.values import TopicPartition
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode
 from support.node_process import NodeProcess
 from support.raw_client import RawClient
 
@@ -107,6 +109,30 @@ def test_coordinates_cover_every_record_and_a_part_of_them(store_node: NodeProce
     assert len(list(batch_spans(data))) == row.batch_count
 
 
+def test_coordinates_come_page_by_page(store_node: NodeProcess, unique: str) -> None:
+    fill(store_node, unique, rounds=5)
+    with RawClient(store_node.bootstrap) as raw, Client(store_node.bootstrap) as client:
+        topic_id = client.cluster([unique]).topics[unique].id
+        found: list[int] = []
+        start = 0
+        while start >= 0:
+            asked = {
+                "topic_id": topic_id,
+                "partition_index": 1,
+                "start_offset": start,
+                "end_offset": 14,
+                "rows_max": 2,
+            }
+            answer = raw.ask(ApiKey.DESCRIBE_OBJECTS, 0, asked)
+            rows = list(unpack_rows(answer["rows"]))
+            assert 0 < len(rows) <= 2
+            found += [row.base_offset for row in rows]
+            start = answer["next_offset"]
+        assert found == [0, 3, 6, 9, 12]
+        answer = raw.ask(ApiKey.DESCRIBE_OBJECTS, 0, {**asked, "start_offset": 16})
+        assert answer["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
 def test_a_topic_that_is_not_in_the_store_has_no_coordinates(store_node: NodeProcess, unique: str) -> None:
     with RawClient(store_node.bootstrap) as client:
         client.create_topic(unique)
@@ -152,8 +178,9 @@ def test_a_task_that_cannot_reach_the_store_says_so(store_node: NodeProcess, uni
 
     fill(store_node, unique, rounds=2)
     (task,) = plan_merges(store_node.bootstrap, [unique])
-    with pytest.raises(StoreError):
-        run_merge(replace(task, store_url="file:///nowhere/at/all"))
+    nowhere = run_merge(replace(task, store_url="file:///nowhere/at/all"))
+    assert nowhere.replaced == 0
+    assert "there is no object" in nowhere.reasons[0]
     with pytest.raises(PipelineError, match="memory"):
         run_merge(replace(task, store_url="memory:x"))
     assert len(described(store_node, unique).rows) == 2

@@ -62,6 +62,7 @@ class CountingStore:
         self.is_away: Exception | None = None
         self.open = asyncio.Event()
         self.open.set()
+        self.get_seconds = 0.0
         self.running = 0
         self.running_max = 0
         self.damage: Callable[[bytes], bytes] = lambda data: data
@@ -76,7 +77,7 @@ class CountingStore:
         self.running += 1
         self.running_max = max(self.running, self.running_max)
         try:
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.get_seconds)
             await self.open.wait()
         finally:
             self.running -= 1

@@ -2,6 +2,7 @@
 it is different, said so."""
 
 import json
+import subprocess
 import time
 import urllib.request
 import uuid
@@ -14,7 +15,7 @@ import pytest
 from anabranch.record.records import records_of
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
-from support.node_process import NodeProcess
+from support.node_process import START_S_MAX, NodeProcess
 from support.raw_client import RawClient, batch_of, produce_body
 from support.waiting import wait_until
 
@@ -152,6 +153,12 @@ def test_batch_sent_again_by_an_idempotent_producer_is_kept_once(client: RawClie
     assert [(each["producer_id"], each["last_sequence"]) for each in row["active_producers"]] == [
         (producer_id, 1)
     ]
+
+
+def test_store_has_as_many_copies_as_anybody_wants(client: RawClient, topic: str) -> None:
+    name = f"{topic}-min"
+    client.create_topic(name, anabranch_mode="object", min_insync_replicas="2")
+    assert client.produce(name, 0, batch_of(b"x"), acks=-1)["error_code"] == 0
 
 
 def test_transactional_batch_is_refused(client: RawClient, topic: str) -> None:
@@ -459,6 +466,32 @@ def test_records_are_there_after_a_restart(tmp_path: Path) -> None:
 
 def test_records_are_there_after_a_kill(tmp_path: Path) -> None:
     restarted(tmp_path, NodeProcess.kill)
+
+
+def test_node_that_syncs_in_intervals_has_nothing_to_sync_of_it(tmp_path: Path) -> None:
+    settings = {**settings_of(tmp_path), "flush": "interval", "flush.interval.ms": "20"}
+    with NodeProcess(tmp_path, settings) as node, RawClient(node.bootstrap) as client:
+        client.create_topic("t", anabranch_mode="object")
+        for number in range(10):
+            assert client.produce("t", 0, batch_of(b"x"))["base_offset"] == number
+        client.create_topic("kept")
+        client.produce("kept", 0, batch_of(b"x"))
+        time.sleep(0.1)
+        assert client.produce("t", 0, batch_of(b"x"))["base_offset"] == 10
+    assert "defect" not in node.log_path.read_text()
+
+
+def test_node_with_another_store_does_not_start(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path, settings_of(tmp_path)) as node, RawClient(node.bootstrap) as client:
+        client.create_topic("stored", anabranch_mode="object")
+        client.produce("stored", 0, batch_of(b"x"))
+    wrong = {**settings_of(tmp_path), "object.store": f"file://{tmp_path}/another"}
+    command = NodeProcess(tmp_path, wrong)._command()
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=START_S_MAX)
+    assert refused.returncode != 0
+    assert "holds none of the objects" in refused.stdout + refused.stderr
+    with NodeProcess(tmp_path, settings_of(tmp_path)) as node, RawClient(node.bootstrap) as client:
+        assert values_from(client, "stored", 0) == [(0, b"x")]
 
 
 def test_node_without_the_store_serves_its_other_topics(tmp_path: Path) -> None:

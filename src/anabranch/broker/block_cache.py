@@ -15,6 +15,7 @@ For the loop's thread.
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from anabranch.broker.block_loads import BlockLoads
 from anabranch.broker.blocks import BLOCK_BYTES_GATHERED, Block, BlockKey, Origin, block_bytes
@@ -53,21 +54,45 @@ class Answer(bytearray):
 
 
 class Loan:
-    """Blocks that stay at hand for somebody who waits for more of them."""
+    """Blocks that stay at hand for somebody who waits for more of them, and what is known of their batches."""
 
     def __init__(self, cache: "BlockCache") -> None:
         self._cache = cache
         self._blocks: dict[BlockKey, Block] = {}
+        self._before: dict[BlockKey, Block] = {}
+        self._walks: dict[Row, Walk] = {}
+        self._is_refused = False
 
-    def borrow(self, blocks: Sequence[Block]) -> None:
-        """Those too, if there is memory, or nobody else has waited longer."""
+    def begin(self) -> None:
+        """Look again at what is needed."""
+        self._before, self._blocks = self._blocks, {}
+        self._walks.clear()
+        self._is_refused = False
+
+    def borrow(self, walk: Walk, blocks: Sequence[Block]) -> bool:
+        """Those too, if there is memory, or nobody else has waited longer. False: come again when somebody has given
+        some back (`call_when_returned`); what is missing besides would only push out what others wait with."""
+        self._walks[walk.row] = walk
         for block in blocks:
-            if block.key not in self._blocks and self._cache.lend(block, self):
-                self._blocks[block.key] = block
+            if self._before.get(block.key) is block:
+                del self._before[block.key]
+            elif block.key in self._blocks:
+                continue
+            elif not self._cache.lend(block, self):
+                self._is_refused = True
+                return False
+            self._blocks[block.key] = block
+        return True
+
+    def settle(self) -> None:
+        """What was not borrowed again is given back. Who needs nothing any more leaves the line of those who wait."""
+        before, self._before = self._before, {}
+        is_over = not self._blocks and not self._is_refused
+        self._cache.take_back(self, list(before.values()), is_over=is_over)
 
     def end(self) -> None:
-        self._cache.take_back(self, list(self._blocks.values()))
-        self._blocks.clear()
+        self.begin()
+        self.settle()
 
 
 class BlockCache:
@@ -90,10 +115,12 @@ class BlockCache:
         self._disk = disk
         self._blocks: OrderedDict[BlockKey, Block] = OrderedDict()
         self._walks: OrderedDict[tuple[ObjectId, int], Walk] = OrderedDict()
+        self._walks_in_use: WeakValueDictionary[tuple[ObjectId, int], Walk] = WeakValueDictionary()
         self._lent: dict[BlockKey, tuple[Block, int]] = {}
         """Blocks that somebody has borrowed, and how often."""
         self._lent_bytes = 0
         self._loans: dict[Loan, None] = {}
+        self._to_call: dict[Callable[[], None], None] = {}
         self._gone_ms: OrderedDict[ObjectId, int] = OrderedDict()
         gets_max = max(1, min(GETS_MAX, bytes_max // (4 * BLOCK_BYTES_GATHERED)))
         self.loads = BlockLoads(store, self, gets_max, disk, caught_up)
@@ -108,6 +135,11 @@ class BlockCache:
         """What one more answer may carry besides a first batch that is larger."""
         left = self.bytes_max // 2 - self.answer_bytes
         return max(ANSWER_BYTES_ALWAYS, min(left, self.bytes_max // 8))
+
+    @property
+    def is_short(self) -> bool:
+        """Answers that nobody takes have used up everything: no more of them, but for small ones."""
+        return self.answer_bytes >= self.bytes_max
 
     # --- blocks ----------------------------------------------------------------------------------------------
 
@@ -175,14 +207,25 @@ class BlockCache:
         self._lent[block.key] = block, count + 1
         return True
 
-    def take_back(self, loan: Loan, blocks: Sequence[Block]) -> None:
-        self._loans.pop(loan, None)
+    def take_back(self, loan: Loan, blocks: Sequence[Block], *, is_over: bool) -> None:
+        is_news = bool(blocks)
+        if is_over and loan in self._loans:
+            is_news = is_news or next(iter(self._loans)) is loan
+            del self._loans[loan]
         for block in blocks:
             lent, count = self._lent.get(block.key, (None, 0))
             if lent is block and count > 1:
                 self._lent[block.key] = block, count - 1
             elif lent is block:
                 self._forget_lent(block)
+        if is_news:
+            to_call, self._to_call = self._to_call, {}
+            for woken in to_call:
+                woken()
+
+    def call_when_returned(self, woken: Callable[[], None]) -> None:
+        """Once, when somebody has given blocks back."""
+        self._to_call[woken] = None
 
     def _forget_lent(self, block: Block) -> None:
         if block.key in self._lent:
@@ -201,6 +244,7 @@ class BlockCache:
 
     def leave(self, keys: Sequence[BlockKey], woken: Callable[[], None]) -> None:
         """Wait no longer."""
+        self._to_call.pop(woken, None)
         self.loads.leave(keys, woken)
 
     def is_loading(self, key: BlockKey) -> bool:
@@ -230,8 +274,7 @@ class BlockCache:
         """These bytes are not what they should be. True: they are dropped everywhere and come anew from the store;
         False: they did already, so it is the store's own that are wrong."""
         for block in blocks:
-            for place in [each for each in self._walks if each[0] == block.key.object_id]:
-                self._walk_bytes -= self._walks.pop(place).size_bytes
+            self._forget_walks(block.key.object_id)
         suspects = [block for block in blocks if self.get(block.key) is block]
         if suspects and all(block.is_fresh for block in suspects):
             for block in suspects:
@@ -246,14 +289,26 @@ class BlockCache:
                 self._disk.drop(block.key)
         return True
 
+    def _forget_walks(self, object_id: ObjectId) -> None:
+        for place in [each for each in self._walks if each[0] == object_id]:
+            self._walk_bytes -= self._walks.pop(place).size_bytes
+        for place in [each for each in self._walks_in_use if each[0] == object_id]:
+            del self._walks_in_use[place]
+
     # --- what is known of batches ------------------------------------------------------------------------------
 
     def walk_of(self, row: Row) -> Walk:
         place = (row.object_id, row.position)
         walk = self._walks.get(place)
         if walk is None or walk.row != row:
-            return Walk(row)
+            walk = self._walks_in_use.get(place)
+            return walk if walk is not None and walk.row == row else self._new_walk(place, row)
         self._walks.move_to_end(place)
+        return walk
+
+    def _new_walk(self, place: tuple[ObjectId, int], row: Row) -> Walk:
+        """Found again by others as long as somebody has it, and longer once it has grown."""
+        walk = self._walks_in_use[place] = Walk(row)
         return walk
 
     def grow(self, walk: Walk, found: Walked) -> None:
@@ -262,7 +317,7 @@ class BlockCache:
         old = self._walks.pop(place, None)
         self._walk_bytes -= old.size_bytes if old is not None else 0
         walk.grow(found)
-        self._walks[place] = walk
+        self._walks[place] = self._walks_in_use[place] = walk
         self._walk_bytes += walk.size_bytes
         while self._walk_bytes > self.bytes_max // 8 and len(self._walks) > 1:
             self._walk_bytes -= self._walks.popitem(last=False)[1].size_bytes

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from anabranch.broker.block_cache import BlockCache
     from anabranch.broker.disk_cache import DiskCache
 
-GET_MS_MAX = 30_000
+GET_MS_MAX = 120_000
+"""The last resort: a store has limits of its own (`object.timeout.ms`)."""
 PAUSE_MS_FIRST = 100
 PAUSE_MS_MAX = 3_000
 FAILURES_MIN = 3
 """In a row, before the store counts as away: one slow object says nothing about others."""
 FRESH_KEYS_MAX = 1000
+EARLY_SECONDS = 1e-6
+"""A loop calls a timer as early as its clock cannot tell; setting it anew then would only keep the loop busy."""
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +140,7 @@ class BlockLoads:
                 continue
             if not load.waiters and not load.is_ahead:
                 del self._loads[load.key]
-            elif load.due > now:
+            elif load.due > now + EARLY_SECONDS:
                 due = min(load.due, due or load.due)
             else:
                 self._begin(load)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from anabranch.broker.groups.stored_offsets import StoredGroups, groups_of
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_restore import Batch, Listed
 from anabranch.errors import AnabranchError, CorruptDataError, ObjectGoneError, RestoreRefusedError
 from anabranch.objects.store import ObjectStore, StoredObject
@@ -26,6 +27,7 @@ from anabranch.record.stored_snapshots import (
     groups_id_of,
     groups_prefix,
     metadata_id_of,
+    metadata_value,
     unpack_snapshot,
 )
 
@@ -70,12 +72,15 @@ async def listed(store: ObjectStore, prefix: str) -> list[StoredObject]:
 
 
 async def lives(store: ObjectStore) -> list[Life]:
-    """Those that are not over, the one with the newest snapshot first."""
+    """Those that are not over, the one with the newest snapshot first. A cluster that ended before its first snapshot
+    is known by its objects alone."""
     found: dict[int, list[tuple[MetadataId, int]]] = {}
     for each in await listed(store, METADATA):
         metadata_id = metadata_id_of(each.name)
         if metadata_id is not None:
             found.setdefault(metadata_id.incarnation, []).append((metadata_id, each.modified_ms))
+    if not found:
+        return await _nameless_lives(store)
     fences = [fence_id_of(each.name) for each in await listed(store, FENCES)]
     over = {fence.incarnation for fence in fences if fence is not None and fence.successor in found}
     alive = [_life(incarnation, found[incarnation]) for incarnation in found.keys() - over]
@@ -87,8 +92,25 @@ def _life(incarnation: int, snapshots: Iterable[tuple[MetadataId, int]]) -> Life
     return Life(incarnation, [each for each, _ in newest_first], max(time_ms for _, time_ms in newest_first))
 
 
+async def _nameless_lives(store: ObjectStore) -> list[Life]:
+    newest: dict[int, int] = {}
+    for each in await list_objects(store):
+        incarnation = each.object_id.incarnation
+        newest[incarnation] = max(newest.get(incarnation, 0), each.stored_ms)
+    found = [Life(incarnation, (), stored_ms) for incarnation, stored_ms in newest.items()]
+    return sorted(found, key=lambda life: life.stored_ms, reverse=True)
+
+
 async def read_snapshot(store: ObjectStore, life: Life) -> tuple[Mapping[str, Any], list[str]]:
-    """The newest that can be read, and what was passed over. Raises RestoreRefusedError: there is none."""
+    """The newest that can be read, and what was passed over. Without any, nothing was deleted yet: then everything is
+    newer than what a cluster begins with. Raises RestoreRefusedError: none can be read."""
+    if not life.snapshots:
+        start = metadata_value(
+            MetadataId(life.incarnation, 0), MetadataTable().snapshot(), time_ms=0, producer_silence_ms=2**62
+        )
+        return start, [
+            "There is no snapshot in the bucket: all that is known of its topics is their records."
+        ]
     skipped: list[str] = []
     for metadata_id in life.snapshots:
         try:

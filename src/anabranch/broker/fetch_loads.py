@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from anabranch.broker.block_cache import Loan
+from anabranch.broker.block_cache import ANSWER_BYTES_ALWAYS, Loan
 from anabranch.broker.object_log import ObjectLog
 from anabranch.errors import AnabranchError
 from anabranch.values import Offset
@@ -52,8 +52,9 @@ class FetchLoads:
         self._wanted = []
         self._guess_left = self._bytes_max
         self._answer_left = self._bytes_max
-        if self._log is not None:
+        if self._log is not None and self._loan is not None:
             self._answer_left = self._log.cache.answer_bytes_max
+            self._loan.begin()
 
     def slice(
         self, log: ObjectLog, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool
@@ -68,16 +69,27 @@ class FetchLoads:
         part = log.slice(start, min(bytes_max, self._answer_left), upto, whole_first=whole_first)
         if part.missing:
             if self._guess_left > 0:
-                assert self._loan is not None
-                self._loan.borrow(part.present)
-                self._wanted += part.missing
+                self._miss(part)
                 self._guess_left -= part.count
+            return None
+        if part.verified and part.count > ANSWER_BYTES_ALWAYS and log.cache.is_short:
             return None
         self._answer_left -= part.count
         return part
 
+    def _miss(self, part: "ObjectSlice") -> None:
+        assert self._log is not None
+        assert self._loan is not None
+        assert part.walk is not None
+        if self._loan.borrow(part.walk, part.present):
+            self._wanted += part.missing
+        else:
+            self._log.cache.call_when_returned(self._has_come)
+
     def load(self) -> None:
         """Ask for what this try has missed."""
+        if self._loan is not None:
+            self._loan.settle()
         for key in self._wanted:
             if key not in self._awaited:
                 assert self._log is not None
@@ -97,7 +109,7 @@ class FetchLoads:
 
     def leave(self) -> None:
         """The fetch is answered, or its client is gone."""
-        if self._log is not None and self._awaited:
+        if self._log is not None:
             self._log.cache.leave(list(self._awaited), self._has_come)
         self._awaited.clear()
         self._wanted.clear()

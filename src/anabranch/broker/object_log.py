@@ -71,6 +71,7 @@ class Missing(NamedTuple):
 
     keys: Sequence[BlockKey]
     present: Sequence[Block]
+    walk: Walk
 
 
 class NoRoom(NamedTuple):
@@ -147,10 +148,10 @@ class ObjectLog:
     def _unready(self, step: Check | Missing, row: Row, start: Offset, bytes_max: int) -> ObjectSlice:
         guess = max(1, min(row.length, bytes_max))
         if isinstance(step, Check):
-            return ObjectSlice(self.cache, guess, check=step)
+            return ObjectSlice(self.cache, guess, check=step, walk=step.walk)
         if start in self._readers:
             self._read_ahead(row.next_offset, len(step.keys))
-        return ObjectSlice(self.cache, guess, missing=step.keys, present=step.present)
+        return ObjectSlice(self.cache, guess, missing=step.keys, present=step.present, walk=step.walk)
 
     def _step(self, row: Row, start: Offset, left: int, upto: Offset, *, whole_first: bool) -> Step:
         """What one row gives. A check that costs little is made at once."""
@@ -181,7 +182,7 @@ class ObjectLog:
         if end < walk.positions[last]:
             last = bisect_right(walk.positions, end) - 1
             if last <= first:
-                return self._missing(row.object_id, end, walk.positions[first + 1], blocks)
+                return self._missing(walk, end, walk.positions[first + 1], blocks)
             end = walk.positions[last]
         if all(block.is_good(position, end) for block in blocks):
             return Part(walk, first, last, blocks)
@@ -196,7 +197,7 @@ class ObjectLog:
         blocks, end = self._blocks(row.object_id, position, wanted_end)
         if end == wanted_end:
             return Check(walk, position, walk.next_offset, blocks)
-        missing = self._missing(row.object_id, end, wanted_end, blocks)
+        missing = self._missing(walk, end, wanted_end, blocks)
         for key in self._on_the_way(walk, start, wanted_end):
             self.cache.want_ahead(key)
         return missing
@@ -229,13 +230,14 @@ class ObjectLog:
             )
         return True
 
-    def _missing(self, object_id: ObjectId, start: int, end: int, present: Sequence[Block]) -> Missing:
+    def _missing(self, walk: Walk, start: int, end: int, present: Sequence[Block]) -> Missing:
+        object_id = walk.row.object_id
         try:
             self.cache.check_gone(object_id)
         except ObjectGoneError as error:
             raise StorageError(f"Records of {self.name} are lost: {error}") from error
         keys = [key for key in keys_of(object_id, start, end) if self.cache.get(key) is None]
-        return Missing(keys, present)
+        return Missing(keys, present, walk)
 
     async def loaded(self, start: Offset, bytes_max: int, upto: Offset) -> ObjectSlice:
         """A slice that is ready, however long that takes. Raises as `slice` does."""
@@ -243,9 +245,11 @@ class ObjectLog:
         try:
             while True:
                 part = self.slice(start, bytes_max, upto)
+                loan.begin()
+                may_go_on = part.walk is None or loan.borrow(part.walk, part.present)
+                loan.settle()
                 if part.missing:
-                    loan.borrow(part.present)
-                    await self._loaded(part.missing)
+                    await self._woken(part.missing if may_go_on else ())
                 elif part.verified:
                     return part
                 else:
@@ -253,11 +257,13 @@ class ObjectLog:
         finally:
             loan.end()
 
-    async def _loaded(self, keys: Sequence[BlockKey]) -> None:
-        """Wait for the first one to come, and let the others come too."""
+    async def _woken(self, keys: Sequence[BlockKey]) -> None:
+        """Wait for the first of these blocks, and let the others come too; without any, for room to borrow them."""
         event = asyncio.Event()
         for key in keys:
             self.cache.want(key, event.set)
+        if not keys:
+            self.cache.call_when_returned(event.set)
         try:
             await event.wait()
         finally:

@@ -143,9 +143,9 @@ class ObjectMerges:
 
     # --- merging -------------------------------------------------------------------------------------------------
 
-    async def merge(self, merge: Merge, kinds: Mapping[Key, Hashable]) -> None:
-        """`kinds`: partitions of different ones share no object. Raises StoreError, NotControllerError,
-        QuorumBusyError, WorkStoppedError: then try again later."""
+    async def merge(self, merge: Merge, kinds: Mapping[Key, Hashable]) -> bool:
+        """Whether any of it counts. `kinds`: partitions of different ones share no object. Raises StoreError,
+        NotControllerError, QuorumBusyError, WorkStoppedError: then try again later."""
         read = await self._read(row for rows in merge.rows.values() for row in rows)
         made: dict[Key, Rewritten] = {}
         for key, rows in merge.rows.items():
@@ -154,8 +154,10 @@ class ObjectMerges:
             if await self._added(key, merger, parts):
                 made[key] = Rewritten(rows, merger.build())
         read.clear()
+        refused_before = self.refused_total
         await self._replace_packed(made, kinds)
         self.merges_total += 1
+        return self.refused_total - refused_before < len(made)
 
     # --- compacting ----------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ def views_of(blocks: Sequence[Block], start: int, end: int) -> list[memoryview]:
 
 
 class ObjectSlice(Slice):
-    __slots__ = ("_cache", "_parts", "_served", "check", "is_cut", "missing", "present")
+    __slots__ = ("_cache", "_parts", "_served", "check", "is_cut", "missing", "present", "walk")
 
     def __init__(
         self,
@@ -94,6 +94,7 @@ class ObjectSlice(Slice):
         parts: Sequence[Part] = (),
         missing: Sequence[BlockKey] = (),
         present: Sequence[Block] = (),
+        walk: Walk | None = None,
         check: Check | None = None,
         is_cut: bool = False,
         served: Callable[[], None] | None = None,
@@ -101,7 +102,9 @@ class ObjectSlice(Slice):
         self.count = count
         self.missing = missing
         self.present = present
-        """Blocks that are of use once the missing ones are there: whoever waits for those borrows these."""
+        self.walk = walk
+        """Blocks that are of use once the missing ones are there, and how far their row was walked: whoever waits
+        borrows them."""
         self.check = check
         self.is_cut = is_cut
         self.verified = check is None

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING
 from anabranch.broker.group_snapshots import GroupSnapshots
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import Entry
-from anabranch.errors import CorruptDataError, ObjectExistsError, StorageError, StoreError
+from anabranch.cluster.object_entries import over_entry
+from anabranch.errors import (
+    CorruptDataError,
+    NotControllerError,
+    ObjectExistsError,
+    QuorumBusyError,
+    StorageError,
+    StoreError,
+)
 from anabranch.objects.store import ObjectStore
 from anabranch.record.object_names import ObjectId
 from anabranch.record.stored_snapshots import (
@@ -41,6 +49,7 @@ RETRY_SECONDS = 5.0
 GATHER_SECONDS = 0.2
 """After a change of a topic: others may follow."""
 STOP_SECONDS_MAX = 1.0
+SETTLE_SECONDS_MAX = 2.0
 TOPIC_CHANGES = frozenset({"topic", "topic-removed", "topic-config", "partitions"})
 
 logger = logging.getLogger(__name__)
@@ -53,13 +62,15 @@ class ObjectSnapshots:
         self._groups = GroupSnapshots(broker, store)
         self._task: asyncio.Task[None] | None = None
         self._is_urgent = asyncio.Event()
+        self._taking = asyncio.Lock()
+        self._is_named = asyncio.Event()
+        """The cluster has an incarnation."""
         self._stored_end = Offset(-1)
         self._given_up: frozenset[ObjectId] = frozenset()
         """The tombstones in the newest snapshot."""
         self._is_failing = False
-        self.successor: int | None = None
-        """The life in which somebody has brought this cluster back: this one is over."""
         broker.metadata.subscribe(self._changed)
+        self._note_incarnation()
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -78,7 +89,14 @@ class ObjectSnapshots:
                 await self._take_or_say()
 
     def _changed(self, offset: Offset, entry: Entry | None) -> None:
-        if entry is not None and entry["type"] in TOPIC_CHANGES:
+        if entry is None or entry["type"] == "objects-incarnation":
+            self._note_incarnation()
+        elif entry["type"] in TOPIC_CHANGES:
+            self._is_urgent.set()
+
+    def _note_incarnation(self) -> None:
+        if self._incarnation is not None and not self._is_named.is_set():
+            self._is_named.set()
             self._is_urgent.set()
 
     async def _run(self) -> None:
@@ -99,7 +117,7 @@ class ObjectSnapshots:
         self._is_urgent.clear()
         try:
             await self.take()
-        except (StoreError, StorageError, CorruptDataError) as error:
+        except (StoreError, StorageError, CorruptDataError, NotControllerError, QuorumBusyError) as error:
             if not self._is_failing:
                 logger.warning("no snapshot can be written to the object store: %s", error)
             self._is_failing = True
@@ -110,19 +128,35 @@ class ObjectSnapshots:
         self._is_failing = False
         return True
 
+    async def settle(self) -> None:
+        """Until the store knows all that was agreed on before, or does not answer soon."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_SECONDS_MAX):
+                await self._is_named.wait()
+                await self._take_or_say()
+
     # --- one round -----------------------------------------------------------------------------------------------
 
     async def take(self) -> None:
         """Write whatever has changed since the last time. Raises StoreError."""
+        async with self._taking:
+            await self._take()
+
+    async def _take(self) -> None:
         incarnation = self._incarnation
-        if incarnation is None:
+        if incarnation is None or self._is_over:
             return
         if self._broker.metadata.is_leader and self._broker.metadata.applied_end != self._stored_end:
             await self._find_successor(incarnation)
-            if self.successor is None:
-                await self._take_metadata(incarnation)
-        if self.successor is None:
-            await self._groups.take(incarnation)
+            if self._is_over:
+                return
+            await self._take_metadata(incarnation)
+        await self._groups.take(incarnation)
+
+    @property
+    def _is_over(self) -> bool:
+        """Somebody has brought this cluster back: whatever is written now belongs to nobody."""
+        return self._broker.metadata.table.objects.successor is not None
 
     @property
     def _incarnation(self) -> int | None:
@@ -171,13 +205,13 @@ class ObjectSnapshots:
     async def _find_successor(self, incarnation: int) -> None:
         for fence in await _fences(self._store, incarnation):
             if await listed_names(self._store, metadata_prefix(fence.successor)):
-                if self.successor is None:
-                    logger.error(
-                        "this cluster was brought back from %s as another one: what it is sent from now on is not "
-                        "there; stop it",
-                        self._store.url,
-                    )
-                self.successor = fence.successor
+                logger.error(
+                    "this cluster was brought back from %s as another one: it takes no more writes; stop it",
+                    self._store.url,
+                )
+                async with self._broker.metadata.lock:
+                    await self._broker.metadata.commit(over_entry(fence.successor))
+                return
 
 
 async def _fences(store: ObjectStore, incarnation: int) -> list[FenceId]:

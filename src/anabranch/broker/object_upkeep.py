@@ -15,9 +15,9 @@ whoever leads next finds what is left of it. A store that is away is asked again
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0
+WATCH_SECONDS = 0.2
 TOMBSTONE_MS = 10_000
 """How often what is not referenced any more is tombstoned: many share an entry then."""
 OBJECTS_PER_ENTRY = 1000
@@ -70,6 +71,7 @@ PARTITIONS_PER_TURN = 50
 BACKOFF_MS_MIN = 1000
 BACKOFF_MS_MAX = 60_000
 REST_MS_MAX = 30_000
+REFUSED_MS = 60_000
 BACKLOG_MERGES = 4
 """With more than so much to merge there are no rests in between."""
 
@@ -203,7 +205,24 @@ class ObjectUpkeep:
                 continue
             if self._term != self._agreement.term:
                 self._begin_reign()
-            await self._turn()
+            await self._watched(self._turn())
+
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do it as long as this broker leads; whatever it waits for then is given up."""
+        task = asyncio.get_running_loop().create_task(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=WATCH_SECONDS)
+                if not self._is_leading:
+                    break
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def _is_leading(self) -> bool:
+        """In the same reign in which the present work was begun."""
+        return self._agreement.is_leader and self._agreement.term == self._term
 
     def _begin_reign(self) -> None:
         self._term = self._agreement.term
@@ -237,8 +256,7 @@ class ObjectUpkeep:
             self._is_away, self._backoff_ms = False, BACKOFF_MS_MIN
 
     def _check(self) -> None:
-        agreement = self._agreement
-        if not agreement.is_leader or agreement.term != self._term:
+        if not self._is_leading:
             raise WorkStoppedError("Another broker looks after the object store now.")
 
     async def work(self) -> None:
@@ -251,13 +269,14 @@ class ObjectUpkeep:
         self._names.check(self._agreement.table)  # Before anything is read in vain.
         if settings.is_compacting:
             await self._if_due("compaction", settings.compaction_check_ms, self.compact)
-        await self.merge()
+        await self._if_due("merge", 0, self.merge)
 
     async def _if_due(self, name: str, every_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._due_ms.get(name, now_ms):
+            self._due_ms.pop(name, None)
             await work()
-            self._due_ms[name] = self._clock.monotonic_ms() + every_ms
+            self._due_ms.setdefault(name, self._clock.monotonic_ms() + every_ms)
 
     async def _keys(self) -> AsyncIterator[tuple[Key, Keeping]]:
         """Every partition of every topic in the store; the loop has its turn now and then."""
@@ -320,9 +339,12 @@ class ObjectUpkeep:
         self._watch.keep_only(kinds)
         while (merge := self._watch.next_merge(frozenset(self.merges.damaged))) is not None:
             began_ms = self._clock.monotonic_ms()
-            await self.merges.merge(merge, kinds)
+            counts = await self.merges.merge(merge, kinds)
             for key in merge.rows:
                 self._watch.look_again(key)
+            if not counts:  # Others are faster. Whoever reads and writes all this in vain had better wait.
+                self._due_ms["merge"] = self._clock.monotonic_ms() + REFUSED_MS
+                return
             if self._watch.gathered_bytes < BACKLOG_MERGES * self._settings.merge.merge_bytes:
                 await self._rest(began_ms)
 

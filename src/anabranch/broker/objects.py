@@ -6,6 +6,7 @@ move their high watermarks, then writers are answered.
 """
 
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.block_cache import BlockCache
@@ -19,7 +20,9 @@ from anabranch.broker.object_upkeep import upkeep_of
 from anabranch.broker.object_writing import ObjectWriting, limits_of
 from anabranch.broker.proposals import Proposals
 from anabranch.cluster.metadata import Entry
+from anabranch.cluster.object_upkeep import own_prefixes
 from anabranch.config import TopicSettings
+from anabranch.errors import StoreRefusedError
 from anabranch.objects.store import ObjectStore
 from anabranch.values import BrokerId, Offset, TopicPartition
 
@@ -78,6 +81,25 @@ class Objects:
         disk = DiskCache(broker.files, folder, broker.clock, broker.workers, bytes_max)
         disk.open()
         return disk
+
+    async def check_store(self) -> None:
+        """Whether this is the store in which the agreed objects are. One that has lost some of them is; one in which
+        there is none would only take what nobody else finds. Raises StoreRefusedError, StoreUnavailableError."""
+        table = self._broker.metadata.table.objects
+        some = next(iter(table.referenced()), None)
+        if some is None or await self._has_any(own_prefixes(some.incarnation)) or not table.references(some):
+            return
+        raise StoreRefusedError(
+            f"{self.store.url} holds none of the objects in which this cluster keeps its records: is it another store? "
+            "Check --object-store; without it the node serves its other topics."
+        )
+
+    async def _has_any(self, prefixes: Iterable[str]) -> bool:
+        for prefix in prefixes:
+            async for page in self.store.list(prefix):
+                if page:
+                    return True
+        return False
 
     # --- life ----------------------------------------------------------------------------------------------------
 

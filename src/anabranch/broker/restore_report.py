@@ -31,7 +31,8 @@ class MovedOffset:
 @dataclass
 class RestoreReport:
     store: str
-    snapshot: str
+    snapshot: str | None
+    """None: the cluster ended before its first one."""
     snapshot_time_ms: int
     incarnation: str
     successor: str
@@ -66,7 +67,7 @@ class RestoreReport:
 
     def lines(self) -> list[str]:
         return [
-            f"Snapshot {self.snapshot} of {self.store}, {age(self.now_ms - self.snapshot_time_ms)} old.",
+            *self._snapshot_lines(),
             *self.passed_over,
             *self._topic_lines(),
             *(
@@ -77,6 +78,11 @@ class RestoreReport:
             *(f"LOST: {each}" for each in self.losses),
             *self._meanwhile_lines(),
         ]
+
+    def _snapshot_lines(self) -> list[str]:
+        if self.snapshot is None:
+            return []
+        return [f"Snapshot {self.snapshot} of {self.store}, {age(self.now_ms - self.snapshot_time_ms)} old."]
 
     def _topic_lines(self) -> list[str]:
         named = set(self.named_anew)

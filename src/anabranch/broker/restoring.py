@@ -104,7 +104,7 @@ class Restoring:
         snapshot, passed_over = await read_snapshot(self._store, life)
         report = RestoreReport(
             store=self._store.url,
-            snapshot=MetadataId(life.incarnation, snapshot["end"]).name,
+            snapshot=MetadataId(life.incarnation, snapshot["end"]).name if life.snapshots else None,
             snapshot_time_ms=snapshot["time_ms"],
             incarnation=f"{life.incarnation:016x}",
             successor=f"{successor:016x}",

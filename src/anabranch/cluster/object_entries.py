@@ -8,6 +8,7 @@
     objects-tombstone     nothing may name these objects any more; they are deleted later
     objects-removed       they are deleted
     objects-forget        producers that have been silent for too long
+    objects-over          the cluster was brought back from its bucket as another: this life takes no more writes
 
 Nothing here reads a clock: what has to do with time was decided by whoever proposed it.
 """
@@ -39,6 +40,10 @@ _ITEM = Struct(">HQIIqhihqI")
 
 def incarnation_entry(incarnation: int) -> Entry:
     return {"type": "objects-incarnation", "incarnation": f"{incarnation:016x}"}
+
+
+def over_entry(successor: int) -> Entry:
+    return {"type": "objects-over", "successor": f"{successor:016x}"}
 
 
 def commit_entry(broker: BrokerId, epoch: int, now_ms: int, commits: Sequence[Commit]) -> Entry:

@@ -111,8 +111,11 @@ class Draft:
         return Result(NO_OFFSET, UnknownTopicOrPartitionError(reason))
 
 
-def take_items(drafts: list[Draft], lines: Iterable[tuple[int, ...]], now_ms: int) -> list[Result]:
-    """Give each its offsets, unless its producer has sent it before or may not send it."""
+def take_items(
+    drafts: list[Draft], lines: Iterable[tuple[int, ...]], now_ms: int, forgotten_last: int = -1
+) -> list[Result]:
+    """Give each its offsets, unless its producer has sent it before or may not send it. `forgotten_last`: producers up
+    to this id may have been forgotten."""
     results: list[Result] = []
     for line in lines:
         place, position, length, count, producer_id, epoch, sequence, _, max_timestamp, _ = line
@@ -126,7 +129,10 @@ def take_items(drafts: list[Draft], lines: Iterable[tuple[int, ...]], now_ms: in
             producer_id < 0
             or partition.producers.go_on(producer_id, epoch, sequence, count, base_offset, now_ms)
         )
-        if not is_plain and (result := _judge(partition, draft.key, line, now_ms)) is not None:
+        if (
+            not is_plain
+            and (result := _judge(partition, draft.key, line, now_ms, forgotten_last)) is not None
+        ):
             results.append(result)
             continue
         if position != draft.end:
@@ -140,7 +146,9 @@ def take_items(drafts: list[Draft], lines: Iterable[tuple[int, ...]], now_ms: in
     return results
 
 
-def _judge(partition: Partition, key: Key, line: tuple[int, ...], now_ms: int) -> Result | None:
+def _judge(
+    partition: Partition, key: Key, line: tuple[int, ...], now_ms: int, forgotten_last: int
+) -> Result | None:
     """What has become of a batch that is not to be written; None: it is."""
     item = Item(key, *line[1:])
     try:
@@ -152,8 +160,9 @@ def _judge(partition: Partition, key: Key, line: tuple[int, ...], now_ms: int) -
         original = producers.original_of(item)
         if original is not None:
             return Result(original, None, True)
-        # One before it may have been given up: it is not to be taken for the start.
-        producers.check_start(item)
+        if item.producer_id > forgotten_last:
+            # One before it may have been given up: it is not to be taken for the start.
+            producers.check_start(item)
         producers.note(item, partition.end, now_ms)
     except AnabranchError as error:
         return Result(NO_OFFSET, error)

@@ -33,8 +33,10 @@ class Loaded:
     def __init__(self, coordinates: Coordinates) -> None:
         self.incarnation: int | None = None
         self.past: tuple[int, ...] = ()
+        self.successor: int | None = None
         self.numbers: dict[BrokerId, tuple[int, int]] = {}
         self.merged_floors: dict[int, int] = {}
+        self.forgotten_last = -1
         self.partitions: dict[Key, Partition] = {}
         self.references: dict[ObjectId, int] = {}
         self.unreferenced: dict[ObjectId, None] = {}
@@ -67,8 +69,10 @@ class Loaded:
 
     def _take_table(self, table: Mapping[str, Any]) -> None:
         self.incarnation, self.past = table["incarnation"], tuple(table["past"])
+        self.successor = table["successor"]
         self.numbers = {BrokerId(broker): (epoch, last) for broker, epoch, last in table["numbers"]}
         self.merged_floors = dict(table["merged_floors"])
+        self.forgotten_last = table["forgotten_last"]
 
     def _take_partition(self, head: Mapping[str, Any]) -> None:
         key = self._key = key_of(head)

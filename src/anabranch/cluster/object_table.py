@@ -48,6 +48,7 @@ from anabranch.cluster.object_state import (
 from anabranch.errors import (
     AnabranchError,
     NotOwnerError,
+    StoreRefusedError,
 )
 from anabranch.record.object_names import (
     ObjectId,
@@ -83,6 +84,8 @@ class ObjectTable:
         self.incarnation: int | None = None
         self.past: tuple[int, ...] = ()
         """The lives before this one: objects of theirs may still be named."""
+        self.successor: int | None = None
+        """The life in which somebody has brought this cluster back: this one is over."""
         self.outcome: CommitOutcome | None = None
         """Of the entry applied last, if that was a commit."""
         self._agreed = agreed
@@ -91,6 +94,8 @@ class ObjectTable:
         self._numbers: dict[BrokerId, tuple[int, int]] = {}
         """The last number that each broker has committed, and in which epoch."""
         self._merged_floors: dict[int, int] = {}
+        self._forgotten_last = NO_NUMBER
+        """The greatest id of a producer that was forgotten: one with a greater id has never been."""
         """By epoch, the last number of a merged object that was tombstoned: none up to it may be named anew."""
         self._references: dict[ObjectId, int] = {}
         self._unreferenced: dict[ObjectId, None] = {}
@@ -187,6 +192,8 @@ class ObjectTable:
                 self._forget(entry)
             case "objects-incarnation":
                 self._begin(int(entry["incarnation"], 16))
+            case "objects-over":
+                self.successor = int(entry["successor"], 16)
             case unknown:
                 raise ValueError(f"{unknown!r} is not known: was it written by a newer version?")
 
@@ -206,7 +213,7 @@ class ObjectTable:
     def begin_life(self, incarnation: int) -> None:
         """Nobody who registered before has a say any more, and no name that was given before is given again."""
         self.past = self.lives
-        self.incarnation = incarnation
+        self.incarnation, self.successor = incarnation, None
         self._numbers.clear()
         self._merged_floors.clear()
 
@@ -274,10 +281,12 @@ class ObjectTable:
             return ()
         assert self.incarnation is not None
         object_id = ObjectId(self.incarnation, epoch, commit.number)
+        if self.successor is not None:
+            return _refused(commit, StoreRefusedError(_over(self.successor)))
         if object_id in self._tombstones:
             return _refused(commit, NotOwnerError(f"{object_id.name} was given up."))
         drafts = [Draft(key, self._writable(key)) for key in commit.keys]
-        results = take_items(drafts, commit.lines, now_ms)
+        results = take_items(drafts, commit.lines, now_ms, self._forgotten_last)
         for draft in drafts:
             for row in draft.rows(object_id):
                 assert draft.partition is not None
@@ -310,7 +319,7 @@ class ObjectTable:
         named: dict[ObjectId, None] = {}
         for replacement in list(replacements_of(entry)):
             named.update(dict.fromkeys(row.object_id for row in replacement.new))
-            if refusal is None:
+            if refusal is None and self.successor is None:
                 self._replace_rows(replacement, epoch)
         self._note_unreferenced(named)
 
@@ -391,6 +400,7 @@ class ObjectTable:
 
     def _forget(self, entry: Entry) -> None:
         for key, ids in forgotten_of(entry):
+            self._forgotten_last = max(self._forgotten_last, *ids, NO_NUMBER)
             partition = self._partitions.get(key)
             if partition is not None:
                 for producer_id in ids:
@@ -448,8 +458,9 @@ class ObjectTable:
         """`export` of what there is now, to be called in a worker whatever is applied meanwhile. Raises StorageError or
         CorruptDataError if the files it reads have gone by then."""
         copy = ObjectTable(self._agreed, self._coordinates)
-        copy.incarnation, copy.past = self.incarnation, self.past
+        copy.incarnation, copy.past, copy.successor = self.incarnation, self.past, self.successor
         copy._numbers, copy._merged_floors = dict(self._numbers), dict(self._merged_floors)
+        copy._forgotten_last = self._forgotten_last
         copy._unreferenced, copy._tombstones = dict(self._unreferenced), dict(self._tombstones)
         for key, partition in self._partitions.items():
             # What waits for the disk is taken from where it was: it may get there while somebody reads.
@@ -463,18 +474,22 @@ class ObjectTable:
         `FrozenObjects.write` has, whose files are cut to what it names and checked. Raises CorruptDataError,
         StorageError."""
         loaded = load(unpack_state(data), self._coordinates)
-        self.incarnation, self.past, self.outcome = loaded.incarnation, loaded.past, None
+        self.incarnation, self.past, self.successor = loaded.incarnation, loaded.past, loaded.successor
+        self.outcome = None
         self._partitions = loaded.partitions
         self._numbers, self._merged_floors = loaded.numbers, loaded.merged_floors
+        self._forgotten_last = loaded.forgotten_last
         self._references, self._unreferenced = loaded.references, loaded.unreferenced
         self._tombstones = loaded.tombstones
         self._version_next = self._coordinates.next_version()
 
     def adopt(self, other: "ObjectTable") -> None:
         """Be as a table that was read elsewhere, perhaps in a worker; it is not used any more."""
-        self.incarnation, self.past, self.outcome = other.incarnation, other.past, None
+        self.incarnation, self.past, self.successor = other.incarnation, other.past, other.successor
+        self.outcome = None
         self._partitions = other._partitions
         self._numbers, self._merged_floors = other._numbers, other._merged_floors
+        self._forgotten_last = other._forgotten_last
         self._references, self._unreferenced = other._references, other._unreferenced
         self._tombstones = other._tombstones
         self._version_next = other._version_next
@@ -485,8 +500,10 @@ class ObjectTable:
                 "table": {
                     "incarnation": self.incarnation,
                     "past": list(self.past),
+                    "successor": self.successor,
                     "numbers": [[broker, *known] for broker, known in self._numbers.items()],
                     "merged_floors": [[*each] for each in self._merged_floors.items()],
+                    "forgotten_last": self._forgotten_last,
                 }
             }
         )
@@ -501,6 +518,13 @@ class ObjectTable:
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _over(successor: int) -> str:
+    return (
+        f"This cluster was brought back from its bucket as another one ({successor:016x}), which does not have what is "
+        "sent to this one: write to that one, and stop this one."
+    )
 
 
 def _refused(commit: PackedCommit, error: AnabranchError) -> Sequence[Result]:

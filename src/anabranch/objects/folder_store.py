@@ -109,6 +109,10 @@ class FolderStore:
     async def close(self) -> None:
         """Nothing is kept open."""
 
+    async def prepare(self) -> None:
+        """Make the folder, and see whether it can be written to: a listing of one that is not there is only empty."""
+        await _answer(self._workers.heavy, lambda: self._told(self._prepare))
+
     # --- in a worker -----------------------------------------------------------------------------------------
 
     def _told(self, task: Callable[..., T], *arguments: object) -> T:
@@ -128,6 +132,10 @@ class FolderStore:
                 return StoreRefusedError(f"{why}: check that it is a folder which this user may write to.")
             case _:
                 return StoreUnavailableError(f"{why}.")
+
+    def _prepare(self) -> None:
+        self._ensure_folder(f"{self._root}/{ASIDE}")
+        self._remove(self._write_aside("prepare", []))
 
     def _put(self, name: str, pieces: Sequence[Buffer]) -> None:
         path = self._path(name)

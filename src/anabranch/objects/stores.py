@@ -57,16 +57,30 @@ def _memory(place: StoreUrl, clock: Clock) -> "MemoryStore":
 
 
 async def check_store(store: ObjectStore) -> bool:
-    """Ask it for its first names. Raises StoreRefusedError if it will never serve before somebody has changed
-    something; False, and a line in the log, if it is only away: then what needs it waits, and everything else goes
-    on."""
+    """Ask it for its first names; a folder is made. Raises StoreRefusedError if it will not serve before somebody has
+    changed something; False, and a line in the log, if it is only away: then what needs it waits, and everything else
+    goes on."""
+    try:
+        if store.url.startswith("file:"):
+            await _prepare(store)
+        await _look(store)
+    except StoreUnavailableError as error:
+        logger.warning("the object store does not answer yet: %s", error)
+        return False
+    return True
+
+
+async def _prepare(store: ObjectStore) -> None:
+    from anabranch.objects.folder_store import FolderStore
+
+    if isinstance(store, FolderStore):
+        await store.prepare()
+
+
+async def _look(store: ObjectStore) -> None:
     pages = store.list("")
     try:
         async for _ in pages:
             break
-    except StoreUnavailableError as error:
-        logger.warning("the object store does not answer yet: %s", error)
-        return False
     finally:
         await pages.aclose()  # type: ignore[attr-defined]  # All of ours are generators.
-    return True

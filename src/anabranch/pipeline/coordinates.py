@@ -5,6 +5,7 @@ They are good for a while: what they name may be merged into other objects at an
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from anabranch.wire.codec import Body
 from anabranch.wire.error_codes import ErrorCode
 
 TO_THE_END = -1
+READS_MAX = 10
 
 
 class Coordinates(NamedTuple):
@@ -37,6 +39,15 @@ def coordinates(
 ) -> Coordinates:
     """Where the records from `start` and before `end` lie. UnknownTopicOrPartitionError if the topic is not there any
     more, PipelineError if its records are not in an object store."""
+    for _ in range(READS_MAX):
+        found = _read(client, place, topic_id, start, end)
+        if found is not None:
+            return found
+    raise PipelineError(f"The coordinates of {place} change faster than they can be read: try again.")
+
+
+def _read(client: Client, place: TopicPartition, topic_id: UUID, start: int, end: int) -> Coordinates | None:
+    """None: they have changed between one answer and the next."""
     rows: list[Row] = []
     while True:
         asked = {
@@ -45,8 +56,11 @@ def coordinates(
             "start_offset": start,
             "end_offset": end,
         }
-        answer = client.patiently(lambda asked=asked: _asked(client, place, asked))  # type: ignore[misc]
-        rows += unpack_rows(answer["rows"])
+        answer = client.patiently(partial(_asked, client, place, asked))
+        more = list(unpack_rows(answer["rows"]))
+        if rows and more and more[0].base_offset < rows[-1].next_offset:
+            return None
+        rows += more
         start = answer["next_offset"]
         if start == TO_THE_END:
             return Coordinates(

@@ -9,11 +9,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anabranch.errors import OptionError, UnknownTopicOrPartitionError
+from anabranch.errors import ObjectGoneError, OptionError, UnknownTopicOrPartitionError
 from anabranch.pipeline.client import Client, Topic
 from anabranch.pipeline.coordinates import coordinates, patient_link
 from anabranch.pipeline.object_store import JobStore
-from anabranch.pipeline.object_task import Rewritten, read_rows, replace_rows
+from anabranch.pipeline.object_task import Outcome, Rewritten, read_rows, replace_rows
 from anabranch.record.object_merge import RowBytes, merged
 from anabranch.record.object_merging import Merge, all_merges, packed
 from anabranch.record.object_names import Key, Row, pack_rows, unpack_rows
@@ -116,20 +116,10 @@ def _object_topics(client: Client, names: Sequence[str]) -> list[Topic]:
 def run_merge(task: MergeTask) -> Merged:
     """On an executor."""
     rows = {key: list(unpack_rows(data)) for _, key, data in task.places}
-    with JobStore(task.store_url, task.credentials_file) as store, Client(task.bootstrap) as client:
-        read = read_rows(store, (row for each in rows.values() for row in each))
-        made = {
-            key: Rewritten(each, merged([RowBytes(row, read[row]) for row in each]))
-            for key, each in rows.items()
-        }
-        link = patient_link(client, task.places[0][0])
-        sizes = {key: sum(len(each.data) for each in rewritten.new) for key, rewritten in made.items()}
-        kinds = {key: task.kinds[place.topic] for place, key, _ in task.places}
-        outcomes = [
-            outcome
-            for keys in packed(sizes, task.merge_bytes, kinds)
-            for outcome in replace_rows(store, link, {key: made[key] for key in keys})
-        ]
+    try:
+        outcomes = _outcomes(task, rows)
+    except ObjectGoneError as error:  # It was merged by others, long ago.
+        outcomes = [Outcome(key, False, str(error)) for key in rows]
     return Merged(
         len(rows),
         len({row.object_id for each in rows.values() for row in each}),
@@ -137,3 +127,20 @@ def run_merge(task: MergeTask) -> Merged:
         sum(outcome.is_replaced for outcome in outcomes),
         tuple(sorted({outcome.reason for outcome in outcomes if not outcome.is_replaced})),
     )
+
+
+def _outcomes(task: MergeTask, rows: Mapping[Key, Sequence[Row]]) -> list[Outcome]:
+    kinds = {key: task.kinds[place.topic] for place, key, _ in task.places}
+    with JobStore(task.store_url, task.credentials_file) as store, Client(task.bootstrap) as client:
+        read = read_rows(store, (row for each in rows.values() for row in each))
+        made = {
+            key: Rewritten(each, merged([RowBytes(row, read[row]) for row in each]))
+            for key, each in rows.items()
+        }
+        sizes = {key: sum(len(each.data) for each in rewritten.new) for key, rewritten in made.items()}
+        link = patient_link(client, task.places[0][0])
+        return [
+            outcome
+            for keys in packed(sizes, task.merge_bytes, kinds)
+            for outcome in replace_rows(store, link, {key: made[key] for key in keys})
+        ]

@@ -5,16 +5,22 @@ written with the same care as the broker's own (`objects.folder_store`).
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from anabranch.clock import RealClock
-from anabranch.errors import PipelineError, StoreError
+from anabranch.errors import ObjectExistsError, PipelineError, StoreError, StoreUnavailableError
 from anabranch.log.real_files import RealFiles
 from anabranch.objects.store import Buffer
 from anabranch.objects.stores import open_store
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
+PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0)
+"""How long a store that is away is waited for, before Spark is told and may try the task again."""
 
 
 REQUESTS_MAX = 16
@@ -66,7 +72,7 @@ class JobStore:
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Raises StoreError; ObjectGoneError: ask for the coordinates again."""
-        return self._runner.run(self._store.get(name, start, end))
+        return self._patiently(lambda: self._store.get(name, start, end))
 
     def get_all(self, spans: Sequence[Span]) -> list[bytes | StoreError]:
         """Several at the same time; in the place of one that fails is its error."""
@@ -85,4 +91,25 @@ class JobStore:
         return await asyncio.gather(*map(one, spans))
 
     def put(self, name: str, pieces: Sequence[Buffer]) -> None:
-        self._runner.run(self._store.put(name, pieces))
+        """Under a name that nobody else has. Raises StoreError."""
+        tries = 0
+
+        async def put() -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                await self._store.put(name, pieces)
+            except ObjectExistsError:
+                if tries == 1:
+                    raise  # Somebody else's after all; later it is our own, of a try that was not answered.
+
+        self._patiently(put)
+
+    def _patiently(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        for pause_seconds in PAUSES_SECONDS:
+            try:
+                return self._runner.run(request())
+            except StoreUnavailableError as error:
+                logger.info("trying again in %.1f s: %s", pause_seconds, error)
+                time.sleep(pause_seconds)
+        return self._runner.run(request())

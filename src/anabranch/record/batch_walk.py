@@ -30,7 +30,7 @@ _OVERHEAD_BYTES = 600
 class Walk:
     """Batch number i is [positions[i], positions[i + 1]) of the object, and the record behind it is next_offsets[i]."""
 
-    __slots__ = ("next_offsets", "positions", "row", "wanted_end")
+    __slots__ = ("__weakref__", "next_offsets", "positions", "row", "wanted_end")
 
     def __init__(self, row: Row) -> None:
         self.row = row

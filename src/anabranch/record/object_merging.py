@@ -29,10 +29,6 @@ class Merge(NamedTuple):
 
     rows: Mapping[Key, Sequence[Row]]
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(row.length for rows in self.rows.values() for row in rows)
-
 
 @dataclass(slots=True)
 class _Tail:

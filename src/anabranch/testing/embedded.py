@@ -162,7 +162,7 @@ class EmbeddedBroker:
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
         """What a consumer would read from the beginning, partition by partition, in the order of offsets."""
-        return self._ask_broker(lambda broker: stored_records(broker, topic, partition))
+        return self._stored(topic, partition)
 
     def committed(self, group_id: str, topic: str) -> dict[int, int]:
         """The group's committed offset of each partition that has one."""
@@ -182,7 +182,7 @@ class EmbeddedBroker:
         """All records of the topic as soon as there are `count`. Raises TimeoutError that says what there was."""
 
         def look() -> list[StoredRecord]:
-            return self._ask_broker(lambda broker: stored_records(broker, topic, partition, missing_ok=True))
+            return self._stored(topic, partition, missing_ok=True)
 
         wish = _Wish(f"{count} records of {topic}", timeout_seconds)
         return _wait(wish, look, lambda found: len(found) >= count)
@@ -210,6 +210,11 @@ class EmbeddedBroker:
             return len(state.partitions) if state is not None else 0
 
         return self._ask_broker(count)
+
+    def _stored(self, topic: str, partition: int | None, *, missing_ok: bool = False) -> list[StoredRecord]:
+        life = self._running()
+        assert life.node is not None
+        return life.run(stored_records(life.node.broker, topic, partition, missing_ok=missing_ok))
 
     def _ask_broker(self, function: Callable[[Broker], Result]) -> Result:
         life = self._running()

@@ -5,13 +5,16 @@ are read from the logs themselves, which needs no fetch loop and sees what a con
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from typing import NamedTuple
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.metadata_log import read_records
 from anabranch.broker.partition import Partition
+from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.records import Record, records_of
 from anabranch.testing.in_process_client import InProcessClient, check
 from anabranch.wire.api_keys import ApiKey
 
@@ -19,6 +22,7 @@ Text = bytes | str | None
 Headers = tuple[tuple[str, bytes | None], ...]
 NewRecord = Text | tuple[Text, Text] | tuple[Text, Text, Headers]
 REQUEST_TIMEOUT_MS = 30_000
+READ_BYTES = 2**20
 
 
 class StoredRecord(NamedTuple):
@@ -95,7 +99,7 @@ def _bytes(text: Text) -> bytes | None:
     return text.encode() if isinstance(text, str) else text
 
 
-def stored_records(
+async def stored_records(
     broker: Broker, topic: str, partition: int | None, *, missing_ok: bool = False
 ) -> list[StoredRecord]:
     if missing_ok and broker.topics.find(topic) is None:
@@ -103,16 +107,37 @@ def stored_records(
     partitions = broker.topics.known(topic).partitions
     if partition is not None:
         partitions = [broker.topics.partition(topic, partition)]
-    return [record for each in partitions if each is not None for record in _visible(each)]
+    return [record for each in partitions if each is not None for record in await _visible(each)]
 
 
-def _visible(partition: Partition) -> Iterator[StoredRecord]:
-    for record in read_records(partition.log, partition.log.start_offset):
-        if record.offset >= partition.high_watermark:
-            return
-        yield StoredRecord(
+async def _visible(partition: Partition) -> list[StoredRecord]:
+    if partition.is_object:
+        records: Iterable[Record] = await _records_in_store(partition)
+    else:
+        records = read_records(partition.log, partition.log.start_offset)
+    return [
+        StoredRecord(
             record.key, record.value, record.headers, record.timestamp, partition.id.partition, record.offset
         )
+        for record in takewhile(lambda record: record.offset < partition.high_watermark, records)
+    ]
+
+
+async def _records_in_store(partition: Partition) -> list[Record]:
+    from anabranch.broker.object_log import ObjectLog  # Not for a broker without an object store.
+
+    assert isinstance(partition.log, ObjectLog)
+    log: ObjectLog = partition.log
+    records: list[Record] = []
+    start = log.start_offset
+    while start < partition.high_watermark:
+        data = bytes((await log.loaded(start, READ_BYTES, partition.high_watermark)).read())
+        if not data:
+            break  # What was there is compacted away.
+        for first, last in batch_spans(data):
+            records += [each for each in records_of(data[first:last]) if each.offset >= start]
+            start = read_header(data, first).next_offset
+    return records
 
 
 async def describe_group(client: InProcessClient, group_id: str) -> GroupState:

@@ -130,7 +130,7 @@ async def test_a_new_topic_is_written_soon(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(object_snapshots, "GATHER_SECONDS", 0)
     world = await World().begin()
     world.snapshots.start()
-    await turn()
+    await world.store.until_put()
     before = world.names("metadata/")
     await world.agree(tombstone_entry([], 0))
     await turn()
@@ -138,6 +138,23 @@ async def test_a_new_topic_is_written_soon(monkeypatch: pytest.MonkeyPatch) -> N
     world.store.has_put.clear()
     await world.bench.topic("orders")
     await world.store.until_put()
+    await world.end()
+
+
+@in_loop
+async def test_whoever_makes_a_topic_waits_for_the_store_to_know_it_but_not_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(object_snapshots, "SETTLE_SECONDS_MAX", 0.01)
+    world = await World().begin()
+    await world.bench.topic("orders")
+    await world.snapshots.settle()
+    assert MetadataId(LIFE, world.broker.metadata.applied_end).name in world.store.names
+    await world.bench.topic("more")
+    monkeypatch.setattr(world.store, "put", lambda name, pieces: asyncio.sleep(60))
+    await world.snapshots.settle()
+    assert MetadataId(LIFE, world.broker.metadata.applied_end).name not in world.store.names
+    monkeypatch.undo()
     await world.end()
 
 
@@ -202,13 +219,13 @@ async def test_whoever_was_brought_back_as_another_deletes_nothing_and_writes_no
     assert not await world.snapshots.may_delete()
     await world.bench.topic("while-it-is-only-announced")
     await world.snapshots.take()
-    assert world.snapshots.successor is None
+    assert world.broker.metadata.table.objects.successor is None
     world.store.put_now(MetadataId(77, 1).name, [b""])
     await world.bench.topic("orders")
     before = world.names("metadata/")
     await world.snapshots.take()
     await world.snapshots.take()
-    assert world.snapshots.successor == 77
+    assert world.broker.metadata.table.objects.successor == 77
     assert world.names("metadata/") == before
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
     await world.end()

@@ -151,6 +151,7 @@ def test_records_survive_every_disk_but_those_of_the_quorum() -> None:
     cluster.start(4)
     cluster.settle()
     assert cluster.topic()["error_code"] == E.NONE
+    cluster.run(500)  # Until the learner has heard of it too.
     learner = next(each for each in cluster.lives if each not in cluster.voters())
     assert cluster.produce(learner, b"a", b"b")["base_offset"] == 0
     cluster.kill(learner, lose_disk=True)

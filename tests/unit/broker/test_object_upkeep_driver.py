@@ -49,13 +49,14 @@ class WatchedStore(MemoryStore):
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         super().__init__(wall_ms)
         self.requests: list[tuple[str, str]] = []
+        self.answer_seconds = 0.02
         self.before: Callable[[str, str], None] = lambda what, name: None
         self.after: Callable[[str, str], None] = lambda what, name: None
 
     async def _around(self, what: str, name: str, work: Coroutine[Any, Any, Any]) -> Any:
         self.requests.append((what, name))
         try:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self.answer_seconds)
             self.before(what, name)
         except BaseException:
             work.close()
@@ -129,8 +130,11 @@ class Restorable:
 class Driven:
     """A world with a broker's upkeep in it."""
 
-    def __init__(self, partition_count: int = 1, overrides: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, partition_count: int = 1, overrides: dict[str, str] | None = None, keys_max: int = 1000
+    ) -> None:
         self.clock = FakeClock()
+        self.keys_max = keys_max
         self.store = WatchedStore(self.clock.wall_ms)
         self.world = ObjectWorld(partition_count, overrides)
         self.world.stored = Stored(self.store)  # type: ignore[assignment]
@@ -143,7 +147,7 @@ class Driven:
 
     def begin(self) -> ObjectUpkeep:
         settings = UpkeepSettings(
-            MergeSettings(MERGE_BYTES, keys_max=1000, records_bytes_max=2**20),
+            MergeSettings(MERGE_BYTES, self.keys_max, records_bytes_max=2**20),
             COLLECT_MS,
             retention_check_ms=5000,
             compaction_check_ms=15_000,
@@ -304,6 +308,56 @@ def test_a_partition_larger_than_one_object_is_compacted_group_by_group() -> Non
     rows = driven.world.rows(driven.world.key())
     assert len({row.object_id for row in rows}) > 1
     assert all(row.is_compacted for row in rows)
+    driven.close()
+
+
+@pytest.mark.parametrize("value_bytes", [1, 100], ids=["in one object", "in groups"])
+def test_a_map_that_is_too_small_for_all_keys_needs_several_runs(value_bytes: int) -> None:
+    overrides = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+    driven = Driven(1, overrides, keys_max=4)
+    for place in range(14):
+        driven.write((0, b"%d" % (place % 7), b"v" * value_bytes))
+    driven.run(10_000)
+    assert not all(row.is_compacted for row in driven.world.rows(driven.world.key()))
+    driven.run(5 * MINUTE)
+    assert all(row.is_compacted for row in driven.world.rows(driven.world.key()))
+    assert [each.offset for each in driven.world.read(driven.world.key())] == list(range(7, 14))
+    driven.close()
+
+
+def test_a_compaction_that_is_overtaken_ends_and_the_next_one_goes_on() -> None:
+    driven = with_overrides(cleanup_policy="compact")
+    key = driven.world.key()
+    for place in range(40):
+        driven.write((0, b"%d" % (place % 25), b"v" * 100))
+    puts: list[str] = []
+
+    def overtake(what: str, name: str) -> None:
+        if what == "put":
+            puts.append(name)
+            if len(puts) == 2:
+                driven.world.apply(start_entry({key: Offset(22)}))
+
+    driven.store.after = overtake
+    driven.run(5 * MINUTE)
+    assert driven.upkeep.merges.refused_total >= 1
+    assert sorted(each.offset for each in driven.world.read(key)) == list(range(22, 40))
+    assert all(row.is_compacted for row in driven.world.rows(key))
+    driven.close()
+
+
+@pytest.mark.parametrize("value_bytes", [1, 100], ids=["in one object", "in groups"])
+def test_damaged_bytes_are_not_compacted(value_bytes: int) -> None:
+    driven = with_overrides(cleanup_policy="compact")
+    key = driven.world.key()
+    objects = [driven.write((0, b"%d" % (place % 5), b"v" * value_bytes)) for place in range(14)]
+    content = with_flipped_bit(driven.store.content(objects[3].name), 65, 0)
+    driven.store.delete_now([objects[3].name])
+    driven.store.put_now(objects[3].name, [content])
+    driven.run(5 * MINUTE)
+    assert driven.upkeep.merges.damaged == {key}
+    assert driven.world.objects.references(objects[3])
+    assert not any(row.is_compacted for row in driven.world.rows(key))
     driven.close()
 
 
@@ -504,6 +558,23 @@ def test_who_loses_the_leadership_between_put_and_agreement_replaces_nothing(dri
     driven.check_records()
 
 
+@pytest.mark.parametrize("end", ["loses the leadership", "stops"])
+def test_a_long_request_is_given_up_when_the_broker(driven: Driven, end: str) -> None:
+    driven.store.answer_seconds = 60.0
+    driven.write_small(3, partitions=2)
+    driven.run(90_000)
+    assert driven.store.requests[-1][0] == "put", "it is in the middle of it"
+    if end == "stops":
+        driven.end()
+    driven.agreement.is_leader = False
+    driven.run(1000)
+    driven.store.answer_seconds = 0.02
+    requests = len(driven.store.requests)
+    driven.run(5 * MINUTE)
+    assert len(driven.store.requests) == requests
+    assert not any(name.startswith("merged/") for name in driven.store.names)
+
+
 def test_a_leadership_that_was_lost_and_won_again_is_another_one(driven: Driven) -> None:
     driven.write_small(3, partitions=2)
 
@@ -535,6 +606,22 @@ def test_whoever_merges_first_wins_and_nothing_is_lost(driven: Driven) -> None:
     driven.run(5000)
     assert driven.upkeep.merges.refused_total == 1
     assert len(world.rows(world.key(1))) == 1, "the other partition's part counts all the same"
+    driven.check_records()
+
+
+def test_who_is_always_too_late_does_not_try_all_the_time(driven: Driven) -> None:
+    driven.write_small(6, partitions=1)
+
+    def overtake(entry: Entry) -> None:
+        if entry["type"] == "objects-replace":
+            head = driven.world.objects.head(driven.world.key())
+            driven.world.apply(start_entry({driven.world.key(): Offset(head.start + 1)}))
+            driven.write_small(1)
+
+    driven.agreement.before = overtake
+    driven.run(10 * MINUTE)
+    assert driven.upkeep.merges.refused_total == driven.store.count("put")
+    assert 5 <= driven.store.count("put") <= 11
     driven.check_records()
 
 

@@ -224,6 +224,19 @@ async def test_without_any_readable_snapshot_nothing_is_done() -> None:
 
 
 @in_loop
+async def test_a_cluster_that_ended_before_its_first_snapshot_comes_back_from_its_objects() -> None:
+    old = OldCluster()
+    key = orders(old)
+    old.write(0, key, b"a")
+    old.write(1, key, b"b", producer_id=3, producer_epoch=0, base_sequence=0)
+    new = await restored(old)
+    assert new.line(key) == {2: b"a", 3: b"b"}
+    assert new.report.snapshot is None
+    assert new.report.named_anew == [f"restored-{key[0].hex[:8]}"]
+    assert (await restored(old, FakeDisk())).line(key) == new.line(key)
+
+
+@in_loop
 async def test_an_empty_bucket_is_refused() -> None:
     with pytest.raises(RestoreRefusedError, match="no snapshot"):
         await restored(OldCluster())

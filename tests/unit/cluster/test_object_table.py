@@ -16,6 +16,7 @@ from anabranch.cluster.object_entries import (
     commit_entry,
     forget_entry,
     incarnation_entry,
+    over_entry,
     removed_entry,
     start_entry,
     tombstone_entry,
@@ -28,6 +29,7 @@ from anabranch.errors import (
     NotOwnerError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    StoreRefusedError,
     UnknownTopicOrPartitionError,
 )
 from anabranch.record.batch import CONTROL
@@ -231,6 +233,13 @@ def test_a_silent_producer_is_forgotten_by_name(cluster):
     cluster.commit(0, sent(0, producer_id=5), sent(0, producer_id=6, position=100))
     cluster.apply(forget_entry({A: [5, 99], B: [6]}))
     assert list(cluster.objects.producers(A).producers) == [6]
+
+
+def test_a_producer_that_may_have_been_forgotten_goes_on_where_it_was(cluster):
+    cluster.commit(0, sent(0, producer_id=5))
+    cluster.apply(forget_entry({A: [5]}))
+    assert cluster.commit(1, sent(10, producer_id=5)) == [Result(Offset(10))]
+    assert errors_of(cluster.commit(2, sent(10, producer_id=6))) == [OutOfOrderSequenceError]
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -464,3 +473,17 @@ def test_newest_row_is_the_first_of_the_largest_time(cluster):
 def test_time_of_a_row_is_never_that_of_no_record(cluster):
     cluster.commit(0, item(max_timestamp=-1))
     assert cluster.all_rows()[0].max_timestamp == -1
+
+
+def test_a_life_that_is_over_takes_nothing_more() -> None:
+    cluster = ObjectCluster()
+    (first,) = cluster.commit(0, item())
+    cluster.apply(over_entry(77))
+    (refused,) = cluster.commit(1, item())
+    assert first.error is None
+    assert isinstance(refused.error, StoreRefusedError)
+    assert cluster.objects.head(A).end == 10
+    assert cluster.objects.last_number(ONE, 0) == 1, "whoever waits for this number goes on"
+    again = MetadataTable()
+    again.restore(cluster.table.snapshot())
+    assert again.objects.successor == 77

@@ -14,6 +14,7 @@ from anabranch.errors import ObjectExistsError, ObjectGoneError, StoreRefusedErr
 from anabranch.log.files import Files
 from anabranch.log.real_files import RealFiles
 from anabranch.objects.folder_store import ASIDE_MS_MAX, FolderStore
+from anabranch.objects.stores import check_store
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.fake_disk import FakeDisk, PowerLoss
 from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
@@ -190,6 +191,26 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     store = store_on(RealFiles(), root=f"{tmp_path}/file/objects")
     with pytest.raises(StoreRefusedError, match="check that it is a folder which this user may write to"):
         run(store.put("segments/1", [b"x"]))
+
+
+def test_a_folder_that_cannot_be_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StoreRefusedError, match="check that it is a folder which this user may write to"):
+        run(check_store(store_on(RealFiles(), root=f"{tmp_path}/file/objects")))
+
+
+def test_a_disk_that_cannot_be_written_to_is_told_at_the_start() -> None:
+    disk = FakeDisk()
+    disk.fail_next("create", errno.EROFS)
+    with pytest.raises(StoreRefusedError, match="Read-only file system"):
+        run(check_store(store_on(disk)))
+    disk.fail_next("sync", errno.EIO)
+    assert run(check_store(store_on(disk))) is False
+
+
+def test_a_new_folder_is_made_at_the_start(tmp_path: Path) -> None:
+    assert run(check_store(store_on(RealFiles(), root=f"{tmp_path}/new/objects"))) is True
+    assert [path.name for path in (tmp_path / "new/objects").rglob("*")] == [".aside"]
 
 
 def test_a_folder_that_was_removed_meanwhile_is_made_again(tmp_path: Path) -> None:

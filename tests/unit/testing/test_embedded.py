@@ -51,6 +51,25 @@ def test_records_come_back_as_they_were_produced(broker: EmbeddedBroker) -> None
     assert broker.records("orders", partition=0) == []
 
 
+def test_records_in_the_object_store_come_back_too(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    settings = {"object.store": store, "object.gather.ms": 1, "object.cache.disk.bytes": 0}
+    with EmbeddedBroker(tmp_path / "data", settings=settings) as broker:
+        broker.create_topic("orders", partitions=2, anabranch_mode="object")
+        assert broker.records("orders") == []
+        for number in range(5):
+            assert broker.produce("orders", [b"%d" % number, b"x"], partition=1) == [
+                2 * number,
+                2 * number + 1,
+            ]
+        broker.kill_and_restart()
+        found = broker.wait_for_records("orders", count=10)
+        assert [record.value for record in found][::2] == [b"0", b"1", b"2", b"3", b"4"]
+        assert [(record.partition, record.offset) for record in found] == [
+            (1, offset) for offset in range(10)
+        ]
+
+
 def test_a_topic_is_made_with_the_configs_it_is_given(broker: EmbeddedBroker) -> None:
     broker.create_topic("small", max_message_bytes=200)
     with pytest.raises(RequestRefusedError) as refused:

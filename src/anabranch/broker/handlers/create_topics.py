@@ -7,7 +7,7 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
 from anabranch.broker.placing import Choice, by_assignment, by_factor, check_brokers
-from anabranch.cluster.metadata import MODE_CONFIG
+from anabranch.cluster.metadata import MODE_CONFIG, OBJECT
 from anabranch.cluster.placement import UNSET
 from anabranch.config import PARTITIONS_MAX, TopicSettings
 from anabranch.errors import AnabranchError, InvalidPartitionsError, InvalidRequestError
@@ -27,7 +27,14 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
             rows.append(await _create(broker, asked, only_validate=request["validate_only"]))
         except AnabranchError as error:
             rows.append({**refused(error), "name": asked["name"], "configs": []})
+    if broker.objects is not None and any(_is_object(topic) for topic in request["topics"]):
+        # Should all disks be lost now, its records would come back from the bucket without its name.
+        await broker.objects.snapshots.settle()
     return {"topics": rows}
+
+
+def _is_object(asked: dict[str, Any]) -> bool:
+    return any(config["name"] == MODE_CONFIG and config["value"] == OBJECT for config in asked["configs"])
 
 
 async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: bool) -> dict[str, Any]:
