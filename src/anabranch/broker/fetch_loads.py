@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from anabranch.broker.block_cache import Loan
+from anabranch.broker.block_cache import ANSWER_BYTES_ALWAYS, Loan
 from anabranch.broker.object_log import ObjectLog
 from anabranch.errors import AnabranchError
 from anabranch.values import Offset
@@ -71,6 +71,8 @@ class FetchLoads:
             if self._guess_left > 0:
                 self._miss(part)
                 self._guess_left -= part.count
+            return None
+        if part.verified and part.count > ANSWER_BYTES_ALWAYS and log.cache.is_short:
             return None
         self._answer_left -= part.count
         return part
