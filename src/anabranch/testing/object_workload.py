@@ -12,7 +12,7 @@ from random import Random
 from anabranch.cluster.object_upkeep import own_prefixes
 from anabranch.testing.cluster_clients import ClusterClient, ClusterWitness
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.cluster_workload import STEPS, Action, ClusterWorkload
+from anabranch.testing.cluster_workload import Action, ClusterWorkload
 from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.object_clients import (
     Cleaned,
@@ -32,7 +32,9 @@ from anabranch.wire.error_codes import ErrorCode
 COLLECT_MS = 4_000
 CLEAN_MS_MAX = 150_000
 """Longer than upkeep rests after a store that failed, and what it does then."""
+OBJECT_STEPS = 120
 FOLLOWERS = 4
+WHOLE_TRIES_MAX = 30
 SMALL_STORE = {
     "object.gather.ms": 50,
     "object.gather.bytes": 2048,
@@ -56,7 +58,7 @@ PASSING = "passing"
 class ObjectWorkload(ClusterWorkload):
     witness: ObjectWitness
 
-    def __init__(self, seed: int, *, steps: int = STEPS) -> None:
+    def __init__(self, seed: int, *, steps: int = OBJECT_STEPS) -> None:
         chosen = Random(seed + 2)
         self._has_rings = chosen.random() < 0.4
         self._cleaned: ObjectTopics = {"o0": Cleaned.KEPT}
@@ -118,7 +120,7 @@ class ObjectWorkload(ClusterWorkload):
 
     def _troubles(self, times: int) -> list[Action]:
         faults = self.faults
-        lose = [] if self._has_rings else [Action(2 * times, faults.lose_disks)]
+        lose = [] if self._has_rings else [Action(6 * times, self._lose_disks)]
         return [
             *super()._troubles(times),
             *lose,
@@ -126,6 +128,13 @@ class ObjectWorkload(ClusterWorkload):
             Action(2 * times, faults.cut_store),
             Action(5 * times, faults.spoil_store),
         ]
+
+    def _lose_disks(self) -> None:
+        for _ in range(WHOLE_TRIES_MAX):
+            if self.sim.is_whole():
+                break
+            self.faults.pass_time(100)
+        self.faults.lose_disks()
 
     # --- deeds ------------------------------------------------------------------------------------------------------
 
