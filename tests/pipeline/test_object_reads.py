@@ -314,6 +314,23 @@ def test_records_deleted_after_planning_are_a_loss_told_by_the_broker(
     assert offsets(found) == list(range(9, 5 * PER_ROUND))
 
 
+def test_a_topic_deleted_after_planning(store_node: NodeProcess, unique: str) -> None:
+    fill(store_node, unique)
+    options = options_of(store_node, unique)
+    ranges = plan(options)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": store_node.bootstrap})
+    admin.delete_topics([unique])[unique].result(15)
+    for wanted in ranges:
+        for row in list(rows_of(wanted))[1:]:
+            stored_file(store_node, row.object_id.name).unlink(missing_ok=True)
+    with pytest.raises(
+        DataLossError, match=f"{unique}-0 was deleted, or made again, before offset 4 was read"
+    ):
+        task_rows(options, ranges)
+    found = task_rows(replace(options, fail_on_data_loss=False), ranges)
+    assert [offsets(found, number) for number in range(PARTITIONS)] == [list(range(PER_ROUND))] * PARTITIONS
+
+
 def delete_records(node: NodeProcess, topic: str, upto: int) -> None:
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": node.bootstrap})
     place = confluent_kafka.TopicPartition(topic, 0, upto)
