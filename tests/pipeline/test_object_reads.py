@@ -14,7 +14,7 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from anabranch.errors import DataLossError, ObjectGoneError, PipelineError, StoreError
+from anabranch.errors import DataLossError, ObjectGoneError, PipelineError, StoreError, StoreUnavailableError
 from anabranch.pipeline.compact import plan_tasks
 from anabranch.pipeline.compact_objects import CompactObjectsTask, compact_objects
 from anabranch.pipeline.merge import plan_merges, run_merge
@@ -32,6 +32,7 @@ from anabranch.values import TopicPartition
 from anabranch.wire.api_keys import ApiKey
 from support.node_process import NodeProcess
 from support.raw_client import RawClient
+from support.s3_server import CREDENTIALS
 
 PARTITIONS = 3
 PER_ROUND = 4
@@ -364,6 +365,27 @@ def test_a_store_out_of_reach_is_said_once_and_the_protocol_serves(
         assert task_rows(replace(options, direct=Direct.AUTO), ranges) == by_protocol(options)
     (said,) = caplog.messages
     assert said.startswith(f"records in file:///nowhere/{unique} come by the protocol: ")
+
+
+def test_a_store_that_is_away_is_not_waited_for_by_every_task(
+    store_node: NodeProcess, unique: str, requests: list[Span], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.pipeline.row_loader.PAUSES_SECONDS", (0.0,))
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    fill(store_node, unique)
+    options = options_of(store_node, unique)
+    nowhere = f"s3://{unique.lower().replace('_', '-')[-40:]}/x?endpoint=http://127.0.0.1:1&region=us-east-1"
+    ranges = elsewhere(plan(options), nowhere)
+    hasty = replace(options, direct=Direct.AUTO)
+    assert task_rows(hasty, ranges) == by_protocol(options)
+    asked = len(requests)
+    assert asked > 0
+    assert task_rows(hasty, ranges) == by_protocol(options)
+    assert len(requests) == asked
+    with pytest.raises(StoreUnavailableError):
+        read(options, ranges)
+    assert len(requests) > asked
 
 
 def test_objects_in_a_brokers_memory_come_by_the_protocol(tmp_path: Path) -> None:
