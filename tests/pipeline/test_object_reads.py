@@ -11,6 +11,7 @@ from typing import Any
 
 import confluent_kafka
 import confluent_kafka.admin
+import pyarrow as pa
 import pytest
 
 from anabranch.errors import DataLossError, ObjectGoneError, PipelineError, StoreError
@@ -190,11 +191,20 @@ def test_a_bucket_is_read_like_a_folder(tmp_path: Path, s3_url: str, requests: l
 def rows_of_task(options: ReaderOptions) -> Rows:
     """As the single task that all partitions share."""
     (task,) = tasks_of(plan(options), options.partitions_min, options.records_per_partition_max)
-    schema = schema_of(FIELDS)
-    found = [row for each in read_ranges(options, task, schema) for row in each.to_pylist()]
-    counts = {wanted.place: wanted.size for wanted in task}
-    places = [place for place, count in counts.items() for _ in range(count)]
-    return [{"place": place, **row} for place, row in zip(places, found, strict=True)]
+    return task_rows(options, task)
+
+
+def task_rows(options: ReaderOptions, task: Sequence[Range]) -> Rows:
+    """Sorted by partition alone: each one's records have to come in the order of offsets."""
+    places = {(wanted.place.topic, wanted.place.partition): wanted.place for wanted in task}
+    schema = (
+        schema_of(FIELDS).append(pa.field("topic", pa.string())).append(pa.field("partition", pa.int32()))
+    )
+    found = []
+    for each in read_ranges(options, task, schema):
+        for row in each.to_pylist():
+            found.append({"place": places[row.pop("topic"), row.pop("partition")], **row})
+    return sorted(found, key=lambda row: row["place"])
 
 
 def objects_in(ranges: Sequence[Range]) -> int:
@@ -256,6 +266,7 @@ def test_objects_that_are_gone_since_the_plan_are_looked_for_again(
             stored_file(store_node, row.object_id.name).unlink(missing_ok=True)
     with no_fetch():
         assert read(options, ranges) == before
+        assert task_rows(options, ranges) == before
 
 
 def test_gaps_of_compaction_are_no_loss(store_node: NodeProcess, unique: str) -> None:
@@ -333,6 +344,7 @@ def test_a_store_out_of_reach_is_said_once_and_the_protocol_serves(
         read(options, ranges)
     with caplog.at_level(logging.WARNING, logger="anabranch.pipeline"):
         assert read(replace(options, direct=Direct.AUTO), ranges) == by_protocol(options)
+        assert task_rows(replace(options, direct=Direct.AUTO), ranges) == by_protocol(options)
     (said,) = caplog.messages
     assert said.startswith(f"records in file:///nowhere/{unique} come by the protocol: ")
 

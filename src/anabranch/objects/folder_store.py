@@ -6,6 +6,9 @@
 An object is written aside, synced, linked to its name (which fails if there is one), and its folder is synced: after a
 power cut it is there whole, or not at all, and there if `put` had returned. What a crash leaves aside is removed
 an hour later by whoever writes next. Several processes may use one folder. Whatever touches the disk runs in workers.
+
+The folder `.aside` is made once: if it is gone later, so is the disk that was mounted there, or the whole store. What
+would be written then is acknowledged, and found by nobody once the disk is back.
 """
 
 import asyncio
@@ -80,6 +83,7 @@ class FolderStore:
         self._clock = clock
         self._durable_folders: set[str] = set()
         self._is_tidied = False
+        self._has_aside = False
 
     def __repr__(self) -> str:
         return f"FolderStore({self.url!r})"
@@ -134,14 +138,14 @@ class FolderStore:
                 return StoreUnavailableError(f"{why}.")
 
     def _prepare(self) -> None:
-        self._ensure_folder(f"{self._root}/{ASIDE}")
+        self._ensure_aside()
         self._remove(self._write_aside("prepare", []))
 
     def _put(self, name: str, pieces: Sequence[Buffer]) -> None:
         path = self._path(name)
         folder, _, base = path.rpartition("/")
+        self._ensure_aside()
         self._ensure_folder(folder)
-        self._ensure_folder(f"{self._root}/{ASIDE}")
         self._tidy()
         aside = self._write_aside(base, pieces)
         try:
@@ -191,6 +195,17 @@ class FolderStore:
             self._files.unlink(path)
         except FileNotFoundError:
             return  # Renamed, or tidied away by another process.
+
+    def _ensure_aside(self) -> None:
+        folder = f"{self._root}/{ASIDE}"
+        if not self._has_aside:
+            self._ensure_folder(folder)
+            self._has_aside = True
+        elif not self._files.is_folder(folder):
+            raise StoreUnavailableError(
+                f"{self.url}: its folder {ASIDE} is gone, which was there before: mount the disk again that held the "
+                "store, or bring its folder back. If nothing is missing but that folder, make it."
+            )
 
     def _ensure_folder(self, folder: str) -> None:
         """Make a folder durably. One that is there may have been made a moment ago by another process, and not be

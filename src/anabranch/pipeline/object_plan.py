@@ -11,8 +11,8 @@ from anabranch.pipeline.plan import Range, StoredRows, Stretch
 from anabranch.record.object_names import ObjectId, Row, pack_rows, unpack_rows
 from anabranch.values import TopicPartition
 
-TASK_BYTES_MAX = 32 * 2**20
-"""Of objects that several partitions' ranges in one task read together; one range alone may have more."""
+TASK_BYTES_MAX = 128 * 2**20
+"""What several ranges in one task have together, as Spark's own readers of files have it; one alone may have more."""
 
 
 def object_stretches(
@@ -36,6 +36,11 @@ def rows_of(wanted: Range) -> Iterator[Row]:
     for stretch in wanted.stretches:
         if stretch.objects is not None:
             yield from unpack_rows(stretch.objects.rows)
+
+
+def is_stored(wanted: Range) -> bool:
+    """Whether all of it is in objects."""
+    return len(wanted.stretches) == 1 and wanted.stretches[0].objects is not None
 
 
 # --- tasks --------------------------------------------------------------------------------------------------------
@@ -73,7 +78,7 @@ def tasks_of(
     groups: list[_Group] = []
     last_with: dict[ObjectId, _Group] = {}
     for wanted in ranges:
-        rows = list(rows_of(wanted))
+        rows = list(rows_of(wanted)) if is_stored(wanted) else []
         size = sum(row.length for row in rows)
         near = (last_with[row.object_id] for row in rows if row.object_id in last_with)
         group = next((each for each in near if each.has_room(wanted, size, records_max)), None)

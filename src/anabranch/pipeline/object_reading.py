@@ -7,7 +7,8 @@ from `next_offset`. A store that failed once is not tried again in the same task
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
 from anabranch.errors import (
@@ -87,9 +88,19 @@ class ObjectReader:
         self._client = client
         self._range = wanted
         self._end = stretch.end
-        self._rows: list[Row] = list(unpack_rows(stretch.objects.rows))
-        self._is_stopped = False
+        self._rows = deque(unpack_rows(stretch.objects.rows))
+        self._is_stopped = self._is_begun = False
         self.next_offset = stretch.start
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its next chunk is here already, or it needs none."""
+        ahead = 1 if self._is_begun else 0
+        return len(self._rows) <= ahead or self._loader.has(self._rows[ahead])
+
+    def waits_for(self, row: Row) -> bool:
+        """Whether this row is one of its own, and still to come."""
+        return row in self._rows
 
     def chunks(self) -> Iterator[Chunk]:
         """Raises StoreError if the store cannot serve; ends early where only the broker can."""
@@ -98,6 +109,7 @@ class ObjectReader:
             try:
                 yield from self._every_row()
             except ObjectGoneError as error:
+                self._is_begun = False
                 asked = asked + 1 if self.next_offset == reached else 1
                 reached = self.next_offset
                 if asked > ASKED_AGAIN_MAX:
@@ -110,11 +122,13 @@ class ObjectReader:
         """Coordinates are whole: where no row has an offset, there is no record of it any more."""
         while self._rows and not self._is_stopped:
             yield from self._row_chunks(self._rows[0])
-            del self._rows[0]
+            self._rows.popleft()
+            self._is_begun = False
         if not self._is_stopped:
             self.next_offset = self._end
 
     def _row_chunks(self, row: Row) -> Iterator[Chunk]:
+        self._is_begun = True
         walk = Walk(row)
         row_end = row.position + row.length
         while not walk.is_whole and self.next_offset < self._end:
@@ -153,6 +167,27 @@ class ObjectReader:
         if found.rows and found.rows[0] == old[0]:
             raise error
         logger.info("%s lies elsewhere by now, from offset %d on", wanted.place, self.next_offset)
-        self._rows = list(found.rows)
+        self._rows = deque(found.rows)
         self._is_stopped = found.start > self.next_offset or found.end < self._end
         self._loader.replan(old, self._rows)
+
+
+def in_turns(readers: Sequence[ObjectReader], loader: RowLoader) -> Iterator[tuple[int, Chunk]]:
+    """The chunks of all readers, each with its reader's number; who has something here goes first, so that what was
+    loaded for all of them is used before more is loaded."""
+    going = {number: reader.chunks() for number, reader in enumerate(readers)}
+    while going:
+        ready = [number for number in going if readers[number].is_ready]
+        for number in ready or [_most_needed(readers, going, loader)]:
+            chunk = next(going[number], None)
+            if chunk is None:
+                del going[number]
+            else:
+                yield number, chunk
+
+
+def _most_needed(readers: Sequence[ObjectReader], going: Iterable[int], loader: RowLoader) -> int:
+    """Who keeps bytes waiting because something before them is missing; else anybody."""
+    oldest = loader.oldest
+    waiting = (number for number in going if oldest is not None and readers[number].waits_for(oldest))
+    return next(waiting, next(iter(going)))

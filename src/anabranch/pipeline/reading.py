@@ -15,7 +15,8 @@ from anabranch.pipeline.chunks import Chunk
 from anabranch.pipeline.client import Client
 from anabranch.pipeline.fetch import PartitionFetch
 from anabranch.pipeline.loss import LossPolicy
-from anabranch.pipeline.object_reading import ObjectReader, TaskObjects
+from anabranch.pipeline.object_plan import is_stored
+from anabranch.pipeline.object_reading import ObjectReader, TaskObjects, in_turns
 from anabranch.pipeline.options import Direct, ReaderOptions
 from anabranch.pipeline.plan import Range, SegmentFile, Stretch
 from anabranch.pipeline.segment_files import SegmentReader
@@ -63,6 +64,8 @@ def _all_chunks(options: ReaderOptions, ranges: Sequence[Range]) -> Iterator[tup
     client = Client(options.bootstrap, patience_seconds=patience, first_contact_seconds=patience)
     with closing(client), TaskObjects(ranges, options.credentials_file) as objects:
         task = _Task(options, client, objects)
+        if len(ranges) > 1 and all(map(is_stored, ranges)):
+            ranges = yield from task.shared_chunks(ranges)
         for wanted in ranges:
             for stretch in wanted.stretches or (Stretch(wanted.start, wanted.end),):
                 for chunk in task.chunks(wanted, stretch):
@@ -74,6 +77,27 @@ class _Task:
         self._options = options
         self._client = client
         self._objects = objects
+
+    def shared_chunks(self, ranges: Sequence[Range]) -> Generator[tuple[Range, Chunk], None, Sequence[Range]]:
+        """Of ranges that share objects, by turns. Returns what is left for the protocol."""
+        stretches = [wanted.stretches[0] for wanted in ranges]
+        assert stretches[0].objects is not None
+        store_url = stretches[0].objects.store_url
+        reached = [wanted.start for wanted in ranges]
+        try:
+            loader = self._objects.loader(store_url)
+            readers = [
+                ObjectReader(loader, self._client, wanted, stretch)
+                for wanted, stretch in zip(ranges, stretches, strict=True)
+            ]
+            for number, chunk in in_turns(readers, loader):
+                reached[number] = readers[number].next_offset
+                yield ranges[number], chunk
+            reached = [reader.next_offset for reader in readers]
+        except StoreError as error:
+            self._do_without(store_url, error)
+        left = zip(ranges, reached, strict=True)
+        return [wanted._replace(start=at, stretches=()) for wanted, at in left if at < wanted.end]
 
     def chunks(self, wanted: Range, stretch: Stretch) -> Iterator[Chunk]:
         """The chosen way first, as far as it goes; the rest by the protocol."""
@@ -104,10 +128,13 @@ class _Task:
             reader = ObjectReader(self._objects.loader(store_url), self._client, wanted, stretch)
             yield from reader.chunks()
         except StoreError as error:
-            if self._options.direct is Direct.REQUIRE:
-                raise
-            self._objects.give_up(store_url, error)
+            self._do_without(store_url, error)
         return stretch.start if reader is None else reader.next_offset
+
+    def _do_without(self, store_url: str, error: StoreError) -> None:
+        if self._options.direct is Direct.REQUIRE:
+            raise error
+        self._objects.give_up(store_url, error)
 
 
 def _rows(batch: "pa.RecordBatch", place: TopicPartition, schema: "pa.Schema") -> "pa.RecordBatch":

@@ -1,14 +1,12 @@
 """RowLoader: the bytes of rows on their way out of a store, several at once and every object as seldom as possible.
 
 Whoever reads says once which rows it will want, and in which order. With the first that is not there yet come those
-after it, up to `WINDOW_BYTES`, at the same time; and with each of them come the other rows of its object, in one
-request where they lie near each other. Rows longer than a chunk are not kept: they come piece by piece.
+after it, at the same time; and with each of them come the other rows of its object, in one request where they lie near
+each other: `WINDOW_BYTES` in all. Rows longer than a chunk are not kept: they come piece by piece.
 """
 
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError, StoreError, StoreUnavailableError
@@ -37,22 +35,33 @@ class RowLoader:
         self._held: dict[Row, bytearray | StoreError] = {}
         self._waiting: set[Row] = set()
         """Not loaded yet."""
-        self._order: deque[Row] = deque()
-        """Those and perhaps others, as they will be wanted."""
+        self._order: list[Row] = []
+        """All that were ever wanted: what follows one is probably wanted next."""
+        self._numbers: dict[Row, int] = {}
+        """Where in that order each is."""
         self._by_object: dict[ObjectId, list[Row]] = {}
         self.replan((), rows)
 
     def replan(self, old: Iterable[Row], new: Iterable[Row]) -> None:
-        """The old ones are not wanted any more, but the new ones are, and before all others."""
+        """The old ones are not wanted any more, but the new ones are, in this order."""
         wanted = list(new)
         for row in set(old).difference(wanted):
             self._waiting.discard(row)
             self._held.pop(row, None)
         missing = [row for row in wanted if row not in self._held]
-        self._order.extendleft(reversed(missing))
         self._waiting.update(missing)
         for row in missing:
+            self._numbers[row] = len(self._order)
+            self._order.append(row)
             self._by_object.setdefault(row.object_id, []).append(row)
+
+    @property
+    def oldest(self) -> Row | None:
+        """What has been here for longest, and nobody has taken."""
+        return next(iter(self._held), None)
+
+    def has(self, row: Row) -> bool:
+        return row in self._held
 
     def bytes_of(self, row: Row, start: int, end: int) -> bytearray:
         """These bytes of the object, to be changed at will; those of a row that is no longer than a chunk are lent out
@@ -75,22 +84,30 @@ class RowLoader:
 
     def _window(self, first: Row) -> dict[ObjectId, list[Row]]:
         """What to load now, by object."""
-        while self._order and self._order[0] not in self._waiting:
-            self._order.popleft()
-        wanted = {first.object_id: [first]}
-        size = 0
-        for row in islice(self._order, WINDOW_ROWS_MAX):
-            size += row.length
+        wanted = {first.object_id: self._neighbours(first)}
+        left = WINDOW_BYTES - _extent(wanted[first.object_id])
+        number = self._numbers[first]
+        for row in self._order[number : number + WINDOW_ROWS_MAX]:
+            if row.object_id in wanted or row not in self._waiting:
+                continue
+            rows = self._neighbours(row)
+            left -= _extent(rows)
+            if left < 0 or row.length > CHUNK_BYTES:
+                break
+            wanted[row.object_id] = rows
+        return wanted
+
+    def _neighbours(self, row: Row) -> list[Row]:
+        """A row and the others of its object that are wanted too, as far as they fit into a window."""
+        found, size = [row], row.length
+        for other in self._by_object.get(row.object_id, ()):
+            if other == row or other not in self._waiting or other.length > CHUNK_BYTES:
+                continue
+            size += other.length
             if size > WINDOW_BYTES:
                 break
-            wanted.setdefault(row.object_id, [])
-        for object_id, rows in wanted.items():
-            rows += [
-                row
-                for row in self._by_object.pop(object_id, ())
-                if row in self._waiting and row.length <= CHUNK_BYTES and row != first
-            ]
-        return wanted
+            found.append(other)
+        return found
 
     def _patiently(self, spans: Sequence[Span]) -> list[bytes | StoreError]:
         """Those that fail because the store is away are asked for again, a few times."""
@@ -103,6 +120,11 @@ class RowLoader:
             for at, answer in zip(away, self._store.get_all([spans[at] for at in away]), strict=True):
                 answers[at] = answer
         return answers
+
+
+def _extent(rows: Sequence[Row]) -> int:
+    """What has to be read for them at most, with all that lies between."""
+    return max(row.position + row.length for row in rows) - min(row.position for row in rows)
 
 
 def _requests(wanted: dict[ObjectId, list[Row]]) -> Iterator[_Request]:

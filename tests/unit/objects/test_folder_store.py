@@ -224,6 +224,25 @@ def test_a_folder_that_was_removed_meanwhile_is_made_again(tmp_path: Path) -> No
     assert run(store.get("segments/2")) == b"x"
 
 
+def test_a_store_that_is_gone_takes_nothing_until_it_is_back(tmp_path: Path) -> None:
+    store = store_on(RealFiles(), root=f"{tmp_path}/objects")
+    run(store.put("segments/1", [b"x"]))
+    (tmp_path / "objects").rename(tmp_path / "unmounted")
+    (tmp_path / "objects").mkdir()  # What a disk was mounted on is there without it, and empty.
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError, match="mount the disk again"):
+            run(store.put("segments/2", [b"x"]))
+    assert list((tmp_path / "objects").iterdir()) == []
+    (tmp_path / "objects").rmdir()
+    with pytest.raises(StoreUnavailableError, match="mount the disk again"):
+        run(store.put("segments/2", [b"x"]))
+    assert not (tmp_path / "objects").exists()
+    (tmp_path / "unmounted").rename(tmp_path / "objects")
+    run(store.put("segments/2", [b"y"]))
+    assert run(store.get("segments/1")) == b"x"
+    assert run(store.get("segments/2")) == b"y"
+
+
 def test_several_stores_on_one_new_folder_do_not_trip_over_each_other(tmp_path: Path) -> None:
     from anabranch.broker.workers import ThreadWorkers
 

@@ -9,7 +9,7 @@ import pytest
 from anabranch.errors import CorruptDataError, ObjectGoneError, StoreError, StoreUnavailableError
 from anabranch.pipeline import object_reading, row_loader
 from anabranch.pipeline.object_plan import object_stretches
-from anabranch.pipeline.object_reading import ObjectReader
+from anabranch.pipeline.object_reading import ObjectReader, in_turns
 from anabranch.pipeline.object_store import JobStore, Span
 from anabranch.pipeline.plan import Range
 from anabranch.pipeline.row_loader import RowLoader
@@ -198,3 +198,28 @@ def test_an_object_that_is_gone_is_known_when_its_turn_comes(store: FakeStore) -
     assert len(loader.bytes_of(merged, 0, merged.length)) == merged.length
     assert len(loader.bytes_of(rows[2], 0, rows[2].length)) == rows[2].length
     assert [span.name for span in store.asked] == [row.object_id.name for row in [*rows, merged]]
+
+
+# --- several partitions -----------------------------------------------------------------------------------------------
+
+
+def test_readers_that_take_turns_ask_once_and_hold_little(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three partitions in twenty objects, the last of them also in ten that it has for itself."""
+    alone = [store.add(100 + number, number * 2, [batch(2)]) for number in range(10)]
+    shared = [[store.add(number, number * 2, [batch(2)]) for number in range(20)] for _ in range(2)]
+    last = [*alone, *(store.add(number, 20 + number * 2, [batch(2)]) for number in range(20))]
+    monkeypatch.setattr(row_loader, "WINDOW_BYTES", 9 * alone[0].length)
+    rows = [*shared, last]
+    loader = loader_of(store, [row for each in rows for row in each])
+    readers = [reader(store, each, 0, each[-1].next_offset, loader) for each in rows]
+    found: list[list[int]] = [[], [], []]
+    held = 0
+    for number, chunk in in_turns(readers, loader):
+        held = max(held, len(loader._held))
+        for each in columns(chunk.data, start=chunk.start, end=chunk.end, fields=["offset"]):
+            found[number] += each.column("offset").to_pylist()
+    assert found == [list(range(each[-1].next_offset)) for each in rows]
+    assert len(store.asked) == len(set(store.asked)) == 30
+    assert held <= 2 * 9
