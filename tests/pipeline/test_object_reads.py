@@ -14,7 +14,7 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from anabranch.errors import DataLossError, ObjectGoneError, PipelineError, StoreError
+from anabranch.errors import DataLossError, ObjectGoneError, PipelineError, StoreError, StoreUnavailableError
 from anabranch.pipeline.compact import plan_tasks
 from anabranch.pipeline.compact_objects import CompactObjectsTask, compact_objects
 from anabranch.pipeline.merge import plan_merges, run_merge
@@ -32,6 +32,7 @@ from anabranch.values import TopicPartition
 from anabranch.wire.api_keys import ApiKey
 from support.node_process import NodeProcess
 from support.raw_client import RawClient
+from support.s3_server import CREDENTIALS
 
 PARTITIONS = 3
 PER_ROUND = 4
@@ -314,6 +315,23 @@ def test_records_deleted_after_planning_are_a_loss_told_by_the_broker(
     assert offsets(found) == list(range(9, 5 * PER_ROUND))
 
 
+def test_a_topic_deleted_after_planning(store_node: NodeProcess, unique: str) -> None:
+    fill(store_node, unique)
+    options = options_of(store_node, unique)
+    ranges = plan(options)
+    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": store_node.bootstrap})
+    admin.delete_topics([unique])[unique].result(15)
+    for wanted in ranges:
+        for row in list(rows_of(wanted))[1:]:
+            stored_file(store_node, row.object_id.name).unlink(missing_ok=True)
+    with pytest.raises(
+        DataLossError, match=f"{unique}-0 was deleted, or made again, before offset 4 was read"
+    ):
+        task_rows(options, ranges)
+    found = task_rows(replace(options, fail_on_data_loss=False), ranges)
+    assert [offsets(found, number) for number in range(PARTITIONS)] == [list(range(PER_ROUND))] * PARTITIONS
+
+
 def delete_records(node: NodeProcess, topic: str, upto: int) -> None:
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": node.bootstrap})
     place = confluent_kafka.TopicPartition(topic, 0, upto)
@@ -347,6 +365,27 @@ def test_a_store_out_of_reach_is_said_once_and_the_protocol_serves(
         assert task_rows(replace(options, direct=Direct.AUTO), ranges) == by_protocol(options)
     (said,) = caplog.messages
     assert said.startswith(f"records in file:///nowhere/{unique} come by the protocol: ")
+
+
+def test_a_store_that_is_away_is_not_waited_for_by_every_task(
+    store_node: NodeProcess, unique: str, requests: list[Span], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anabranch.pipeline.row_loader.PAUSES_SECONDS", (0.0,))
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    fill(store_node, unique)
+    options = options_of(store_node, unique)
+    nowhere = f"s3://{unique.lower().replace('_', '-')[-40:]}/x?endpoint=http://127.0.0.1:1&region=us-east-1"
+    ranges = elsewhere(plan(options), nowhere)
+    hasty = replace(options, direct=Direct.AUTO)
+    assert task_rows(hasty, ranges) == by_protocol(options)
+    asked = len(requests)
+    assert asked > 0
+    assert task_rows(hasty, ranges) == by_protocol(options)
+    assert len(requests) == asked
+    with pytest.raises(StoreUnavailableError):
+        read(options, ranges)
+    assert len(requests) > asked
 
 
 def test_objects_in_a_brokers_memory_come_by_the_protocol(tmp_path: Path) -> None:

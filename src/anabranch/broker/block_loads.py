@@ -75,6 +75,8 @@ class BlockLoads:
         self._disk = disk
         self._caught_up = caught_up
         self._failures = 0
+        self._resume = 0.0
+        """A store that is away is not asked before."""
         self._loads: OrderedDict[BlockKey, Load] = OrderedDict()
         """Those under way and those in line, in order."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,6 +90,7 @@ class BlockLoads:
         load = self._loads.get(key)
         if load is None:
             load = self._loads[key] = Load(key)
+            load.due = self._resume
         load.waiters[woken] = None
         self._begin_more()
 
@@ -224,6 +227,7 @@ class BlockLoads:
 
     def _note_success(self) -> None:
         self._failures = 0
+        self._resume = 0.0
         if self.is_away:
             self.is_away = False
             logger.info("the object store %s answers again", self._store.url)
@@ -239,6 +243,8 @@ class BlockLoads:
                 self._store.url,
                 error,
             )
+        if self.is_away:
+            self._resume = load.due
 
     def _pause(self, load: Load) -> None:
         """Try again later, if somebody waits still."""

@@ -3,10 +3,11 @@
 Objects are merged into others, and deleted some time later. Where one is gone, the broker is asked again where the rest
 lies. What else keeps a task from reading an object (the store is away, or cannot be reached from here; records of
 transactions, for only the broker knows which were aborted) is no reason to fail: whoever reads goes on by the protocol
-from `next_offset`. A store that failed once is not tried again in the same task.
+from `next_offset`. A store that failed once is not tried again in the same task, and one that was away not for a while.
 """
 
 import logging
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,6 +18,7 @@ from anabranch.errors import (
     PipelineError,
     StoreError,
     StoreRefusedError,
+    StoreUnavailableError,
     UnknownTopicOrPartitionError,
 )
 from anabranch.pipeline.chunks import CHUNK_BYTES, Chunk, survey
@@ -35,15 +37,22 @@ logger = logging.getLogger(__name__)
 ASKED_AGAIN_MAX = 5
 """So often in a row, with nothing read in between, an object may be gone."""
 
+AWAY_SECONDS = 60.0
+"""So long the tasks after one for which a store was away do not wait for it again."""
+
 _said: set[str] = set()
-"""What this process has said about stores: many tasks have the same to say."""
+"""The stores of which this process has said something: many tasks have the same to say."""
+_away_since: dict[str, float] = {}
+"""Stores that were away, and when."""
 
 
 class TaskObjects:
     """The objects that the ranges of one task lie in. Use it as a context manager."""
 
-    def __init__(self, ranges: Sequence[Range], credentials_file: str | None) -> None:
+    def __init__(self, ranges: Sequence[Range], credentials_file: str | None, *, is_hasty: bool) -> None:
+        """`is_hasty`: there is another way, so that a store that was away a moment ago is not waited for."""
         self._ranges = ranges
+        self._is_hasty = is_hasty
         self._credentials_file = credentials_file
         self._loaders: dict[str, RowLoader] = {}
         self._failures: dict[str, StoreError] = {}
@@ -59,6 +68,8 @@ class TaskObjects:
         """Raises StoreError: what this store could not do before, it is not asked again."""
         if store_url in self._failures:
             raise self._failures[store_url]
+        if self._is_hasty and _was_away(store_url):
+            raise StoreUnavailableError("It was away less than a minute ago.")
         if store_url not in self._loaders:
             store = self._open.enter_context(_opened(store_url, self._credentials_file))
             rows = (row for wanted in self._ranges for row in rows_of(wanted))
@@ -67,9 +78,15 @@ class TaskObjects:
 
     def give_up(self, store_url: str, error: StoreError) -> None:
         self._failures[store_url] = error
+        if isinstance(error, StoreUnavailableError) and not _was_away(store_url):
+            _away_since[store_url] = time.monotonic()
         if store_url not in _said:
             _said.add(store_url)
             logger.warning("records in %s come by the protocol: %s", store_url, error)
+
+
+def _was_away(store_url: str) -> bool:
+    return store_url in _away_since and time.monotonic() - _away_since[store_url] < AWAY_SECONDS
 
 
 def _opened(store_url: str, credentials_file: str | None) -> JobStore:

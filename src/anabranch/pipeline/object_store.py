@@ -67,8 +67,12 @@ class JobStore:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runner.run(self._store.close())
+        self._run(self._store.close())
         self._runner.close()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Not by the runner: it makes a text of the result, to no end, and takes seconds for some megabytes."""
+        return self._runner.get_loop().run_until_complete(work)
 
     def get(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """Raises StoreError; ObjectGoneError: ask for the coordinates again."""
@@ -76,7 +80,7 @@ class JobStore:
 
     def get_all(self, spans: Sequence[Span]) -> list[bytes | StoreError]:
         """Several at the same time; in the place of one that fails is its error."""
-        return self._runner.run(self._get_all(spans))
+        return self._run(self._get_all(spans))
 
     async def _get_all(self, spans: Sequence[Span]) -> list[bytes | StoreError]:
         free = asyncio.Semaphore(REQUESTS_MAX)
@@ -108,8 +112,8 @@ class JobStore:
     def _patiently(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
         for pause_seconds in PAUSES_SECONDS:
             try:
-                return self._runner.run(request())
+                return self._run(request())
             except StoreUnavailableError as error:
                 logger.info("trying again in %.1f s: %s", pause_seconds, error)
                 time.sleep(pause_seconds)
-        return self._runner.run(request())
+        return self._run(request())

@@ -62,7 +62,11 @@ def _all_chunks(options: ReaderOptions, ranges: Sequence[Range]) -> Iterator[tup
     # Whoever planned these ranges has met the broker: if it is away now, it is coming back.
     patience = options.broker_seconds_max
     client = Client(options.bootstrap, patience_seconds=patience, first_contact_seconds=patience)
-    with closing(client), TaskObjects(ranges, options.credentials_file) as objects:
+    is_hasty = options.direct is not Direct.REQUIRE
+    with (
+        closing(client),
+        TaskObjects(ranges, options.credentials_file, is_hasty=is_hasty) as objects,
+    ):
         task = _Task(options, client, objects)
         if len(ranges) > 1 and all(map(is_stored, ranges)):
             ranges = yield from task.shared_chunks(ranges)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from anabranch.broker.block_cache import ANSWER_BYTES_ALWAYS, BAD_MS, GONE_MS, Answer, BlockCache, Loan
-from anabranch.broker.block_loads import FAILURES_MIN, GET_MS_MAX, PAUSE_MS_MAX
+from anabranch.broker.block_loads import FAILURES_MIN, GET_MS_MAX, PAUSE_MS_FIRST, PAUSE_MS_MAX
 from anabranch.broker.blocks import BLOCK_BYTES, BLOCK_BYTES_GATHERED, Block, BlockKey, Origin, keys_of
 from anabranch.errors import ObjectGoneError, QuorumBusyError, StoreRefusedError, StoreUnavailableError
 from anabranch.record.batch_walk import Walk
@@ -199,6 +199,26 @@ async def test_a_store_that_is_away_is_asked_seldom_and_by_one_at_a_time(
     assert len(said) == 2, said
     assert "does not answer" in said[0]
     assert "answers again" in said[1]
+
+
+@on_virtual_loop
+async def test_those_who_come_and_go_do_not_ask_a_store_that_is_away_more_often(clock: FakeClock) -> None:
+    store = filled(1)
+    store.is_away = AWAY
+    cache = BlockCache(store, clock, 64 * MIB)
+    for _ in range(3000):
+        waiter = Waiter()
+        cache.want(key(0), waiter.woken)
+        await asyncio.sleep(0.001)
+        cache.leave([key(0)], waiter.woken)
+        await asyncio.sleep(0.009)
+    assert cache.is_away
+    assert 10 <= len(store.gets) <= 30_000 // PAUSE_MS_FIRST + FAILURES_MIN
+    store.is_away = None
+    cache.want(key(0), Waiter().woken)
+    await asyncio.sleep(PAUSE_MS_MAX / 1000)
+    assert cache.get(key(0)) is not None
+    assert not cache.is_away
 
 
 @on_virtual_loop
