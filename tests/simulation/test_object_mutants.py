@@ -347,3 +347,28 @@ def test_a_schedule_of_objects_catches(
     with pytest.raises((AssertionError, AnabranchError)) as caught:
         happens()
     assert "the schedule is not" not in str(caught.value)
+
+
+# --- what seeds have found -----------------------------------------------------------------------------------------
+
+
+def test_who_is_refused_for_a_cut_that_came_meanwhile_hears_where_the_partition_begins() -> None:
+    with ObjectSchedule() as world:
+        for value in (b"a", b"b"):
+            world.write(1, value)
+        world.sim.run_until(world.sim.is_whole)
+        store = world.sim.lives[3].store
+        assert store is not None
+        store.is_cut = True  # What it has not read before has to wait.
+        wanted = {**fetch_request(*PLACE, 0), "max_wait_ms": 3000}
+        waiting = world.sim.send(3, ApiKey.FETCH, 12, wanted)
+        world.sim.run(100)
+        cut = {"name": "t", "partitions": [{"partition_index": 0, "offset": 1}]}
+        world.ask(1, ApiKey.DELETE_RECORDS, 2, {"timeout_ms": 2000, "topics": [cut]})
+        world.sim.run_until(world.sim.is_whole)
+        assert not waiting.is_settled, "the schedule is not what it should be"
+        store.is_cut = False
+        world.sim.run_until(lambda: waiting.is_settled)
+        assert waiting.body is not None
+        answer = waiting.body["responses"][0]["partitions"][0]
+        assert (answer["error_code"], answer["log_start_offset"]) == (ErrorCode.OFFSET_OUT_OF_RANGE, 1)

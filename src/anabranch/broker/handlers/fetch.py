@@ -239,6 +239,9 @@ class Fetch:
                 )
             except AnabranchError as error:
                 self._note_unreadable(partition, item, error)
+                each.start_offset = (
+                    partition.log.start_offset
+                )  # It may have moved since, and clients go by it.
                 each.fail(error)
                 continue
             if part is not None and part.count:
