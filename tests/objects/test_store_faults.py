@@ -119,9 +119,12 @@ def test_a_store_that_refuses_connections_is_away_and_comes_back_by_itself(world
     async def story(store: ObjectStore) -> None:
         await store.put("segments/1", [b"content"])
         world.proxy.refuse()
-        for ask in (store.put("segments/2", [b"x"]), store.get("segments/1"), store.delete(["segments/1"])):
-            with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-                await ask
+        with pytest.raises(StoreUnavailableError):
+            await store.put("segments/2", [b"x"])
+        with pytest.raises(StoreUnavailableError):
+            await store.get("segments/1")
+        with pytest.raises(StoreUnavailableError):
+            await store.delete(["segments/1"])
         assert await check_store(store) is False
         world.proxy.heal()
         assert await check_store(store) is True
