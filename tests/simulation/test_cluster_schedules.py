@@ -77,3 +77,15 @@ def test_a_log_that_takes_no_writes_becomes_one_of_a_ring_that_waits_for_a_resta
         sim.start(1)
         sim.run_until(sim.is_whole)
         assert sim.replicas()[TopicPartition("t", 0)].keys() == {1, 2}
+
+
+def test_voters_that_know_no_address_find_each_other_behind_a_broker_that_knows_nothing() -> None:
+    """All were off; the first address that the others are to ask is that of a broker with a new disk."""
+    with ClusterSimulator(1) as sim:
+        sim.start_all()
+        for number in sim.machines:
+            sim.crash(number)
+        sim.wipe(1)
+        for number in sim.machines:
+            sim.start(number)
+        sim.run_until(sim.is_settled)

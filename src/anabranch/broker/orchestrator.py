@@ -79,6 +79,7 @@ class Orchestrator(Membership):
         self._may_stop = False
         self._joined: list[BrokerId] = []
         self._asked_anybody = 0
+        self._asked_to_join = -1
         self._complaint = ""
         self._metadata.subscribe(self._follow)
 
@@ -208,7 +209,11 @@ class Orchestrator(Membership):
         if turn < len(reached):
             return reached[turn]
         reasons = []
-        for address in self._broker.settings.peer_join:
+        addresses = self._broker.settings.peer_join
+        # Those who vote have to find each other, though the first of these may know nobody.
+        self._asked_to_join += 1
+        first = self._asked_to_join % max(1, len(addresses))
+        for address in (*addresses[first:], *addresses[:first]):
             try:
                 hello = await peers.join(host_and_port(address))
             except PeerError as error:
