@@ -115,10 +115,10 @@ def main(words: Sequence[str]) -> int:
     without_kafka = "as asked (--no-kafka)" if options.no_kafka else kafka_missing()
     state = state_of(options.results, options.seconds)
     machine = f"{describe_machine()}; {describe_rdkafka()}"
-    heading = report.heading(
+    heading = report.Heading(
         describe_node(), machine, source_commit(TREE), without_kafka, "" if options.report else busy_warning()
     )
-    say(heading)
+    say(heading.text())
     if state.discarded:
         say(f"Earlier rounds are not taken over: {state.discarded}.")
     failures: dict[str, str] = {}
@@ -133,9 +133,9 @@ def main(words: Sequence[str]) -> int:
         except KeyboardInterrupt:
             say("\nInterrupted. What was measured is kept; the same command goes on from here.")
             return 1
-    told = report.write(state, options.results, heading, failures, skipped)
+    report.write(state, options.results, heading, failures, skipped)
     if options.document is not None:
-        report.put_into(options.document, told, heading)
+        report.put_into(options.document, state, heading)
     return 1 if failures else 0
 
 

@@ -177,13 +177,14 @@ def _all_well(answer: dict[str, list[dict[str, list[dict[str, int]]]]]) -> bool:
 class Ours(Broker):
     name = "anabranch"
 
-    def __init__(self, folder: Path, flush: str = "os") -> None:
+    def __init__(self, folder: Path, flush: str = "os", words: Sequence[str] = ()) -> None:
         super().__init__(folder)
         self._flush = flush
+        self._words = words
 
     def command(self) -> Sequence[str]:
         up = [anabranch_program(), "up", "--listen", self.bootstrap, "--data-dir", str(self.data_folder)]
-        return [*up, "--flush", self._flush, "--format", "json"]
+        return [*up, "--flush", self._flush, *self._words, "--format", "json"]
 
     def prepare(self) -> None:
         """Nothing: a node makes its folder when it starts."""

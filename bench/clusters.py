@@ -129,7 +129,11 @@ class OurCluster(Cluster):
 
     @classmethod
     def ring(cls, folder: Path, flush: str) -> "OurCluster":
-        return cls(folder, ["cluster", "up", "--brokers", str(REPLICAS)], flush)
+        return cls.of(folder, REPLICAS, flush=flush)
+
+    @classmethod
+    def of(cls, folder: Path, brokers: int, words: Sequence[str] = (), flush: str = "os") -> "OurCluster":
+        return cls(folder, ["cluster", "up", "--brokers", str(brokers), *words], flush)
 
     @classmethod
     def workers(cls, folder: Path, count: int) -> "OurCluster":

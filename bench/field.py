@@ -6,7 +6,7 @@ memory, another flush) get one with both others paused.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,11 +37,12 @@ class Field:
         return self._brokers[side]
 
     @contextmanager
-    def fresh(self, side: str, flush: str = "os") -> Iterator[Broker]:
-        """A broker of its own on an empty folder, prepared but not started; gone after the block."""
+    def fresh(self, side: str, flush: str = "os", words: Sequence[str] = ()) -> Iterator[Broker]:
+        """A broker of its own on an empty folder, prepared but not started; gone after the block. The words are more
+        of our command line."""
         self._pause_all()
         folder = self.folder / f"{side}-fresh"
-        broker = Ours(folder, flush) if side == OURS else Kafka(folder)
+        broker = Ours(folder, flush, words) if side == OURS else Kafka(folder)
         try:
             broker.prepare()
             yield broker

@@ -52,6 +52,16 @@ FIGURES: Mapping[str, Figure] = {
     "middle_fetch_cpu_us": Figure("fetch in the middle, CPU", "us", Better.LESS),
     "restart_s": Figure("ready after kill -9", "s", Better.LESS),
     "disk_p50_us": Figure("the disk's own write + fdatasync p50", "us", Better.LESS),
+    "p50_ms": Figure("answer p50", "ms", Better.LESS),
+    "p99_ms": Figure("answer p99", "ms", Better.LESS),
+    "end_to_end_p50_ms": Figure("end to end p50", "ms", Better.LESS),
+    "end_to_end_p99_ms": Figure("end to end p99", "ms", Better.LESS),
+    "store_cores": Figure("cores the store took", "cores", Better.LESS),
+    "puts_per_s": Figure("PUTs", "/s", Better.LESS),
+    "puts_per_gb": Figure("PUTs per GB written", "/GB", Better.LESS),
+    "gets_per_gb": Figure("GETs per GB", "/GB", Better.LESS),
+    "gets_per_object": Figure("GETs per object read by 12 partitions", "x", Better.LESS),
+    "gets_per_s": Figure("GETs", "/s", Better.LESS),
     "times_disk": Figure("answer p50 against the disk's", "x", Better.LESS),
 }
 

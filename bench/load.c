@@ -2,14 +2,15 @@
  *
  *   load produce --port P --topic T [--connections N] [--in-flight M] [--acks 1|-1] [--records R] [--record-bytes B]
  *                [--partitions K] [--topics K] [--ports P,P,..] [--seconds S] [--requests N]
- *   load fetch   --port P --topic T [--connections N] [--fetch-bytes B] [--from OFFSET] [--to OFFSET] [--random]
- *                [--seconds S] [--requests N]
+ *   load fetch   --port P --topic T [--connections N] [--partitions K] [--fetch-bytes B] [--from OFFSET] [--to OFFSET]
+ *                [--random] [--once] [--seconds S] [--requests N]
  *   load latency --port P --topic T [--rate N] [--record-bytes B] [--acks 1|-1] [--warmup S] [--seconds S]
  *   load sync    --file F [--record-bytes B] [--requests N]
  *
  * `produce` keeps M requests of R records unanswered on each connection, spread in turn over K partitions, or over
  * the topics T-0 .. T-(K-1). With `--ports`, one for each partition, a connection goes to the broker that leads its
- * partition and writes to that one alone. `fetch` reads on and on from one partition, or from random offsets of a range.
+ * partition and writes to that one alone. `fetch` reads on and on from K partitions with one request, each time beginning
+ * with the next one as clients do, or from random offsets of a range; with `--once` it ends when it has read them all.
  * `latency` sends one record at each tick of a clock while a second connection waits for it in a fetch; times count
  * from the tick, so that a broker that stalls is charged for all that came due meanwhile. `sync` is the disk alone:
  * write and fdatasync. One thread, one epoll. The answer is one line of JSON; an error of the broker is counted and
@@ -48,6 +49,7 @@ enum {
     ERRORS_TOLD_MAX = 3,
     BATCH_HEADER_BYTES = 61,
     REQUEST_HEADER_BYTES_MAX = 512,
+    FETCH_PARTITION_BYTES = 28,
     ANSWER_BYTES_MIN = 1 << 16,
     LAST_ANSWERS_S_MAX = 10,
     FETCH_WAIT_MS = 500,
@@ -57,7 +59,7 @@ static struct {
     const char *mode, *topic, *file, *ports;
     int port, connections, in_flight, acks, records, record_bytes, partitions, topics, fetch_bytes, rate;
     int64_t from, to, requests;
-    bool random;
+    bool random, once;
     double seconds, warmup;
 } options = {
     .topic = "bench", .connections = 1, .in_flight = 1, .acks = 1, .records = 1, .record_bytes = 100,
@@ -226,25 +228,29 @@ static struct bytes produce_header(const char *topic, int partition, size_t batc
     return header;
 }
 
-static void build_fetch(struct bytes *request, int64_t offset, int wait_ms)
+/* The offsets of K partitions, and with which of them to begin. */
+static void build_fetch(struct bytes *request, const int64_t *offsets, int first, int wait_ms)
 {
     request->size = 0;
     put_request_header(request, 1, 11);
     put(request, -1, 4);            /* a consumer, not a replica */
     put(request, wait_ms, 4);
     put(request, 1, 4);
-    put(request, options.fetch_bytes, 4);
+    put(request, (int64_t)options.fetch_bytes * options.partitions, 4);
     put(request, 0, 1);             /* read uncommitted */
     put(request, 0, 4);             /* no session */
     put(request, -1, 4);
     put(request, 1, 4);
     put_string(request, options.topic);
-    put(request, 1, 4);
-    put(request, 0, 4);             /* partition */
-    put(request, -1, 4);            /* leader epoch */
-    put(request, offset, 8);
-    put(request, -1, 8);            /* log start */
-    put(request, options.fetch_bytes, 4);
+    put(request, options.partitions, 4);
+    for (int i = 0; i < options.partitions; i++) {
+        int partition = (first + i) % options.partitions;
+        put(request, partition, 4);
+        put(request, -1, 4);        /* leader epoch */
+        put(request, offsets[partition], 8);
+        put(request, -1, 8);        /* log start */
+        put(request, options.fetch_bytes, 4);
+    }
     put(request, 0, 4);             /* nothing forgotten */
     put_string(request, "");        /* rack */
     put_at(request, 0, request->size - 4);
@@ -260,7 +266,8 @@ struct connection {
     size_t sent;
     uint64_t asked_ns[UNANSWERED_MAX];
     unsigned asked, answered;       /* they count on; modulo UNANSWERED_MAX they are places in asked_ns */
-    int64_t offset;                 /* of the next fetch */
+    int64_t *offsets;               /* of the next fetch, one for each partition */
+    int partitions_at_end;          /* with --once */
     int partition;                  /* with --ports, the only one it writes to */
 };
 
@@ -427,25 +434,38 @@ static int64_t read_produce_answer(const uint8_t *answer)
 }
 
 struct fetched {
+    int partition;
     int64_t high_watermark;
     const uint8_t *batches;
     size_t bytes;
 };
 
-static struct fetched read_fetch_answer(const uint8_t *answer)
+static int fetched_partitions(const uint8_t *answer, const uint8_t **row)
 {
-    const uint8_t *row = answer + 4 + 4 + 2 + 4 + 4;        /* correlation, throttle, error, session, topics */
-    row += 2 + get(row, 2) + 4 + 4;                         /* topic, count of partitions, partition */
-    int error = (int16_t)get(row, 2);
+    *row = answer + 4 + 4 + 2 + 4;                          /* correlation, throttle, error, session */
+    if (!get(*row, 4))
+        return 0;                                           /* no topic */
+    *row += 4 + 2 + get(*row + 4, 2);
+    int count = get(*row, 4);
+    *row += 4;
+    return count;
+}
+
+/* Reads one partition of an answer, and goes on to the next. */
+static struct fetched read_fetched(const uint8_t **row)
+{
+    const uint8_t *at = *row;
+    struct fetched fetched = {.partition = get(at, 4), .high_watermark = get(at + 6, 8)};
+    int error = (int16_t)get(at + 4, 2);
     if (error)
         count_error(error);
-    struct fetched fetched = {.high_watermark = get(row + 2, 8)};
-    row += 2 + 8 + 8 + 8;                                   /* error, high watermark, last stable, log start */
-    int32_t aborted = get(row, 4);
-    row += 4 + (aborted > 0 ? aborted * 16 : 0) + 4;        /* aborted transactions, preferred replica */
-    int32_t bytes = get(row, 4);
-    fetched.batches = row + 4;
+    at += 4 + 2 + 8 + 8 + 8;                                /* partition, error, high watermark, stable, log start */
+    int32_t aborted = get(at, 4);
+    at += 4 + (aborted > 0 ? aborted * 16 : 0) + 4;         /* aborted transactions, preferred replica */
+    int32_t bytes = get(at, 4);
+    fetched.batches = at + 4;
     fetched.bytes = bytes > 0 ? bytes : 0;
+    *row = fetched.batches + fetched.bytes;
     return fetched;
 }
 
@@ -494,18 +514,19 @@ static void build_produce_requests(void)
     }
 }
 
-static int64_t next_fetch_offset(const struct connection *connection)
+static void choose_offset(struct connection *connection)
 {
     if (options.random)
-        return options.from + (((int64_t)random() << 31) ^ random()) % (options.to - options.from);
-    return connection->offset;
+        connection->offsets[0] =
+            options.from + (((int64_t)random() << 31) ^ random()) % (options.to - options.from);
 }
 
 static void ask_next(struct connection *connection, struct bytes *fetch_request)
 {
     requests_left--;
     if (is_fetch()) {
-        build_fetch(fetch_request, next_fetch_offset(connection), FETCH_WAIT_MS);
+        choose_offset(connection);
+        build_fetch(fetch_request, connection->offsets, connection->asked % options.partitions, FETCH_WAIT_MS);
         ask(connection, *fetch_request, (struct bytes){0}, now_ns());
     } else {
         size_t next = options.ports ? (size_t)connection->partition : produce_header_next++;
@@ -528,6 +549,20 @@ static void send_all_allowed(struct connection *connection, struct bytes *fetch_
     }
 }
 
+static void take_partition(struct connection *connection, struct fetched fetched)
+{
+    int64_t *offset = &connection->offsets[fetched.partition];
+    int64_t end = options.to >= 0 ? options.to : fetched.high_watermark;
+    seen.bytes += fetched.bytes;
+    *offset = walk(fetched, *offset, NULL);
+    if (*offset < end)
+        return;
+    if (options.once)
+        connection->partitions_at_end++;
+    else
+        *offset = options.from;
+}
+
 static void take_answer(struct connection *connection, const uint8_t *answer)
 {
     add_sample(&seen.answers, now_ns() - connection->asked_ns[connection->answered++ % UNANSWERED_MAX]);
@@ -538,12 +573,13 @@ static void take_answer(struct connection *connection, const uint8_t *answer)
         seen.bytes += batch.size;
         return;
     }
-    struct fetched fetched = read_fetch_answer(answer);
-    seen.bytes += fetched.bytes;
-    connection->offset = walk(fetched, connection->offset, NULL);
-    int64_t end = options.to >= 0 ? options.to : fetched.high_watermark;
-    if (connection->offset >= end)
-        connection->offset = options.from;
+    const uint8_t *row;
+    int count = fetched_partitions(answer, &row);
+    connection->partitions_at_end = 0;
+    while (count--)
+        take_partition(connection, read_fetched(&row));
+    if (connection->partitions_at_end == options.partitions)
+        requests_left = 0;
 }
 
 static void take_answers(struct connection *connection, void (*take)(struct connection *, const uint8_t *))
@@ -579,6 +615,19 @@ static bool all_done(const struct connection *connections)
     return true;
 }
 
+static int64_t *starting_offsets(int64_t offset)
+{
+    int64_t *offsets = allocate(options.partitions * sizeof *offsets);
+    for (int i = 0; i < options.partitions; i++)
+        offsets[i] = offset;
+    return offsets;
+}
+
+static uint8_t *fetch_request_room(void)
+{
+    return allocate(REQUEST_HEADER_BYTES_MAX + (size_t)options.partitions * FETCH_PARTITION_BYTES);
+}
+
 static void run_throughput(void)
 {
     int epoll = epoll_create1(0);
@@ -589,9 +638,9 @@ static void run_throughput(void)
     if (!is_fetch())
         build_produce_requests();
     for (int i = 0; i < options.connections; i++) {
-        connections[i].offset = options.from;
         connections[i].partition = i % options.partitions;
-        fetch_requests[i].data = allocate(REQUEST_HEADER_BYTES_MAX);
+        connections[i].offsets = starting_offsets(options.from);
+        fetch_requests[i].data = fetch_request_room();
         connect_to_broker(&connections[i]);
         watch(epoll, &connections[i]);
     }
@@ -649,14 +698,16 @@ static void take_arrival(const uint8_t *arrived)
 
 static void take_fetched(struct connection *connection, const uint8_t *answer)
 {
+    const uint8_t *row;
     connection->answered++;
-    connection->offset = walk(read_fetch_answer(answer), connection->offset, take_arrival);
+    if (fetched_partitions(answer, &row))
+        connection->offsets[0] = walk(read_fetched(&row), connection->offsets[0], take_arrival);
 }
 
 static void fetch_on(struct connection *consumer, struct bytes *request)
 {
     if (!unanswered(consumer)) {
-        build_fetch(request, consumer->offset, FETCH_WAIT_MS);
+        build_fetch(request, consumer->offsets, 0, FETCH_WAIT_MS);
         ask(consumer, *request, (struct bytes){0}, now_ns());
     }
     if (is_sending(consumer))
@@ -705,7 +756,7 @@ static void run_latency(void)
     uint64_t step_ns = 1000000000 / options.rate;
     int epoll = epoll_create1(0);
     struct connection *producer = allocate(sizeof *producer), *consumer = allocate(sizeof *consumer);
-    struct bytes fetch_request = {allocate(REQUEST_HEADER_BYTES_MAX), 0};
+    struct bytes fetch_request = {fetch_request_room(), 0};
     struct epoll_event events[EVENTS_MAX];
 
     if (options.record_bytes < (int)sizeof(uint64_t))
@@ -716,7 +767,7 @@ static void run_latency(void)
     connect_to_broker(producer);
     connect_to_broker(consumer);
     send_first(producer);
-    consumer->offset = first_offset + 1;
+    consumer->offsets = starting_offsets(first_offset + 1);
     watch(epoll, producer);
     watch(epoll, consumer);
 
@@ -804,8 +855,8 @@ static void read_options(int count, char **words)
     for (int i = 2; i < count; i++) {
         if (strncmp(words[i], "--", 2))
             die("%s is not an option", words[i]);
-        if (!strcmp(words[i], "--random")) {
-            options.random = true;
+        if (!strcmp(words[i], "--random") || !strcmp(words[i], "--once")) {
+            *(words[i][2] == 'r' ? &options.random : &options.once) = true;
             continue;
         }
         if (i + 1 == count)
@@ -815,8 +866,12 @@ static void read_options(int count, char **words)
     }
     if (options.in_flight > UNANSWERED_MAX || (is_fetch() && options.in_flight > 1))
         die("too many in flight: %d (a fetch needs to know where the last one ended)", options.in_flight);
-    if (options.random && options.to <= options.from)
-        die("--random needs --from and --to");
+    if (options.random && (options.to <= options.from || options.partitions > 1))
+        die("--random needs --from and --to, and one partition");
+    if (options.once && options.connections > 1)
+        die("--once is for one connection");
+    if (!strcmp(options.mode, "latency") && options.partitions > 1)
+        die("latency is measured with one partition");
 }
 
 int main(int count, char **words)

@@ -1,6 +1,8 @@
 """Tells what the rounds came to: a table on the terminal, results.json, a plot, and the table in docs/performance.md.
 
-Every row is told, met or not, and one that could not be run with the reason. Ratios are ours to Kafka's.
+Every row is told, met or not, and one that could not be run with the reason. Ratios are ours to Kafka's. Rows in mode
+object, which Kafka has no part in, have files and a table of their own: measuring them alone leaves the others as they
+are, and the other way round.
 """
 
 import json
@@ -12,11 +14,41 @@ from bench import plot
 from bench.field import OURS, THEIRS
 from bench.figures import FIGURES, KAFKA, LIMIT, Bar, Better, Figure, Verdict, judge
 from bench.measure import Spread
-from bench.rows import ROWS, Row
+from bench.rows import OBJECT, ROWS, Row
 from bench.runner import say
 from bench.state import State
 
-BEGIN, END = "<!-- table: written by make bench -->", "<!-- end of the table -->"
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that are told together: in which files, and between which marks of the document."""
+
+    json: str
+    text: str
+    begin: str
+    end: str
+    has_kafka: bool
+
+    def has(self, row: Row) -> bool:
+        return (row.set != OBJECT) == self.has_kafka
+
+
+PARTS = (
+    Part(
+        "results.json",
+        "table.txt",
+        "<!-- table: written by make bench -->",
+        "<!-- end of the table -->",
+        has_kafka=True,
+    ),
+    Part(
+        "object.json",
+        "object.txt",
+        "<!-- table: written by make bench ROWS=object -->",
+        "<!-- end of the object table -->",
+        has_kafka=False,
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -44,9 +76,22 @@ class Line:
         return self.ours.median / self.theirs.median if self.theirs and self.theirs.median else None
 
 
-def heading(node: str, machine: str, commit: str, without_kafka: str, warning: str) -> str:
-    kafka = f"Kafka is left out: {without_kafka}" if without_kafka else "next to Apache Kafka 4.3.1"
-    return f"{node}, commit {commit}, {kafka}\n{machine}" + (f"\n{warning}" if warning else "")
+@dataclass(frozen=True)
+class Heading:
+    """What was measured, and where."""
+
+    node: str
+    machine: str
+    commit: str
+    without_kafka: str
+    warning: str
+
+    def text(self, *, has_kafka: bool = True) -> str:
+        kafka = (
+            f"Kafka is left out: {self.without_kafka}" if self.without_kafka else "next to Apache Kafka 4.3.1"
+        )
+        first = f"{self.node}, commit {self.commit}" + (f", {kafka}" if has_kafka else "")
+        return "\n".join([first, self.machine, *([self.warning] if self.warning else [])])
 
 
 def show_rows() -> None:
@@ -143,11 +188,18 @@ def cells(all_lines: Sequence[Line]) -> list[tuple[str, ...]]:
     return told
 
 
+def table_of(told: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """With its head, and without columns in which nothing stands."""
+    kept = [i for i in range(len(HEAD)) if not told or any(row[i] for row in told)]
+    return [[row[i] for i in kept] for row in [HEAD, *told]]
+
+
 def as_text(told: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[i]) for row in [HEAD, *told]) for i in range(len(HEAD))]
+    table = table_of(told)
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     rows: list[str] = []
     previous = ""
-    for row in [HEAD, *told]:
+    for row in table:
         first = "" if row[0] == previous else row[0]
         previous = row[0]
         padded = (text.ljust(width) for text, width in zip([first, *row[1:]], widths, strict=True))
@@ -156,8 +208,8 @@ def as_text(told: Sequence[Sequence[str]]) -> str:
 
 
 def as_markdown(told: Sequence[Sequence[str]]) -> str:
-    rows = [HEAD, tuple("---" for _ in HEAD), *told]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    head, *rows = table_of(told)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 # --- as files -----------------------------------------------------------------------------------------------------
@@ -184,38 +236,69 @@ def as_json(state: State, all_lines: Sequence[Line], head: str, failures: Mappin
         "key": dict(state.key),
         "figures": rows,
         "failures": dict(failures),
-        "rounds": state.rounds,
+        "rounds": {line.row.id: state.rounds[line.row.id] for line in all_lines},
     }
     return json.dumps(whole, indent=1) + "\n"
 
 
-def put_between_marks(text: str, table: str) -> str:
-    """The document with its table replaced; a document without the marks stays as it is."""
-    begin, end = text.find(BEGIN), text.find(END)
+def put_between_marks(text: str, table: str, part: Part = PARTS[0]) -> str:
+    """The document with one of its tables replaced; a document without the marks stays as it is."""
+    begin, end = text.find(part.begin), text.find(part.end)
     if begin < 0 or end < begin:
         return text
-    return f"{text[: begin + len(BEGIN)]}\n{table}\n{text[end:]}"
+    return f"{text[: begin + len(part.begin)]}\n{table}\n{text[end:]}"
 
 
 def write(
-    state: State, results: Path, head: str, failures: Mapping[str, str], skipped: Mapping[str, str]
-) -> list[tuple[str, ...]]:
-    """Print everything and put it into files; the cells of the table."""
-    all_lines = list(lines(state))
-    told = cells(all_lines)
+    state: State,
+    results: Path,
+    heading: Heading,
+    failures: Mapping[str, str],
+    skipped: Mapping[str, str],
+) -> None:
+    """Print everything and put it into files, part by part."""
+    results.mkdir(parents=True, exist_ok=True)
+    every, rows = list(lines(state)), {row.id: row for row in ROWS}
+    for part in PARTS:
+        some = [line for line in every if part.has(line.row)]
+        failed, missed = (
+            {row_id: reason for row_id, reason in reasons.items() if part.has(rows[row_id])}
+            for reasons in (failures, skipped)
+        )
+        if some or failed or missed:
+            _write_part(part, state, results, heading.text(has_kafka=part.has_kafka), some, failed, missed)
+
+
+def _write_part(
+    part: Part,
+    state: State,
+    results: Path,
+    head: str,
+    some: Sequence[Line],
+    failures: Mapping[str, str],
+    skipped: Mapping[str, str],
+) -> None:
     missing = [f"{row_id} could not be run: {reason}" for row_id, reason in failures.items()]
     missing += [f"{row_id} was skipped: {reason}" for row_id, reason in skipped.items()]
-    table = "\n".join([head, "", as_text(told), *missing, ""])
+    table = "\n".join([head, "", as_text(cells(some)), *missing, ""])
     say(f"\n{table}")
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "results.json").write_text(as_json(state, all_lines, head, failures))
-    (results / "table.txt").write_text(table)
-    without_plot = plot.draw(all_lines, results, head)
-    say(without_plot or f"Table, JSON and plot are in {results}.")
-    return told
+    (results / part.json).write_text(as_json(state, some, head, failures))
+    (results / part.text).write_text(table)
+    if part.has_kafka:
+        without_plot = plot.draw(some, results, head)
+        say(without_plot or f"Table, JSON and plot are in {results}.")
+    else:
+        say(f"Table and JSON are in {results}.")
 
 
-def put_into(document: Path, told: Sequence[Sequence[str]], head: str) -> None:
-    """The table into a Markdown document, between its marks."""
-    about = "\n".join(f"- {line}" for line in head.splitlines())
-    document.write_text(put_between_marks(document.read_text(), f"\n{about}\n\n{as_markdown(told)}\n"))
+def put_into(document: Path, state: State, heading: Heading) -> None:
+    """The tables of what was measured into a Markdown document, between their marks."""
+    text = document.read_text()
+    every = list(lines(state))
+    for part in PARTS:
+        some = [line for line in every if part.has(line.row)]
+        if some:
+            head = heading.text(has_kafka=part.has_kafka)
+            about = "\n".join(f"- {line}" for line in head.splitlines())
+            text = put_between_marks(text, f"\n{about}\n\n{as_markdown(cells(some))}\n", part)
+    document.write_text(text)

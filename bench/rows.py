@@ -1,7 +1,7 @@
 """Everything that is measured, one row each, and the bars of each figure.
 
 A row's id is what `make bench ROWS=...` takes, as is the name of a set: quick (the default), all (everything but
-large) and large.
+large), object and large.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +16,10 @@ from bench.loads.cluster import Ring, Workers
 from bench.loads.flush import Batched, Single
 from bench.loads.growth import LogGrowth
 from bench.loads.life import Fixture, LoadedMemory, Restart, Start
+from bench.loads.objects import FOLDER, ObjectBrokers, ObjectLatency, ObjectProduce, ObjectRead
 from bench.loads.raw import Fetch, Latency, Produce
 
-QUICK, MORE, LARGE = "quick", "more", "large"
+QUICK, MORE, LARGE, OBJECT = "quick", "more", "large", "object"
 BOTH = (OURS, THEIRS)
 
 
@@ -282,6 +283,102 @@ GROWTH_ROWS = tuple(
     for size in (1, 5, 10)
 )
 
+OBJECT_PRODUCE = (
+    "mb_per_s",
+    "p50_ms",
+    "p99_ms",
+    "cpu_s_per_gb",
+    "generator_cores",
+    "store_cores",
+    "puts_per_gb",
+    "gets_per_gb",
+)
+OBJECT_LATENCY = (
+    "p50_ms",
+    "p99_ms",
+    "end_to_end_p50_ms",
+    "end_to_end_p99_ms",
+    "cpu_us_per_request",
+    "puts_per_s",
+    "gets_per_s",
+)
+OBJECT_BROKERS = ("mb_per_s", "p50_ms", "p99_ms", "cpu_s_per_gb", "generator_cores", "store_cores")
+OBJECT_READ = (
+    "puts_per_gb",
+    "gets_per_gb",
+    "gets_per_object",
+    "mb_per_s",
+    "cpu_s_per_gb",
+    "generator_cores",
+    "store_cores",
+)
+ACKNOWLEDGED = {"p99_ms": Bar(500, 250, LIMIT)}
+SLOW_MS = 50
+OBJECT_ROWS = (
+    Row(
+        "object-file",
+        "mode object on a folder: 16 KB requests, 200 connections, 5 in flight each, 12 partitions",
+        ObjectProduce(FOLDER),
+        [name for name in OBJECT_PRODUCE if name not in ("store_cores", "puts_per_gb", "gets_per_gb")],
+        ACKNOWLEDGED,
+        OURS_ONLY,
+        OBJECT,
+    ),
+    Row(
+        "object-s3",
+        "the same on an S3 that takes 50 ms longer for a PUT",
+        ObjectProduce(SLOW_MS),
+        OBJECT_PRODUCE,
+        ACKNOWLEDGED,
+        OURS_ONLY,
+        OBJECT,
+    ),
+    Row(
+        "object-latency-file",
+        "mode object on a folder: 200 records/s of 100 B, one each",
+        ObjectLatency(FOLDER),
+        [name for name in OBJECT_LATENCY if name not in ("puts_per_s", "gets_per_s")],
+        ACKNOWLEDGED,
+        OURS_ONLY,
+        OBJECT,
+    ),
+    Row(
+        "object-latency-s3",
+        "the same on an S3 that takes 50 ms longer for a PUT",
+        ObjectLatency(SLOW_MS),
+        OBJECT_LATENCY,
+        ACKNOWLEDGED,
+        OURS_ONLY,
+        OBJECT,
+    ),
+    Row(
+        "object-brokers-1",
+        "one broker, one PUT of 256 KiB at a time, 50 ms each",
+        ObjectBrokers(1),
+        OBJECT_BROKERS,
+        sides=OURS_ONLY,
+        set=OBJECT,
+    ),
+    Row(
+        "object-brokers-3",
+        "the same with three brokers",
+        ObjectBrokers(3),
+        OBJECT_BROKERS,
+        {"mb_per_s": Bar(2.5, 2.9, "object-brokers-1")},
+        OURS_ONLY,
+        OBJECT,
+    ),
+    Row(
+        "object-read",
+        "what one broker of three wrote, 12 partitions, read by one consumer from another broker",
+        ObjectRead(),
+        OBJECT_READ,
+        {"gets_per_object": Bar(2.0, 1.0, LIMIT)},
+        OURS_ONLY,
+        OBJECT,
+    ),
+)
+
 ROWS: Sequence[Row] = (
     *SMALL_ROWS,
     *LARGE_ROWS,
@@ -293,9 +390,15 @@ ROWS: Sequence[Row] = (
     *FLUSH_ROWS,
     *RING_ROWS,
     *WORKERS_ROWS,
+    *OBJECT_ROWS,
     *GROWTH_ROWS,
 )
-SETS: Mapping[str, Sequence[str]] = {"quick": (QUICK,), "all": (QUICK, MORE), "large": (LARGE,)}
+SETS: Mapping[str, Sequence[str]] = {
+    "quick": (QUICK,),
+    "all": (QUICK, MORE, OBJECT),
+    "object": (OBJECT,),
+    "large": (LARGE,),
+}
 
 
 def chosen(words: Sequence[str]) -> list[Row]:

@@ -111,6 +111,7 @@ def show(result: dict[str, Any]) -> None:
         "offset-reused",
         "rewritten",
         "withdrawn",
+        "missed",
         "watermark-back",
     )
     for kind in (*kinds, *sorted(result["violations"].keys() - set(kinds))):

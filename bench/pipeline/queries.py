@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from anabranch.pipeline.reading import read_range
+from anabranch.pipeline.reading import read_ranges
 from anabranch.pipeline.source import AnabranchSource, BatchReader, RangePartition, checked
 from anabranch.pipeline.workers import settle
 from bench.measure import cpu_seconds, tree_cpu_seconds
@@ -40,7 +40,7 @@ class OlderSparkReader(BatchReader):
         settle()
         if not isinstance(partition, RangePartition):
             return iter(())  # What Spark makes up where there is nothing to read.
-        return read_range(self.options, partition.wanted, to_arrow_schema(self.schema))
+        return read_ranges(self.options, partition.ranges, to_arrow_schema(self.schema))
 
 
 class OlderSparkSource(AnabranchSource):

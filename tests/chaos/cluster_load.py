@@ -202,6 +202,7 @@ class ClusterLoad:
         return History(
             sends=[sent for sender in self._senders for sent in sender.sends.values()],
             reads=[read for receiver in self._receivers for read in receiver.reads],
+            is_read_by_group=True,
             final=final,
             watermarks=self._watermarks,
         )

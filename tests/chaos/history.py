@@ -7,6 +7,7 @@ Pure: lists in, violations out. Every value must be sent once only, so that a va
     offset-reused    two sends were acknowledged with one offset
     rewritten        one offset was read with two values
     withdrawn        somebody read it, and at the end it is not there
+    missed           a group read from the start and went past it, and nobody of it has read it
     invented         a value that nobody sent
     refused-but-kept a send that was certainly refused is in the log
     duplicate        an idempotent producer's record is in the log twice
@@ -70,6 +71,8 @@ class History:
     sends: list[Sent] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     """By anybody, at any time, also twice."""
+    is_read_by_group: bool = False
+    """All reads are of one group, which began with the first record."""
     final: list[Read] = field(default_factory=list)
     """Everything that is in the log once it is calm, each offset once."""
     watermarks: list[Watermark] = field(default_factory=list)
@@ -89,6 +92,7 @@ def check(history: History) -> list[Violation]:
         *_offsets_given_twice(history.sends),
         *_rewritten(history),
         *_withdrawn(history.reads, log),
+        *(_missed(history) if history.is_read_by_group else ()),
         *_invented_and_refused(history, sends),
         *_duplicates_and_order(log, sends, history.careless),
         *_watermarks_back(history.watermarks),
@@ -154,6 +158,16 @@ def _withdrawn(reads: Iterable[Read], log: dict[Place, bytes]) -> Iterator[Viola
         if place not in log and place not in told:
             told.add(place)
             yield Violation("withdrawn", _seen(read))
+
+
+def _missed(history: History) -> Iterator[Violation]:
+    read = {(each.partition, each.offset) for each in history.reads}
+    last: dict[int, int] = defaultdict(lambda: -1)
+    for partition, offset in read:
+        last[partition] = max(last[partition], offset)
+    for each in history.final:
+        if each.offset < last[each.partition] and (each.partition, each.offset) not in read:
+            yield Violation("missed", _seen(each))
 
 
 def _invented_and_refused(history: History, sends: dict[bytes, Sent]) -> Iterator[Violation]:

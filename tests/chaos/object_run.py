@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 TOPIC, PARTITIONS = "stored", 4
 RECOVER_S_MAX = 60.0
-SETTINGS: dict[str, object] = {"object.timeout.ms": 1000, "object.gather.ms": 50}
+SETTINGS: dict[str, object] = {"object.timeout.ms": 2000, "object.gather.ms": 50}
 
 
 class Result(NamedTuple):

@@ -18,6 +18,8 @@ from anabranch.record.stored_snapshots import unpack_snapshot
 
 TOPIC, PARTITIONS, GROUP = "orders", 3, "billing"
 PRODUCERS = 2
+PADDING = b"x" * 200
+"""Enough for objects to be merged soon."""
 WAIT_SECONDS_MAX = 60.0
 
 Place = tuple[int, int]
@@ -89,7 +91,7 @@ class Load:
         count = 0
         while not self._stop.is_set():
             try:
-                value = b"%d %d" % (number, count)
+                value = b"%d %d %s" % (number, count, PADDING)
                 producer.produce(TOPIC, value, partition=count % PARTITIONS, on_delivery=self._delivered)
                 count += 1
             except BufferError:
@@ -126,14 +128,15 @@ def make_topic(bootstrap: str) -> None:
 
 def until_newer(load: Load, bucket: Path, count: int) -> None:
     """Until so many records were acknowledged since the newest snapshot of what was agreed on, and committed offsets
-    are in the bucket."""
+    and merged objects are in the bucket."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     newest, since = None, 0
     while time.monotonic() < deadline:
         names = sorted(path.name for path in (bucket / "metadata").glob("*"))
         if names != newest:
             newest, since = names, len(load.acknowledged)
-        if len(names) > 1 and len(load.acknowledged) >= since + count and has_offsets(bucket):
+        is_far_enough = len(names) > 1 and len(load.acknowledged) >= since + count
+        if is_far_enough and has_offsets(bucket) and any((bucket / "merged").glob("*")):
             return
         time.sleep(0.005)
     raise AssertionError("the load did not get far enough")
@@ -218,7 +221,7 @@ def check_order(found: dict[Place, bytes]) -> None:
     """Each producer's records of a partition come in the order in which it sent them."""
     last: dict[tuple[int, bytes], int] = {}
     for (partition, _), value in sorted(found.items()):
-        producer, number = value.split()
+        producer, number, _ = value.split()
         line = partition, producer
         assert last.get(line, -1) < int(number), f"{value!r} comes too late in partition {partition}"
         last[line] = int(number)

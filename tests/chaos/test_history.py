@@ -75,6 +75,12 @@ def test_two_consumers_that_disagree_are_caught_without_the_end():
     assert kinds(reads=reads) == {"rewritten": 1}
 
 
+def test_record_that_a_group_went_past_unread_was_missed():
+    assert kinds(is_read_by_group=True) == {"missed": 1}
+    reads = [Read("c1", 0, 0, b"p-0"), Read("c2", 0, 1, b"p-1")]
+    assert kinds(is_read_by_group=True, reads=reads) == {}
+
+
 def test_record_that_was_read_and_is_gone_was_withdrawn():
     reads = [Read("c1", 0, 3, b"p-4"), Read("c2", 0, 3, b"p-4")]
     assert kinds(reads=reads) == {"withdrawn": 1}

@@ -23,7 +23,14 @@ NEWER = 500
 
 
 def settings_for(bucket: Path) -> dict[str, str]:
-    return {"object.store": f"file://{bucket}", "object.snapshot.ms": "2000", "object.gather.ms": "20"}
+    """Objects are merged and deleted all the time."""
+    return {
+        "object.store": f"file://{bucket}",
+        "object.snapshot.ms": "2000",
+        "object.gather.ms": "20",
+        "object.merge.bytes": "65536",
+        "object.collect.ms": "1000",
+    }
 
 
 def test_a_node_comes_back_and_its_producers_go_on(tmp_path: Path) -> None:
@@ -83,7 +90,7 @@ def test_a_cluster_of_three_comes_back_and_others_join_it(tmp_path: Path) -> Non
 
 def test_an_old_node_that_starts_again_takes_no_writes_and_spoils_nothing(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
-    settings = {**settings_for(bucket), "object.collect.ms": "500"}
+    settings = settings_for(bucket)
     old = NodeProcess(tmp_path, settings, data_folder=tmp_path / "old").start()
     make_topic(old.bootstrap)
     sent = send(old.bootstrap, 50)

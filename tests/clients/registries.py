@@ -27,7 +27,7 @@ T = TypeVar("T")
 KAFKA_VERSION = "4.3.1"
 GO_VERSION_MIN = (1, 26)  # what franz-go asks for
 ATTEMPTS_MAX = 3
-ATTEMPT_S_MAX = 240.0
+ATTEMPT_S_MAX = 600.0
 PAUSE_S = 3.0
 
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">

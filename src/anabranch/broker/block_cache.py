@@ -136,6 +136,11 @@ class BlockCache:
         left = self.bytes_max // 2 - self.answer_bytes
         return max(ANSWER_BYTES_ALWAYS, min(left, self.bytes_max // 8))
 
+    @property
+    def is_short(self) -> bool:
+        """Answers that nobody takes have used up everything: no more of them, but for small ones."""
+        return self.answer_bytes >= self.bytes_max
+
     # --- blocks ----------------------------------------------------------------------------------------------
 
     def get(self, key: BlockKey) -> Block | None:

@@ -36,6 +36,8 @@ PAUSE_MS_MAX = 3_000
 FAILURES_MIN = 3
 """In a row, before the store counts as away: one slow object says nothing about others."""
 FRESH_KEYS_MAX = 1000
+EARLY_SECONDS = 1e-6
+"""A loop calls a timer as early as its clock cannot tell; setting it anew then would only keep the loop busy."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +75,8 @@ class BlockLoads:
         self._disk = disk
         self._caught_up = caught_up
         self._failures = 0
+        self._resume = 0.0
+        """A store that is away is not asked before."""
         self._loads: OrderedDict[BlockKey, Load] = OrderedDict()
         """Those under way and those in line, in order."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,6 +90,7 @@ class BlockLoads:
         load = self._loads.get(key)
         if load is None:
             load = self._loads[key] = Load(key)
+            load.due = self._resume
         load.waiters[woken] = None
         self._begin_more()
 
@@ -138,7 +143,7 @@ class BlockLoads:
                 continue
             if not load.waiters and not load.is_ahead:
                 del self._loads[load.key]
-            elif load.due > now:
+            elif load.due > now + EARLY_SECONDS:
                 due = min(load.due, due or load.due)
             else:
                 self._begin(load)
@@ -222,6 +227,7 @@ class BlockLoads:
 
     def _note_success(self) -> None:
         self._failures = 0
+        self._resume = 0.0
         if self.is_away:
             self.is_away = False
             logger.info("the object store %s answers again", self._store.url)
@@ -237,6 +243,8 @@ class BlockLoads:
                 self._store.url,
                 error,
             )
+        if self.is_away:
+            self._resume = load.due
 
     def _pause(self, load: Load) -> None:
         """Try again later, if somebody waits still."""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from anabranch.broker.block_cache import Loan
+from anabranch.broker.block_cache import ANSWER_BYTES_ALWAYS, Loan
 from anabranch.broker.object_log import ObjectLog
 from anabranch.errors import AnabranchError
 from anabranch.values import Offset
@@ -74,6 +74,8 @@ class FetchLoads:
             return None
         if part.check is not None:
             self._keep(part)
+        if part.verified and part.count > ANSWER_BYTES_ALWAYS and log.cache.is_short:
+            return None
         self._answer_left -= part.count
         return part
 

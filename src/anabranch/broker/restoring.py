@@ -73,11 +73,13 @@ class Restoring:
         try:
             rebuilt, report = await self._rebuilt(life, wish, successor)
             _refuse_loss(report, wish)
-            await self._begin_life(rebuilt, report, successor)
+            await self._put_groups(rebuilt, successor)
         except BaseException:
             with contextlib.suppress(Exception):
                 await self._store.delete([fence.name])
             raise
+        # If this fails, it may have been done all the same: the fence stays, and counts if it was.
+        await self._put_metadata(rebuilt, report, successor)
         self._write_folder(wish, rebuilt, report)
         return report
 
@@ -136,9 +138,7 @@ class Restoring:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    async def _begin_life(self, rebuilt: Rebuilt, report: RestoreReport, successor: int) -> None:
-        """From here on the bucket alone brings back the new life; what counts, the snapshot of its metadata, comes
-        last."""
+    async def _put_groups(self, rebuilt: Rebuilt, successor: int) -> None:
         for found in rebuilt.groups:
             value = groups_value(
                 found.stored.json(),
@@ -148,6 +148,9 @@ class Restoring:
                 end=0,
             )
             await self._put(GroupsId(successor, found.partition, 0).name, value)
+
+    async def _put_metadata(self, rebuilt: Rebuilt, report: RestoreReport, successor: int) -> None:
+        """From here on the bucket alone brings back the new life."""
         first = MetadataId(successor, rebuilt.end)
         value = metadata_value(
             first, rebuilt.table, time_ms=report.now_ms, producer_silence_ms=rebuilt.producer_silence_ms

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Direct(Enum):
-    """Whether sealed segment files are read without the broker."""
+    """Whether sealed segment files, and objects in a store, are read without the broker."""
 
     AUTO = "auto"
     NEVER = "never"
@@ -81,6 +81,8 @@ class ReaderOptions:
     verify: bool
     group: str
     direct: Direct
+    credentials_file: str | None
+    """Of the object store, where tasks run; None: those of the environment there."""
     broker_seconds_max: float
 
 
@@ -113,6 +115,7 @@ READER_NAMES = (
     "verify",
     "group",
     "direct",
+    "credentialsFile",
     "brokerTimeoutSeconds",
 )
 PRODUCER_SETTINGS = {
@@ -216,6 +219,7 @@ def reader_options(options: Mapping[str, str]) -> ReaderOptions:
         verify=_value(given, "verify", _yes_or_no, True),
         group=group,
         direct=_value(given, "direct", _direct, Direct.AUTO),
+        credentials_file=_value(given, "credentialsFile", _text, None),
         broker_seconds_max=_value(given, "brokerTimeoutSeconds", _seconds, PATIENCE_SECONDS),
     )
 

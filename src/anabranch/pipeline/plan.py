@@ -28,12 +28,20 @@ class SegmentFile(NamedTuple):
     modified_ns: int
 
 
+class StoredRows(NamedTuple):
+    """Where records lie in an object store: its URL, and rows of coordinates, packed (`record.object_names`)."""
+
+    store_url: str
+    rows: bytes
+
+
 class Stretch(NamedTuple):
-    """Offsets that come one way: out of a file, or by the protocol."""
+    """Offsets that come one way: out of a file, out of objects, or by the protocol."""
 
     start: int
     end: int
     file: SegmentFile | None = None
+    objects: StoredRows | None = None
 
 
 class Range(NamedTuple):

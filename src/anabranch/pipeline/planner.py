@@ -5,7 +5,7 @@ that retention took, and a log that ends before it did are for the loss policy t
 runs into it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 from uuid import UUID
@@ -13,15 +13,20 @@ from uuid import UUID
 from anabranch.errors import OptionError, PipelineError, TryAgainError, UnknownTopicOrPartitionError
 from anabranch.pipeline.chunks import headers_of, offset_after
 from anabranch.pipeline.client import EARLIEST, LATEST, Client, Topic
+from anabranch.pipeline.coordinates import Coordinates, coordinates
 from anabranch.pipeline.loss import LossPolicy
+from anabranch.pipeline.object_plan import object_stretches
 from anabranch.pipeline.offsets import FROM_EARLIEST, FROM_LATEST, Bound, Bounds, Offsets, Progress, resolve
 from anabranch.pipeline.options import Direct, ReaderOptions
-from anabranch.pipeline.plan import Range, SegmentFile, admitted, split, stretches
+from anabranch.pipeline.plan import Range, SegmentFile, Stretch, admitted, split, stretches
 from anabranch.pipeline.reading import chunks_of
 from anabranch.pipeline.segment_files import sealed_files, why_unreachable
 from anabranch.values import TopicPartition
 
 COMMIT_SECONDS_MAX = 5.0
+MODE = "anabranch.mode"
+OBJECT_MODE = "object"
+IN_MEMORY = "memory:"
 
 
 class View(NamedTuple):
@@ -164,7 +169,7 @@ class Planner:
         for place, upto in limited.items():
             if place.topic in thinned and start[place] < upto < end[place]:
                 whole = Range(place, view.topic_ids[place.topic], start[place], end[place])
-                (task,) = self._with_files(view, [whole])
+                (task,) = self._with_ways(view, [whole])
                 headers = headers_of(chunks_of(self._options, task))
                 limited[place] = offset_after(headers, start[place], end[place], upto - start[place])
         return limited
@@ -183,7 +188,7 @@ class Planner:
                 upto = view.bounds[place].end
             ranges.append(Range(place, view.topic_ids[place.topic], begin[place], upto))
         pieces = split(ranges, self._options.partitions_min, self._options.records_per_partition_max)
-        return self._with_files(view, pieces)
+        return self._with_ways(view, pieces)
 
     def _present(self, start: Offsets, view: View) -> Offsets:
         """The same offsets, moved into what is there; moving them is a loss."""
@@ -199,18 +204,41 @@ class Planner:
             present[place] = at
         return present
 
-    # --- files ----------------------------------------------------------------------------------------------------
+    # --- files and objects ----------------------------------------------------------------------------------------
 
-    def _with_files(self, view: View, ranges: list[Range]) -> list[Range]:
+    def _with_ways(self, view: View, ranges: list[Range]) -> list[Range]:
+        """The same ranges, with all that can be read without the broker."""
         if self._options.direct is Direct.NEVER or not ranges:
             return ranges
-        files = self._sealed(view, {task.place for task in ranges})
+        modes = self._client.topic_configs(sorted({task.place.topic for task in ranges}), MODE)
+        stored = {task.place for task in ranges if modes.get(task.place.topic) == OBJECT_MODE}
+        files = self._sealed(view, {task.place for task in ranges} - stored)
+        objects = {place: self._coordinates(place, ranges) for place in sorted(stored)}
         return [
-            task._replace(stretches=stretches(task.start, task.end, files.get(task.place, ())))
+            task._replace(stretches=_stretches(task, files.get(task.place, ()), objects.get(task.place)))
             for task in ranges
         ]
 
+    def _coordinates(self, place: TopicPartition, ranges: Sequence[Range]) -> Coordinates | None:
+        """Of all that is to be read of a partition; None: only the broker can tell what became of it."""
+        mine = [task for task in ranges if task.place == place]
+        start, end = min(task.start for task in mine), max(task.end for task in mine)
+        try:
+            found = coordinates(self._client, place, mine[0].topic_id, start, end)
+        except UnknownTopicOrPartitionError:
+            return None
+        if not found.store_url.startswith(IN_MEMORY):
+            return found
+        if self._options.direct is Direct.REQUIRE:
+            raise PipelineError(
+                f"direct=require: the objects of {place} are in the broker's memory, where no task finds them. With "
+                "direct=auto they come by the protocol."
+            )
+        return None
+
     def _sealed(self, view: View, places: set[TopicPartition]) -> dict[TopicPartition, list[SegmentFile]]:
+        if not places:
+            return {}
         names = sorted({place.topic for place in places})
         folders = self._client.log_folders(names)
         found: dict[TopicPartition, list[SegmentFile]] = {}
@@ -246,6 +274,12 @@ class Planner:
             return
         with closing(Client(self._options.bootstrap, patience_seconds=COMMIT_SECONDS_MAX)) as client:
             client.commit_offsets(self._options.group, progress.offsets)
+
+
+def _stretches(task: Range, files: Sequence[SegmentFile], objects: Coordinates | None) -> tuple[Stretch, ...]:
+    if objects is None:
+        return stretches(task.start, task.end, files)
+    return object_stretches(task.start, task.end, objects.store_url, objects.start, objects.end, objects.rows)
 
 
 def _begin_of(place: TopicPartition, start: Progress, ids: Mapping[str, UUID]) -> int:

@@ -1,21 +1,24 @@
 """What a task does: one range of one partition, as Arrow batches in the order of offsets.
 
-Each stretch comes out of its file or by the protocol. A file that is not what was planned with, ends early, or holds
-transactions is no reason to fail unless `direct=require` was said: the rest of its stretch comes by the protocol.
+Each stretch comes out of its file, out of objects, or by the protocol. A file that is not what was planned with, ends
+early, or holds transactions is no reason to fail unless `direct=require` was said: the rest of its stretch comes by the
+protocol. So it is with a store that cannot be reached from here. A task has several ranges where they share objects.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from anabranch.errors import SegmentChangedError
+from anabranch.errors import SegmentChangedError, StoreError
 from anabranch.pipeline.chunks import Chunk
 from anabranch.pipeline.client import Client
 from anabranch.pipeline.fetch import PartitionFetch
 from anabranch.pipeline.loss import LossPolicy
+from anabranch.pipeline.object_plan import is_stored
+from anabranch.pipeline.object_reading import ObjectReader, TaskObjects, in_turns
 from anabranch.pipeline.options import Direct, ReaderOptions
-from anabranch.pipeline.plan import Range, Stretch
+from anabranch.pipeline.plan import Range, SegmentFile, Stretch
 from anabranch.pipeline.segment_files import SegmentReader
 from anabranch.values import TopicPartition
 
@@ -27,10 +30,17 @@ logger = logging.getLogger(__name__)
 
 def read_range(options: ReaderOptions, wanted: Range, schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     """The records of the range, with the columns of the schema."""
+    return read_ranges(options, [wanted], schema)
+
+
+def read_ranges(
+    options: ReaderOptions, ranges: Sequence[Range], schema: "pa.Schema"
+) -> "Iterator[pa.RecordBatch]":
+    """The records of one range after the other."""
     from anabranch.record.columns import FIELDS, columns
 
     fields = [name for name in schema.names if name in FIELDS] or ["offset"]
-    for chunk in chunks_of(options, wanted):
+    for wanted, chunk in _all_chunks(options, ranges):
         found = columns(
             chunk.data,
             start=chunk.start,
@@ -45,30 +55,90 @@ def read_range(options: ReaderOptions, wanted: Range, schema: "pa.Schema") -> "I
 
 def chunks_of(options: ReaderOptions, wanted: Range) -> Iterator[Chunk]:
     """Whole batches that hold the range; the first and the last may reach beyond it."""
-    # Whoever planned this range has met the broker: if it is away now, it is coming back.
+    return (chunk for _, chunk in _all_chunks(options, [wanted]))
+
+
+def _all_chunks(options: ReaderOptions, ranges: Sequence[Range]) -> Iterator[tuple[Range, Chunk]]:
+    # Whoever planned these ranges has met the broker: if it is away now, it is coming back.
     patience = options.broker_seconds_max
     client = Client(options.bootstrap, patience_seconds=patience, first_contact_seconds=patience)
-    with closing(client):
-        for stretch in wanted.stretches or (Stretch(wanted.start, wanted.end),):
-            yield from _stretch_chunks(options, client, wanted, stretch)
+    is_hasty = options.direct is not Direct.REQUIRE
+    with (
+        closing(client),
+        TaskObjects(ranges, options.credentials_file, is_hasty=is_hasty) as objects,
+    ):
+        task = _Task(options, client, objects)
+        if len(ranges) > 1 and all(map(is_stored, ranges)):
+            ranges = yield from task.shared_chunks(ranges)
+        for wanted in ranges:
+            for stretch in wanted.stretches or (Stretch(wanted.start, wanted.end),):
+                for chunk in task.chunks(wanted, stretch):
+                    yield wanted, chunk
 
 
-def _stretch_chunks(
-    options: ReaderOptions, client: Client, wanted: Range, stretch: Stretch
-) -> Iterator[Chunk]:
-    start = stretch.start
-    if stretch.file is not None:
-        reader = SegmentReader(stretch.file, stretch.start, stretch.end)
+class _Task:
+    def __init__(self, options: ReaderOptions, client: Client, objects: TaskObjects) -> None:
+        self._options = options
+        self._client = client
+        self._objects = objects
+
+    def shared_chunks(self, ranges: Sequence[Range]) -> Generator[tuple[Range, Chunk], None, Sequence[Range]]:
+        """Of ranges that share objects, by turns. Returns what is left for the protocol."""
+        stretches = [wanted.stretches[0] for wanted in ranges]
+        assert stretches[0].objects is not None
+        store_url = stretches[0].objects.store_url
+        reached = [wanted.start for wanted in ranges]
+        try:
+            loader = self._objects.loader(store_url)
+            readers = [
+                ObjectReader(loader, self._client, wanted, stretch)
+                for wanted, stretch in zip(ranges, stretches, strict=True)
+            ]
+            for number, chunk in in_turns(readers, loader):
+                reached[number] = readers[number].next_offset
+                yield ranges[number], chunk
+            reached = [reader.next_offset for reader in readers]
+        except StoreError as error:
+            self._do_without(store_url, error)
+        left = zip(ranges, reached, strict=True)
+        return [wanted._replace(start=at, stretches=()) for wanted, at in left if at < wanted.end]
+
+    def chunks(self, wanted: Range, stretch: Stretch) -> Iterator[Chunk]:
+        """The chosen way first, as far as it goes; the rest by the protocol."""
+        start = stretch.start
+        if stretch.file is not None:
+            start = yield from self._file_chunks(wanted, stretch, stretch.file)
+        elif stretch.objects is not None:
+            start = yield from self._object_chunks(wanted, stretch, stretch.objects.store_url)
+        loss = LossPolicy(self._options.fail_on_data_loss)
+        fetch = PartitionFetch(self._client, wanted.place, wanted.topic_id, start, stretch.end, loss)
+        yield from fetch.chunks()
+
+    def _file_chunks(self, wanted: Range, stretch: Stretch, file: SegmentFile) -> Generator[Chunk, None, int]:
+        """Returns the offset it did not reach."""
+        reader = SegmentReader(file, stretch.start, stretch.end)
         try:
             yield from reader.chunks()
         except SegmentChangedError as error:
-            if options.direct is Direct.REQUIRE:
+            if self._options.direct is Direct.REQUIRE:
                 raise
             logger.info("the rest of %s comes by the protocol: %s", wanted.place, error)
-        start = reader.next_offset
-    loss = LossPolicy(options.fail_on_data_loss)
-    fetch = PartitionFetch(client, wanted.place, wanted.topic_id, start, stretch.end, loss)
-    yield from fetch.chunks()
+        return reader.next_offset
+
+    def _object_chunks(self, wanted: Range, stretch: Stretch, store_url: str) -> Generator[Chunk, None, int]:
+        """Returns the offset it did not reach."""
+        reader = None
+        try:
+            reader = ObjectReader(self._objects.loader(store_url), self._client, wanted, stretch)
+            yield from reader.chunks()
+        except StoreError as error:
+            self._do_without(store_url, error)
+        return stretch.start if reader is None else reader.next_offset
+
+    def _do_without(self, store_url: str, error: StoreError) -> None:
+        if self._options.direct is Direct.REQUIRE:
+            raise error
+        self._objects.give_up(store_url, error)
 
 
 def _rows(batch: "pa.RecordBatch", place: TopicPartition, schema: "pa.Schema") -> "pa.RecordBatch":

@@ -9,7 +9,7 @@ query and uses it for the next query on the same DataFrame, whatever that one as
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,11 @@ from pyspark.sql.datasource import (
 
 from anabranch.errors import OptionError
 from anabranch.pipeline import schema as columns
+from anabranch.pipeline.object_plan import tasks_of
 from anabranch.pipeline.options import ReaderOptions, check_for_stream, reader_options, stream_only
 from anabranch.pipeline.plan import Range
 from anabranch.pipeline.planner import Planner
-from anabranch.pipeline.reading import read_range
+from anabranch.pipeline.reading import read_ranges
 from anabranch.pipeline.workers import settle
 
 if TYPE_CHECKING:
@@ -87,11 +88,16 @@ def checked(options: Mapping[str, str], schema: "StructType") -> ReaderOptions:
 
 
 class RangePartition(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
+    """What one task reads: a range of one partition, or of several whose records share objects."""
 
-    def __init__(self, wanted: Range) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+
+
+def partitions_of(options: ReaderOptions, ranges: Sequence[Range]) -> list[RangePartition]:
+    tasks = tasks_of(ranges, options.partitions_min, options.records_per_partition_max)
+    return [RangePartition(task) for task in tasks]
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
@@ -104,7 +110,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[RangePartition]:
         settle()
         with closing(Planner(self.options)) as planner:
-            return [RangePartition(wanted) for wanted in planner.batch_ranges()]
+            return partitions_of(self.options, planner.batch_ranges())
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_partition(self.options, self.schema, partition)
@@ -119,4 +125,4 @@ def read_partition(
         return iter(())
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return read_range(options, partition.wanted, to_arrow_schema(schema, timezone="UTC"))
+    return read_ranges(options, partition.ranges, to_arrow_schema(schema, timezone="UTC"))

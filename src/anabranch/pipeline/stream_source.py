@@ -23,7 +23,7 @@ from anabranch.errors import AnabranchError
 from anabranch.pipeline.offsets import Progress
 from anabranch.pipeline.options import ReaderOptions
 from anabranch.pipeline.planner import Planner
-from anabranch.pipeline.source import RangePartition, read_partition
+from anabranch.pipeline.source import RangePartition, partitions_of, read_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     def partitions(self, start: Json, end: Json) -> list[RangePartition]:
         ranges = self._driver().stream_ranges(Progress.from_json(start), Progress.from_json(end))
-        return [RangePartition(wanted) for wanted in ranges]
+        return partitions_of(self.options, ranges)
 
     def commit(self, end: Json) -> None:
         if end == self._committed:

@@ -177,7 +177,7 @@ class ObjectWriter:
         """What by itself has no effect."""
         match event:
             case Stored():
-                self._stored(event.serial)
+                self._stored(event.serial, now_ms)
             case StoreFailed():
                 self._store_failed(event.serial, now_ms)
             case ProposalEnded():
@@ -304,11 +304,13 @@ class ObjectWriter:
             if segment is not None and not segment.is_stored:
                 yield segment
 
-    def _stored(self, serial: int) -> None:
+    def _stored(self, serial: int, now_ms: int) -> None:
         segment = self._segments.get(serial)
         if segment is not None:
             segment.is_stored = True
             segment.again_ms = segment.failed_ms = None
+        for other in self._flushing():  # The store is there again: what was to wait for that need not.
+            other.again_ms = None if other.again_ms is None else now_ms
 
     def _store_failed(self, serial: int, now_ms: int) -> None:
         segment = self._segments.get(serial)

@@ -88,8 +88,11 @@ class Connection:
         """Bytes of the common budget that this connection has taken."""
         return self._counted(self._buffer.capacity)
 
-    def overdue(self, now_ms: int, frame_ms_max: int, idle_ms_max: int) -> str | None:
-        """Why this connection should be closed; None: it should not."""
+    def overdue(
+        self, now_ms: int, frame_ms_max: int, idle_ms_max: int, answer_ms_max: int | None = None
+    ) -> str | None:
+        """Why this connection should be closed; None: it should not. `answer_ms_max`: how long nobody may take an
+        answer, if that is less than being idle."""
         silent_ms = now_ms - self.last_read_ms
         if len(self._buffer) and not self._is_held and not self._is_in_line:
             # Part of a frame has arrived, and nothing of ours keeps the rest from coming.
@@ -102,7 +105,7 @@ class Connection:
             return "the client closed the connection long ago"
         if self.is_idle and silent_ms > idle_ms_max:
             return f"idle for {silent_ms} ms"
-        if self._out and now_ms - self._last_write_ms > idle_ms_max:
+        if self._out and now_ms - self._last_write_ms > (answer_ms_max or idle_ms_max):
             return f"nobody took an answer for {now_ms - self._last_write_ms} ms"
         return None
 

@@ -31,6 +31,8 @@ ACCEPTS_PER_TURN_MAX = 64
 SWEEP_SECONDS = 1.0
 FRAME_MS_MAX = 30_000
 FRAME_MS_MAX_IN_NEED = 3_000
+ANSWER_MS_MAX_IN_NEED = 10_000
+"""How long nobody may take an answer when such answers hold all the memory for reading from the object store."""
 BUFFER_IDLE_MS_MAX = 10_000
 
 PlainTake = Callable[[Connection, memoryview, int, int, deque[Call], int], int]
@@ -158,13 +160,18 @@ class Listener:
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         now_ms = self.clock.monotonic_ms()
         frame_ms_max = FRAME_MS_MAX_IN_NEED if self.memory.is_short else FRAME_MS_MAX
+        answer_ms_max = ANSWER_MS_MAX_IN_NEED if self._is_short_for_answers else None
         for connection in list(self.connections):
-            reason = connection.overdue(now_ms, frame_ms_max, self._idle_ms_max)
+            reason = connection.overdue(now_ms, frame_ms_max, self._idle_ms_max, answer_ms_max)
             if reason is not None:
                 connection.close(reason)
             elif self.memory.is_short or now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
                 connection.shrink()
         self._end_standoff()
+
+    @property
+    def _is_short_for_answers(self) -> bool:
+        return self.broker.objects is not None and self.broker.objects.cache.is_short
 
     def _end_standoff(self) -> None:
         """If all who hold memory stand in line for more, nobody would ever give any back: the last to come goes."""

@@ -121,7 +121,7 @@ class ClusterClient:
         if leader is None:
             self._sim.world.call_soon(answer.settle, None, "nobody is known to lead")
             return answer
-        body = produce_request(topic, partition, values, self._sim.clock.wall_ms(), acks, producer)
+        body = self._produce_request(place, values, acks, producer)
 
         def settled(pending: Pending) -> None:
             code = None
@@ -134,6 +134,11 @@ class ClusterClient:
         request = self.send(leader, ApiKey.PRODUCE, 9, {**body, "timeout_ms": PRODUCE_MS})
         request.on_settled = settled
         return answer
+
+    def _produce_request(
+        self, place: Place, values: Sequence[bytes], acks: int, producer: Producer | None
+    ) -> Body:
+        return produce_request(*place, values, self._sim.clock.wall_ms(), acks, producer)
 
     def read(self, place: Place, broker_id: int, then: Callable[[Found, ErrorCode | None], None]) -> None:
         """Everything from the start as far as that broker gives it; the code says why it ended (None: no answer)."""

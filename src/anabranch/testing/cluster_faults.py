@@ -9,6 +9,7 @@ from random import Random
 
 from anabranch.testing.cluster_simulator import ClusterSimulator, Life
 from anabranch.testing.fake_net import FaultPlan
+from anabranch.testing.fake_store import NO_FAULTS, StoreFaults
 from anabranch.testing.workload import FAULTS
 from anabranch.values import BrokerId
 
@@ -16,6 +17,8 @@ BROKERS_MAX = 5
 ROOM_BYTES_MAX = 3_000
 SLOW_MS_MAX = 300
 OLD_DISK_CHANCE = 0.5
+STORE_TIMEOUT_MS = 1500
+STORE_LATE_MS_MAX = 5000
 
 
 class ClusterFaults:
@@ -56,6 +59,7 @@ class ClusterFaults:
         self._starting.clear()
         sim.net.plan = FaultPlan()
         sim.net.heal()
+        self._mend_store(0)
         for number, machine in sim.machines.items():
             machine.disk.crash_at = None
             machine.disk.capacity_bytes = None
@@ -120,6 +124,18 @@ class ClusterFaults:
             else:
                 self._sim.wipe(machine.broker_id)
 
+    def lose_disks(self) -> None:
+        """Of as many as the metadata quorum can do without: only for those who keep nothing else on them."""
+        leader = next(
+            (life.broker for life in self._sim.lives.values() if life.broker.metadata.is_leader), None
+        )
+        if leader is None or not self._sim.is_whole():
+            return
+        voters = sorted(member.broker_id for member in leader.metadata.members.voters)
+        for number in [*sorted(self._sim.machines.keys() - set(voters)), self._rng.choice(voters)]:
+            self._sim.kill(number)
+            self._sim.wipe(number)
+
     def join(self) -> None:
         """One more broker."""
         number = max(self._sim.machines) + 1
@@ -166,6 +182,50 @@ class ClusterFaults:
     def _mend_net(self, _: int) -> None:
         self._sim.note("the network is good")
         self._sim.net.plan = FaultPlan()
+
+    # --- the object store ------------------------------------------------------------------------------------------
+
+    def store_away(self) -> None:
+        """For everybody; now and then longer than brokers try."""
+        assert self._sim.bucket is not None
+        self._sim.note("the store is away")
+        self._sim.bucket.is_away = True
+        self._after(self._rng.choice((300, 2000, 2000, 8000)), self._mend_store, 0)
+
+    def cut_store(self) -> None:
+        """For one broker."""
+        if (life := self._somebody()) and life.store is not None:
+            self._sim.note(f"{life.machine.broker_id} does not reach the store")
+            life.store.is_cut = True
+            self._after(self._rng.choice((300, 2000, 5000)), self._mend_store, 0)
+
+    def spoil_store(self) -> None:
+        rng = self._rng
+        self._sim.note("the store is bad")
+        self._sim.spoil_store(
+            StoreFaults(
+                refused=rng.choice((0.0, 0.3)),
+                slow=rng.choice((0.0, 0.3)),
+                lost=rng.choice((0.0, 0.1)),
+                silent=rng.choice((0.0, 0.1, 0.4)),
+                late=rng.choice((0.0, 0.1)),
+                busy=rng.choice((0.0, 0.3)),
+                slow_ms_max=rng.choice((200, 1500)),
+                timeout_ms=STORE_TIMEOUT_MS,
+                late_ms_max=STORE_LATE_MS_MAX,
+            )
+        )
+        self._after(rng.choice((1000, 4000)), self._mend_store, 0)
+
+    def _mend_store(self, _: int) -> None:
+        if self._sim.bucket is None:
+            return
+        self._sim.note("the store is good")
+        self._sim.bucket.is_away = False
+        self._sim.spoil_store(NO_FAULTS)
+        for life in self._sim.lives.values():
+            if life.store is not None:
+                life.store.is_cut = False
 
     # --- disks ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 python -m anabranch.testing.cluster_runs --seed 7             one seed, with its trace
 python -m anabranch.testing.cluster_runs --seeds 1000         seeds 0 to 999; --seeds 50..99: those
 python -m anabranch.testing.cluster_runs --minutes 10         as many as fit
+python -m anabranch.testing.cluster_runs --objects ...        the same with topics in an object store
 """
 
 import argparse
@@ -14,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 
 from anabranch.testing.cluster_workload import ClusterWorkload
+from anabranch.testing.object_workload import ObjectWorkload
 
 SAY_SECONDS = 10
 
 
-def trace_of(seed: int) -> list[str]:
+def trace_of(seed: int, kind: type[ClusterWorkload] = ClusterWorkload) -> list[str]:
     """Run it; raises SimulationError, and anything else that is a defect, with the trace as its last note."""
-    workload = ClusterWorkload(seed)
+    workload = kind(seed)
     try:
         with workload.sim:
             workload.run()
@@ -35,15 +37,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, help="repeat one run, and show its trace")
     parser.add_argument("--seeds", help="how many, or the first and the last: 50..99")
     parser.add_argument("--minutes", type=float, help="begin no new run after so long")
+    parser.add_argument("--objects", action="store_true", help="with topics in an object store")
     chosen = parser.parse_args(arguments)
+    kind = ObjectWorkload if chosen.objects else ClusterWorkload
     if chosen.seeds is None and chosen.minutes is None:
-        return _repeat(chosen.seed or 0)
-    return _run_many(_seeds(chosen.seeds), chosen.minutes)
+        return _repeat(chosen.seed or 0, kind)
+    return _run_many(_seeds(chosen.seeds), chosen.minutes, kind)
 
 
-def _repeat(seed: int) -> int:
+def _repeat(seed: int, kind: type[ClusterWorkload]) -> int:
     try:
-        lines = trace_of(seed)
+        lines = trace_of(seed, kind)
     except Exception as error:  # noqa: BLE001 - shown, whatever it is.
         sys.stdout.write("".join(traceback.format_exception(error)))
         return 1
@@ -58,7 +62,7 @@ def _seeds(wanted: str | None) -> Iterator[int]:
     return iter(range(int(first), int(last) + 1) if first else range(int(last)))
 
 
-def _run_many(seeds: Iterator[int], minutes: float | None) -> int:
+def _run_many(seeds: Iterator[int], minutes: float | None, kind: type[ClusterWorkload]) -> int:
     started = said = time.monotonic()
     runs = 0
     failed: list[int] = []
@@ -74,7 +78,7 @@ def _run_many(seeds: Iterator[int], minutes: float | None) -> int:
             )
             sys.stdout.flush()
         try:
-            trace_of(seed)
+            trace_of(seed, kind)
         except Exception as error:  # noqa: BLE001 - said, whatever it is; `make sim SEED=n` shows the rest.
             failed.append(seed)
             sys.stdout.write(f"seed {seed}: {type(error).__name__}: {error}\n")

@@ -10,6 +10,7 @@
     sim.stop(3)                     # it stops by itself, in a while
     sim.start(1)
     sim.pause(3); sim.resume(3)     # as SIGSTOP and SIGCONT do
+    sim.bucket.is_away = True       # with `has_store`: every fault of `FakeBucket`, `FakeStore` by sim.lives[1].store
 
 Every process has a loop of its own, and the seed decides whose turn is next: so one can stand still, or end in the
 middle of anything, while the others go on. Requests enter as frames and answers leave as frames. An exception that
@@ -26,6 +27,7 @@ from random import Random
 from typing import Self
 from unittest.mock import patch
 
+from anabranch.broker import metadata_log
 from anabranch.broker.broker import Broker
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow
@@ -36,6 +38,7 @@ from anabranch.record.batch import batch_spans, read_header
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.fake_disk import FakeDisk, PowerLoss
 from anabranch.testing.fake_net import FakeNet, FaultPlan
+from anabranch.testing.fake_store import NO_FAULTS, FakeBucket, FakeStore, StoreFaults
 from anabranch.testing.in_process_client import Body, InProcessClient, Pending
 from anabranch.testing.simulator import DATA_DIR, SMALL, Defects, SimulationError
 from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
@@ -47,6 +50,8 @@ SLICE_MS = 20
 TURNS_MAX = 50_000
 """Within one millisecond."""
 READ_BYTES = 2**20
+STORE_URL = "file:///simulated"
+"""Nobody opens it: there is a `FakeStore` for every process."""
 
 Generations = dict[tuple[uuid.UUID, int, int], int]
 """Who led a partition in a generation."""
@@ -84,6 +89,9 @@ class Life:
         self.workers = SimWorkers(self.loop, self.rng)
         me = BrokerId(machine.broker_id)
         self.peers = sim.net.peers(me, self.loop, lambda: self.is_dead)
+        self.store: FakeStore | None = None
+        if sim.bucket is not None:
+            self.store = FakeStore(sim.bucket, self.rng, sim.store_faults)
         self._settings = settings
         self._asked: dict[Pending, None] = {}
         self._stopping: asyncio.Task[None] | None = None
@@ -98,7 +106,7 @@ class Life:
         """Raises PowerLoss, StorageError."""
         boot = f"boot-{self.machine.boots}"
         self.broker = Broker(
-            self._settings, self._sim.clock, self._disk, self.workers, DATA_DIR, boot, self.peers
+            self._settings, self._sim.clock, self._disk, self.workers, DATA_DIR, boot, self.peers, self.store
         )
         self.broker.open()
         if self.rng.random() < 0.5:  # What others find out late: that syncs may run on the loop.
@@ -122,6 +130,8 @@ class Life:
 
     async def _stop(self) -> None:
         assert self.broker.peering is not None
+        if self.broker.objects is not None:
+            await self.broker.objects.leave()
         await self.broker.peering.leave()
         self.is_ready = False
         self._joining.cancel()
@@ -162,7 +172,7 @@ class Life:
                 f"broker {self.machine.broker_id} knows less than before: {applied_end} and not {self._applied_end}"
             )
         self._applied_end = applied_end
-        for partition in self.broker.topics.partitions():
+        for partition in (*self.broker.topics.partitions(), *self.broker.topics.object_partitions()):
             before = self._high_watermarks.get(partition, 0)
             if partition.high_watermark < before:
                 raise SimulationError(
@@ -220,7 +230,10 @@ class ClusterSimulator:
         flush: str = "always",
         settings: Mapping[str, object] | None = None,
         plan: FaultPlan | None = None,
+        has_store: bool = False,
+        entries_per_snapshot: int = metadata_log.ENTRIES_PER_SNAPSHOT,
     ) -> None:
+        """`has_store`: there is an object store beside them, so that topics may be in it."""
         self.seed = seed
         self.rng = Random(seed)
         self.clock = FakeClock()
@@ -234,7 +247,10 @@ class ClusterSimulator:
         self.net = FakeNet(self.world, self.clock, Random(self.rng.getrandbits(64)), plan)
         self.machines = {number: Machine(number) for number in range(1, brokers + 1)}
         self.leaders: Generations = {}
-        self._settings = settings or {}
+        self.bucket = FakeBucket(self.clock) if has_store else None
+        self.store_faults = NO_FAULTS
+        self._entries_per_snapshot = entries_per_snapshot
+        self._settings = {**({"object.store": STORE_URL} if has_store else {}), **(settings or {})}
         self._turns = 0
 
     def note(self, line: str) -> None:
@@ -378,6 +394,13 @@ class ClusterSimulator:
             life.is_paused = False
             self.net.resume(BrokerId(broker_id))
 
+    def spoil_store(self, faults: StoreFaults) -> None:
+        """From now on, for everybody who runs or will."""
+        self.store_faults = faults
+        for life in self.lives.values():
+            if life.store is not None:
+                life.store.faults = faults
+
     # --- time ----------------------------------------------------------------------------------------------------
 
     def run(self, milliseconds: int) -> None:
@@ -453,7 +476,8 @@ class ClusterSimulator:
     def _acting(self) -> Iterator[None]:
         """Ids come from the seed and defects are noticed while anybody acts."""
         ids = patch.object(uuid, "uuid4", self._uuid4)
-        with ids, self.defects.watching():
+        often = patch.object(metadata_log, "ENTRIES_PER_SNAPSHOT", self._entries_per_snapshot)
+        with ids, often, self.defects.watching():
             yield
         self.defects.check()
 
@@ -515,6 +539,8 @@ class ClusterSimulator:
         ends = {number: life.broker.metadata.applied_end for number, life in self.lives.items()}
         if len(set(ends.values())) != 1:
             return f"some know less than others: {ends}"
+        if unequal := self._unequal_objects():
+            return unequal
         return "; ".join(filter(None, (self._missing_of(*each) for each in self.replicas().items())))
 
     def _missing_of(self, partition_id: TopicPartition, kept: dict[int, Partition]) -> str:
@@ -532,6 +558,14 @@ class ClusterSimulator:
         ):
             return ""
         return f"{partition_id}: {[partition.mode.describe() for partition in copies]}"
+
+    def _unequal_objects(self) -> str:
+        ends = {
+            number: {each.id: each.high_watermark for each in life.broker.topics.object_partitions()}
+            for number, life in self.lives.items()
+        }
+        first = next(iter(ends.values()))
+        return "" if all(each == first for each in ends.values()) else f"some show less than others: {ends}"
 
     def check_equal(self) -> None:
         """All brokers know the same, and all copies have the same bytes."""

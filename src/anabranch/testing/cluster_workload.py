@@ -14,7 +14,7 @@ from typing import NamedTuple
 from anabranch.testing.cluster_clients import ClusterClient, ClusterWitness, Found
 from anabranch.testing.cluster_faults import ClusterFaults
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.in_process_client import Pending
+from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.sim_producers import IdempotentProducer, PlainProducer
 from anabranch.testing.simulator import SimulationError
 from anabranch.testing.witness import Place
@@ -45,12 +45,12 @@ class ClusterWorkload:
         self._rng = rng = Random(seed + 1)
         self._copies_min = lowest = rng.choice((1, 2, 2)) if not swaps_disks else 2
         flush = "os" if lowest > 1 and rng.random() < 0.3 else "always"
-        self.sim = ClusterSimulator(seed, rng.choice((3, 3, 3, 4)), flush=flush)
-        self.witness = ClusterWitness()
+        self.sim = self._simulate(seed, rng.choice((3, 3, 3, 4)), flush)
+        self.witness = self._hear()
         self.faults = ClusterFaults(self.sim, rng, may_lose_disks=lowest > 1)
-        self._client = ClusterClient(self.sim, rng)
+        self._client = self._new_client()
         self._steps = steps
-        self._partitions = {f"t{n}": rng.randint(1, PARTITIONS_MAX) for n in range(TOPICS_MAX)}
+        self._partitions = self._topics()
         self._copies = {topic: rng.choice((lowest, 3, 3)) for topic in self._partitions}
         self._made: list[str] = []
         self._producers: list[Producer] = []
@@ -61,6 +61,19 @@ class ClusterWorkload:
         self._committing: set[Key] = set()
         troubles = self._swaps() if swaps_disks else self._troubles(rng.choice((1, 1, 3)))
         self._actions = (*self._deeds(), *troubles)
+
+    def _topics(self) -> dict[str, int]:
+        """With their partitions."""
+        return {f"t{n}": self._rng.randint(1, PARTITIONS_MAX) for n in range(TOPICS_MAX)}
+
+    def _simulate(self, seed: int, brokers: int, flush: str) -> ClusterSimulator:
+        return ClusterSimulator(seed, brokers, flush=flush)
+
+    def _hear(self) -> ClusterWitness:
+        return ClusterWitness()
+
+    def _new_client(self) -> ClusterClient:
+        return ClusterClient(self.sim, self._rng)
 
     def _deeds(self) -> list[Action]:
         return [
@@ -107,7 +120,7 @@ class ClusterWorkload:
         """All steps, then calm: every promise is checked once more. Raises SimulationError."""
         self.sim.note(f"flush={self.sim.flush}, copies of {self._copies}, partitions {self._partitions}")
         self.sim.start_all()
-        for topic in list(self._partitions)[:2]:
+        for topic in self._first_topics():
             self._make(topic)
         self.sim.run(500)
         for _ in range(4):
@@ -121,6 +134,9 @@ class ClusterWorkload:
         self.sim.check_equal()
         self._check_topics()
         self._read_everything()
+
+    def _first_topics(self) -> list[str]:
+        return list(self._partitions)[:2]
 
     def _check_topics(self) -> None:
         table = next(iter(self.sim.lives.values())).broker.metadata.table
@@ -143,11 +159,7 @@ class ClusterWorkload:
             self._make(self._rng.choice(missing))
 
     def _make(self, topic: str) -> None:
-        made = {
-            "name": topic,
-            "num_partitions": self._partitions[topic],
-            "replication_factor": self._copies[topic],
-        }
+        made = self._as_made(topic)
 
         def answered(pending: Pending) -> None:
             code = ErrorCode(pending.body["topics"][0]["error_code"]) if pending.body is not None else None
@@ -157,6 +169,13 @@ class ClusterWorkload:
 
         body = {"topics": [made], "timeout_ms": MAKE_MS}
         self._client.send(self._client.anybody(), ApiKey.CREATE_TOPICS, 7, body).on_settled = answered
+
+    def _as_made(self, topic: str) -> Body:
+        return {
+            "name": topic,
+            "num_partitions": self._partitions[topic],
+            "replication_factor": self._copies[topic],
+        }
 
     def _move(self) -> None:
         """Let other brokers keep a partition, or more or fewer; now and then call such a move off."""
@@ -196,7 +215,7 @@ class ClusterWorkload:
 
     def _plain_producer(self, place: Place) -> PlainProducer:
         self._names += 1
-        client = ClusterClient(self.sim, self._rng)
+        client = self._new_client()
         producer = PlainProducer(f"plain-{self._names}", place, client, self.witness)
         # Where there is one copy only, acks=1 promises next to nothing.
         producer.acks = (-1,) if self._copies_min == 1 else (-1, 1)
@@ -212,8 +231,13 @@ class ClusterWorkload:
             raise SimulationError(f"producer id {producer_id} was given twice")
         self._producer_ids.add(producer_id)
         self._names += 1
-        name, client = f"idempotent-{self._names}", ClusterClient(self.sim, self._rng)
-        self._producers.append(IdempotentProducer(name, place, client, self.witness, producer_id))
+        name, client = f"idempotent-{self._names}", self._new_client()
+        producer = IdempotentProducer(name, place, client, self.witness, producer_id)
+        self._producers.append(producer)
+        self._prepare(producer)
+
+    def _prepare(self, producer: IdempotentProducer) -> None:
+        """Before it sends anything."""
 
     def _produce(self) -> None:
         for producer in self._producers:
@@ -222,9 +246,10 @@ class ClusterWorkload:
 
     def _consume(self) -> None:
         places = self._places()
-        if not places:
-            return
-        place = self._rng.choice(places)
+        if places:
+            self._consume_from(self._rng.choice(places))
+
+    def _consume_from(self, place: Place) -> None:
         broker_id = self._client.leader_of(place)
         if broker_id is None or self._rng.random() < 0.3:
             broker_id = self._client.anybody()

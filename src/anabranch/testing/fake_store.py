@@ -44,6 +44,8 @@ class StoreFaults:
     """Done, but the answer never arrives; the caller waits for the time-out."""
     late: float = 0.0
     """Arrives only after the caller's time-out, `late_ms_max` at most, and is done then."""
+    busy: float = 0.0
+    """Answered, after a while, that too many ask; it is not done."""
     answer_ms_max: int = 20
     slow_ms_max: int = 3000
     timeout_ms: int = 10_000
@@ -190,13 +192,16 @@ class FakeStore:
         if fate == "refused" or self.is_cut or self.bucket.is_away:
             await asyncio.sleep(self._travel_ms("") / 1000)
             raise StoreUnavailableError(f"{self.url} cannot be reached.")
+        if fate == "busy":
+            await asyncio.sleep(self._travel_ms("slow") / 1000)
+            raise StoreUnavailableError(f"{self.url} answers 429: too many ask.")
         if fate == "lost":
             await self._give_up(kind)
         return fate
 
     def _fate(self) -> str:
         number = self._rng.random()
-        for fate in ("refused", "slow", "lost", "silent", "late"):
+        for fate in ("refused", "slow", "lost", "silent", "late", "busy"):
             number -= getattr(self.faults, fate)
             if number < 0:
                 return fate

@@ -63,6 +63,10 @@ class PlainProducer:
 
 
 class IdempotentProducer:
+    ahead_max = 2**31
+    """Batches from the first that is not acknowledged on: who sends to several brokers in turn may not be further ahead
+    than these remember, though later batches are acknowledged before."""
+
     def __init__(self, name: str, place: Place, sim: Node, witness: Witness, producer_id: int) -> None:
         self.name = name
         self.place = place
@@ -71,6 +75,9 @@ class IdempotentProducer:
         self._producer_id = producer_id
         self._next = 0
         self._unacknowledged: list[list[Sent]] = []
+        self._batches = 0
+        self._ordinals: dict[int, int] = {}
+        """Which batch begins with a number."""
         self._in_flight = 0
         self._must_retry = False
         self._life = sim.lives
@@ -82,11 +89,19 @@ class IdempotentProducer:
                 self._must_retry = False
                 for batch in list(self._unacknowledged):
                     self._send(batch)
-        elif self._in_flight < IN_FLIGHT_MAX:
+        elif self._in_flight < IN_FLIGHT_MAX and self._ahead < self.ahead_max:
+            self._batches += 1
             batch = [Sent(self.name, self._next + n) for n in range(rng.randint(1, RECORDS_MAX))]
             self._next += len(batch)
             self._unacknowledged.append(batch)
+            self._ordinals[batch[0].number] = self._batches
             self._send(batch)
+
+    @property
+    def _ahead(self) -> int:
+        if not self._unacknowledged:
+            return 0
+        return self._batches + 1 - self._ordinals[self._unacknowledged[0][0].number]
 
     def _send(self, batch: list[Sent]) -> None:
         life = self._life

@@ -271,13 +271,19 @@ class Simulator:
 
 
 def produce_request(
-    topic: str, partition: int, values: Sequence[bytes], now_ms: int, acks: int, producer: Producer | None
+    topic: str,
+    partition: int,
+    values: Sequence[bytes],
+    now_ms: int,
+    acks: int,
+    producer: Producer | None,
+    key_of: Callable[[bytes], bytes | None] = lambda value: None,
 ) -> Body:
     """One batch, for version 9."""
     producer_id, epoch, sequence = producer or (-1, -1, -1)
     builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
     for value in values:
-        builder.add(None, value, timestamp_ms=now_ms)
+        builder.add(key_of(value), value, timestamp_ms=now_ms)
     data = {"index": partition, "records": bytes(builder.build())}
     return {"acks": acks, "topic_data": [{"name": topic, "partition_data": [data]}]}
 

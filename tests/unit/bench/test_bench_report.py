@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from bench.field import OURS, THEIRS
-from bench.report import BEGIN, END, as_text, cells, lines, number, put_between_marks
+from bench.report import PARTS, Heading, as_text, cells, lines, number, put_between_marks, put_into, write
 from bench.state import State
 
 
@@ -55,6 +55,45 @@ def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
 
 
 def test_only_the_table_of_the_document_is_replaced() -> None:
-    document = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    assert put_between_marks(document, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
+    begin, end = PARTS[0].begin, PARTS[0].end
+    document = f"before\n{begin}\nold\n{end}\nafter\n"
+    assert put_between_marks(document, "new") == f"before\n{begin}\nnew\n{end}\nafter\n"
     assert put_between_marks("no marks", "new") == "no marks"
+
+
+HEADING = Heading("a node", "a machine", "a commit", "", "")
+
+
+def object_rows_measured(tmp_path: Path) -> State:
+    state = State(tmp_path / "rounds.json", {})
+    state.add("object-brokers-1", OURS, {"mb_per_s": 5.0})
+    state.add("object-brokers-3", OURS, {"mb_per_s": 15.0})
+    return state
+
+
+def test_a_run_of_object_rows_leaves_the_table_of_the_others(tmp_path: Path) -> None:
+    others, objects = PARTS
+    path = tmp_path / "page.md"
+    path.write_text(f"{others.begin}\nold\n{others.end}\n{objects.begin}\nempty\n{objects.end}\n")
+    put_into(path, object_rows_measured(tmp_path), HEADING)
+    first, second = path.read_text().split(objects.begin)
+    assert first == f"{others.begin}\nold\n{others.end}\n"
+    assert "| object-brokers-3 | throughput, MB/s | 15 (15 to 15) | 3.00x |" in second
+    assert "Kafka" not in second
+
+
+def test_a_run_of_the_others_leaves_the_object_table(tmp_path: Path) -> None:
+    others, objects = PARTS
+    path = tmp_path / "page.md"
+    path.write_text(f"{others.begin}\nold\n{others.end}\n{objects.begin}\nkept\n{objects.end}\n")
+    put_into(path, measured(tmp_path), HEADING)
+    first, second = path.read_text().split(objects.begin)
+    assert "small-1" in first
+    assert second == f"\nkept\n{objects.end}\n"
+
+
+def test_a_run_of_object_rows_leaves_the_files_of_the_others(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    write(object_rows_measured(tmp_path), results, HEADING, {"object-read": "no room"}, {})
+    assert sorted(path.name for path in results.iterdir()) == ["object.json", "object.txt"]
+    assert "object-read could not be run: no room" in (results / "object.txt").read_text()

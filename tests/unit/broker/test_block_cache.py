@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from anabranch.broker.block_cache import ANSWER_BYTES_ALWAYS, BAD_MS, GONE_MS, Answer, BlockCache, Loan
-from anabranch.broker.block_loads import FAILURES_MIN, GET_MS_MAX, PAUSE_MS_MAX
+from anabranch.broker.block_loads import FAILURES_MIN, GET_MS_MAX, PAUSE_MS_FIRST, PAUSE_MS_MAX
 from anabranch.broker.blocks import BLOCK_BYTES, BLOCK_BYTES_GATHERED, Block, BlockKey, Origin, keys_of
 from anabranch.errors import ObjectGoneError, QuorumBusyError, StoreRefusedError, StoreUnavailableError
 from anabranch.record.batch_walk import Walk
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.virtual_loop import VirtualLoop
 from anabranch.values import Offset
 from support.object_world import CountingStore, on_virtual_loop
 
@@ -119,6 +120,31 @@ async def test_a_failure_is_everybodys_and_one_try_later_helps_all(clock: FakeCl
     assert ([waiter.count for waiter in waiters], len(store.gets)) == ([1] * 10, 2)
 
 
+def test_a_timer_that_comes_as_early_as_no_clock_can_tell_is_not_set_again() -> None:
+    """2.281 s and 0.1 s make a little more than 2.381 s."""
+    clock = FakeClock()
+    loop = VirtualLoop(clock, lambda: False)
+
+    async def fail_often() -> None:
+        for _ in range(50):
+            store = filled(1)
+            store.failures = [AWAY]
+            await loaded(BlockCache(store, clock, 64 * MIB), key(0))
+
+    task = loop.create_task(fail_often())
+    for _ in range(5000):
+        if task.done():
+            break
+        assert loop.due_ms is not None
+        clock.advance(max(0, loop.due_ms - clock.monotonic_ms()))
+        loop.turn()
+    is_done = task.done()
+    task.cancel()
+    loop.run_for(0)
+    loop.close()
+    assert is_done, "it kept the loop busy, and no time passed"
+
+
 @on_virtual_loop
 async def test_nobody_asks_again_for_what_nobody_waits_for(clock: FakeClock) -> None:
     store = filled(1)
@@ -173,6 +199,26 @@ async def test_a_store_that_is_away_is_asked_seldom_and_by_one_at_a_time(
     assert len(said) == 2, said
     assert "does not answer" in said[0]
     assert "answers again" in said[1]
+
+
+@on_virtual_loop
+async def test_those_who_come_and_go_do_not_ask_a_store_that_is_away_more_often(clock: FakeClock) -> None:
+    store = filled(1)
+    store.is_away = AWAY
+    cache = BlockCache(store, clock, 64 * MIB)
+    for _ in range(3000):
+        waiter = Waiter()
+        cache.want(key(0), waiter.woken)
+        await asyncio.sleep(0.001)
+        cache.leave([key(0)], waiter.woken)
+        await asyncio.sleep(0.009)
+    assert cache.is_away
+    assert 10 <= len(store.gets) <= 30_000 // PAUSE_MS_FIRST + FAILURES_MIN
+    store.is_away = None
+    cache.want(key(0), Waiter().woken)
+    await asyncio.sleep(PAUSE_MS_MAX / 1000)
+    assert cache.get(key(0)) is not None
+    assert not cache.is_away
 
 
 @on_virtual_loop

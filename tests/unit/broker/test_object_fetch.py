@@ -1,6 +1,7 @@
 """Fetch of partitions in the object store: limits as ever, few GETs, and a store that is slow, away or wrong."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from anabranch.broker import blocks
+from anabranch.broker.block_cache import Answer
+from anabranch.broker.call import Call, Piece
 from anabranch.broker.fetch_loads import LOAD_MS_MIN
 from anabranch.broker.object_partition import ObjectPartition
 from anabranch.config import TopicSettings
@@ -428,6 +431,48 @@ async def test_a_batch_larger_than_memory_is_not_pushed_out_while_it_is_looked_a
         assert world.cache._lent == {}
         assert world.cache._loans == {}
         assert world.gets == 2 * 5, "each block is read once"
+
+
+@on_virtual_loop
+async def test_answers_that_nobody_takes_leave_room_for_small_ones_only(clock: FakeClock) -> None:
+    world = FetchWorld(clock, partitions=2, bytes_max=8 * MIB)
+    world.publish({0: [batch(bytes(100_000))], 1: [batch(bytes(1000))]}, keep=True)
+    stuck = Answer(8 * MIB, world.cache)
+    pending = world.fetch((0, 0))
+    await settled(pending, 1)
+    assert (rows(pending)[0]["error_code"], bases(rows(pending)[0])) == (0, [])
+    assert bases(rows(world.fetch((0, 0), (1, 0)))[1]) == [0]
+    del stuck
+    assert bases(rows(world.fetch((0, 0)))[0]) == [0]
+
+
+class KeepingClient(InProcessClient):
+    """As a connection does: the call has its answer until it is sent."""
+
+    def answered(self, call: Call, pieces: list[Piece] | None) -> None:
+        call.pieces = list(pieces or [])
+        del self._pending[call]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@on_virtual_loop
+async def test_an_answer_is_free_without_a_garbage_collection_once_its_call_is_gone(
+    keep: bool, clock: FakeClock
+) -> None:
+    world = FetchWorld(clock)
+    client = KeepingClient(world.broker)
+    gc.disable()
+    try:
+        waiting = world.fetch((0, 0), max_wait_ms=1000, client=client)
+        await asyncio.sleep(0.1)
+        world.publish({0: [batch(bytes(100_000))]}, keep=keep)
+        at_once = world.fetch((0, 0), max_wait_ms=1000, client=client)
+        await asyncio.sleep(0.5)
+        del waiting, at_once
+        assert not client._pending, "both are answered"
+        assert world.cache.answer_bytes == 0
+    finally:
+        gc.enable()
 
 
 # --- bytes that are wrong --------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
 """Produce: one answer for all partitions, in the order of a producer's requests."""
 
+import gc
 from typing import Any
 
 import pytest
 
+from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.handlers.produce import UNPACKED_AT_ONCE_MAX
 from anabranch.record.compression import Codec
 from anabranch.testing.in_process_client import InProcessClient, Pending
@@ -47,6 +49,22 @@ async def test_all_partitions_are_answered_together() -> None:
     assert not pending.is_settled
     await turn()
     assert rows(pending) == [(0, 0), (0, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+
+@pytest.mark.parametrize("acks", [-1, 1, 0])
+@in_loop
+async def test_what_is_answered_is_freed_without_a_search_for_garbage(acks: int) -> None:
+    bench = Bench()
+    await bench.topic("t")
+    gc.collect()
+    gc.disable()
+    try:
+        pending = produce(bench, ("t", 0, bytes(batch_of(b"a"))), acks=acks)
+        del pending
+        await turn()
+        assert not [each for each in gc.get_objects() if isinstance(each, AppendJob)]
+    finally:
+        gc.enable()
 
 
 @in_loop

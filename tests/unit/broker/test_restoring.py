@@ -358,6 +358,30 @@ async def test_a_store_that_fails_is_no_loss_and_changes_nothing(monkeypatch: py
     assert not any(name.startswith("fences/") for name in old.store.names)
 
 
+@in_loop
+async def test_a_store_that_fails_though_it_has_done_it_leaves_one_cluster_to_bring_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old = OldCluster()
+    key = orders(old)
+    old.write(0, key, b"a")
+    old.snapshot()
+    real = old.store.put
+
+    async def fail(name: str, pieces: Any) -> None:
+        await real(name, pieces)
+        if name.startswith("metadata/"):
+            raise StoreUnavailableError("It timed out.")
+
+    monkeypatch.setattr(old.store, "put", fail)
+    with pytest.raises(StoreUnavailableError):
+        await restored(old)
+    monkeypatch.undo()
+    new = await restored(old)
+    assert new.report.incarnation != f"{LIFE:016x}"
+    assert new.line(key) == {0: b"a"}
+
+
 # --- the folder and the fence -----------------------------------------------------------------------------------------
 
 

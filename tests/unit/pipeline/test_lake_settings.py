@@ -59,6 +59,7 @@ def test_options_of_the_source_are_those_it_knows_and_the_pipeline_does_not_say(
         "failOnDataLoss",
         "verify",
         "direct",
+        "credentialsFile",
         "brokerTimeoutSeconds",
     }
     assert set(READER_NAMES) - set(SAID_BY_THE_PIPELINE) == left

@@ -165,6 +165,16 @@ def test_a_success_after_failures_counts_as_any_other() -> None:
 # --- proposing -------------------------------------------------------------------------------------------------------
 
 
+def test_one_success_is_reason_to_try_the_others_again_at_once() -> None:
+    bench = Bench()
+    bench.full(2)
+    for _ in range(4):
+        bench.do(StoreFailed(1))
+        bench.wait(STORE_AGAIN_MS_MAX)
+    assert bench.do(StoreFailed(1)) == []
+    assert of_kind(Store, bench.do(Stored(2))) == [Store(1, 0)]
+
+
 def test_nothing_is_proposed_before_it_is_stored() -> None:
     bench = Bench()
     assert of_kind(Propose, bench.full(1) + bench.wait(50)) == []

@@ -452,6 +452,18 @@ async def test_reader_that_takes_nothing_for_long_is_overdue(peer: Peer) -> None
     assert peer.connection.overdue(peer.listener.clock.monotonic_ms(), FRAME_MS, IDLE_MS) is None
 
 
+@with_peer
+async def test_reader_that_takes_nothing_is_overdue_sooner_when_memory_is_short(peer: Peer) -> None:
+    peer.send(frame(PRODUCE))
+    await turn()
+    peer.calls[0].answer([bytes(3_000_000)])
+    await turn()
+    peer.listener.clock.advance(2_000)
+    now_ms = peer.listener.clock.monotonic_ms()
+    assert peer.connection.overdue(now_ms, FRAME_MS, IDLE_MS) is None
+    assert "nobody took an answer" in (peer.connection.overdue(now_ms, FRAME_MS, IDLE_MS, 1_000) or "")
+
+
 # --- answers that carry files ---------------------------------------------------------------------------------------
 
 

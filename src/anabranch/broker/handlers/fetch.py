@@ -239,6 +239,9 @@ class Fetch:
                 )
             except AnabranchError as error:
                 self._note_unreadable(partition, item, error)
+                each.start_offset = (
+                    partition.log.start_offset
+                )  # It may have moved since, and clients go by it.
                 each.fail(error)
                 continue
             if part is not None and part.count:
@@ -379,7 +382,14 @@ class Fetch:
                 hints.endpoints,
             )
         )
-        self._found = []  # Records in memory are free as soon as the socket has them.
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody may hold on to this fetch, which knows its call, which knows its answer: records in memory are free as
+        soon as the socket has them."""
+        self._call.on_close = None
+        self._waiting = self._loads = None
+        self._found = []
 
 
 def _diverges(found: Found, partition: Partition) -> bool:

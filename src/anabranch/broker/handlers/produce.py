@@ -220,8 +220,11 @@ class Produce:
 
     def _settle_one(self) -> None:
         self._open -= 1
-        if self._open:
-            return
+        if not self._open:
+            self._answer()
+            self._topics = []  # Jobs know their request: without this, only a search for garbage would free them.
+
+    def _answer(self) -> None:
         call = self._call
         if self._acks == ACKS_NONE:
             failed = self._first_error()
