@@ -72,6 +72,8 @@ class FetchLoads:
                 self._miss(part)
                 self._guess_left -= part.count
             return None
+        if part.check is not None:
+            self._keep(part)
         if part.verified and part.count > ANSWER_BYTES_ALWAYS and log.cache.is_short:
             return None
         self._answer_left -= part.count
@@ -85,6 +87,12 @@ class FetchLoads:
             self._wanted += part.missing
         else:
             self._log.cache.call_when_returned(self._has_come)
+
+    def _keep(self, part: "ObjectSlice") -> None:
+        """What is being looked at: were it pushed out meanwhile, it would come anew, and nobody had looked at it."""
+        assert self._loan is not None
+        assert part.walk is not None
+        self._loan.borrow(part.walk, part.present)
 
     def load(self) -> None:
         """Ask for what this try has missed."""

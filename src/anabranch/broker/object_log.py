@@ -148,7 +148,7 @@ class ObjectLog:
     def _unready(self, step: Check | Missing, row: Row, start: Offset, bytes_max: int) -> ObjectSlice:
         guess = max(1, min(row.length, bytes_max))
         if isinstance(step, Check):
-            return ObjectSlice(self.cache, guess, check=step, walk=step.walk)
+            return ObjectSlice(self.cache, guess, check=step, present=step.blocks, walk=step.walk)
         if start in self._readers:
             self._read_ahead(row.next_offset, len(step.keys))
         return ObjectSlice(self.cache, guess, missing=step.keys, present=step.present, walk=step.walk)

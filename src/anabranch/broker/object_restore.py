@@ -178,6 +178,7 @@ def _append_newer(table: MetadataTable, survey: Survey, report: RestoreReport) -
             objects.begin_partition(key),
             contents.batches.get(key, ()),
             silence_ms=survey.snapshot["producer_silence_ms"],
+            forgotten_last=objects.forgotten_last,
             more_offsets=more,
         )
         objects.append_rows(key, appended.rows, appended.end)

@@ -103,8 +103,8 @@ class ObjectSlice(Slice):
         self.missing = missing
         self.present = present
         self.walk = walk
-        """Blocks that are of use once the missing ones are there, and how far their row was walked: whoever waits
-        borrows them."""
+        """Blocks that are of use once the missing ones are there or these were looked at, and how far their row was
+        walked: whoever waits borrows them."""
         self.check = check
         self.is_cut = is_cut
         self.verified = check is None

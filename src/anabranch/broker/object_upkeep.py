@@ -278,6 +278,11 @@ class ObjectUpkeep:
             await work()
             self._due_ms.setdefault(name, self._clock.monotonic_ms() + every_ms)
 
+    def _is_other_work_due(self) -> bool:
+        """Of what is under way itself it is not yet known when it is due again; merges always are."""
+        now_ms = self._clock.monotonic_ms()
+        return any(now_ms >= due_ms for name, due_ms in self._due_ms.items() if name != "merge")
+
     async def _keys(self) -> AsyncIterator[tuple[Key, Keeping]]:
         """Every partition of every topic in the store; the loop has its turn now and then."""
         number = 0
@@ -331,7 +336,7 @@ class ObjectUpkeep:
     # --- merging and compaction ----------------------------------------------------------------------------------
 
     async def merge(self) -> None:
-        """Everything that is worth it, with rests as long as the work unless much is waiting."""
+        """What is worth it, until something else is due, with rests as long as the work unless much is waiting."""
         kinds = {}
         async for key, keeping in self._keys():
             kinds[key] = keeping.kind
@@ -347,6 +352,8 @@ class ObjectUpkeep:
                 return
             if self._watch.gathered_bytes < BACKLOG_MERGES * self._settings.merge.merge_bytes:
                 await self._rest(began_ms)
+            if self._is_other_work_due():
+                return  # Whoever writes faster than this merges would keep everything else from being done.
 
     async def compact(self) -> None:
         """Everything that is due. A partition that is not done after its turn waits for the next look."""
@@ -358,6 +365,8 @@ class ObjectUpkeep:
             for each in due:
                 self._watch.look_again(each.key)
             await self._rest(began_ms)
+            if self._is_other_work_due():
+                return
 
     async def _due_compactions(self, tried: set[Key]) -> list[Compaction]:
         now_ms = self._clock.wall_ms()

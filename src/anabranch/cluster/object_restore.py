@@ -120,17 +120,18 @@ def append_again(
     batches: Sequence[Batch],
     *,
     silence_ms: int,
+    forgotten_last: int = -1,
     more_offsets: int = 0,
 ) -> Appended:
     """Give one partition's newer batches, which come in the order of their objects, their new offsets.
 
     `end` and `producers` are the snapshot's; `producers` goes on with what is appended. `silence_ms`: producers that
-    were silent for so long may have been forgotten. `more_offsets`: what may have been given out for records that
-    cannot be read any more.
+    were silent for so long may have been forgotten; `forgotten_last`: up to this id, before the snapshot already.
+    `more_offsets`: what may have been given out for records that cannot be read any more.
     """
     count = sum(batch.offset_count for batch in batches) + more_offsets
     start = next_offset = Offset(end + count)
-    sieve = _Sieve(producers, silence_ms)
+    sieve = _Sieve(producers, silence_ms, forgotten_last)
     rows: list[Row] = []
     for batch in _in_sequence(batches, producers):
         if not sieve.keeps(batch):
@@ -181,12 +182,13 @@ def _rank(header: BatchHeader, firsts: Mapping[int, int]) -> tuple[int, int]:
 class _Sieve:
     """Leaves out what need not be appended, and counts it. It goes by a table that grows with what it lets through."""
 
-    def __init__(self, producers: ProducerTable, silence_ms: int) -> None:
+    def __init__(self, producers: ProducerTable, silence_ms: int, forgotten_last: int) -> None:
         self._producers = producers
         self._heard_ms = {
             producer_id: producer.timestamp_ms_last for producer_id, producer in producers.producers.items()
         }
         self._silence_ms = silence_ms
+        self._forgotten_last = forgotten_last
         self.repeats = 0
         self.refused = 0
 
@@ -215,9 +217,11 @@ class _Sieve:
         )
 
     def _may_be_forgotten(self, batch: Batch) -> bool:
-        """Whoever applied its commit may have known nothing of this producer, although the snapshot does."""
+        """Whoever applied its commit may have known nothing of this producer, whether or not the snapshot does."""
         heard_ms = self._heard_ms.get(batch.header.producer_id)
-        return heard_ms is not None and batch.stored_ms + COMMIT_MS_MAX >= heard_ms + self._silence_ms
+        if heard_ms is None:
+            return batch.header.producer_id <= self._forgotten_last
+        return batch.stored_ms + COMMIT_MS_MAX >= heard_ms + self._silence_ms
 
     def _continues(self, header: BatchHeader) -> bool:
         try:

@@ -141,6 +141,11 @@ class ObjectTable:
         partition = self._partitions.get(key)
         return partition.producers if partition is not None else ProducerTable()
 
+    @property
+    def forgotten_last(self) -> int:
+        """The greatest id of a producer that was forgotten; -1: none was."""
+        return self._forgotten_last
+
     def keys(self) -> Iterable[Key]:
         """The partitions that were ever written to."""
         return self._partitions.keys()

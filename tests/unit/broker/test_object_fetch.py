@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker import blocks
 from anabranch.broker.block_cache import Answer
 from anabranch.broker.call import Call, Piece
 from anabranch.broker.fetch_loads import LOAD_MS_MIN
@@ -413,6 +414,23 @@ async def test_an_answer_takes_a_part_of_memory_only_and_the_rest_comes_next(clo
     await settled(pending, 1)
     assert 0.9 * MIB < total(pending) <= MIB
     assert world.cache.answer_bytes == 0, "what was sent is forgotten at once"
+
+
+@on_virtual_loop
+async def test_a_batch_larger_than_memory_is_not_pushed_out_while_it_is_looked_at(clock: FakeClock) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "BLOCK_BYTES", 512 * 1024)
+        world = FetchWorld(clock, partitions=2, bytes_max=MIB)
+        for number in range(2):
+            world.write_merged([(0, batch(bytes(2 * MIB)))], 1, partition=number)
+        world.applied()
+        for number in range(2):
+            pending = world.fetch((number, 0), max_wait_ms=3000)
+            await settled(pending, 4)
+            assert bases(rows(pending)[number]) == [0]
+        assert world.cache._lent == {}
+        assert world.cache._loans == {}
+        assert world.gets == 2 * 5, "each block is read once"
 
 
 @on_virtual_loop

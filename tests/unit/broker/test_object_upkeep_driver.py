@@ -277,6 +277,24 @@ def test_what_is_too_old_goes_and_its_objects_follow() -> None:
     driven.close()
 
 
+def test_whoever_writes_faster_than_this_merges_does_not_keep_old_records_from_going() -> None:
+    driven = with_overrides(retention_ms="30000")
+    driven.write_small(20)
+
+    def write_more(what: str, name: str) -> None:
+        if what == "put":
+            driven.write_small(20)
+
+    driven.store.after = write_more
+    driven.run(30_000)
+    end = driven.world.objects.head(driven.world.key()).end
+    assert driven.upkeep.merges.merges_total > 100, "there is always something to merge"
+    driven.run(50_000)
+    assert driven.world.objects.head(driven.world.key()).start >= end
+    assert driven.world.objects.tombstones
+    driven.close()
+
+
 def test_compaction_keeps_the_latest_of_each_key_and_tombstones_for_their_time() -> None:
     driven = with_overrides(cleanup_policy="compact", delete_retention_ms="120000")
     key = driven.world.key()

@@ -165,6 +165,12 @@ def test_a_producer_that_nobody_knew_was_acknowledged_from_its_first_sequence_on
     assert (result.records, result.refused) == (3, 1)
 
 
+def test_a_producer_that_was_forgotten_before_the_snapshot_goes_on_anywhere() -> None:
+    batches = stored(FIRST, [header(6, 7), header(6, 8), header(9, 1)])
+    result = appended(batches, forgotten_last=6)
+    assert (result.records, result.refused) == (2, 1)
+
+
 def test_a_producer_that_sends_again_is_answered_with_where_its_batch_is_now() -> None:
     table = known(5, 9)
     appended(stored(FIRST, [header(5, 10, count=2)]), producers=table)
