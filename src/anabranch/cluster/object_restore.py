@@ -220,7 +220,9 @@ class _Sieve:
         """Whoever applied its commit may have known nothing of this producer, whether or not the snapshot does."""
         heard_ms = self._heard_ms.get(batch.header.producer_id)
         if heard_ms is None:
-            return batch.header.producer_id <= self._forgotten_last
+            # Some may have been forgotten since, with a topic that was deleted: a first batch is always believed.
+            is_first = batch.header.producer_id not in self._producers.producers
+            return is_first or batch.header.producer_id <= self._forgotten_last
         return batch.stored_ms + COMMIT_MS_MAX >= heard_ms + self._silence_ms
 
     def _continues(self, header: BatchHeader) -> bool:

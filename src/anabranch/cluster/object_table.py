@@ -94,9 +94,10 @@ class ObjectTable:
         self._numbers: dict[BrokerId, tuple[int, int]] = {}
         """The last number that each broker has committed, and in which epoch."""
         self._merged_floors: dict[int, int] = {}
-        self._forgotten_last = NO_NUMBER
-        """The greatest id of a producer that was forgotten: one with a greater id has never been."""
         """By epoch, the last number of a merged object that was tombstoned: none up to it may be named anew."""
+        self._forgotten_last = NO_NUMBER
+        """The greatest id of a producer that was forgotten, with its topic or by itself: one with a greater id has
+        never been."""
         self._references: dict[ObjectId, int] = {}
         self._unreferenced: dict[ObjectId, None] = {}
         self._tombstones: dict[ObjectId, int] = {}
@@ -210,6 +211,8 @@ class ObjectTable:
         for number in range(partition_count):
             partition = self._partitions.pop((topic_id, number), None)
             if partition is not None:
+                # Who wrote to it may go on with another topic of its name, where it was.
+                self._forgotten_last = max(self._forgotten_last, *partition.producers.producers, NO_NUMBER)
                 for packed in partition.rows.packed():
                     self._unname_packed(packed)
 

@@ -160,15 +160,15 @@ def test_behind_a_gap_of_a_producer_that_may_have_been_forgotten_everything_is_k
     assert (result.records, result.refused) == (2, 0)
 
 
-def test_a_producer_that_nobody_knew_was_acknowledged_from_its_first_sequence_on_only() -> None:
-    result = appended(stored(FIRST, [header(6, 1), header(7, 0), header(7, 1), header(6, 0, epoch=1)]))
+def test_a_producer_that_nobody_knew_may_begin_anywhere_and_then_goes_on() -> None:
+    result = appended(stored(FIRST, [header(6, 1), header(7, 0), header(7, 1), header(7, 5)]))
     assert (result.records, result.refused) == (3, 1)
 
 
 def test_a_producer_that_was_forgotten_before_the_snapshot_goes_on_anywhere() -> None:
-    batches = stored(FIRST, [header(6, 7), header(6, 8), header(9, 1)])
+    batches = stored(FIRST, [header(6, 7), header(6, 20), header(9, 1), header(9, 5)])
     result = appended(batches, forgotten_last=6)
-    assert (result.records, result.refused) == (2, 1)
+    assert (result.records, result.refused) == (3, 1)
 
 
 def test_a_producer_that_sends_again_is_answered_with_where_its_batch_is_now() -> None:

@@ -235,6 +235,13 @@ def test_a_silent_producer_is_forgotten_by_name(cluster):
     assert list(cluster.objects.producers(A).producers) == [6]
 
 
+def test_a_producer_goes_on_in_another_topic_after_the_one_it_wrote_to_was_deleted(cluster):
+    cluster.commit(0, sent(0, producer_id=5))
+    cluster.objects.remove_topic(A[0], 4)
+    assert cluster.commit(1, sent(10, producer_id=5)) == [Result(Offset(0))]
+    assert errors_of(cluster.commit(2, sent(10, producer_id=6))) == [OutOfOrderSequenceError]
+
+
 def test_a_producer_that_may_have_been_forgotten_goes_on_where_it_was(cluster):
     cluster.commit(0, sent(0, producer_id=5))
     cluster.apply(forget_entry({A: [5]}))
