@@ -48,9 +48,9 @@ class Partition:
     """One partition of one topic on this broker."""
 
     is_object = False
+    """Its records are in the object store; its log has no files (`object_partition.py`)."""
     is_crowded = False
     """Whoever writes here is to wait for the answer before sending more."""
-    """Its records are in the object store; its log has no files (`object_partition.py`)."""
 
     __slots__ = (
         "_awaiting",
