@@ -93,6 +93,8 @@ class FakeNet:
         self._brokers: dict[BrokerId, FakePeers] = {}
         self._cuts: set[tuple[BrokerId, BrokerId]] = set()
         self._paused: set[BrokerId] = set()
+        self.correlations = count(1)
+        """Of all brokers in all their lives: an answer that comes late, by a later link, is nobody's."""
 
     def peers(
         self,
@@ -254,7 +256,6 @@ class FakePeers(Peers):
         self._wanted: set[BrokerId] = set()
         self._seeds: set[BrokerId] = set()
         self._dialling: set[BrokerId] = set()
-        self._correlations = count(1)
         self._asks: dict[int, tuple[BrokerId, asyncio.Future[Answer]]] = {}
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -279,7 +280,7 @@ class FakePeers(Peers):
         """Everything is under way already."""
 
     async def ask(self, to: BrokerId, question: Question, timeout_ms: int) -> Answer:
-        correlation = next(self._correlations)
+        correlation = next(self._net.correlations)
         if not self._put(to, encode(question, correlation), is_told=False):
             raise PeerUnreachableError(f"there is no link to broker {to}, or no room on it")
         asking: asyncio.Future[Answer] = self._loop.create_future()

@@ -1,5 +1,6 @@
 """The simulated net: what it keeps while nothing is wrong, and each of its faults."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from random import Random
 from typing import Any
@@ -42,6 +43,7 @@ class Handler:
         self.messages.append(message)
 
     async def asked(self, sender: int, question: Question) -> Answer:
+        await asyncio.sleep(self.answer_after_ms / 1000)
         if isinstance(question, ReadIndex):
             return ReadIndexAnswer(sender)
         raise NotControllerError("ask broker 9")
@@ -217,6 +219,20 @@ def test_a_crashed_broker_is_silent_and_comes_back_as_a_new_one(world: World) ->
     world.loop.run_for(10)
     assert world.brokers[2].numbers == [0, 1, 2]
     assert (old.numbers, world.brokers[1].numbers) == ([], [])
+
+
+def test_an_answer_does_not_reach_who_asked_something_else_since(world: World) -> None:
+    """Number 1 of the first life is not number 1 of the second."""
+    world.brokers[2].answer_after_ms = 500
+    asked = world.loop.create_task(world.brokers[1].peers.ask(2, BrokerBeat(1, 1, 1, False), 5000))
+    world.loop.run_for(100)
+    world.net.crash(1)
+    world.loop.run_for(50)
+    world.brokers[1] = Handler(world.net, 1)
+    world.connect(1)
+    world.loop.run_for(100)
+    assert world.run(world.brokers[1].peers.ask(2, ReadIndex(), 5000)) == ReadIndexAnswer(1)
+    asked.cancel()
 
 
 def test_a_dead_machine_is_noticed_late_and_its_return_at_once(world: World) -> None:
