@@ -17,7 +17,6 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 
 from anabranch.errors import InvalidConfigError
 
-CLOUDS = ("s3", "gs", "az")
 OPTIONS = {"s3": ("endpoint", "region"), "gs": ("endpoint",), "az": ("account", "endpoint")}
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
 _PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/=-]*")
@@ -36,10 +35,6 @@ class StoreUrl(NamedTuple):
     path: str
     """Of a folder; in a bucket, what all names begin with, without slashes around it; the name of a memory."""
     options: Mapping[str, str] = {}
-
-    @property
-    def is_cloud(self) -> bool:
-        return self.scheme in CLOUDS
 
     def __str__(self) -> str:
         if self.scheme == "memory":
