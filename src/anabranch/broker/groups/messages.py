@@ -185,6 +185,18 @@ class DescribedGroup(NamedTuple):
     members: tuple[DescribedMember, ...] = ()
 
 
+class Standing(NamedTuple):
+    """Where one member stands. `assignment` is its own only while the group is stable, and empty otherwise."""
+
+    is_stable: bool
+    is_leader: bool
+    generation: int
+    session_timeout_ms: int
+    protocol_name: str
+    metadata: bytes
+    assignment: bytes
+
+
 class LeaveOutcome(NamedTuple):
     identity: Identity
     error: AnabranchError | None
