@@ -119,15 +119,16 @@ class ClassicGroup(JoiningGroup):
         member = self.check_member(member_id, None)
         self._touch(member, now)
         name, metadata = member.protocols[0]
-        is_stable = self.is_in(GroupState.STABLE)
+        # While the members gather, what they had is still theirs: they may commit before they give it up.
+        is_assigned = self.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE)
         return Standing(
-            is_stable,
+            self.is_in(GroupState.STABLE),
             self.is_leader(member_id),
             self.generation,
             member.session_timeout_ms,
             self.protocol_name or name,
             member.metadata(self.protocol_name) or metadata,
-            member.assignment if is_stable else b"",
+            member.assignment if is_assigned else b"",
         )
 
     def leave(self, identities: list[Identity], now: Now) -> tuple[list[LeaveOutcome], list[Effect]]:

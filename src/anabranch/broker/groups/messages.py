@@ -186,7 +186,7 @@ class DescribedGroup(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where one member stands. `assignment` is its own only while the group is stable, and empty otherwise."""
+    """Where one member stands. `assignment` is what it may work on; empty while a new generation is being dealt out."""
 
     is_stable: bool
     is_leader: bool

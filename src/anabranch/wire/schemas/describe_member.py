@@ -1,6 +1,7 @@
 """DescribeMember, API key 16103, ours: where one member of a classic group stands, for whoever speaks on its behalf.
 
-Asking counts as the member's heartbeat. `assignment` is empty unless the group is stable.
+Asking counts as the member's heartbeat. `assignment` is of this generation: while the members of a group that is not
+stable gather for the next one it is still there, and while that one is being dealt out it is empty.
 """
 
 from anabranch.wire.table import Field as F

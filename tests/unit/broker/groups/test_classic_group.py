@@ -201,12 +201,16 @@ def test_asking_where_a_member_stands_is_its_heartbeat() -> None:
     assert (standing.assignment, standing.session_timeout_ms) == (b"a", SESSION_MS)
 
 
-def test_where_a_member_stands_shows_no_assignment_while_the_group_rebalances() -> None:
+def test_where_a_member_stands_shows_its_assignment_until_the_next_generation() -> None:
     bench = Bench()
     ids = bench.stable("a")
     bench.join("b")
     standing = bench.group.standing(ids["a"], bench.now)
-    assert (standing.is_stable, standing.assignment) == (False, b"")
+    assert (standing.is_stable, standing.generation, standing.assignment) == (False, 1, b"a")
+    bench.group.check_commit(ids["a"], None, standing.generation, bench.now)
+    bench.join("a-again", ids["a"])
+    standing = bench.group.standing(ids["a"], bench.now)
+    assert (standing.is_stable, standing.generation, standing.assignment) == (False, 2, b"")
     assert standing.metadata == subscription("orders")
     with pytest.raises(UnknownMemberIdError):
         bench.group.standing("nobody", bench.now)
