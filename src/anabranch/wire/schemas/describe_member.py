@@ -1,4 +1,4 @@
-"""DescribeMember, API key 16103, ours: where one member of a classic group stands, for whoever speaks on its behalf.
+"""DescribeMember, API key 16104, ours: where one member of a classic group stands, for whoever speaks on its behalf.
 
 Asking counts as the member's heartbeat. `assignment` is of this generation: while the members of a group that is not
 stable gather for the next one it is still there, and while that one is being dealt out it is empty.
