@@ -11,6 +11,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from anabranch.broker import carrying
 from anabranch.broker.forwarding import Forwarding
 from anabranch.broker.moves import Moves
 from anabranch.broker.orchestrator import LEAVE_MS_MAX, Orchestrator
@@ -263,6 +264,8 @@ class Peering:
         match question:
             case ForwardRequest(api_key=ApiKey.PRODUCE):
                 return await self.routing.asked(question)
+            case ForwardRequest(api_key=key) if key in carrying.FOR_OTHERS:
+                return await carrying.asked(broker, question)
             case ForwardRequest():
                 return await self.forwarding.asked(question)
             case RegisterBroker() | BrokerBeat() | ProducerIdBlock():
