@@ -25,7 +25,8 @@ RECORD_OVERHEAD_BYTES = 200
 """What a record of a chunk takes in memory besides its text."""
 _REMEMBERED_MAX = 16
 
-Encode = Callable[[Record], str]
+Encode = Callable[[Record], bytes]
+"""A record as JSON, in UTF-8."""
 
 
 class Cut(NamedTuple):
@@ -33,7 +34,7 @@ class Cut(NamedTuple):
 
     `last` is the offset of the last record in it, -1 without one; `next` is where to go on."""
 
-    text: str | None
+    text: bytes | None
     records: int
     last: int
     next: int
@@ -49,7 +50,7 @@ class Chunk:
         next_offset: int,
         offsets: Sequence[int],
         headers: Sequence[Headers],
-        texts: Sequence[str],
+        texts: Sequence[bytes],
     ) -> None:
         assert first < next_offset, "a chunk without offsets would be waited for again and again"
         self.partition = partition
@@ -78,7 +79,7 @@ class Chunk:
     def _cut(
         self, offset: int, records_max: int, bytes_max: int, subscription: Id, wanted: HeaderFilter | None
     ) -> Cut:
-        taken: list[str] = []
+        taken: list[bytes] = []
         taken_bytes, last, next_offset = 0, -1, self.next
         for index in range(bisect_left(self.offsets, offset), len(self.texts)):
             if wanted is not None and not wanted.matches(self.headers[index]):
@@ -94,10 +95,12 @@ class Chunk:
             return Cut(None, 0, -1, next_offset)
         return Cut(self._message(subscription, next_offset, taken), len(taken), last, next_offset)
 
-    def _message(self, subscription: Id, next_offset: int, taken: Sequence[str]) -> str:
-        return (
-            f'{{"type":"records","id":{json.dumps(subscription)},"partition":{self.partition},'
-            f'"next":"{next_offset}","records":[{",".join(taken)}]}}'
+    def _message(self, subscription: Id, next_offset: int, taken: Sequence[bytes]) -> bytes:
+        return b'{"type":"records","id":%s,"partition":%d,"next":"%d","records":[%s]}' % (
+            json.dumps(subscription).encode(),
+            self.partition,
+            next_offset,
+            b",".join(taken),
         )
 
 
@@ -136,7 +139,7 @@ class _Maker:
     def _begin(self) -> None:
         self._offsets: list[int] = []
         self._headers: list[Headers] = []
-        self._texts: list[str] = []
+        self._texts: list[bytes] = []
         self._bytes = 0
 
     def take(self, record: Record) -> bool:

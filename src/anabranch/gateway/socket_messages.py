@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anabranch.errors import InvalidRequestError
+from anabranch.errors import GatewayError, InvalidRequestError
 from anabranch.gateway.header_filter import HeaderFilter, header_filter
 from anabranch.gateway.socket_fields import (
     PARTITION_MAX,
@@ -78,8 +78,9 @@ class Unsubscribe:
 
 Message = Publish | Subscribe | Credit | Ack | Unsubscribe
 
+_RECORD = ("key", "key_base64", "value", "value_base64", "headers", "timestamp")
 _FIELDS = {
-    "publish": {"id", "topic", "partition", "key", "value", "headers", "timestamp"},
+    "publish": {"id", "topic", "partition", *_RECORD},
     "subscribe": {"id", "topic", "partitions", "from", "group", "filter", "credit"},
     "credit": {"id", "records"},
     "ack": {"id", "partition", "offset"},
@@ -88,13 +89,13 @@ _FIELDS = {
 
 
 def parse_json(text: str) -> dict[str, Any]:
-    """The object in a message. Raises InvalidRequestError."""
+    """The object in a message. Raises GatewayError or InvalidRequestError."""
     try:
         given = json.loads(text, parse_constant=_no_constant)
     except RecursionError:
-        raise InvalidRequestError("The message is nested too deep.") from None
+        raise GatewayError("The message is nested too deeply.", "MALFORMED_JSON") from None
     except ValueError as error:
-        raise InvalidRequestError(f"The message is not JSON: {error}.") from None
+        raise GatewayError(f"The message is not JSON: {error}.", "MALFORMED_JSON") from None
     if not isinstance(given, dict):
         raise InvalidRequestError('A message is a JSON object with a "type".')
     return given
@@ -136,7 +137,7 @@ def _publish(given: Mapping[str, Any], topic: str | None) -> Publish:
     partition = (
         whole_field(given, "partition", 0, PARTITION_MAX) if given.get("partition") is not None else None
     )
-    record = {name: given[name] for name in ("key", "value", "headers", "timestamp") if name in given}
+    record = {name: given[name] for name in _RECORD if name in given}
     return Publish(own_id(given) if "id" in given else None, topic_field(given, topic), partition, record)
 
 

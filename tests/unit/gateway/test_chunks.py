@@ -14,8 +14,8 @@ from anabranch.record.records import Record
 from anabranch.values import Offset
 
 
-def encoded(record: Record) -> str:
-    return json.dumps({"offset": str(record.offset), "value": (record.value or b"").decode()})
+def encoded(record: Record) -> bytes:
+    return json.dumps({"offset": str(record.offset), "value": (record.value or b"").decode()}).encode()
 
 
 def record(offset: int, value: bytes = b"v", kind: bytes = b"a") -> Record:
@@ -27,14 +27,14 @@ def chunk_of(*records: Record) -> Chunk:
     return chunk
 
 
-def offsets_in(text: str | None) -> list[int]:
+def offsets_in(text: bytes | None) -> list[int]:
     assert text is not None
     return [int(each["offset"]) for each in json.loads(text)["records"]]
 
 
 def test_a_chunk_is_one_message_with_its_records_in_order() -> None:
     cut = chunk_of(record(5, b"one"), record(6, b"two")).cut(5, 100, 10**6, 'a"b', None)
-    assert json.loads(cut.text or "") == {
+    assert json.loads(cut.text or b"") == {
         "type": "records",
         "id": 'a"b',
         "partition": 0,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from anabranch.errors import InvalidRequestError
+from anabranch.errors import AnabranchError, InvalidRequestError
 from anabranch.gateway.socket_fields import Start, id_of
 from anabranch.gateway.socket_messages import (
     CREDIT_DEFAULT,
@@ -124,7 +124,7 @@ def test_wrong_subscriptions_are_refused_by_their_field(fields: dict[str, object
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "1", "NaN", '{"a": NaN}', "[" * 100_000, "1" * 5000])
 def test_what_is_no_object_is_refused(text: str) -> None:
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(AnabranchError):
         parse_json(text)
 
 
