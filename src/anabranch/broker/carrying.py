@@ -32,6 +32,7 @@ FOR_OTHERS = frozenset(
         ApiKey.OFFSET_COMMIT,
         ApiKey.OFFSET_FETCH,
         ApiKey.DESCRIBE_GROUPS,
+        ApiKey.DESCRIBE_MEMBER,
     }
 )
 """What a broker asks of the one that leads a partition or coordinates a group; Produce is `routing.py`'s."""

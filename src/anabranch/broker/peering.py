@@ -20,6 +20,7 @@ from anabranch.broker.partition_opener import is_ring
 from anabranch.broker.peer_messages import (
     Answer,
     BeginView,
+    BranchNews,
     BrokerBeat,
     ForwardRequest,
     LeaderRow,
@@ -252,7 +253,7 @@ class Peering:
         match message:
             case RingLetter():
                 self.replicas.heard(sender, message)
-            case Ping():
+            case Ping() | BranchNews():
                 pass  # The link has noted it.
             case Leads():
                 self._broker.leaders.heard(sender, message)

@@ -1,0 +1,308 @@
+"""Lines of records behind branches: what all known rows of one partition say, and how two lines become one.
+
+A line is a row of *spans*, one for each lane it goes through, in the order of their numbers; each begins where its lane
+begins. Two lines are equal as far as their spans are: what was removed or compacted on one side does not matter.
+
+Joining two lines (`merge`), by the rules that models/lanes.py has checked: both keep what they have in common. Of the
+rest, the tail of the winner, which is the line with the greater end, stays where it is if all of it lies above the
+loser's last lane, else none of it. Everything else is written again, in the old order, into a new lane above both.
+So whoever read either line, and goes on with the joined one from where it is, misses nothing; and nobody who begins
+anew sees a record twice, because a record that was written again is known by where it was first (`origins`).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from anabranch.replication.branch_rows import (
+    NO_LANE,
+    NOWHERE,
+    BranchRow,
+    Lane,
+    RowKind,
+    Tip,
+    lane_of,
+)
+from anabranch.values import Offset
+
+
+class Span(NamedTuple):
+    """Offsets [start, end) of one lane."""
+
+    lane: Lane
+    start: Offset
+    end: Offset
+
+    @property
+    def count_max(self) -> int:
+        return self.end - self.start
+
+
+Line = tuple[Span, ...]
+
+
+class UnknownBranchError(Exception):
+    """A row is missing that another one goes on from: it has not come yet."""
+
+
+class Branches:
+    """The rows of one partition, as far as they are known here."""
+
+    def __init__(self, rows: Iterable[BranchRow] = ()) -> None:
+        self.opened: dict[Lane, BranchRow] = {}
+        self.sealed: dict[Lane, Offset] = {}
+        self._started: dict[Lane, Offset] = {}
+        self._placed: BranchRow | None = None
+        self.highest = NO_LANE
+        for row in rows:
+            self.add(row)
+
+    def add(self, row: BranchRow) -> None:
+        """To be told twice changes nothing."""
+        match row.kind:
+            case RowKind.OPENED:
+                self.opened.setdefault(row.new, row)
+                self.highest = max(self.highest, row.new)
+            case RowKind.SEALED:
+                self.sealed[row.new] = min(self.sealed.get(row.new, row.old_end), row.old_end)
+            case RowKind.STARTED:
+                self._started[row.new] = max(self._started.get(row.new, row.new_start), row.new_start)
+            case RowKind.PLACED:
+                if self._placed is None or _age(self._placed) < _age(row):
+                    self._placed = row
+
+    @property
+    def placed_slot(self) -> int | None:
+        """Who was chosen for its room."""
+        return None if self._placed is None else self._placed.new
+
+    # --- lines ---------------------------------------------------------------------------------------------------
+
+    def line(self, tip: Tip) -> Line:
+        """Raises UnknownBranchError."""
+        spans: list[Span] = []
+        lane, end = tip
+        while lane != NO_LANE:
+            row = self._row(lane)
+            spans.append(Span(lane, row.new_start, end))
+            lane, end = row.old, row.old_end
+        return tuple(reversed(spans))
+
+    def _row(self, lane: Lane) -> BranchRow:
+        row = self.opened.get(lane)
+        if row is None:
+            raise UnknownBranchError(f"No row says where branch {lane} comes from.")
+        return row
+
+    def removed_below(self, line: Line) -> dict[Lane, Offset]:
+        """What of each lane was removed, in whichever line that was said."""
+        removed: dict[Lane, Offset] = {}
+        for lane, start in self._started.items():
+            for span in self.line(Tip(lane, start)):
+                if span.start < start:
+                    removed[span.lane] = max(removed.get(span.lane, span.start), min(span.end, start))
+        return {span.lane: removed[span.lane] for span in line if span.lane in removed}
+
+    def is_behind(self, tip: Tip, other: Tip) -> bool:
+        """Whether all records of `other`'s line are in that of `tip`: it was a part of it, or was taken in."""
+        return any(_is_prefix(self.line(other), self.line(each)) for each in self._taken_in(tip))
+
+    def _taken_in(self, tip: Tip) -> Iterator[Tip]:
+        """The tip itself, and those that it or a branch before it took in."""
+        wanted, seen = [tip], set()
+        while wanted:
+            each = wanted.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            yield each
+            for span in self.line(each):
+                wanted.extend(self._row(span.lane).inputs)
+
+    def unmerged(self) -> list[Tip]:
+        """The ends of lines that no other is known to contain, greatest first. Where a branch is still written to, its
+        end is not in the rows: it counts from its beginning."""
+        tips = [Tip(lane, self._known_end(lane)) for lane in sorted(self.opened, reverse=True)]
+        kept: list[Tip] = []
+        for tip in tips:
+            try:
+                self.line(tip)
+                if not any(self.is_behind(each, tip) for each in kept):
+                    kept.append(tip)
+            except UnknownBranchError:
+                continue  # Its beginning has not come yet.
+        return kept
+
+    def _known_end(self, lane: Lane) -> Offset:
+        row = self.opened[lane]
+        return max(self.sealed.get(lane, row.new_start), row.sources_end)
+
+    # --- where records were first -----------------------------------------------------------------------------------
+
+    def origins(self, span: Span) -> list["Moved"]:
+        """The parts of a span, each with where its records were written first."""
+        moved: list[Moved] = []
+        position = span.start
+        row = self.opened.get(span.lane)
+        for source in row.sources if row is not None else ():
+            start, end = max(position, source.new_start), min(span.end, source.new_end)
+            if start >= end:
+                continue
+            if position < start:
+                moved.append(Moved(Span(span.lane, position, start), span.lane, position))
+            shift = source.start - source.new_start
+            older = Span(source.lane, Offset(start + shift), Offset(end + shift))
+            for part in self.origins(older):
+                here = Span(span.lane, Offset(part.span.start - shift), Offset(part.span.end - shift))
+                moved.append(Moved(here, part.lane, part.start))
+            position = end
+        if position < span.end:
+            moved.append(Moved(Span(span.lane, position, span.end), span.lane, position))
+        return moved
+
+
+class Moved(NamedTuple):
+    """Records that are found in `span` now, and were written first to `lane` from `start` on."""
+
+    span: Span
+    lane: Lane
+    start: Offset
+
+    @property
+    def end(self) -> Offset:
+        return Offset(self.start + self.span.count_max)
+
+
+def _age(row: BranchRow) -> tuple[int, int, int]:
+    return row.old, row.old_end, row.new
+
+
+# --- joining two lines ----------------------------------------------------------------------------------------------
+
+
+class Merge(NamedTuple):
+    """What becomes of two lines: the new branch goes on from `parent`, and begins with `again`, in this order."""
+
+    parent: Tip
+    again: tuple[Span, ...]
+
+
+def merge(branches: Branches, one: Tip, other: Tip) -> Merge:
+    """Neither line is behind the other. Raises UnknownBranchError."""
+    winner, loser = (one, other) if one > other else (other, one)
+    won, lost = branches.line(winner), branches.line(loser)
+    common = common_part(won, lost)
+    won_tail, lost_tail = behind(won, common), behind(lost, common)
+    if is_kept(won_tail, loser):
+        plan = _plan(branches, common, won_tail, won_tail, lost_tail)
+        if _keeps_order(branches, won_tail, plan.again):
+            return plan
+    return _plan(branches, common, (), won_tail, lost_tail)
+
+
+def is_kept(won_tail: Line, loser: Tip) -> bool:
+    """Whether no reader of the loser's line can be beyond any record of the winner's tail."""
+    return all(span.lane > loser.lane for span in won_tail if span.count_max)
+
+
+def _plan(branches: Branches, common: Line, kept: Line, won_tail: Line, lost_tail: Line) -> Merge:
+    there = Origins()
+    for span in (*common, *kept):
+        for moved in branches.origins(span):
+            there.add(moved)
+    again: list[Span] = []
+    for span in sorted((*(() if kept else won_tail), *lost_tail)):
+        for moved in branches.origins(span):
+            again.extend(there.add(moved))
+    parent = (*common, *kept)[-1] if common or kept else None
+    tip = NOWHERE if parent is None else Tip(parent.lane, parent.end)
+    return Merge(tip, tuple(_joined(again)))
+
+
+def _keeps_order(branches: Branches, kept: Line, again: Iterable[Span]) -> bool:
+    """No record that stays was written to the same branch behind one that comes again later."""
+    least: dict[Lane, Offset] = {}
+    for span in again:
+        for moved in branches.origins(span):
+            least[moved.lane] = min(least.get(moved.lane, moved.start), moved.start)
+    return all(
+        moved.end <= least.get(moved.lane, moved.end) for span in kept for moved in branches.origins(span)
+    )
+
+
+def common_part(one: Line, other: Line) -> Line:
+    common: list[Span] = []
+    for mine, its in zip(one, other, strict=False):
+        if mine.lane != its.lane:
+            break
+        common.append(Span(mine.lane, mine.start, min(mine.end, its.end)))
+        if mine.end != its.end:
+            break
+    return tuple(common)
+
+
+def behind(line: Line, common: Line) -> Line:
+    """What follows a part that the line begins with."""
+    rest = list(line[len(common) :])
+    if common and common[-1].end < line[len(common) - 1].end:
+        cut = line[len(common) - 1]
+        rest.insert(0, Span(cut.lane, common[-1].end, cut.end))
+    return tuple(rest)
+
+
+def _is_prefix(one: Line, other: Line) -> bool:
+    return common_part(one, other) == one
+
+
+def _joined(spans: Iterable[Span]) -> Iterator[Span]:
+    """Neighbours as one."""
+    last: Span | None = None
+    for span in spans:
+        if last is not None and last.lane == span.lane and last.end == span.start:
+            last = Span(last.lane, last.start, span.end)
+            continue
+        if last is not None:
+            yield last
+        last = span
+    if last is not None:
+        yield last
+
+
+class Origins:
+    """Which records there are, by where they were written first."""
+
+    def __init__(self) -> None:
+        self._spans: dict[Lane, list[tuple[Offset, Offset]]] = {}
+
+    def add(self, moved: Moved) -> list[Span]:
+        """The parts that were not there before, in their present place."""
+        fresh: list[Span] = []
+        position, shift = moved.start, moved.span.start - moved.start
+        known = sorted(self._spans.setdefault(moved.lane, []))
+        for start, end in known:
+            if end <= position or start >= moved.end:
+                continue
+            if start > position:
+                fresh.append(_shifted(moved.span.lane, position, start, shift))
+            position = max(position, end)
+        if position < moved.end:
+            fresh.append(_shifted(moved.span.lane, position, moved.end, shift))
+        self._spans[moved.lane].append((moved.start, moved.end))
+        return fresh
+
+
+def _shifted(lane: Lane, start: int, end: int, shift: int) -> Span:
+    return Span(lane, Offset(start + shift), Offset(end + shift))
+
+
+def line_place(line: Line, offset: Offset) -> int | None:
+    """Which span has the first record at or behind `offset`; None: none has, or nobody here knows what the offset could
+    mean, and whoever asks has to wait."""
+    for place, span in enumerate(line):
+        if offset < span.end and span.count_max:
+            return place
+    return None
+
+
+def is_known(branches: Branches, offset: Offset) -> bool:
+    """Whether any branch that is known here could have given this offset."""
+    return lane_of(offset) in branches.opened
