@@ -228,7 +228,8 @@ class Gatherer:
     def ended(self, lane: "Lane") -> None:
         """Nothing waits there any more."""
         self._lanes.pop((lane.view.topic_id, lane.index), None)
-        if self._calls.known_topic(lane.view.name) is None:
+        view = self._calls.known_topic(lane.view.name)
+        if view is None or view.topic_id != lane.view.topic_id:
             self._sticky.pop(lane.view.name, None)
             for key in [key for key in self._producers if key[0] == lane.view.topic_id]:
                 del self._producers[key]
