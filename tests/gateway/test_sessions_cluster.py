@@ -92,8 +92,10 @@ def _coordinator(cluster: ClusterProcesses, group: str) -> int:
 
 
 def _make_topic(cluster: ClusterProcesses, topic: str) -> None:
+    wanted = {"name": topic, "num_partitions": 3, "replication_factor": 3, "configs": []}
     with RawClient(cluster.brokers[0].kafka) as client:
-        client.create_topic(topic, 3)
+        (row,) = client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [wanted]})["topics"]
+    assert row["error_code"] == 0, row
 
 
 def _publish(cluster: ClusterProcesses, topic: str, numbers: range) -> None:
