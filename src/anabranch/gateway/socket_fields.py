@@ -18,11 +18,14 @@ Id = str | int
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a subscription begins: `kind` is new, earliest, offset or time."""
+    """Where a subscription begins: `kind` is new, earliest, offset or time.
+
+    With `offsets` only the partitions in it are followed, unless `others` says where the rest begins."""
 
     kind: str
     offset: int = 0
     offsets: Mapping[int, int] | None = None
+    others: str | None = None
     time_ms: int = 0
 
 
@@ -73,22 +76,23 @@ def partitions_field(given: object) -> tuple[int, ...] | None:
 def start_field(given: object) -> Start:
     if given in ("new", "earliest"):
         return Start(str(given))
-    if isinstance(given, dict) and len(given) == 1:
-        if "offset" in given:
-            return _offset_start(given["offset"])
-        if "time" in given:
+    if isinstance(given, dict):
+        if given.keys() == {"offset"} or given.keys() == {"offset", "others"}:
+            return _offset_start(given["offset"], given.get("others"))
+        if given.keys() == {"time"}:
             return Start("time", time_ms=_time_ms(given["time"]))
     raise InvalidRequestError('from is none of "new", "earliest", {"offset": ...}, {"time": ...}.')
 
 
-def _offset_start(given: object) -> Start:
+def _offset_start(given: object, others: object) -> Start:
+    if others not in (None, "new", "earliest"):
+        raise InvalidRequestError('from.others is neither "new" nor "earliest".')
     if not isinstance(given, dict):
         return Start("offset", offset=offset_field(given, "from.offset"))
     if not 0 < len(given) <= PARTITIONS_MAX or not all(_is_partition(key) for key in given):
         raise InvalidRequestError(f"from.offset names not 1 to {PARTITIONS_MAX} partitions by their numbers.")
-    return Start(
-        "offset", offsets={int(key): offset_field(each, f"from.offset.{key}") for key, each in given.items()}
-    )
+    offsets = {int(key): offset_field(each, f"from.offset.{key}") for key, each in given.items()}
+    return Start("offset", offsets=offsets, others=str(others) if others is not None else None)
 
 
 def _is_partition(key: str) -> bool:

@@ -6,9 +6,10 @@
     {"type": "ack", "id": "s", "partition": 0, "offset": "41"}
     {"type": "unsubscribe", "id": "s"}
 
-`from` is "new", "earliest", {"offset": "17"}, {"offset": {"0": "17", "3": "5"}} or {"time": ...}, in milliseconds or
-ISO 8601. Offsets are texts, because a number in JSON is exact only up to 2^53; whole numbers are taken too. An id is a
-short text or a whole number of the client's own; what is answered about it carries it unchanged.
+`from` is "new", "earliest", {"offset": "17"}, {"offset": {"0": "17", "3": "5"}}, which follows these partitions alone,
+or with "others": "new" or "earliest" the rest, too, or {"time": ...}, in milliseconds or ISO 8601. Offsets are texts,
+because a number in JSON is exact only up to 2^53; whole numbers are taken too. An id is a short text or a whole number
+of the client's own; what is answered about it carries it unchanged.
 """
 
 import json
@@ -166,4 +167,4 @@ def _subscribe(given: Mapping[str, Any], topic: str | None) -> Subscribe:
 
 
 def _named_in(start: Start) -> tuple[int, ...] | None:
-    return tuple(sorted(start.offsets)) if start.offsets is not None else None
+    return tuple(sorted(start.offsets)) if start.offsets is not None and start.others is None else None

@@ -15,9 +15,6 @@ async def start_offsets(
     calls: "Calls", topic: str, partitions: Iterable[int], start: Start
 ) -> dict[int, int]:
     """By partition. A time after the last record is where the next one will be. Raises BrokerRefusedError."""
-    if start.kind == "offset":
-        offsets = start.offsets or {}
-        return {index: offsets.get(index, start.offset) for index in partitions}
     asked = tuple(partitions)
     found = await asyncio.gather(*(_offset(calls, topic, index, start) for index in asked))
     return dict(zip(asked, found, strict=True))
@@ -25,6 +22,8 @@ async def start_offsets(
 
 async def _offset(calls: "Calls", topic: str, partition: int, start: Start) -> int:
     match start.kind:
+        case "offset":
+            return await _given(calls, topic, partition, start)
         case "earliest":
             return (await calls.list_offsets(topic, partition, EARLIEST))[0]
         case "time":
@@ -32,3 +31,12 @@ async def _offset(calls: "Calls", topic: str, partition: int, start: Start) -> i
             if offset >= 0:
                 return offset
     return (await calls.list_offsets(topic, partition, LATEST))[0]
+
+
+async def _given(calls: "Calls", topic: str, partition: int, start: Start) -> int:
+    if start.offsets is None:
+        return start.offset
+    if partition in start.offsets:
+        return start.offsets[partition]
+    assert start.others is not None, "partitions that have no offset are not followed"
+    return await _offset(calls, topic, partition, Start(start.others))
