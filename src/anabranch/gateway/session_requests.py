@@ -9,7 +9,8 @@ from anabranch.errors import InvalidRequestError
 from anabranch.gateway.bodies import body_of
 from anabranch.gateway.queries import check_known, one_of, whole_or
 from anabranch.gateway.record_json import parse_json
-from anabranch.gateway.session_state import OFFSET_MAX, Positions, decode_cursor, is_text
+from anabranch.gateway.session_state import OFFSET_MAX, Positions, decode_cursor
+from anabranch.gateway.texts import is_text
 from anabranch.values import Offset, TopicPartition
 
 if TYPE_CHECKING:

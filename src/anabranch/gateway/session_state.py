@@ -12,9 +12,10 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 from anabranch.errors import InvalidRequestError, ProtocolError
+from anabranch.gateway.texts import is_text
 from anabranch.values import Offset, TopicPartition
 from anabranch.wire.consumer_protocol import (
     decode_assignment,
@@ -103,11 +104,6 @@ def _note(user_data: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return note if isinstance(note, dict) else {}
-
-
-def is_text(value: object) -> TypeGuard[str]:
-    """Whether it is a text that can be sent on: JSON can spell halves of letters."""
-    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def encode_cursor(positions: Mapping[TopicPartition, Offset]) -> str:

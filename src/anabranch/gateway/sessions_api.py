@@ -40,8 +40,8 @@ from anabranch.gateway.session_state import (
     Positions,
     Wish,
     encode_cursor,
-    is_text,
 )
+from anabranch.gateway.texts import is_text
 from anabranch.values import TopicPartition
 from anabranch.wire.error_codes import ErrorCode
 
