@@ -7,7 +7,7 @@ on one node a topic with one replica is like any other, because nobody could hav
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.cluster.metadata import OBJECT, Placement, Topic
+from anabranch.cluster.metadata import BRANCH, OBJECT, Placement, Topic
 from anabranch.cluster.placement import (
     RING,
     UNSET,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 class Choice(NamedTuple):
     replicas: list[Replicas]
-    """Of each partition; empty where the records are in the object store."""
+    """Of each partition; empty where every broker has it open."""
     is_pinned: bool = False
 
     @property
@@ -60,6 +60,8 @@ def by_factor(
 ) -> Choice:
     if mode == OBJECT:
         check_object_factor(factor)
+        return Choice([()] * partition_count)
+    if mode == BRANCH:
         return Choice([()] * partition_count)
     keepers = broker.orchestrator.keepers()
     if not keepers and not broker.metadata.table.brokers:
@@ -101,7 +103,7 @@ def of_added(
     broker: "Broker", topic: Topic, count: int, assignments: Sequence[dict[str, Any]] | None
 ) -> list[Replicas]:
     """The replicas of the partitions that a topic gets besides those it has, which will then be `count`."""
-    if topic.is_object:
+    if topic.is_everywhere:
         if assignments is not None:
             check_is_kept(topic.name, topic.mode)
         return []

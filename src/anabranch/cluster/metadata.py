@@ -117,6 +117,7 @@ def _with(
 MODE_CONFIG = "anabranch.mode"
 """The config that says how a topic keeps its records safe; its other values are in `cluster.placement`."""
 OBJECT = "object"
+BRANCH = "branch"
 
 NOWHERE = Placement(())
 """Before the first broker has registered: there is only one, and it keeps everything. And of a topic whose records are
@@ -145,6 +146,16 @@ class Topic:
     def is_object(self) -> bool:
         """Its records are in the object store: no broker keeps them, and every broker serves them."""
         return self.overrides.get(MODE_CONFIG) == OBJECT
+
+    @property
+    def is_branch(self) -> bool:
+        """Its records are in lanes: every broker has it open, and on each side of a split one takes records."""
+        return self.overrides.get(MODE_CONFIG) == BRANCH
+
+    @property
+    def is_everywhere(self) -> bool:
+        """No list of brokers says who keeps it: every broker has it open."""
+        return self.overrides.get(MODE_CONFIG) in (OBJECT, BRANCH)
 
     @property
     def is_internal(self) -> bool:
@@ -315,7 +326,7 @@ class MetadataTable:
         return self._objects is not None and not self._objects.is_blank
 
     def placement(self, topic: Topic, partition: int) -> Placement:
-        if topic.is_object:
+        if topic.is_everywhere:
             return NOWHERE
         if topic.placements:
             return topic.placements[partition]
@@ -418,7 +429,7 @@ class MetadataTable:
         count_added, added = entry["partitions"] - topic.partition_count, self._new_placements(entry)
         if count_added <= 0 or len(added) not in (0, count_added):
             return
-        if topic.is_object:
+        if topic.is_everywhere:
             self._put(replace(topic, partition_count=entry["partitions"]))
             return
         if topic.placements and not added:
@@ -435,7 +446,7 @@ class MetadataTable:
 
     def _move(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is not None and not topic.is_object and 0 <= partition < topic.partition_count:
+        if topic is not None and not topic.is_everywhere and 0 <= partition < topic.partition_count:
             target = None if entry["target"] is None else tuple(entry["target"])
             directories = tuple(self._directory(broker) for broker in target or ())
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
@@ -446,7 +457,7 @@ class MetadataTable:
     def _name_disk(self, entry: Entry) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
         row = self.brokers.get(BrokerId(entry["broker"]))
-        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
+        if topic is None or topic.is_everywhere or not 0 <= partition < topic.partition_count:
             return
         if row is None or row.epoch != entry["epoch"]:
             return  # It has come back since, perhaps with yet another disk.
@@ -456,7 +467,7 @@ class MetadataTable:
 
     def _begin_view(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
+        if topic is None or topic.is_everywhere or not 0 <= partition < topic.partition_count:
             return
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:

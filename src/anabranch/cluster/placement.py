@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.cluster.metadata import OBJECT, BrokerRow
+from anabranch.cluster.metadata import BRANCH, OBJECT, BrokerRow
 from anabranch.cluster.tokens import REPLICAS, partition_token, ring_order
 from anabranch.errors import (
     InvalidPartitionsError,
@@ -116,6 +116,11 @@ def check_is_kept(topic: str, mode: str | None) -> None:
         raise InvalidReplicaAssignmentError(
             f"Topic {topic} is in mode {OBJECT}: its records are in the object store, kept by no broker and served by "
             "each, so there is nothing to assign or to move."
+        )
+    if mode == BRANCH:
+        raise InvalidReplicaAssignmentError(
+            f"Topic {topic} is in mode {BRANCH}: its primaries are found anew on each side of a split, so there is "
+            "nothing to assign or to move."
         )
 
 
