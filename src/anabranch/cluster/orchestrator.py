@@ -342,7 +342,7 @@ def member_of(row: BrokerRow) -> Member:
 
 def _topics(cluster: Cluster) -> list[Topic]:
     """Those that brokers keep: of what every broker has open there is nothing to move."""
-    return [topic for _, topic in sorted(cluster.table.topics.items()) if not topic.is_everywhere]
+    return [topic for _, topic in sorted(cluster.table.topics.items()) if topic.is_placed]
 
 
 def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove]:

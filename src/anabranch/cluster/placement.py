@@ -112,15 +112,15 @@ def check_object_factor(factor: int) -> None:
 
 def check_is_kept(topic: str, mode: str | None) -> None:
     """Whether brokers keep its partitions, so that somebody may choose which."""
+    if mode == BRANCH:
+        raise InvalidReplicaAssignmentError(
+            f"Topic {topic} is in mode {BRANCH}: who keeps it follows from which brokers reach each other, so there is "
+            "nothing to assign or to move. Give a replication factor instead."
+        )
     if mode == OBJECT:
         raise InvalidReplicaAssignmentError(
             f"Topic {topic} is in mode {OBJECT}: its records are in the object store, kept by no broker and served by "
             "each, so there is nothing to assign or to move."
-        )
-    if mode == BRANCH:
-        raise InvalidReplicaAssignmentError(
-            f"Topic {topic} is in mode {BRANCH}: its primaries are found anew on each side of a split, so there is "
-            "nothing to assign or to move."
         )
 
 
