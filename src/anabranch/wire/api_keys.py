@@ -110,6 +110,7 @@ class ApiKey(IntEnum):
     NAME_OBJECTS = 16101
     REPLACE_OBJECTS = 16102
     DESCRIBE_BRANCHES = 16103
+    DESCRIBE_MEMBER = 16104
 
 
 FLEXIBLE_SINCE: dict[int, int] = {
@@ -210,4 +211,5 @@ FLEXIBLE_SINCE: dict[int, int] = {
     ApiKey.NAME_OBJECTS: 0,
     ApiKey.REPLACE_OBJECTS: 0,
     ApiKey.DESCRIBE_BRANCHES: 0,
+    ApiKey.DESCRIBE_MEMBER: 0,
 }
