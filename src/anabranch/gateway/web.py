@@ -7,13 +7,13 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from anabranch.gateway.access import Access
 from anabranch.gateway.app import make_app
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.protocol import BoundedProtocol
+from anabranch.gateway.socket_protocol import SocketProtocol
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -42,7 +42,8 @@ class Web:
         self._config = Config(
             make_app(self.gateway, access),
             http=Protocol,
-            ws=WebSocketsSansIOProtocol,
+            ws=SocketProtocol,
+            ws_per_message_deflate=False,  # It would compress the same bytes for every subscriber anew.
             ws_max_size=settings.gateway_request_bytes_max,
             ws_ping_interval=PING_SECONDS,
             ws_ping_timeout=PING_SECONDS,
