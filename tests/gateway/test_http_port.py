@@ -51,7 +51,7 @@ def test_head_that_is_never_finished_is_dropped(broker, sent: bytes, monkeypatch
     monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.05)
     with raw(broker) as link:
         link.sendall(sent)
-        assert all_of(link).startswith(b"HTTP/1.1 408 ")
+        assert all_of(link)[:13] == (b"HTTP/1.1 408 " if sent else b"")
 
 
 def test_second_head_on_a_connection_has_its_time_too(broker, monkeypatch) -> None:

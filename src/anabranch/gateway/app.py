@@ -7,7 +7,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from anabranch.errors import AnabranchError, GatewayError
-from anabranch.gateway import reading_api, records_api, socket_api, status_api, topics_api
+from anabranch.gateway import (
+    reading_api,
+    records_api,
+    sessions_api,
+    socket_api,
+    status_api,
+    topics_api,
+)
 from anabranch.gateway.access import Access
 from anabranch.gateway.doorkeeper import Doorkeeper
 from anabranch.gateway.errors import error_json, headers_of, status_of
@@ -18,6 +25,7 @@ ROUTES = (
     topics_api.routes,
     records_api.routes,
     reading_api.routes,
+    sessions_api.routes,
     socket_api.routes,
 )
 """One line for each file of routes."""

@@ -334,6 +334,12 @@ class Gatherer:
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def abort(self) -> None:
+        """Nobody waits for what is still under way."""
+        for lane in self._lanes.values():
+            if lane.task is not None:
+                lane.task.cancel()
+
 
 class Lane:
     """The records that wait for one partition, and the task that writes them, batch by batch."""

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, TypeGuard
 
 from anabranch.errors import InvalidRequestError
+from anabranch.gateway.texts import is_text
 
 ID_LENGTH_MAX = 128
 OFFSET_MAX = 2**63 - 1
@@ -48,7 +49,7 @@ def own_id(given: Mapping[str, Any]) -> Id:
 
 def topic_field(given: Mapping[str, Any], default: str | None) -> str:
     topic = given.get("topic", default)
-    if not isinstance(topic, str) or not topic:
+    if not is_text(topic) or not topic:
         raise InvalidRequestError("topic is not the name of a topic.")
     return topic
 
@@ -56,7 +57,7 @@ def topic_field(given: Mapping[str, Any], default: str | None) -> str:
 def group_field(group: object) -> str | None:
     if group is None:
         return None
-    if not isinstance(group, str) or not 0 < len(group) <= GROUP_LENGTH_MAX:
+    if not is_text(group) or not 0 < len(group) <= GROUP_LENGTH_MAX:
         raise InvalidRequestError(f"group is not a name of 1 to {GROUP_LENGTH_MAX} characters.")
     return group
 
