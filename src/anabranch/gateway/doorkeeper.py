@@ -81,7 +81,7 @@ async def _preflight(shared: dict[str, str], send: Send) -> None:
     headers = {
         **shared,
         "access-control-allow-methods": "GET, HEAD, POST, DELETE, OPTIONS",
-        "access-control-allow-headers": "authorization, content-type, x-anabranch-*, x-requested-with",
+        "access-control-allow-headers": "*, authorization",
         "access-control-max-age": str(PREFLIGHT_AGE_SECONDS),
         "vary": "Origin",
     }

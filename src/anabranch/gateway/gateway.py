@@ -39,8 +39,14 @@ class Gateway:
         self.poll_ms_max = broker.settings.gateway_poll_ms_max
         self.subscriber_bytes_max = broker.settings.gateway_subscriber_bytes_max
         self.on_close: list[Callable[[], Awaitable[None]]] = []
+        self.connection_count: Callable[[], int] = lambda: 0
         self.is_closing = False
         self._polls: set[asyncio.Task[Any]] = set()
+
+    @property
+    def polls_count(self) -> int:
+        """Requests that wait for records."""
+        return len(self._polls)
 
     async def hold(self, count: int) -> None:
         """Wait for room for so many bytes; give them back to `bodies`. Raises GatewayError if none comes for long."""
@@ -75,3 +81,7 @@ class Gateway:
         for close in self.on_close:
             await close()
         await self.gather.close()
+
+    def abort(self) -> None:
+        """Whoever still waits is left alone."""
+        self.gather.abort()

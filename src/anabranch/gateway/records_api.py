@@ -35,6 +35,8 @@ BINARY = ("application/octet-stream", "text/plain")
 HEADER_PREFIX = "x-anabranch-header-"
 UNDER_WAY_MAX = 1000
 """Lines of one stream that are not answered yet."""
+TURN_RECORDS = 200
+"""After so many of one request others have their turn."""
 ANSWER_BYTES = 16 * 1024
 """Answers of a stream leave together, up to so many bytes, or when no more are there."""
 EACH, ERRORS = "each", "errors"
@@ -94,7 +96,11 @@ class Writing:
                 return _answer_one(await _settled(await self._put(topic, new_record(given, ""), partition)))
             records = [new_record(each, f"records[{number}]") for number, each in enumerate(given)]
             await self._gateway.calls.topic(topic, may_create=True)
-            outcomes = [await self._put(topic, record, partition) for record in records]
+            outcomes = []
+            for number, record in enumerate(records, 1):
+                outcomes.append(await self._put(topic, record, partition))
+                if number % TURN_RECORDS == 0:
+                    await asyncio.sleep(0)
             return _answer_many([await _settled(outcome) for outcome in outcomes])
 
     # --- one value as it is ----------------------------------------------------------------------------------
@@ -173,6 +179,8 @@ class Writing:
                 else:
                     await under_way.put(await self._put(topic, record, partition))
                 number += 1
+                if number % TURN_RECORDS == 0:
+                    await asyncio.sleep(0)
         except GatewayError as error:
             await under_way.put(error)  # The stream cannot be followed any further.
         except ClientDisconnect:

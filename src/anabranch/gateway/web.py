@@ -58,6 +58,7 @@ class Web:
         self._config.load()
         self._protocol = Protocol
         self._state = ServerState()
+        self.gateway.connection_count = lambda: len(self._state.connections)
         self._server: asyncio.Server | None = None
         self._dates: asyncio.TimerHandle | None = None
 
@@ -88,6 +89,7 @@ class Web:
         """Who has not ended by now is cut off."""
         if self._dates is not None:
             self._dates.cancel()
+        self.gateway.abort()
         for task in list(self._state.tasks):
             task.cancel()
         for connection in list(self._state.connections):
