@@ -102,18 +102,27 @@ class BranchCluster:
             offset = piece[-1][0] + 1
 
     def values(self, asked: int, topic: str = TOPIC) -> list[bytes | None]:
-        return [value for _, value in self.read(asked, topic=topic)]
+        start = self.partition(self.wait_leader(asked, topic), topic).log.start_offset
+        return [value for _, value in self.read(asked, start, topic)]
 
     # --- calm ----------------------------------------------------------------------------------------------------
 
     def is_equal(self, topic: str = TOPIC) -> bool:
-        """Everybody that runs has the same rows, and the same line, synced, and one reigns."""
-        parts = [self.partition(broker, topic) for broker in self.sim.lives]
-        tubes = {frozenset(part.tube.rows) for part in parts}
-        tips = {part.tip for part in parts}
-        reigns = [part.reign for part in parts if part.reign is not None]
-        return len(tubes) == len(tips) == len(reigns) == 1 and all(
-            part.high_watermark == part.log.end_offset for part in parts
+        """Everybody that runs has the same rows; one reigns, all that others have is in its line, and the copies are
+        as it is."""
+        parts = {broker: self.partition(broker, topic) for broker in self.sim.lives}
+        reigning = [broker for broker, part in parts.items() if part.reign is not None]
+        if len({frozenset(part.tube.rows) for part in parts.values()}) != 1 or len(reigning) != 1:
+            return False
+        primary = parts[reigning[0]]
+        copies = [primary, *(parts[broker] for broker in primary.mode.copies)]
+        wanted = min(len(parts), self.sim.broker(1).metadata.table.topics[topic].copies)
+        return (
+            len(copies) == wanted
+            and len({part.tip for part in copies}) == 1
+            and all(part.high_watermark == part.log.end_offset for part in copies)
+            and all(primary.branches.is_behind(primary.tip, part.tip) for part in parts.values())
+            and all(span.end <= part.lanes.held(span.lane).end for part in copies for span in part.line)  # type: ignore[union-attr]
         )
 
     def calm(self, topic: str = TOPIC) -> None:
