@@ -12,7 +12,9 @@ from uuid import UUID
 
 from anabranch.broker.branch_partition import BranchPartition, lane_key
 from anabranch.broker.branch_removal import drop_removed, expired_start, forgotten
+from anabranch.broker.branch_report import BranchCounts
 from anabranch.broker.branch_tube import BranchTube, Key
+from anabranch.broker.branch_views import BranchViews
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
@@ -45,7 +47,10 @@ class BranchTopics:
         self.tube = BranchTube(broker.files, broker.data_dir, broker.clock, broker.workers)
         topics = broker.metadata.table.topics_by_id
         self.tube.open((lambda topic_id: topic_id not in topics) if broker.is_alone else _none_is_gone)
+        self.views = BranchViews(broker)
+        self.counts = BranchCounts()
         self.tube.subscribe(self._heard)
+        self.tube.subscribe(self.views.heard)
         self._is_stopping = False
         self._tasks: dict[Key, asyncio.Task[None]] = {}
 
