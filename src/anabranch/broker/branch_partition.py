@@ -56,6 +56,7 @@ class BranchPartition(Partition):
         "key",
         "lanes",
         "leader",
+        "on_scarce",
         "reign",
         "switching",
         "tube",
@@ -93,6 +94,8 @@ class BranchPartition(Partition):
         self.leader: BrokerId | None = None
         """Who reigns, as far as is known here."""
         self.is_alone = is_alone
+        self.on_scarce: Callable[[BranchPartition], None] = _nobody_cares
+        """Told when the lane of this reign is nearly full."""
         self.switching = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
         self._files = files
@@ -173,7 +176,7 @@ class BranchPartition(Partition):
 
     def refresh(self, rows: Sequence[BranchRow]) -> None:
         """Rows of this partition have come."""
-        if any(row.kind is RowKind.STARTED for row in rows):
+        if any(row.kind in (RowKind.STARTED, RowKind.OPENED) for row in rows):
             self.view.refresh()
 
     # --- reigns --------------------------------------------------------------------------------------------------
@@ -329,6 +332,8 @@ class BranchPartition(Partition):
             return
         let_wait(jobs, self._clock.monotonic_ms())
         super().write(jobs, now_ms)
+        if self.is_lane_scarce:
+            self.on_scarce(self)
 
     def count_copies(self, copies: Sequence[BrokerId]) -> None:
         """Who is to have a record before it is safe, besides this broker."""
@@ -343,6 +348,10 @@ class BranchPartition(Partition):
         """The sync of an earlier reign says nothing of this one; it lies below its lane."""
         if self.reign is not None:
             super().synced(end, now_ms)
+
+
+def _nobody_cares(partition: BranchPartition) -> None:
+    """Until somebody does."""
 
 
 def lane_key(key: str, lane: Lane) -> str:
