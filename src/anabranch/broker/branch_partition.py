@@ -44,12 +44,15 @@ ROOM_MIN = 2**28
 ROOM_SCARCE = 2**29
 """With fewer than these left it is time for another lane."""
 NO_SNAPSHOT = Offset(-1)
+OVERTAKING_MS_MAX = 500
+"""So long after a reign began, a batch may still come that was sent before its producer heard of a refusal."""
 
 
 class BranchPartition(Partition):
     __slots__ = (
         "_clock",
         "_files",
+        "_reign_begun_ms",
         "_workers",
         "branches",
         "is_alone",
@@ -96,6 +99,7 @@ class BranchPartition(Partition):
         """Who reigns, as far as is known here."""
         self.on_written: Callable[[], None] = _nobody_copies
         """Somebody may wait for what was just written, to copy it."""
+        self._reign_begun_ms = 0
         self.is_alone = is_alone
         self.on_scarce: Callable[[BranchPartition], None] = _nobody_cares
         """Told when the lane of this reign is nearly full."""
@@ -218,6 +222,7 @@ class BranchPartition(Partition):
         view.show(row.new)
         view.writing = log
         self.reign = row.new
+        self._reign_begun_ms = self._clock.monotonic_ms()
         self.producers = producers
         self._carry_out(self.mode.begin(row.new_start, log.end_offset, copies))
         self._renew_limits()
@@ -333,7 +338,10 @@ class BranchPartition(Partition):
         if refusal is not None:
             self._fail(jobs, refusal)
             return
-        let_wait(jobs, self._clock.monotonic_ms())
+        monotonic_ms = self._clock.monotonic_ms()
+        let_wait(jobs, monotonic_ms)
+        producers = cast(LaneProducers, self.producers)
+        producers.takes_gaps = monotonic_ms - self._reign_begun_ms >= OVERTAKING_MS_MAX
         super().write(jobs, now_ms)
         self.on_written()
         if self.is_lane_scarce:
