@@ -1,8 +1,8 @@
 """LaneProducers: the table of producers of a partition in mode branch, where each reign writes a lane of its own.
 
-Within a lane the rules are the usual ones. But a producer that comes from the other side of a split has gone on there,
-or has not: its first batch in a lane may skip numbers or repeat them. It is taken for a repeat of an older one only if
-it has the same numbers and the same checksum; otherwise it is new.
+A producer that comes from the other side of a split has gone on there, or has not: its first batch in a lane may skip
+numbers or repeat them. It is taken for a repeat of an older one only if it has the same numbers and the same checksum;
+otherwise it is new. Later ones may still skip, for it may go to the other side and come back; all else is as usual.
 
 One that skips numbers may also be the second of several that its producer has sent, of which the first came a moment
 too early, before this reign: then that one is sent again. So whoever skips is told to come again for a moment, and then
@@ -67,11 +67,18 @@ class LaneProducers(ProducerTable):
         for batch in producer.batches:
             if self._is_same(batch, header):
                 return batch.base_offset
-        if is_at_home:
-            check_sequence(header, producer)
-        elif header.base_sequence != (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE:
-            self._check_skip(header)
+        self._check_number(header, producer, is_at_home)
         return None
+
+    def _check_number(self, header: Sequenced, producer: Producer, is_at_home: bool) -> None:
+        if self.lane_start == 0 or not producer.batches:
+            check_sequence(header, producer)
+            return
+        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
+        if is_at_home and (header.base_sequence - expected) % SEQUENCE_SPACE > SEQUENCE_SPACE // 2:
+            check_sequence(header, producer)  # It goes back to what this lane had before.
+        if header.base_sequence != expected:
+            self._check_skip(header)
 
     def _check_skip(self, header: Sequenced) -> None:
         """Raises NotOwnerError, which lets the producer send everything again, in order."""

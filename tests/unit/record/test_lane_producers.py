@@ -57,8 +57,17 @@ def test_whoever_skips_numbers_is_told_to_come_again_and_then_begins_with_the_le
     assert table.original_of(header(8)) is None
     table.note(header(8), REIGN, 0)
     assert table.original_of(header(9)) is None
-    with pytest.raises(OutOfOrderSequenceError):
+    with pytest.raises(NotOwnerError):
         table.original_of(header(11))
+
+
+def test_within_a_lane_nobody_goes_back_to_other_records() -> None:
+    table = Table()
+    for sequence in range(10):
+        table.note(header(sequence), Offset(REIGN + sequence), 0)
+    assert table.original_of(header(9)) == REIGN + 9
+    with pytest.raises(OutOfOrderSequenceError):
+        table.original_of(header(2, b"other"))
 
 
 def test_the_batch_that_follows_is_taken_at_once_though_a_later_one_came_first() -> None:
