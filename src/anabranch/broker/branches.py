@@ -12,7 +12,9 @@ from uuid import UUID
 
 from anabranch.broker.branch_partition import BranchPartition, lane_key
 from anabranch.broker.branch_removal import drop_removed, expired_start, forgotten
+from anabranch.broker.branch_report import BranchCounts
 from anabranch.broker.branch_tube import BranchTube, Key
+from anabranch.broker.branch_views import BranchViews
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
@@ -48,7 +50,10 @@ class BranchTopics:
         self.tube = BranchTube(broker.files, broker.data_dir, broker.clock, broker.workers)
         topics = broker.metadata.table.topics_by_id
         self.tube.open((lambda topic_id: topic_id not in topics) if broker.is_alone else _none_is_gone)
+        self.views = BranchViews(broker)
+        self.counts = BranchCounts()
         self.tube.subscribe(self._heard)
+        self.tube.subscribe(self.views.heard)
         self.peers = self._meet(broker.peers) if broker.peers is not None else None
         """Who reigns among several; None: this node does."""
         self._is_stopping = False
