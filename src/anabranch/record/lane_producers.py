@@ -84,12 +84,13 @@ class LaneProducers(ProducerTable):
         """Raises NotOwnerError, which lets the producer send everything again, in order."""
         producer_id, now_ms, number = header.producer_id, self._now_ms(), header.base_sequence
         known = self._skipping.get(producer_id)
-        if known is None or known.epoch != header.producer_epoch:
-            if len(self._skipping) >= SKIPPING_MAX:
-                self._skipping.pop(next(iter(self._skipping)))
-            known = Skipping(now_ms, header.producer_epoch, number)
-        self._skipping[producer_id] = known = known._replace(least=min(known.least, number))
-        if number > known.least or now_ms - known.since_ms < SKIP_MS:
+        has_waited = known is not None and now_ms - known.since_ms >= SKIP_MS
+        if known is None or known.epoch != header.producer_epoch or (has_waited and number > known.least):
+            known, has_waited = Skipping(now_ms, header.producer_epoch, number), False
+        if not has_waited or number < known.least:
+            if producer_id not in self._skipping and len(self._skipping) >= SKIPPING_MAX:
+                del self._skipping[next(iter(self._skipping))]
+            self._skipping[producer_id] = known._replace(least=min(known.least, number))
             raise NotOwnerError(
                 f"Producer {producer_id} goes on with {number}, which does not follow what is known here: send again "
                 "what comes before, or this if there is none."

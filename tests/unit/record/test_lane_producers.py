@@ -52,13 +52,22 @@ def test_whoever_skips_numbers_is_told_to_come_again_and_then_begins_with_the_le
         with pytest.raises(NotOwnerError):
             table.original_of(header(sequence))
     table.now = SKIP_MS
-    with pytest.raises(NotOwnerError):
-        table.original_of(header(9))
     assert table.original_of(header(8)) is None
     table.note(header(8), REIGN, 0)
     assert table.original_of(header(9)) is None
     with pytest.raises(NotOwnerError):
         table.original_of(header(11))
+
+
+def test_whoever_goes_on_elsewhere_meanwhile_begins_to_wait_anew() -> None:
+    table = Table()
+    table.note(header(4), Offset(0), 0)
+    for now, sequence in ((0, 8), (SKIP_MS, 20), (SKIP_MS + 1, 21), (2 * SKIP_MS - 1, 20)):
+        table.now = now
+        with pytest.raises(NotOwnerError):
+            table.original_of(header(sequence))
+    table.now = 2 * SKIP_MS
+    assert table.original_of(header(20)) is None
 
 
 def test_within_a_lane_nobody_goes_back_to_other_records() -> None:
