@@ -44,15 +44,12 @@ ROOM_MIN = 2**28
 ROOM_SCARCE = 2**29
 """With fewer than these left it is time for another lane."""
 NO_SNAPSHOT = Offset(-1)
-OVERTAKING_MS_MAX = 500
-"""So long after a reign began, a batch may still come that was sent before its producer heard of a refusal."""
 
 
 class BranchPartition(Partition):
     __slots__ = (
         "_clock",
         "_files",
-        "_reign_begun_ms",
         "_workers",
         "branches",
         "is_alone",
@@ -99,7 +96,6 @@ class BranchPartition(Partition):
         """Who reigns, as far as is known here."""
         self.on_written: Callable[[], None] = _nobody_copies
         """Somebody may wait for what was just written, to copy it."""
-        self._reign_begun_ms = 0
         self.is_alone = is_alone
         self.on_scarce: Callable[[BranchPartition], None] = _nobody_cares
         """Told when the lane of this reign is nearly full."""
@@ -222,7 +218,6 @@ class BranchPartition(Partition):
         view.show(row.new)
         view.writing = log
         self.reign = row.new
-        self._reign_begun_ms = self._clock.monotonic_ms()
         self.producers = producers
         self._carry_out(self.mode.begin(row.new_start, log.end_offset, copies))
         self._renew_limits()
@@ -264,8 +259,8 @@ class BranchPartition(Partition):
     def _producers_of(self, row: BranchRow) -> LaneProducers:
         """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
         if that was made of this line."""
-        lane_start = Offset(0) if self.is_alone else row.new_start
-        table = LaneProducers(lane_start)
+        lane_start = Offset(0) if self.is_alone else row.sources_end
+        table = LaneProducers(lane_start, self._clock.monotonic_ms)
         parent = Tip(row.old, row.old_end)
         line = (*self.branches.line(parent), self.lanes.held(row.new))
         start = NO_SNAPSHOT
@@ -338,10 +333,7 @@ class BranchPartition(Partition):
         if refusal is not None:
             self._fail(jobs, refusal)
             return
-        monotonic_ms = self._clock.monotonic_ms()
-        let_wait(jobs, monotonic_ms)
-        producers = cast(LaneProducers, self.producers)
-        producers.takes_gaps = monotonic_ms - self._reign_begun_ms >= OVERTAKING_MS_MAX
+        let_wait(jobs, self._clock.monotonic_ms())
         super().write(jobs, now_ms)
         self.on_written()
         if self.is_lane_scarce:

@@ -1,80 +1,94 @@
-"""Which batches of a producer are new to a branch, which are repeats, and which have to come again."""
+"""Producers that come from another side of a split: what they may skip, repeat, and what is the same batch."""
 
 import pytest
 
-from anabranch.errors import NotOwnerError, OutOfOrderSequenceError, ProducerFencedError
-from anabranch.record.lane_producers import LaneProducers
+from anabranch.errors import NotOwnerError, OutOfOrderSequenceError
+from anabranch.record.batch import BatchHeader, read_header
+from anabranch.record.builder import BatchBuilder
+from anabranch.record.lane_producers import SKIP_MS, LaneProducers
 from anabranch.values import Offset
 
-LANE = Offset(5 << 32)
+REIGN = Offset(1000)
 
 
-class Header:
-    def __init__(
-        self, first: int, *, crc: int = 1, epoch: int = 0, producer: int = 7, count: int = 10
-    ) -> None:
-        self.producer_id = producer
-        self.producer_epoch = epoch
-        self.base_sequence = first
-        self.last_sequence = first + count - 1
-        self.crc = crc
+def header(sequence: int, value: bytes = b"a", epoch: int = 0) -> BatchHeader:
+    builder = BatchBuilder(producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+    builder.add(None, value, timestamp_ms=1)
+    return read_header(builder.build())
 
 
-def table(*, takes_gaps: bool = True, lane_start: Offset = LANE) -> LaneProducers:
-    producers = LaneProducers(lane_start)
-    producers.takes_gaps = takes_gaps
-    return producers
+class Table(LaneProducers):
+    """With a clock of its own."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+        super().__init__(REIGN, lambda: self.now)
 
 
-def written(producers: LaneProducers, offset: int, header: Header) -> None:
-    producers.note(header, Offset(offset), 0)
+def test_of_what_came_before_the_reign_the_last_numbers_are_remembered_whatever_their_order() -> None:
+    table = Table()
+    for offset, sequence in enumerate([10, 11, 12, 3, 4, 5, 6]):
+        table.note(header(sequence), Offset(offset), 0)
+    assert table.original_of(header(12)) == 2
+    assert table.original_of(header(13)) is None
 
 
-def test_a_producer_that_was_elsewhere_meanwhile_may_skip_and_go_back() -> None:
-    producers = table()
-    written(producers, LANE, Header(240))
-    assert producers.original_of(Header(366)) is None
-    written(producers, LANE + 10, Header(366))
-    assert producers.original_of(Header(250)) is None, "it was refused elsewhere, and has to be somewhere"
-
-
-def test_what_is_remembered_is_a_repeat_wherever_it_was_written_first() -> None:
-    producers = table()
-    written(producers, 100, Header(0, crc=8))
-    written(producers, LANE, Header(10))
-    assert producers.original_of(Header(0, crc=8)) == 100
-    assert producers.original_of(Header(10)) == LANE
-    assert producers.original_of(Header(0, crc=9)) is None, "other records have the same numbers"
-
-
-def test_the_greatest_numbers_are_remembered_in_whatever_order_they_came() -> None:
-    producers = table()
-    for first in (50, 10, 40, 0, 30, 20):
-        written(producers, first, Header(first))
-    assert [producers.original_of(Header(first)) for first in (10, 20, 30, 40, 50)] == [10, 20, 30, 40, 50]
-
-
-def test_nothing_overtakes_while_a_reign_begins() -> None:
-    producers = table(takes_gaps=False)
-    written(producers, 100, Header(0))
-    with pytest.raises(NotOwnerError, match="from 10 to 20"):
-        producers.original_of(Header(20))
-    assert producers.original_of(Header(10)) is None
+def test_the_same_numbers_with_another_checksum_are_another_batch() -> None:
+    table = Table()
+    for sequence in range(5):
+        table.note(header(sequence), Offset(sequence), 0)
     with pytest.raises(NotOwnerError):
-        producers.original_of(Header(10, producer=8))
-    assert producers.original_of(Header(0, producer=8)) is None
+        table.original_of(header(4, b"other"))
+    table.now = SKIP_MS
+    assert table.original_of(header(4, b"other")) is None
 
 
-def test_a_later_epoch_takes_over_and_an_earlier_one_is_fenced() -> None:
-    producers = table()
-    written(producers, LANE, Header(0, epoch=2))
-    assert producers.original_of(Header(30, epoch=3)) is None
-    with pytest.raises(ProducerFencedError):
-        producers.original_of(Header(10, epoch=1))
+def test_whoever_skips_numbers_is_told_to_come_again_and_then_begins_with_the_least() -> None:
+    table = Table()
+    table.note(header(4), Offset(0), 0)
+    for sequence in (8, 9):
+        with pytest.raises(NotOwnerError):
+            table.original_of(header(sequence))
+    table.now = SKIP_MS
+    assert table.original_of(header(8)) is None
+    table.note(header(8), REIGN, 0)
+    assert table.original_of(header(9)) is None
+    with pytest.raises(NotOwnerError):
+        table.original_of(header(11))
 
 
-def test_a_node_alone_has_the_usual_rules() -> None:
-    producers = table(lane_start=Offset(0))
-    written(producers, 0, Header(0))
+def test_whoever_goes_on_elsewhere_meanwhile_begins_to_wait_anew() -> None:
+    table = Table()
+    table.note(header(4), Offset(0), 0)
+    for now, sequence in ((0, 8), (SKIP_MS, 20), (SKIP_MS + 1, 21), (2 * SKIP_MS - 1, 20)):
+        table.now = now
+        with pytest.raises(NotOwnerError):
+            table.original_of(header(sequence))
+    table.now = 2 * SKIP_MS
+    assert table.original_of(header(20)) is None
+
+
+def test_within_a_lane_nobody_goes_back_to_other_records() -> None:
+    table = Table()
+    for sequence in range(10):
+        table.note(header(sequence), Offset(REIGN + sequence), 0)
+    assert table.original_of(header(9)) == REIGN + 9
     with pytest.raises(OutOfOrderSequenceError):
-        producers.original_of(Header(20))
+        table.original_of(header(2, b"other"))
+
+
+def test_the_batch_that_follows_is_taken_at_once_though_a_later_one_came_first() -> None:
+    table = Table()
+    table.note(header(4), Offset(0), 0)
+    with pytest.raises(NotOwnerError):
+        table.original_of(header(6))
+    assert table.original_of(header(5)) is None
+
+
+def test_an_older_epoch_that_was_written_again_does_not_push_out_the_newer() -> None:
+    table = Table()
+    table.note(header(0, epoch=3), Offset(0), 0)
+    table.note(header(40, epoch=2), Offset(1), 0)
+    assert table.original_of(header(0, epoch=3)) == 0
