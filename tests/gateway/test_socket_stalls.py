@@ -71,6 +71,10 @@ def unsent_bytes(broker: EmbeddedBroker) -> list[int]:
     return served(broker, look)
 
 
+def buffered_bytes(web: Web, sockets: Sockets) -> list[int]:
+    return [each.transport.get_write_buffer_size() for each in web._state.connections]
+
+
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     with gateway_broker(gateway_subscriber_bytes_max=UNSENT_BYTES_MAX) as broker:
@@ -131,7 +135,7 @@ def fill(broker: EmbeddedBroker, topic: str) -> None:
     """Write until a client that does not read has all that the node has room for."""
     for _ in range(100):
         broker.produce(topic, [b"x" * 100_000])
-        if max(unsent_bytes(broker), default=0) > 64_000:
+        if max(served(broker, buffered_bytes), default=0) > 64_000:
             return
     pytest.fail("ten megabytes have gone to somebody who does not read")
 
@@ -166,6 +170,21 @@ def test_one_who_answers_no_ping_is_cut_off(monkeypatch: pytest.MonkeyPatch, is_
             wait_until(
                 lambda: served(broker, lambda _, sockets: subscriptions(sockets)) == 1, "the subscription"
             )
+            if is_full:  # A polite close would never reach the client.
+                fill(broker, topic)
             wait_until(lambda: served(broker, lambda web, _: len(web._state.connections)) == 1, "the cut")
             assert served(broker, lambda _, sockets: subscriptions(sockets)) == 0
             assert lively.publish(topic, "still here")["partition"] == 0
+
+
+def test_a_node_stops_without_a_word_though_a_client_does_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    with gateway_broker() as broker:
+        topic = broker.create_topic("stops")
+        with stalling_socket(broker, {"type": "subscribe", "id": "s", "topic": topic}):
+            wait_until(
+                lambda: served(broker, lambda _, sockets: subscriptions(sockets)) == 1, "the subscription"
+            )
+            fill(broker, topic)
+            with caplog.at_level("WARNING"):
+                broker.restart()
+            assert caplog.text == ""
