@@ -240,6 +240,20 @@ def test_wrong_json_is_refused_with_its_place(broker, topic, body: bytes, code: 
     assert broker.records(topic) == []
 
 
+def test_key_that_is_no_text_is_refused_with_its_place(broker, topic) -> None:
+    answer = ask(broker, "POST", f"/v1/topics/{topic}/records?key=a%FF", b"v", BINARY)
+    assert (answer.status, answer.code) == (400, "WRONG_UTF8")
+    assert "0xff" in answer.json["error"]["message"]
+    assert ask(broker, "POST", f"/v1/topics/{topic}/records?key_base64=Yf8=", b"v", BINARY).status == 200
+    assert [stored.key for stored in broker.records(topic)] == [b"a\xff"]
+
+
+def test_list_that_is_too_long_is_refused_as_a_whole(broker, topic) -> None:
+    answer = ask(broker, "POST", f"/v1/topics/{topic}/records", [{}] * 10_001)
+    assert (answer.status, answer.code) == (413, "REQUEST_TOO_LARGE")
+    assert broker.records(topic) == []
+
+
 def test_time_far_ahead_is_refused(broker, topic) -> None:
     answer = ask(broker, "POST", f"/v1/topics/{topic}/records", {"value": "v", "timestamp": 2**62})
     assert (answer.status, answer.code) == (400, "INVALID_TIMESTAMP")
@@ -305,6 +319,8 @@ def ten(broker) -> str:
         ("?from=earliest", 0, 10),
         ("?time=0", 0, 10),
         ("?time=1970-01-01T00:00:00Z", 0, 10),
+        ("?time=1970-01-01T02:00:00+02:00", 0, 10),
+        ("?time=1971-01-01", 0, 10),
         ("?from=latest", 10, 0),
         ("?offset=10", 10, 0),
         ("?offset=11", 11, 0),
@@ -453,6 +469,17 @@ def test_waiting_reader_is_answered_when_the_node_stops() -> None:
         time.sleep(0.3)
     reader.join(10)
     assert (found[0].status, found[0].json["records"]) == (200, [])
+
+
+def test_records_of_a_topic_in_the_object_store(tmp_path) -> None:
+    settings = {"object_store": f"file://{tmp_path}/store", "object_gather_ms": 5}
+    with gateway_broker(**settings) as broker:
+        broker.create_topic("stored", anabranch_mode="object")
+        for number in range(3):
+            answer = ask(broker, "POST", "/v1/topics/stored/records", {"value": f"v{number}"})
+            assert answer.json["offset"] == str(number)
+        rows = records_of(broker, "stored").json["records"]
+        assert [row["value"] for row in rows] == ["v0", "v1", "v2"]
 
 
 # --- topics ------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 BINARY = ("application/octet-stream", "text/plain")
 HEADER_PREFIX = "x-anabranch-header-"
+LIST_RECORDS_MAX = 10_000
 UNDER_WAY_MAX = 1000
 """Lines of one stream that are not answered yet."""
 TURN_RECORDS = 200
@@ -94,6 +95,13 @@ class Writing:
                 given = _list_in(given)
             if not isinstance(given, list):
                 return _answer_one(await _settled(await self._put(topic, new_record(given, ""), partition)))
+            if len(given) > LIST_RECORDS_MAX:
+                raise GatewayError(
+                    f"A list of {len(given)} records is too long: send {LIST_RECORDS_MAX} at once, or lines of "
+                    "application/x-ndjson.",
+                    "REQUEST_TOO_LARGE",
+                    413,
+                )
             records = [new_record(each, f"records[{number}]") for number, each in enumerate(given)]
             await self._gateway.calls.topic(topic, may_create=True)
             outcomes = []
@@ -108,7 +116,7 @@ class Writing:
     async def _post_value(self, request: Request) -> Response:
         check_known(request, ("partition", "key", "key_base64", "timestamp"))
         query = request.query_params
-        key = query["key"].encode("utf-8", "surrogateescape") if "key" in query else None
+        key = query["key"].encode() if "key" in query else None
         if "key_base64" in query:
             key = from_base64(query["key_base64"].replace(" ", "+"), "key_base64")
         headers = [
