@@ -297,6 +297,20 @@ def test_clients_are_told_when_the_node_stops() -> None:
         stopping.start()
 
 
+def test_metrics_tell_of_sockets(broker: EmbeddedBroker, client: SocketClient, topic: str) -> None:
+    client.subscribe("s", topic, from_="earliest")
+    broker.produce(topic, [b"0"])
+    client.records(1)
+    metrics = dict(
+        line.rsplit(" ", 1)
+        for line in ask(broker, "GET", "/metrics").body.decode().splitlines()
+        if line[:1] != "#"
+    )
+    assert float(metrics["anabranch_gateway_websockets"]) >= 1
+    assert float(metrics["anabranch_gateway_subscriptions"]) >= 1
+    assert float(metrics["anabranch_gateway_records_sent_total"]) >= 1
+
+
 # --- the page ----------------------------------------------------------------------------------------------------
 
 

@@ -73,6 +73,8 @@ class FanOut:
         self._loading: dict[tuple[Stream, int], _Loading] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
         self.loads_total = 0
+        self.records_sent_total = 0
+        """By all subscriptions."""
 
     @property
     def bytes_at_hand(self) -> int:

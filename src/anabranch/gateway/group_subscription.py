@@ -109,7 +109,9 @@ class GroupSubscription:
             begun = await start_offsets(self._calls, self._topic.name, missing, self._start)
             await self._member.commit(begun)
             committed.update(begun)
-        return {index: committed[index] for index in partitions}
+        # What retention has taken since the last commit is gone; the group goes on with what is still there.
+        first = await start_offsets(self._calls, self._topic.name, partitions, Start("earliest"))
+        return {index: max(committed[index], first[index]) for index in partitions}
 
     # --- acknowledgement ---------------------------------------------------------------------------------------
 

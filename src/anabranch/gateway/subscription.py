@@ -110,6 +110,7 @@ class Subscription:
             follow.last_sent = cut.last
             self._credit -= cut.records
             await self._outlet.send(cut.text)
+            self._fan_out.records_sent_total += cut.records
         self._make_ready(follow)
 
     def _next_ready(self) -> Follow | None:
