@@ -69,6 +69,7 @@ class _Loading:
 class FanOut:
     def __init__(self, source: Source, clock: Clock, budget_bytes: int = BUDGET_BYTES) -> None:
         self._source = source
+        self.clock = clock
         self._at_hand = _AtHand(clock, budget_bytes)
         self._loading: dict[tuple[Stream, int], _Loading] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None

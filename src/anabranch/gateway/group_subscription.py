@@ -97,6 +97,7 @@ class GroupSubscription:
             try:
                 if not await self._member.beat():
                     return None
+                self._pass_over()
             except AnabranchError as error:
                 return error
 
@@ -128,8 +129,20 @@ class GroupSubscription:
             )
         # Behind the last record sent there may be some that the filter has dropped: they are done with, too.
         done = follow.position if offset == follow.last_sent else offset + 1
-        if done > max(self._done.get(partition, 0), self._committed[partition]):
-            self._done[partition] = done
+        self._finish(partition, done)
+
+    def _pass_over(self) -> None:
+        """What the filter has dropped nobody will acknowledge: it is done with once all before it is."""
+        for partition, follow in self._subscription.follows.items():
+            if follow.last_sent < self._committed[partition]:
+                self._finish(partition, follow.position)
+
+    def _finish(self, partition: int, offset: int) -> None:
+        known = max(
+            self._done.get(partition, 0), self._under_way.get(partition, 0), self._committed[partition]
+        )
+        if offset > known:
+            self._done[partition] = offset
             if self._committing is None:
                 self._committing = asyncio.ensure_future(self._commit())
 

@@ -41,8 +41,9 @@ class Outlet:
         self.sent_total += 1
 
     def hold(self, size_bytes: int) -> bool:
-        """Whether so much may be kept in memory for this client until its turn comes; `let_go` follows."""
-        if self.held_bytes + size_bytes > self._held_bytes_max:
+        """Whether so much may be kept in memory for this client until its turn comes; `let_go` follows. What is larger
+        than allowed is kept alone, or it would never come to its turn."""
+        if self.held_bytes and self.held_bytes + size_bytes > self._held_bytes_max:
             return False
         self.held_bytes += size_bytes
         return True
