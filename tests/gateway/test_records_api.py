@@ -183,9 +183,22 @@ def test_lines_are_answered_while_the_stream_is_open(broker, topic) -> None:
             line = b'{"value":"v"}\n'
             link.sendall(b"%x\r\n%s\r\n" % (len(line), line))
             seen = b""
-            while b'"offset": "%d"' % number not in seen:
+            while b'"offset":"%d"' % number not in seen:
                 seen += link.recv(65536)
         link.sendall(b"0\r\n\r\n")
+
+
+def test_stream_that_asks_first_is_told_to_go_on(broker, topic) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            f"POST /v1/topics/{topic}/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+            "Expect: 100-continue\r\nContent-Length: 12\r\n\r\n".encode()
+        )
+        assert link.recv(25).startswith(b"HTTP/1.1 100 ")
+        link.sendall(b'{"value":1}\n')
+        seen = b""
+        while b'"offset":"0"' not in seen:
+            seen += link.recv(65536)
 
 
 def test_line_above_the_limit_ends_the_stream_with_an_error() -> None:

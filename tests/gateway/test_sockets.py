@@ -280,10 +280,10 @@ def test_a_new_topic_of_an_old_name_shows_nothing_of_the_old_one(
     client.records(1)
     broker.delete_topic(topic)
     broker.create_topic(topic)
-    broker.produce(topic, [b"new"])
-    client.say("subscribe", id="t", topic=topic, from_="earliest")
-    client.hear_until("subscribed")
-    assert values(client.hear_until("records")["records"]) == ["new"]
+    broker.produce(topic, [b"new", b"newer"])
+    assert client.hear("error")["id"] == client.hear("unsubscribed")["id"] == "s"
+    client.subscribe("t", topic, from_="earliest")
+    assert values(client.records(2)) == ["new", "newer"]
 
 
 def test_clients_are_told_when_the_node_stops() -> None:

@@ -187,6 +187,7 @@ class Broker:
             self.branches = BranchTopics(self)
             self.opener.open_branch = self.branches.open_partition
             self.topics.branches_ready = self.branches.ready
+            self.topics.find_view = self.branches.views.find
 
     def start(self) -> None:
         """Begin what runs in the background."""

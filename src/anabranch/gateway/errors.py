@@ -57,7 +57,7 @@ def error_body(error: AnabranchError) -> dict[str, Any]:
 
 
 def error_json(error: AnabranchError) -> bytes:
-    return json.dumps(error_body(error), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(error_body(error), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def headers_of(error: AnabranchError) -> dict[str, str]:

@@ -15,6 +15,7 @@ from anabranch.gateway.gathering import Gatherer
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.gateway.sockets import Sockets
     from anabranch.server.listener import Listener
 
 BODY_BYTES_MAX = 128 * 2**20
@@ -38,6 +39,7 @@ class Gateway:
         self.request_bytes_max = broker.settings.gateway_request_bytes_max
         self.poll_ms_max = broker.settings.gateway_poll_ms_max
         self.subscriber_bytes_max = broker.settings.gateway_subscriber_bytes_max
+        self.sockets: Sockets | None = None
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         self.connection_count: Callable[[], int] = lambda: 0
         self.is_closing = False

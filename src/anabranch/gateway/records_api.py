@@ -135,12 +135,15 @@ class Writing:
     async def _answers(
         self, request: Request, topic: str, partition: int | None, *, is_each: bool
     ) -> AsyncIterator[bytes]:
-        """One line for each record; at the end, if only errors are wanted, how many were written."""
+        """One line for each record; at the end, if only errors are wanted, how many were written. Before all that an
+        empty piece, once the body is being read."""
         under_way: asyncio.Queue[Outcome | None] = asyncio.Queue(UNDER_WAY_MAX)
         reading = asyncio.ensure_future(self._read_lines(request, topic, partition, under_way))
         written, failed, number = 0, 0, 0
         ready = bytearray()
         try:
+            await asyncio.sleep(0)
+            yield b""
             while (outcome := await under_way.get()) is not None:
                 settled = await _settled(outcome)
                 if isinstance(settled, Placed):
@@ -220,7 +223,7 @@ def _outcome_json(outcome: Placed | AnabranchError) -> dict[str, Any]:
 
 
 def _line(found: dict[str, Any]) -> bytes:
-    return json.dumps(found, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _answer_one(outcome: Placed | AnabranchError) -> Response:

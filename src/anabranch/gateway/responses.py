@@ -44,7 +44,9 @@ class HeldAnswer(Response):
 
 
 class StreamedAnswer(Response):
-    """Pieces leave as they are made. Unlike starlette's own it leaves the request's body to whoever makes them."""
+    """Pieces leave as they are made. Unlike starlette's own it leaves the request's body to whoever makes them. The
+    first piece is empty, and comes when the body is being read: clients that ask first whether to send it (Expect:
+    100-continue) are then told so, before the answer begins."""
 
     def __init__(self, pieces: AsyncIterator[bytes], media_type: str) -> None:
         super().__init__(b"", 200, {"cache-control": "no-store", "x-accel-buffering": "no"}, media_type)
@@ -52,8 +54,11 @@ class StreamedAnswer(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
+            await anext(self._pieces)
+            await send(
+                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+            )
             async for piece in self._pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         finally:

@@ -30,7 +30,7 @@ PAGE_POLICY = (
 
 
 def routes(gateway: "Gateway") -> list[BaseRoute]:
-    sockets = Sockets(gateway)
+    gateway.sockets = sockets = Sockets(gateway)
     gateway.on_close.append(sockets.close)
 
     async def serve(websocket: WebSocket) -> None:

@@ -6,6 +6,7 @@ moment. Pings are answered only while there is room, or a client that sends them
 """
 
 import asyncio
+import socket
 from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
@@ -15,10 +16,18 @@ UTF8_TEXT = "anabranch.text"
 """In a `websocket.send`, in place of `text`."""
 PARTING_SECONDS = 5.0
 """How long the last messages may take to reach the client."""
+SYSTEM_BUFFER_BYTES = 256 * 1024
+"""What the system may hold unsent for a client; left alone it takes megabytes for everyone who does not read."""
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
     _parting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, SYSTEM_BUFFER_BYTES
+        )
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

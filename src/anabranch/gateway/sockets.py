@@ -25,6 +25,7 @@ class Sockets:
         self.fan_out = FanOut(source, gateway.clock)
         self._sessions: set[SocketSession] = set()
         self._watch: asyncio.Task[None] | None = None
+        self._is_closing = False
 
     @property
     def sessions(self) -> "frozenset[SocketSession]":
@@ -36,6 +37,9 @@ class Sockets:
             self._watch = asyncio.ensure_future(self._watch_growth())
         try:
             await session.run()
+        except asyncio.CancelledError:
+            if not self._is_closing:
+                raise  # Else it was cut off because it takes no goodbye, and nobody need hear of that.
         finally:
             self._sessions.discard(session)
 
@@ -46,6 +50,7 @@ class Sockets:
                 session.look_for_partitions()
 
     async def close(self) -> None:
+        self._is_closing = True
         if self._watch is not None:
             self._watch.cancel()
         closing = [asyncio.ensure_future(session.say_goodbye()) for session in self._sessions]

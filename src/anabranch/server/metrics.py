@@ -10,8 +10,10 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from anabranch import __version__
 
 if TYPE_CHECKING:
+    from anabranch.broker.branches import BranchTopics
     from anabranch.broker.broker import Broker
     from anabranch.broker.objects import Objects
+    from anabranch.broker.partition import Partition
     from anabranch.server.listener import Listener
 
 
@@ -27,6 +29,8 @@ class NodeCollector(Collector):
         yield from self._storage()
         if self._broker.objects is not None:
             yield from self._objects(self._broker.objects)
+        if self._broker.branches is not None:
+            yield from self._branches(self._broker.branches)
         yield from self._groups()
 
     def _connections(self) -> Iterator[Metric]:
@@ -108,6 +112,31 @@ class NodeCollector(Collector):
         yield counter("anabranch_object_merges", "Merges of small objects.", upkeep.merges.merges_total)
         yield counter("anabranch_object_deletions", "Objects deleted.", upkeep.objects_deleted_total)
 
+    def _branches(self, branches: "BranchTopics") -> Iterator[Metric]:
+        from anabranch.broker.branch_report import silences
+
+        partitions = branches.partitions()
+        counts = branches.counts.counts(partitions)
+        yield gauge("anabranch_branch_partitions", "Partitions in mode branch.", len(partitions))
+        yield gauge(
+            "anabranch_branches_open",
+            "Branches that nothing has joined yet, beyond one for each partition: 0 if nothing is split.",
+            counts.open,
+        )
+        yield counter("anabranch_branches_merged", "Branches opened to join others.", counts.joined)
+        yield counter(
+            "anabranch_branch_records_reappended",
+            "Records written a second time to join branches.",
+            counts.reappended,
+        )
+        yield gauge("anabranch_branch_lanes", "Lanes held here.", counts.lanes)
+        yield gauge("anabranch_branch_lane_bytes", "Bytes of those.", counts.lane_bytes)
+        yield gauge(
+            "anabranch_branch_silent_peers",
+            "Brokers that this one has not heard within branch.silence.ms.",
+            len(silences(self._broker)),
+        )
+
     def _groups(self) -> Iterator[Metric]:
         lag = GaugeMetricFamily(
             "anabranch_group_lag_records",
@@ -117,9 +146,19 @@ class NodeCollector(Collector):
         for group_id, topic_partition, committed in self._broker.groups.committed():
             partition = self._broker.topics.find_partition(topic_partition.topic, topic_partition.partition)
             if partition is not None:
-                behind = max(0, partition.high_watermark - committed)
+                behind = _records_behind(partition, committed)
                 lag.add_metric([group_id, topic_partition.topic, str(topic_partition.partition)], behind)
         yield lag
+
+
+def _records_behind(partition: "Partition", committed: int) -> int:
+    if not partition.is_branch:
+        return max(0, partition.high_watermark - committed)
+    from anabranch.broker.branch_partition import BranchPartition
+    from anabranch.broker.branch_report import records_behind
+
+    assert isinstance(partition, BranchPartition)
+    return records_behind(partition, committed)
 
 
 def gauge(name: str, text: str, value: float, **labels: str) -> Metric:

@@ -141,7 +141,8 @@ export class Anabranch {
     }
     const subscription = this._subscriptions.get(message.id);
     if (subscription !== undefined) subscription._heard(message);
-    else if (message.type === "error") console.error("anabranch:", message.code, message.message);
+    else if (message.type === "error" && message.id === null) console.error("anabranch:", message.code, message.message);
+    // Any other id was a subscription's that is over: it ended on both sides at once, and nobody is left to be told.
   }
 }
 
@@ -171,7 +172,7 @@ class Subscription {
   }
 
   close() {
-    this._client._send({ type: "unsubscribe", id: this.id });
+    if (!this._isOver) this._client._send({ type: "unsubscribe", id: this.id });
     this._end();
   }
 
