@@ -179,6 +179,9 @@ class BranchPartition(Partition):
         if any(row.kind in (RowKind.STARTED, RowKind.OPENED) for row in rows):
             self.view.refresh()
 
+    def publish(self, end: Offset) -> None:
+        super().publish(self.view.readable_end(end))
+
     # --- reigns --------------------------------------------------------------------------------------------------
 
     async def begin_reign(self, row: BranchRow, copies: Sequence[BrokerId] = ()) -> None:
