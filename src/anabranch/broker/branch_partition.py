@@ -57,6 +57,7 @@ class BranchPartition(Partition):
         "lanes",
         "leader",
         "on_scarce",
+        "on_written",
         "reign",
         "switching",
         "tube",
@@ -93,6 +94,8 @@ class BranchPartition(Partition):
         """The lane that this broker writes to now; None: it does not reign."""
         self.leader: BrokerId | None = None
         """Who reigns, as far as is known here."""
+        self.on_written: Callable[[], None] = _nobody_copies
+        """Somebody may wait for what was just written, to copy it."""
         self.is_alone = is_alone
         self.on_scarce: Callable[[BranchPartition], None] = _nobody_cares
         """Told when the lane of this reign is nearly full."""
@@ -221,7 +224,7 @@ class BranchPartition(Partition):
         self.producers = producers
         self._carry_out(self.mode.begin(row.new_start, log.end_offset, copies))
         self._renew_limits()
-        self._wake()
+        self.wake()
 
     async def end_reign(self, error: AnabranchError) -> Tip:
         """Take no more; whoever waits is told `error`, unless its records are safe once all is synced. Where the lane
@@ -241,10 +244,10 @@ class BranchPartition(Partition):
                 self.mode.end()
                 self.view.writing = None
                 self.lost_leadership(error)
-                self._wake()
+                self.wake()
             return self.tip
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Whoever waits to read finds another line, or nobody who reigns."""
         if self.waiting_fetches:
             self._on_publish(self)
@@ -335,6 +338,7 @@ class BranchPartition(Partition):
             return
         let_wait(jobs, self._clock.monotonic_ms())
         super().write(jobs, now_ms)
+        self.on_written()
         if self.is_lane_scarce:
             self.on_scarce(self)
 
@@ -351,6 +355,10 @@ class BranchPartition(Partition):
         """The sync of an earlier reign says nothing of this one; it lies below its lane."""
         if self.reign is not None:
             super().synced(end, now_ms)
+
+
+def _nobody_copies() -> None:
+    """On a node without others."""
 
 
 def _nobody_cares(partition: BranchPartition) -> None:
