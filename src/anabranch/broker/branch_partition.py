@@ -182,8 +182,9 @@ class BranchPartition(Partition):
         if any(row.kind in (RowKind.STARTED, RowKind.OPENED) for row in rows):
             self.view.refresh()
 
-    def publish(self, end: Offset) -> None:
-        super().publish(self.view.readable_end(end))
+    @property
+    def readable_end(self) -> Offset:
+        return self.view.readable_end(self.high_watermark)
 
     # --- reigns --------------------------------------------------------------------------------------------------
 

@@ -28,19 +28,19 @@ async def test_whoever_has_read_everything_is_at_the_end_after_a_restart() -> No
     await turn()
     again = bench.again().again()
     assert found(again).reign == 2048
-    assert found(again).high_watermark == 2
+    assert found(again).readable_end == 2
     bench_answers = again.submit(found(again), batch_of(b"c"))
     await turn()
     assert bench_answers[0].base_offset == first_offset(Lane(2048))
-    assert found(again).high_watermark == first_offset(Lane(2048)) + 1
+    assert found(again).readable_end == first_offset(Lane(2048)) + 1
 
 
 @in_loop
 async def test_a_topic_without_records_begins_and_ends_at_the_same_offset_after_a_restart() -> None:
     bench, partition = await made()
-    assert (partition.log.start_offset, partition.high_watermark) == (0, 0)
+    assert (partition.log.start_offset, partition.readable_end) == (0, 0)
     again = found(bench.again())
-    assert (again.log.start_offset, again.high_watermark) == (0, 0)
+    assert (again.log.start_offset, again.readable_end) == (0, 0)
 
 
 @in_loop
@@ -49,8 +49,6 @@ async def test_what_was_removed_up_to_the_end_leaves_nothing_to_read() -> None:
     bench.submit(partition, batch_of(b"a", b"b"))
     await turn()
     await bench.broker.delete_records(partition, partition.high_watermark)
-    assert (partition.log.start_offset, partition.high_watermark) == (2, 2)
+    assert (partition.log.start_offset, partition.readable_end) == (2, 2)
     again = found(bench.again())
-    assert (again.log.start_offset, again.high_watermark) == (2, 2), (
-        "whoever stands at 2 is not sent elsewhere"
-    )
+    assert (again.log.start_offset, again.readable_end) == (2, 2), "whoever stands at 2 is not sent elsewhere"
