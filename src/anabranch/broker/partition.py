@@ -176,6 +176,11 @@ class Partition:
         return self.ring is None or self.ring.mode.is_settled
 
     @property
+    def readable_end(self) -> Offset:
+        """Behind the last record that readers may see: what clients are told as the high watermark."""
+        return self.high_watermark
+
+    @property
     def is_gone(self) -> bool:
         """Abandoned: nothing is written any more."""
         return self._gone_because is not None

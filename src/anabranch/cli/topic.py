@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anabranch.cli.branch_lines import lines_of, records_between
-from anabranch.cli.client import Broker, broker_options, settle, topic_partitions
+from anabranch.cli.client import Broker, broker_options, require_whole, settle, topic_partitions
 from anabranch.cli.common import (
     Group,
     confirm,
@@ -228,6 +228,7 @@ def alter(
     wanted = _wanted(configs, mode)
     if not (wanted or resets or partitions):
         raise click.UsageError("Nothing to change: give --config, --delete-config, --mode or --partitions.")
+    require_whole(name)
     admin = broker.admin()
     broker.partitions_of(admin, name)
     if wanted or resets:
@@ -268,6 +269,7 @@ def _grow(broker: Broker, admin: "AdminClient", name: str, partitions: int) -> N
 @format_option()
 def delete(names: tuple[str, ...], yes: bool, broker: Broker, format: str) -> None:
     """Delete topics and every record in them."""
+    require_whole(*names)
     admin = broker.admin()
     broker.partitions_of(admin, *names)
     confirm(f"Delete {', '.join(names)} with all records?", yes)

@@ -198,7 +198,8 @@ class Fetch:
             partition.check_leader()
             if item.generation >= 0:
                 self._broker.check_generation(partition, item.generation)
-            found.high_watermark = high_watermark = partition.high_watermark
+            high_watermark = partition.readable_end if partition.is_branch else partition.high_watermark
+            found.high_watermark = high_watermark
             found.start_offset = start_offset = partition.log.start_offset
             if item.offset != high_watermark or item.offset < start_offset:
                 self._ready.add(number)

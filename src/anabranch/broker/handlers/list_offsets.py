@@ -144,7 +144,7 @@ def _offset(partition: Partition, timestamp: int) -> Offsets:
     log = partition.log
     match timestamp:
         case Special.LATEST:
-            return partition.high_watermark, -1, partition.generation
+            return partition.readable_end, -1, partition.generation
         case Special.EARLIEST | Special.EARLIEST_LOCAL:
             return log.start_offset, -1, partition.generation
         case Special.MAX_TIMESTAMP:
