@@ -72,7 +72,7 @@ class Leaders:
     def of(self, topic_id: UUID, index: int) -> Leader:
         """A partition that the table knows."""
         topic = self._table.topics_by_id[topic_id]
-        if topic.is_object:
+        if topic.is_stored(index):
             return self._named.get((topic_id, index)) or self._name(topic_id, index)
         placement = self._table.placement(topic, index)
         own = self._own(topic_id, index, placement)
@@ -92,7 +92,8 @@ class Leaders:
         from anabranch.cluster.rendezvous import candidates, winner  # Not for a node without an object store.
 
         broker = winner(topic_id, index, candidates(self._table.brokers.values()))
-        named = Leader(broker, ONLY_GENERATION, () if broker is None else (broker,))
+        generation = self._table.placement(self._table.topics_by_id[topic_id], index).generation
+        named = Leader(broker, generation, () if broker is None else (broker,))
         self._named[topic_id, index] = named
         return named
 
@@ -126,7 +127,7 @@ class Leaders:
 
     def _follow(self, offset: Offset, entry: Entry | None) -> None:
         """Forget what was said of topics that are gone, and who was named before a broker came or went."""
-        if entry is None or entry["type"].startswith(("broker", "topic-removed")):
+        if entry is None or entry["type"].startswith(("broker", "topic-removed", "boundary", "keep")):
             self._named.clear()
         if entry is None or entry["type"] == "topic-removed":
             kept = self._table.topics_by_id

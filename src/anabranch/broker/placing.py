@@ -7,7 +7,8 @@ on one node a topic with one replica is like any other, because nobody could hav
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.cluster.metadata import OBJECT, Placement, Topic
+from anabranch.cluster.forms import OBJECT
+from anabranch.cluster.metadata import Placement, Topic
 from anabranch.cluster.placement import (
     RING,
     UNSET,

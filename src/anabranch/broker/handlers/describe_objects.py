@@ -65,6 +65,6 @@ def _key_of(broker: "Broker", request: dict[str, Any]) -> "Key":
         raise UnknownTopicOrPartitionError(
             f"Topic {topic.name} has no partition {request['partition_index']}."
         )
-    if not topic.is_object or broker.store is None:
+    if not topic.is_object or topic.forms or broker.store is None:
         raise InvalidRequestError(f"The records of {topic.name} are not in an object store: fetch them.")
     return topic.topic_id, request["partition_index"]
