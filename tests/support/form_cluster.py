@@ -156,8 +156,13 @@ class FormCluster(BrokerCluster):
         return set(broker.metadata.table.topics["t"].all_forms)
 
     def is_done(self, form: str) -> bool:
-        return self.leader_id is not None and self.forms() == {form} and all(
-            life.broker.topics.is_settled and self.forms(each) == {form} for each, life in self.lives.items()
+        return (
+            self.leader_id is not None
+            and self.forms() == {form}
+            and all(
+                life.broker.topics.is_settled and self.forms(each) == {form}
+                for each, life in self.lives.items()
+            )
         )
 
     def change(self, mode: str, form: str, *, within_ms: int = 60_000, partitions: int = 1) -> None:

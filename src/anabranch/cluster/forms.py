@@ -3,6 +3,7 @@ is being changed, each goes over by itself, and until then has the form it had.
 
     kept      in logs of its own on the brokers of its placement, one or several
     stored    in the object store; every broker serves it
+    branched  on each side of a split (mode branch); every broker has it open
 
 A kept partition that goes over to the store has its records copied there first, so that nothing is left on any disk.
 One that comes back from it leaves its records there: brokers keep what is written from then on, and below its *floor*
@@ -11,16 +12,16 @@ the partition is read from the store. So there is never more than one seam, and 
 
 from collections.abc import Sequence
 
-KEPT, STORED = "kept", "stored"
+KEPT, STORED, BRANCHED = "kept", "stored", "branched"
 Forms = tuple[str, ...]
 
-OBJECT = "object"
-"""The mode of a topic whose records lie in the object store."""
+OBJECT, BRANCH = "object", "branch"
+"""The modes whose topics are placed on no brokers in particular."""
 
 
 def form_in(mode: str | None) -> str:
     """The form that the partitions of a topic in this mode shall have."""
-    return STORED if mode == OBJECT else KEPT
+    return {OBJECT: STORED, BRANCH: BRANCHED}.get(mode or "", KEPT)
 
 
 def settled(forms: Sequence[str], mode: str | None) -> Forms:

@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.cluster.forms import KEPT, OBJECT, STORED, Forms, form_in, settled
+from anabranch.cluster.forms import BRANCH as BRANCH
+from anabranch.cluster.forms import KEPT, STORED, Forms, form_in, settled
+from anabranch.cluster.forms import OBJECT as OBJECT
 from anabranch.errors import CorruptDataError
 from anabranch.values import BrokerId, Generation, Offset
 
@@ -128,10 +130,12 @@ def _with(
 
 MODE_CONFIG = "anabranch.mode"
 """The config that says how a topic keeps its records safe; its other values are in `cluster.placement`."""
+SLOTS_MAX = 1024
+"""Every lane of a topic in mode branch is told by its number to belong to one slot (`replication.branch_rows`)."""
 
 NOWHERE = Placement(())
-"""Before the first broker has registered: there is only one, and it keeps everything. And of a topic whose records are
-in the object store: every broker serves it."""
+"""Before the first broker has registered: there is only one, and it keeps everything. And of a topic that is placed
+nowhere: every broker serves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,10 @@ class Topic:
     """One for each partition; none at all: everything is at the founder."""
     is_pinned: bool = False
     """Somebody chose how many replicas there are, or where: growing the cluster does not change it."""
+    first: tuple[BrokerId, ...] = ()
+    """In mode branch: of each partition who is to be its first primary."""
+    copies: int = 1
+    """In mode branch: how many brokers are to keep what is written, as far as they are reached."""
     forms: Forms = ()
     """Of each partition, while that is being changed; empty: all are as the mode says."""
 
@@ -171,6 +179,16 @@ class Topic:
         return self.forms or (form_in(self.mode),) * self.partition_count
 
     @property
+    def is_branch(self) -> bool:
+        """Each side of a split goes on with it."""
+        return self.overrides.get(MODE_CONFIG) == BRANCH
+
+    @property
+    def is_placed(self) -> bool:
+        """The table says which brokers keep its partitions; of the others every broker serves all."""
+        return not (self.is_object or self.is_branch)
+
+    @property
     def is_internal(self) -> bool:
         return self.name in INTERNAL_NAMES
 
@@ -190,6 +208,8 @@ def topic_entry(topic: Topic) -> Entry:
         entry["replicas"] = [list(placement.replicas) for placement in topic.placements]
     if topic.is_pinned:
         entry["pinned"] = True
+    if topic.first:
+        entry["first"], entry["copies"] = list(topic.first), topic.copies
     return entry
 
 
@@ -197,11 +217,18 @@ def topic_removed_entry(name: str) -> Entry:
     return {"type": "topic-removed", "name": name}
 
 
-def partitions_entry(name: str, partition_count: int, replicas: Sequence[Sequence[BrokerId]] = ()) -> Entry:
-    """`replicas`: of each of the new partitions."""
+def partitions_entry(
+    name: str,
+    partition_count: int,
+    replicas: Sequence[Sequence[BrokerId]] = (),
+    first: Sequence[BrokerId] = (),
+) -> Entry:
+    """`replicas`: of each of the new partitions; `first`: in mode branch, who is to be primary of each."""
     entry: dict[str, Any] = {"type": "partitions", "name": name, "partitions": partition_count}
     if replicas:
         entry["replicas"] = [list(each) for each in replicas]
+    if first:
+        entry["first"] = list(first)
     return entry
 
 
@@ -225,6 +252,7 @@ def broker_entry(row: BrokerRow) -> Entry:
         "peer_port": row.peer_port,
         "rack": row.rack,
         "fenced": row.is_fenced,
+        "slot": True,  # An entry from before there were slots gives none, wherever it is read.
     }
     if row.is_draining:
         entry["draining"] = True
@@ -325,6 +353,8 @@ class MetadataTable:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.producer_id_next = 0
+        self.slots: dict[str, int] = {}
+        """Of each disk that ever registered, by its directory id: never given to another."""
         self._coordinates = coordinates
         self._objects: ObjectTable | None = None
 
@@ -347,7 +377,7 @@ class MetadataTable:
     def placement(self, topic: Topic, partition: int) -> Placement:
         if topic.placements:
             return topic.placements[partition]
-        if topic.is_stored(partition):
+        if topic.form(partition) != KEPT:
             return NOWHERE
         if self.founder is None:
             return NOWHERE
@@ -429,6 +459,8 @@ class MetadataTable:
         match entry["type"]:
             case "broker":
                 self._register(_broker_of(entry, offset))
+                if entry.get("slot"):
+                    self._give_slot(entry["directory"], entry["broker"])
             case "broker-removed":
                 self.brokers.pop(BrokerId(entry["broker"]), None)
             case "broker-draining":
@@ -446,6 +478,16 @@ class MetadataTable:
             row = replace(row, is_draining=True)  # A restart does not change what somebody wants.
         self.brokers[row.broker_id] = row
 
+    def _give_slot(self, directory: str, broker: int) -> None:
+        """The first one is kept for the founder, who may have used it before it was given any. Without one, as nobody
+        is beyond the last, a broker follows others in mode branch and is never primary."""
+        if directory in self.slots:
+            return
+        given = self.slots.values()
+        slot = 0 if broker == self.founder and 0 not in given else max(given, default=0) + 1
+        if slot < SLOTS_MAX:
+            self.slots[directory] = slot
+
     def _fence(self, broker: BrokerId, epoch: int, *, is_fenced: bool) -> None:
         row = self.brokers.get(broker)
         if row is not None and row.epoch == epoch:
@@ -455,9 +497,10 @@ class MetadataTable:
         count_added, added = entry["partitions"] - topic.partition_count, self._new_placements(entry)
         if count_added <= 0 or len(added) not in (0, count_added) or topic.forms:
             return
-        if topic.is_object:
+        if not topic.is_placed:
+            first = (*topic.first, *entry.get("first", ()))
             placements = (*topic.placements, *([NOWHERE] * count_added)) if topic.placements else ()
-            self._put(replace(topic, partition_count=entry["partitions"], placements=placements))
+            self._put(replace(topic, partition_count=entry["partitions"], first=first, placements=placements))
             return
         if topic.placements and not added:
             added = (self.placement(replace(topic, placements=()), 0),) * count_added
@@ -601,6 +644,8 @@ class MetadataTable:
             overrides=dict(entry["overrides"]),
             placements=self._new_placements(entry),
             is_pinned=entry.get("pinned", False),
+            first=tuple(entry.get("first", ())),
+            copies=entry.get("copies", 1),
             forms=tuple(entry.get("forms", ())),
         )
 
@@ -632,6 +677,7 @@ class MetadataTable:
             "founder": self.founder,
             "topics": [_topic_row(topic) for topic in self.topics.values()],
             "producer_id_next": self.producer_id_next,
+            "slots": dict(self.slots),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -641,6 +687,7 @@ class MetadataTable:
         for row in snapshot.get("brokers", ()):
             self.brokers[BrokerId(row["broker"])] = _broker_of(row, row["epoch"])
         self.founder = snapshot.get("founder")
+        self.slots = dict(snapshot.get("slots", {}))
         for row in snapshot["topics"]:
             topic = self._topic_of({**row, "replicas": ()})
             self._put(replace(topic, placements=tuple(_placement_of(each) for each in row.get("places", ()))))
@@ -660,6 +707,7 @@ class MetadataTable:
             mine.clear()
             mine.update(its)  # type: ignore[arg-type]  # Of the same kind each.
         self.founder, self.producer_id_next = other.founder, other.producer_id_next
+        self.slots = other.slots
         if self._objects is not None or other.has_objects:
             self.objects.adopt(other.objects)
 

@@ -125,6 +125,7 @@ class Branches:
         kept: list[Tip] = []
         for tip in tips:
             try:
+                self.line(tip)
                 if not any(self.is_behind(each, tip) for each in kept):
                     kept.append(tip)
             except UnknownBranchError:
@@ -191,11 +192,16 @@ def merge(branches: Branches, one: Tip, other: Tip) -> Merge:
     won, lost = branches.line(winner), branches.line(loser)
     common = common_part(won, lost)
     won_tail, lost_tail = behind(won, common), behind(lost, common)
-    is_kept = all(span.lane > loser.lane for span in won_tail)
-    plan = _plan(branches, common, won_tail if is_kept else (), won_tail, lost_tail)
-    if is_kept and not _keeps_order(branches, won_tail, plan.again):
-        plan = _plan(branches, common, (), won_tail, lost_tail)
-    return plan
+    if is_kept(won_tail, loser):
+        plan = _plan(branches, common, won_tail, won_tail, lost_tail)
+        if _keeps_order(branches, won_tail, plan.again):
+            return plan
+    return _plan(branches, common, (), won_tail, lost_tail)
+
+
+def is_kept(won_tail: Line, loser: Tip) -> bool:
+    """Whether no reader of the loser's line can be beyond any record of the winner's tail."""
+    return all(span.lane > loser.lane for span in won_tail if span.count_max)
 
 
 def _plan(branches: Branches, common: Line, kept: Line, won_tail: Line, lost_tail: Line) -> Merge:
@@ -292,7 +298,7 @@ def line_place(line: Line, offset: Offset) -> int | None:
     """Which span has the first record at or behind `offset`; None: none has, or nobody here knows what the offset could
     mean, and whoever asks has to wait."""
     for place, span in enumerate(line):
-        if offset < span.end:
+        if offset < span.end and span.count_max:
             return place
     return None
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.forms import OBJECT
+from anabranch.cluster.forms import BRANCH, OBJECT
 from anabranch.cluster.metadata import MODE_CONFIG, broker_draining_entry
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
 from anabranch.config import ConfigEntry
@@ -23,7 +23,6 @@ TOPIC, BROKER = 2, 4
 OBJECTS = 100
 """What a broker says of its object store. Kafka has no such type, and none near."""
 DELETE = 1
-BRANCH = "branch"
 DRAINING = "broker.draining"
 TYPE_NAMES = {TOPIC: "topic", BROKER: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
 

@@ -1,0 +1,285 @@
+"""Lines of branches: by seed against a world of single records, with every rule broken once, and by hand."""
+
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from anabranch.replication import branch_lines
+from anabranch.replication.branch_lines import (
+    Branches,
+    Line,
+    Merge,
+    Moved,
+    Span,
+    UnknownBranchError,
+    is_known,
+    line_place,
+    merge,
+)
+from anabranch.replication.branch_rows import (
+    NOWHERE,
+    BranchRow,
+    Lane,
+    Source,
+    Tip,
+    first_offset,
+    opened,
+    placed,
+    sealed,
+    started,
+)
+from anabranch.values import Offset
+from support.lane_world import Broken, Keeper, LaneWorld
+
+SEEDS = 150
+MUTANT_SEEDS = 60
+KEY = (UUID(int=1), 0)
+
+
+def at(lane: int, number: int) -> Offset:
+    return Offset(first_offset(Lane(lane)) + number)
+
+
+def tip(lane: int, number: int) -> Tip:
+    return Tip(Lane(lane), at(lane, number))
+
+
+def span(lane: int, start: int, end: int) -> Span:
+    return Span(Lane(lane), at(lane, start), at(lane, end))
+
+
+def branch(parent: Tip, lane: int, *sources: Source, inputs: tuple[Tip, ...] = ()) -> BranchRow:
+    return opened(KEY, parent, Lane(lane), sources=sources, inputs=inputs)
+
+
+# --- by seed ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_promise_about_lines_is_kept() -> None:
+    merges = kept = 0
+    for seed in range(SEEDS):
+        world = LaneWorld(seed)
+        try:
+            world.run()
+        except Broken as error:
+            error.add_note(f"LaneWorld({seed})")
+            raise
+        merges += world.merges
+        kept += world.kept_total
+    assert merges > SEEDS, "hardly anything was joined"
+    assert 0 < kept < merges, "tails must both stay and come again"
+
+
+class LoserIgnored(LaneWorld):
+    def plan(self, branches: Branches, one: Tip, other: Tip) -> Merge:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(branch_lines, "is_kept", lambda won_tail, loser: True)
+            return super().plan(branches, one, other)
+
+
+class NothingAgain(LaneWorld):
+    def plan(self, branches: Branches, one: Tip, other: Tip) -> Merge:
+        return super().plan(branches, one, other)._replace(again=())
+
+
+class Reversed(LaneWorld):
+    def plan(self, branches: Branches, one: Tip, other: Tip) -> Merge:
+        plan = super().plan(branches, one, other)
+        return plan._replace(again=plan.again[::-1])
+
+
+class PartlyKept(LaneWorld):
+    """What of the winner's tail lies above the loser's last lane stays, and the rest comes again."""
+
+    def plan(self, branches: Branches, one: Tip, other: Tip) -> Merge:
+        plan, winner, loser = super().plan(branches, one, other), max(one, other), min(one, other)
+        stays = {each.lane for each in branches.line(winner) if each.lane > loser.lane}
+        again = tuple(each for each in plan.again if each.lane not in stays)
+        return plan if again == plan.again else Merge(winner, again)
+
+
+class AnyLineAdopted(LaneWorld):
+    def may_adopt(self, branches: Branches, tip: Tip, mine: Tip) -> bool:
+        return True
+
+
+class LaneKept(LaneWorld):
+    """Across reigns."""
+
+    def lane_for(self, keeper: Keeper, branches: Branches, tips: list[Tip]) -> Lane:
+        own = [lane for lane in branches.opened if lane % 1024 == keeper.slot]
+        return max(own) if own else super().lane_for(keeper, branches, tips)
+
+
+class LaneForgotten(LaneWorld):
+    """Rows that nobody else has heard of do not survive a crash, and lanes are counted from them."""
+
+    def forget(self, keeper: Keeper) -> None:
+        elsewhere = {row for other in self.keepers if other is not keeper for row in other.rows}
+        keeper.rows = {row: None for row in keeper.rows if row in elsewhere}
+        if keeper.tip.lane not in keeper.branches.opened:
+            keeper.tip = max((row_tip(row) for row in keeper.rows), default=NOWHERE)
+
+
+def row_tip(row: BranchRow) -> Tip:
+    return Tip(row.new, max(row.sources_end, row.new_start))
+
+
+class Unchecked(LaneWorld):
+    """The promises alone, without the reference of each single merge."""
+
+    def compare(self, branches: Branches, one: Tip, other: Tip, plan: Merge) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [LoserIgnored, NothingAgain, Reversed, PartlyKept, AnyLineAdopted, LaneKept, LaneForgotten],
+)
+@pytest.mark.parametrize("is_compared", [False, True])
+def test_a_broken_rule_is_noticed(mutant: type[LaneWorld], is_compared: bool) -> None:
+    kind = mutant if is_compared else type(f"Unchecked{mutant.__name__}", (mutant, Unchecked), {})
+    assert any(_is_broken(kind, seed) for seed in range(MUTANT_SEEDS))
+
+
+def _is_broken(kind: type[LaneWorld], seed: int) -> bool:
+    try:
+        kind(seed).run()
+    except Broken:
+        return True
+    return False
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_rows_say_the_same_in_any_order_and_when_told_twice() -> None:
+    rows = [
+        branch(NOWHERE, 0),
+        branch(tip(0, 5), 1, Source(Lane(0), at(0, 5), at(0, 7), at(1, 0)), inputs=(tip(0, 7),)),
+        sealed(KEY, tip(1, 9)),
+        sealed(KEY, tip(1, 8)),
+        started(KEY, Lane(1), at(0, 3)),
+        started(KEY, Lane(0), at(0, 2)),
+        placed(KEY, tip(1, 3), 4),
+        placed(KEY, tip(0, 9), 5),
+    ]
+    expected = Branches(rows)
+    line = expected.line(tip(1, 8))
+    rng = Random(1)
+    for _ in range(500):
+        order = rng.sample(rows, len(rows))
+        found = Branches((*order, *order[:3]))
+        assert found.line(tip(1, 8)) == line
+        assert found.sealed == {1: at(1, 8)}
+        assert found.placed_slot == 4
+        assert found.removed_below(line) == {0: at(0, 3)}
+        assert found.highest == 1
+
+
+def test_a_line_whose_rows_have_not_come_is_unknown() -> None:
+    branches = Branches([branch(tip(3, 2), 7)])
+    with pytest.raises(UnknownBranchError):
+        branches.line(tip(7, 1))
+    with pytest.raises(UnknownBranchError):
+        branches.is_behind(tip(7, 1), NOWHERE)
+    assert branches.unmerged() == []
+    assert is_known(branches, at(7, 0))
+    assert not is_known(branches, at(3, 0))
+
+
+def test_a_position_between_lanes_goes_on_with_the_next_record_and_one_beyond_the_line_waits() -> None:
+    line: Line = (span(0, 0, 5), span(2, 0, 0), span(3, 0, 2))
+    assert [line_place(line, at(0, number)) for number in (0, 4)] == [0, 0]
+    assert line_place(line, at(0, 5)) == line_place(line, at(1, 7)) == line_place(line, at(2, 0)) == 2
+    assert line_place(line, at(3, 2)) is line_place(line, at(9, 0)) is None
+
+
+# --- merges ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_winner_stays_when_all_of_its_tail_lies_above_the_losers_last_lane() -> None:
+    branches = Branches([branch(NOWHERE, 0), branch(tip(0, 5), 1), branch(tip(0, 5), 2)])
+    plan = merge(branches, tip(1, 3), tip(2, 4))
+    assert plan == Merge(tip(2, 4), (span(1, 0, 3),))
+    assert merge(branches, tip(2, 4), tip(1, 3)) == plan
+
+
+def test_nothing_of_the_winner_stays_when_a_reader_of_the_loser_could_be_beyond_it() -> None:
+    branches = Branches(
+        [branch(NOWHERE, 0), branch(tip(0, 5), 1), branch(tip(0, 5), 2), branch(tip(1, 3), 3)]
+    )
+    plan = merge(branches, tip(3, 2), tip(2, 4))
+    assert plan == Merge(tip(0, 5), (span(1, 0, 3), span(2, 0, 4), span(3, 0, 2)))
+
+
+def test_a_lane_without_records_does_not_make_the_winner_come_again() -> None:
+    branches = Branches(
+        [branch(NOWHERE, 0), branch(tip(0, 5), 1), branch(tip(0, 5), 2), branch(tip(1, 0), 3)]
+    )
+    assert merge(branches, tip(3, 2), tip(2, 4)) == Merge(tip(3, 2), (span(2, 0, 4),))
+
+
+def test_a_reader_who_waits_in_the_losers_empty_lane_keeps_the_winner_from_staying_below_it() -> None:
+    branches = Branches(
+        [branch(NOWHERE, 0), branch(tip(0, 5), 1), branch(tip(1, 0), 3), branch(tip(0, 5), 2)]
+    )
+    branches.add(branch(tip(2, 3), 4))
+    assert merge(branches, tip(4, 1), tip(3, 0)) == Merge(tip(0, 5), (span(2, 0, 3), span(4, 0, 1)))
+
+
+def test_three_lines_become_one_without_a_record_twice() -> None:
+    branches = Branches(
+        [branch(NOWHERE, 0), branch(tip(0, 5), 1), branch(tip(0, 5), 2), branch(tip(0, 5), 3)]
+    )
+    first = merge(branches, tip(2, 2), tip(3, 1))
+    assert first == Merge(tip(3, 1), (span(2, 0, 2),))
+    branches.add(
+        branch(
+            first.parent,
+            5,
+            Source(Lane(2), at(2, 0), at(2, 2), at(5, 0)),
+            inputs=(tip(2, 2), tip(3, 1)),
+        )
+    )
+    joined = tip(5, 4)
+    assert branches.is_behind(joined, tip(2, 2))
+    assert branches.is_behind(joined, tip(2, 1))
+    assert not branches.is_behind(joined, tip(2, 3))
+    second = merge(branches, joined, tip(1, 2))
+    assert second == Merge(joined, (span(1, 0, 2),))
+    late = merge(branches, joined, tip(2, 3))
+    assert late == Merge(joined, (span(2, 2, 3),)), "what was taken in does not come twice"
+
+
+def test_records_are_traced_to_where_they_were_written_first_through_several_merges() -> None:
+    branches = Branches(
+        [
+            branch(NOWHERE, 0),
+            branch(NOWHERE, 1),
+            branch(tip(1, 4), 2, Source(Lane(0), at(0, 0), at(0, 3), at(2, 0))),
+            branch(tip(0, 1), 3, Source(Lane(2), at(2, 1), at(2, 5), at(3, 0))),
+        ]
+    )
+    assert branches.origins(span(3, 0, 6)) == [
+        Moved(span(3, 0, 2), Lane(0), at(0, 1)),
+        Moved(span(3, 2, 4), Lane(2), at(2, 3)),
+        Moved(span(3, 4, 6), Lane(3), at(3, 4)),
+    ]
+
+
+def test_two_lines_with_nothing_in_common_go_on_from_nowhere_or_from_the_winner() -> None:
+    branches = Branches([branch(NOWHERE, 1), branch(NOWHERE, 2)])
+    assert merge(branches, tip(1, 2), tip(2, 2)) == Merge(tip(2, 2), (span(1, 0, 2),))
+    branches.add(branch(tip(1, 2), 3))
+    assert merge(branches, tip(3, 1), tip(2, 2)) == Merge(
+        NOWHERE, (span(1, 0, 2), span(2, 0, 2), span(3, 0, 1))
+    )
+
+
+def test_what_was_removed_counts_in_every_line_that_goes_through_the_lane() -> None:
+    branches = Branches([branch(NOWHERE, 0), branch(tip(0, 5), 1), branch(tip(0, 7), 2)])
+    branches.add(started(KEY, Lane(2), at(2, 3)))
+    assert branches.removed_below(branches.line(tip(1, 4))) == {0: at(0, 7)}
+    assert branches.removed_below(branches.line(tip(2, 4))) == {0: at(0, 7), 2: at(2, 3)}
