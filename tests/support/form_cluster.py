@@ -1,16 +1,24 @@
 """Three brokers with one object store, and a topic that goes into it and out of it while it is written to and read."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from anabranch.cluster.metadata import Placement
+from anabranch.cluster.object_table import Head
+from anabranch.errors import StoreUnavailableError
 from anabranch.objects.memory_store import MemoryStore
+from anabranch.objects.store import Buffer
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.object_names import Key
 from anabranch.record.records import records_of
+from anabranch.testing.fake_disk import FakeDisk
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_cluster import BrokerCluster
 
 Body = dict[str, Any]
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 RETRIABLE = {
     E.NOT_LEADER_OR_FOLLOWER,
     E.NOT_ENOUGH_REPLICAS,
@@ -27,9 +35,10 @@ class FormCluster(BrokerCluster):
 
     def __init__(self, mode: str, partitions: int = 1, seed: int = 1, **configs: str) -> None:
         super().__init__(seed, object_store="memory:")
-        self.store = MemoryStore(self.clock.wall_ms)
+        self.store = AwayStore(self.clock.wall_ms)
         self.written: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
         self.errors: set[int] = set()
+        self.joining: dict[int, asyncio.Task[None]] = {}
         self.start(1, 2, 3)
         self.settle()
         wanted = {"anabranch.mode": mode, **configs}
@@ -45,6 +54,16 @@ class FormCluster(BrokerCluster):
         assert answer["error_code"] == 0, answer
         self.run(500)
 
+    async def _start(self, broker_id: int, disk: FakeDisk, settings: dict[str, str]) -> None:
+        await super()._start(broker_id, disk, settings)
+        peering = self.lives[broker_id].broker.peering
+        assert peering is not None
+        self.joining[broker_id] = self.loop.create_task(peering.join())
+
+    def kill(self, broker_id: int, *, lose_disk: bool = False) -> None:
+        self.joining.pop(broker_id).cancel()
+        super().kill(broker_id, lose_disk=lose_disk)
+
     # --- asking
 
     def alter(self, mode: str | None, name: str = "t") -> Body:
@@ -56,8 +75,10 @@ class FormCluster(BrokerCluster):
 
     def leader_of(self, index: int) -> int | None:
         for life in self.lives.values():
-            topic = life.broker.topics.known("t").topic
-            leader = life.broker.leaders.of(topic.topic_id, index).broker_id
+            topic = life.broker.metadata.table.topics.get(
+                "t"
+            )  # One that has just come back knows of nothing yet.
+            leader = None if topic is None else life.broker.leaders.of(topic.topic_id, index).broker_id
             if leader in self.lives:
                 return leader
         return None
@@ -116,44 +137,102 @@ class FormCluster(BrokerCluster):
         self._retried(index, work)
         return found[-1]
 
+    def fetch(self, at: int, index: int = 0, last_fetched_epoch: int = -1) -> Body:
+        """One answer of whoever leads."""
+        rows: list[Body] = []
+
+        def work(leader: int) -> int:
+            partition = {
+                "partition": index,
+                "fetch_offset": at,
+                "current_leader_epoch": -1,
+                "last_fetched_epoch": last_fetched_epoch,
+                "log_start_offset": -1,
+                "partition_max_bytes": 2**20,
+            }
+            body = {
+                "max_wait_ms": 100,
+                "min_bytes": 1,
+                "max_bytes": 2**20,
+                "session_id": 0,
+                "session_epoch": -1,
+                "topics": [{"topic": "t", "partitions": [partition]}],
+                "forgotten_topics_data": [],
+            }
+            rows.append(self.ask(leader, ApiKey.FETCH, 12, body)["responses"][0]["partitions"][0])
+            code = rows[-1]["error_code"]
+            return 0 if code == E.OFFSET_OUT_OF_RANGE else int(code)
+
+        self._retried(index, work)
+        return rows[-1]
+
+    def fetch_code(self, at: int) -> int:
+        return int(self.fetch(at)["error_code"])
+
     def values(self, index: int = 0, start: int = 0) -> list[bytes]:
         """All that a reader finds from there on."""
         found: list[bytes] = []
-        end = self.offset(-1, index)
+        end = self.offset(LATEST, index)
         while start + len(found) < end:
-            at = start + len(found)
-
-            def work(leader: int, at: int = at) -> int:
-                partition = {
-                    "partition": index,
-                    "fetch_offset": at,
-                    "current_leader_epoch": -1,
-                    "last_fetched_epoch": -1,
-                    "log_start_offset": -1,
-                    "partition_max_bytes": 2**20,
-                }
-                body = {
-                    "max_wait_ms": 100,
-                    "min_bytes": 1,
-                    "max_bytes": 2**20,
-                    "session_id": 0,
-                    "session_epoch": -1,
-                    "topics": [{"topic": "t", "partitions": [partition]}],
-                    "forgotten_topics_data": [],
-                }
-                row = self.ask(leader, ApiKey.FETCH, 12, body)["responses"][0]["partitions"][0]
-                if not row["error_code"]:
-                    found.extend(_values(row["records"], at))
-                return int(row["error_code"])
-
-            self._retried(index, work)
+            row = self.fetch(start + len(found), index)
+            assert row["error_code"] == 0
+            found += _values(row["records"], start + len(found))
         return found
+
+    def delete_below(self, offset: int) -> int:
+        """What the answer says where the partition begins."""
+        starts: list[int] = []
+
+        def work(leader: int) -> int:
+            asked = {"partition_index": 0, "offset": offset}
+            body = {"topics": [{"name": "t", "partitions": [asked]}], "timeout_ms": 5000}
+            row = self.ask(leader, ApiKey.DELETE_RECORDS, 2, body)["topics"][0]["partitions"][0]
+            starts.append(row["low_watermark"])
+            return int(row["error_code"])
+
+        self._retried(0, work)
+        return starts[-1]
+
+    def end_of(self, generation: int) -> tuple[int, int]:
+        """What OffsetForLeaderEpoch says of it."""
+        found: list[tuple[int, int]] = []
+
+        def work(leader: int) -> int:
+            asked = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": generation}
+            body = {"replica_id": -1, "topics": [{"topic": "t", "partitions": [asked]}]}
+            answer = self.ask(leader, ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, body)
+            row = answer["topics"][0]["partitions"][0]
+            found.append((row["leader_epoch"], row["end_offset"]))
+            return int(row["error_code"])
+
+        self._retried(0, work)
+        return found[-1]
 
     # --- looking
 
+    def key(self, index: int = 0) -> Key:
+        return self.leader.metadata.table.topics["t"].topic_id, index
+
+    def head(self) -> Head:
+        return self.leader.metadata.table.objects.head(self.key())
+
+    def placement(self) -> Placement:
+        table = self.leader.metadata.table
+        return table.placement(table.topics["t"], 0)
+
+    def generation(self) -> int:
+        return self.leader.leaders.of(self.key()[0], 0).generation
+
+    def spoil(self, after_puts: int = 0) -> "AwayStore":
+        """After so many records more the store takes nothing until it is told to."""
+        assert isinstance(self.store, AwayStore)
+        self.store.is_away, self.store.puts_left = True, after_puts
+        return self.store
+
     def forms(self, at: int | None = None) -> set[str]:
         broker = self.leader if at is None else self.broker(at)
-        return set(broker.metadata.table.topics["t"].all_forms)
+        topic = broker.metadata.table.topics.get("t")
+        return set(topic.all_forms) if topic is not None else set()
 
     def is_done(self, form: str) -> bool:
         return (
@@ -186,6 +265,18 @@ class FormCluster(BrokerCluster):
 
     def check(self, index: int = 0) -> None:
         assert self.values(index) == self.written[index]
+
+
+class AwayStore(MemoryStore):
+    is_away = False
+    puts_left = 0
+
+    async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
+        if self.is_away:
+            self.puts_left -= 1
+            if self.puts_left < 0:
+                raise StoreUnavailableError("The store is away.")
+        await super().put(name, pieces)
 
 
 def _batch(number: int, now_ms: int) -> bytes:

@@ -135,8 +135,11 @@ class PartitionOpener:
             self._clear(partition_id)
             point, is_new = None, True
         if placement is not None and is_ring(placement) and (is_new or not self._has_log(partition_id)):
-            # Others fill it from the beginning. That it was known at the start and is not there means a loss.
-            is_stranger = is_stranger or point is not None
+            # Others fill it from the beginning. That it was known at the start and is not there means a loss: unless
+            # it was known from a time before it was last in the object store.
+            is_stranger = is_stranger or (
+                point is not None and (not placement.floor or point.offset > placement.floor)
+            )
             point, start_offset = None, placement.floor
         elif is_stranger and not self._has_log(partition_id):
             logger.error(

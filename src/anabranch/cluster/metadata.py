@@ -413,7 +413,7 @@ class MetadataTable:
     def _apply(self, entry: Entry, offset: int) -> None:
         match entry["type"]:
             case "topic" | "topic-removed" | "partitions" | "topic-config":
-                self._apply_to_topic(entry)
+                self._apply_to_topic(entry, offset)
             case "producer-ids":
                 self.producer_id_next = max(self.producer_id_next, entry["next"])
             case "broker" | "broker-fenced" | "broker-unfenced" | "broker-draining" | "broker-removed":
@@ -433,7 +433,7 @@ class MetadataTable:
                     f"A metadata entry of type {unknown!r}: was it written by a newer version?"
                 )
 
-    def _apply_to_topic(self, entry: Entry) -> None:
+    def _apply_to_topic(self, entry: Entry, offset: int) -> None:
         topic = self.topics.get(entry["name"])
         if entry["type"] == "topic":
             made = self._topic_of(entry)
@@ -448,12 +448,16 @@ class MetadataTable:
                 case "partitions":
                     self._add_partitions(topic, entry)
                 case "topic-config":
-                    self._configure(topic, dict(entry["overrides"]))
+                    self._configure(topic, dict(entry["overrides"]), offset)
 
-    def _configure(self, topic: Topic, overrides: dict[str, str]) -> None:
-        """Another mode changes no partition by itself: each has the form it had until it has gone over."""
-        forms = settled(topic.all_forms, overrides.get(MODE_CONFIG))
-        self._put(replace(topic, overrides=overrides, forms=forms))
+    def _configure(self, topic: Topic, overrides: dict[str, str], offset: int) -> None:
+        """Another mode changes no partition by itself: each has the form it had until it has gone over. Those that are
+        about to go into the object store, and shall not any more, stay."""
+        mode = overrides.get(MODE_CONFIG)
+        self._put(replace(topic, overrides=overrides, forms=settled(topic.all_forms, mode)))
+        for partition, placement in enumerate(topic.placements):
+            if placement.leaves_for_store and form_in(mode) != STORED:
+                self._aim(self.topics_by_id[topic.topic_id], partition, None, offset)
 
     def _apply_to_broker(self, entry: Entry, offset: int) -> None:
         match entry["type"]:
@@ -518,13 +522,16 @@ class MetadataTable:
         topic, partition = self._kept_partition(entry)
         if topic is not None:
             target = None if entry["target"] is None else tuple(entry["target"])
-            directories = tuple(self._directory(broker) for broker in target or ())
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
-            current = self.placement(topic, partition)
-            if current.leaves_for_store and self._objects is not None:
-                self._objects.take_back((topic.topic_id, partition), current.floor)
-            placement = replace(current, target=target, target_directories=directories, move=offset)
-            self._place(pinned, partition, placement)
+            self._aim(pinned, partition, target, offset)
+
+    def _aim(self, topic: Topic, partition: int, target: tuple[BrokerId, ...] | None, offset: int) -> None:
+        current = self.placement(topic, partition)
+        if current.leaves_for_store and self._objects is not None:
+            self._objects.take_back((topic.topic_id, partition), current.floor)
+        directories = tuple(self._directory(broker) for broker in target or ())
+        placement = replace(current, target=target, target_directories=directories, move=offset)
+        self._place(topic, partition, placement)
 
     def _kept_partition(self, entry: Entry) -> tuple[Topic | None, int]:
         """The topic of a partition that brokers keep; None: there is none."""

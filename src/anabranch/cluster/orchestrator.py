@@ -356,8 +356,6 @@ class Orchestrator:
             return Keep(topic, partition, replicas) if replicas else None
         if topic.is_object and not placement.leaves_for_store:
             return BeginMove(topic, partition, STORE, placement.target)
-        if not topic.is_object and placement.leaves_for_store:
-            return BeginMove(topic, partition, None, placement.target)  # Somebody has changed their mind.
         return None
 
     def _keepers_of(self, cluster: Cluster, topic: Topic, partition: int, now_ms: int) -> Replicas:
