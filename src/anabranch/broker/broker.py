@@ -47,6 +47,7 @@ from anabranch.log.files import Files
 from anabranch.values import BrokerId, Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.branches import BranchTopics
     from anabranch.broker.formed_log import Past
     from anabranch.broker.forwarding import Forwarding
     from anabranch.broker.objects import Objects
@@ -93,6 +94,8 @@ class Broker:
         self.store = store
         """Where the records of topics in mode object are; None: this node serves no such topic."""
         self.objects: Objects | None = None
+        self.branches: BranchTopics | None = None
+        """All of mode branch; None: there is no such topic."""
         self.bound: tuple[str, int] | None = None
         self.peers_bound: tuple[str, int] | None = None
         """Where the listeners really are, if they were told to find a port."""
@@ -121,6 +124,7 @@ class Broker:
             self.objects = self._keep_objects(self.store)
         self.opener.open_object = self._open_object
         self.opener.past_of = self._past_of
+        self.opener.need_branches = self._need_branches
         self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
         self.topics = Topics(
             self.core,
@@ -149,6 +153,8 @@ class Broker:
         else:
             self.topics.sweep()
         self.topics.open_all()
+        if self.branches is not None:
+            self.branches.begin()
 
     def _meet(self, peers: "Peers") -> Membership:
         """Put together what only a broker with peers needs; the others do not even read the code."""
@@ -181,6 +187,15 @@ class Broker:
 
         return past_of(self, partition_id, (topic_id, partition_id.partition), floor)
 
+    def _need_branches(self) -> None:
+        if self.branches is None:
+            from anabranch.broker.branches import BranchTopics  # As above: for those who have such topics.
+
+            self.branches = BranchTopics(self)
+            self.opener.open_branch = self.branches.open_partition
+            self.topics.branches_ready = self.branches.ready
+            self.topics.find_view = self.branches.views.find
+
     def start(self) -> None:
         """Begin what runs in the background."""
         self.offsets_topic.start()
@@ -197,6 +212,8 @@ class Broker:
         """The node stops: let nobody wait for what will not come."""
         if self.objects is not None:
             await self.objects.stop()
+        if self.branches is not None:
+            await self.branches.stop()
         if self.peering is not None:
             await self.peering.stop()
         await self.orchestrator.stop()
@@ -226,6 +243,8 @@ class Broker:
         for partition in (*partitions, *self.topics.object_partitions()):
             partition.abandon(error)
         closed = self.workers.side_by_side(partial(self._close, partition) for partition in partitions)
+        if self.branches is not None:
+            self.branches.close()
         if all(closed) and self._knows_all_logs:
             self._mark_clean(partitions)
 
@@ -325,8 +344,9 @@ class Broker:
             raise FencedLogError(f"{partition.id} takes no writes until a restart: a sync failed.")
 
     def check_generation(self, partition: Partition, generation: int) -> None:
-        """A client that knows its partition's generation must know the present one."""
-        if generation < 0 or generation == partition.generation:
+        """A client that knows its partition's generation must know the present one. Of a branch there is none, and
+        whatever a client says (librdkafka: 0) is right."""
+        if generation < 0 or generation == partition.generation or partition.is_branch:
             return
         if generation < partition.generation:
             raise FencedGenerationError(
@@ -349,6 +369,10 @@ class Broker:
             if offset > partition.log.start_offset:
                 key = partition.topic_id, partition.id.partition
                 await self.metadata.propose(start_entry({key: offset}))
+            return
+        if partition.is_branch:
+            assert self.branches is not None
+            await self.branches.delete_records(partition, offset)
             return
         if offset > partition.log.start_offset:
             await self.housekeeping.keep_start_offset(partition, offset)

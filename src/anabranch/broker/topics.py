@@ -23,7 +23,7 @@ from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener, log_config
-from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
+from anabranch.broker.topic_folders import METADATA_TOPIC, TUBE_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import (
     Entry,
@@ -105,6 +105,10 @@ class Topics:
             self._is_current.set()
         self.on_opened: Callable[[Partition, Placement], None] = _nothing
         """A partition is there, or is kept with others than before."""
+        self.branches_ready: Callable[[uuid.UUID], Awaitable[None]] = _nothing_later
+        """Waits until the partitions of a topic in mode branch can be written to, if that may be soon."""
+        self.find_view: Callable[[TopicKey], TopicState | None] = _no_view
+        """A branch as a topic of its own, by its name or id (`branch_views.py`)."""
         self.on_closed: Callable[[Partition], None] = _nothing
         self.on_removed: Callable[[str], Awaitable[None]] = _nothing_later
         """A topic is gone: forget what was remembered of it."""
@@ -117,6 +121,8 @@ class Topics:
         topics = list(self._metadata.table.topics.values())
         all_settings = [TopicSettings.from_overrides(self._settings, topic.overrides) for topic in topics]
         kept = self._found_here(topics)
+        if any(topic.is_branch for topic in topics):
+            self._opener.need_branches()
         openings = [
             partial(self._open, TopicPartition(topic.name, index), topic, settings)
             for topic, settings in zip(topics, all_settings, strict=True)
@@ -176,6 +182,8 @@ class Topics:
             stored = self._opener.open_object(partition_id, topic.topic_id, settings)
             stored.generation = self._metadata.table.placement(topic, partition_id.partition).generation
             return stored
+        if topic.is_branch:
+            return self._opener.open_branch(partition_id, topic.topic_id, settings, is_new)
         if self._directory_id is None:
             return self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new)
         placement = self._metadata.table.placement(topic, partition_id.partition)
@@ -267,6 +275,11 @@ class Topics:
         state = self._states.get(key)
         if state is not None:
             return state
+        view = self.find_view(key)
+        if view is not None:
+            from anabranch.broker.branch_views import read_only  # There is none where nobody has branches.
+
+            raise read_only(view.topic.name)
         if isinstance(key, str):
             raise UnknownTopicOrPartitionError(f"There is no topic {key}.")
         raise UnknownTopicIdError(f"There is no topic with id {key}.")
@@ -284,6 +297,27 @@ class Topics:
             raise NotOwnerError(f"This broker does not keep partition {index} of topic {topic.name}.")
         return partition
 
+    def find_readable(self, key: TopicKey) -> TopicState | None:
+        """`find` for readers: a branch of a topic is one for them, too."""
+        return self._states.get(key) or self.find_view(key)
+
+    def readable(self, key: TopicKey) -> TopicState:
+        """`known` for readers."""
+        return self.find_view(key) or self.known(key)
+
+    def readable_partition(self, key: TopicKey, index: int) -> Partition:
+        """`partition` for readers."""
+        found = self.find_partition(key, index)
+        if found is not None:
+            return found
+        view = self.find_view(key)
+        found = view.partitions[index] if view is not None and 0 <= index < len(view.partitions) else None
+        if found is not None:
+            return found
+        if view is not None:
+            raise UnknownTopicOrPartitionError(f"There is no partition {index} of {view.topic.name}.")
+        return self.partition(key, index)
+
     def check_index(self, key: TopicKey, index: int) -> Topic:
         """The topic, if it has such a partition, wherever that is kept."""
         topic = self.known(key).topic
@@ -298,9 +332,13 @@ class Topics:
         """Kafka's rules; they also keep a name from leaving the data folder."""
         if not name or len(name) > NAME_LENGTH_MAX:
             raise InvalidTopicError(f"A topic name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}.")
+        if "@" in name:
+            raise InvalidTopicError(
+                f"{name!r} is not a topic name: '@' stands before a branch of a topic, which is only for reading."
+            )
         if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):
             raise InvalidTopicError(f"{name!r} is not a topic name: use letters, digits, '.', '_' and '-'.")
-        if name == METADATA_TOPIC:
+        if name in (METADATA_TOPIC, TUBE_TOPIC):
             raise InvalidTopicError(f"{name} is the node's own log and no topic.")
 
     def check_overrides(self, overrides: Mapping[str, str | None]) -> dict[str, str]:
@@ -331,10 +369,10 @@ class Topics:
             self.check_overrides(overrides),
             tuple(placements),
             is_pinned,
-            first,
-            copies,
+            first=first,
+            copies=copies,
         )
-        if topic.is_object and topic.is_internal:
+        if not topic.is_placed and topic.is_internal:
             raise InvalidConfigError(f"{name} is internal, and kept by brokers: leave its mode out.")
         return topic
 
@@ -392,6 +430,8 @@ class Topics:
             if topic.topic_id not in self._metadata.table.topics_by_id:
                 # While the logs were made another leader came and went, which made one of the same name.
                 raise TopicExistsError(f"Topic {topic.name} exists already.")
+        if topic.is_branch:
+            await self.branches_ready(topic.topic_id)
 
     async def add_partitions(
         self, name: str, count: int, replicas: Sequence[Sequence[BrokerId]] = ()
@@ -407,6 +447,8 @@ class Topics:
             placements = (*self._metadata.table.placements(topic), *added)
             await self._prepare(replace(topic, placements=placements), here)
             await self._commit(partitions_entry(name, count, replicas), topic)
+        if topic.is_branch:
+            await self.branches_ready(topic.topic_id)
 
     async def _prepare(self, topic: Topic, indexes: list[int]) -> None:
         """Make the logs of new partitions that are kept here, all or none, before anybody hears of them."""
@@ -429,6 +471,8 @@ class Topics:
         if topic.is_object and not topic.forms:
             return [self._open(partition_id, topic, settings) for partition_id in partition_ids]
         assert not any(topic.is_stored(index) for index in indexes), "they need no folders"
+        if topic.is_branch:
+            self._opener.need_branches()
 
         def task() -> None:
             try:
@@ -701,7 +745,11 @@ def _nothing(*_: object) -> None:
     """Nobody wants to know."""
 
 
-async def _nothing_later(_: str) -> None:
+def _no_view(_: TopicKey) -> None:
+    """No topic has branches."""
+
+
+async def _nothing_later(_: object) -> None:
     """Nobody remembers anything."""
 
 

@@ -408,7 +408,7 @@ def member_of(row: BrokerRow) -> Member:
 
 
 def _topics(cluster: Cluster) -> list[Topic]:
-    """Those that brokers keep: of what is in the object store there is nothing to move."""
+    """Those that brokers keep: of what every broker has open there is nothing to move."""
     return [topic for _, topic in sorted(cluster.table.topics.items()) if topic.is_placed]
 
 

@@ -94,10 +94,14 @@ class Branches:
         return row
 
     def removed_below(self, line: Line) -> dict[Lane, Offset]:
-        """What of each lane was removed, in whichever line that was said."""
+        """What of each lane was removed, in whichever line that was said; of a line that is not known yet nothing."""
         removed: dict[Lane, Offset] = {}
         for lane, start in self._started.items():
-            for span in self.line(Tip(lane, start)):
+            try:
+                spans = self.line(Tip(lane, start))
+            except UnknownBranchError:
+                continue
+            for span in spans:
                 if span.start < start:
                     removed[span.lane] = max(removed.get(span.lane, span.start), min(span.end, start))
         return {span.lane: removed[span.lane] for span in line if span.lane in removed}
@@ -116,7 +120,9 @@ class Branches:
             seen.add(each)
             yield each
             for span in self.line(each):
-                wanted.extend(self._row(span.lane).inputs)
+                row = self._row(span.lane)
+                if span.end >= row.sources_end:  # Else not all that was taken in is in this line.
+                    wanted.extend(row.inputs)
 
     def unmerged(self) -> list[Tip]:
         """The ends of lines that no other is known to contain, greatest first. Where a branch is still written to, its
@@ -304,5 +310,6 @@ def line_place(line: Line, offset: Offset) -> int | None:
 
 
 def is_known(branches: Branches, offset: Offset) -> bool:
-    """Whether any branch that is known here could have given this offset."""
-    return lane_of(offset) in branches.opened
+    """Whether any branch that is known here could have given this offset. The first of all is where everybody begins,
+    before there is a branch."""
+    return offset == 0 or lane_of(offset) in branches.opened

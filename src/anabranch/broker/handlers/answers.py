@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.error_table import code_of
+from anabranch.cluster.forms import KEPT
 from anabranch.errors import AnabranchError
 from anabranch.wire.error_codes import ErrorCode
 
@@ -41,7 +42,7 @@ def partition_row(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any
     """A partition as Metadata and DescribeTopicPartitions tell of it."""
     leader = broker.leaders.of(topic.topic_id, index)
     placed = broker.metadata.table.placement(topic, index).replicas
-    replicas = leader.in_sync if topic.is_stored(index) else placed
+    replicas = placed if topic.form(index) == KEPT else leader.in_sync
     is_available = broker.orchestrator.is_available
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader.broker_id is None else ErrorCode.NONE,
@@ -67,10 +68,23 @@ def _row_of_one(broker: "Broker", index: int, partition: "Partition | None") -> 
     }
 
 
+def _row_of_view(broker: "Broker", index: int, partition: "Partition | None") -> dict[str, Any]:
+    """Of a branch as a topic of its own, which is served by somebody who holds it."""
+    from anabranch.broker.branch_views import BranchView
+
+    row = _row_of_one(broker, index, partition)
+    if isinstance(partition, BranchView) and broker.branches is not None:
+        server = broker.branches.views.server_of(partition)
+        row |= {"leader_id": server, "replica_nodes": [server], "isr_nodes": [server]}
+    return row
+
+
 def topic_row(broker: "Broker", state: "TopicState", *, operations: bool) -> dict[str, Any]:
     """A topic as Metadata and DescribeTopicPartitions tell of it."""
     topic = state.topic
-    if broker.peers is None:
+    if broker.peers is not None and topic.topic_id not in broker.metadata.table.topics_by_id:
+        rows = [_row_of_view(broker, index, each) for index, each in enumerate(state.partitions)]
+    elif broker.peers is None:
         rows = [_row_of_one(broker, index, each) for index, each in enumerate(state.partitions)]
     else:
         rows = [partition_row(broker, topic, index) for index in range(topic.partition_count)]

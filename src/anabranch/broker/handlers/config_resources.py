@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.forms import BRANCH, OBJECT
-from anabranch.cluster.metadata import MODE_CONFIG, broker_draining_entry
+from anabranch.cluster.metadata import BRANCH, MODE_CONFIG, OBJECT, broker_draining_entry
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
 from anabranch.config import ConfigEntry
 from anabranch.errors import AnabranchError, InvalidConfigError, InvalidRequestError
