@@ -123,10 +123,7 @@ def _with_stored(rows: Sequence[Mapping[str, Any]], stored: set[UUID]) -> list[M
 def _note_partly(rows: Sequence[Mapping[str, Any]], stored: set[UUID], report: RestoreReport) -> None:
     for row in rows:
         if UUID(hex=row["id"]) in stored and (row.get("forms") or not _is_object(row)):
-            report.losses.append(
-                f"what brokers kept of {row['name']}: it was going into the object store, or had left it, and comes "
-                f"back in mode {OBJECT} with what is there"
-            )
+            report.partly.append(row["name"])
 
 
 def _fresh_topic(row: Mapping[str, Any], new_id: Callable[[], UUID]) -> dict[str, Any]:
