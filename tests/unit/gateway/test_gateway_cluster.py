@@ -24,14 +24,14 @@ def clusters_end() -> Iterator[None]:
     close_all()
 
 
-def cluster_with_topic(seed: int = 1) -> WholeCluster:
+def cluster_with_topic(seed: int = 1, mode: str = "ring") -> WholeCluster:
     cluster = whole_cluster_of(3, seed)
     row = {
         "name": "t",
         "num_partitions": PARTITIONS,
         "replication_factor": -1,
         "assignments": [],
-        "configs": [],
+        "configs": [{"name": "anabranch.mode", "value": mode}],
     }
     body = {"topics": [row], "timeout_ms": 10_000, "validate_only": False}
     assert cluster.ask(1, ApiKey.CREATE_TOPICS, 7, body)["topics"][0]["error_code"] == 0
@@ -164,6 +164,39 @@ def test_nothing_is_lost_or_written_twice_when_leaders_die(seed: int) -> None:
 
     cluster.do(check())
     assert dead.is_over
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gateways_on_both_sides_of_a_split_go_on_with_a_branch_topic(seed: int) -> None:
+    cluster = cluster_with_topic(seed, mode="branch")
+    gathers = {each: gatherer_of(cluster, each) for each in cluster.lives}
+    written: list[set[bytes]] = [set() for _ in range(PARTITIONS)]
+
+    async def write(broker_id: int, when: bytes) -> None:
+        for number in range(10):
+            for index in range(PARTITIONS):
+                value = b"%s/%d/%d" % (when, broker_id, number)
+                await gathers[broker_id].send("t", index, None, value)
+                written[index].add(value)
+
+    async def write_everywhere(when: bytes) -> None:
+        await asyncio.gather(*(write(broker_id, when) for broker_id in gathers))
+
+    cluster.do(write_everywhere(b"before"))
+    cluster.net.isolate(BrokerId(1))
+    cluster.do(write_everywhere(b"split"))
+    cluster.net.heal()
+    cluster.run(15_000)
+    cluster.do(write_everywhere(b"after"))
+    cluster.run(3000)
+
+    async def check() -> None:
+        for broker_id in cluster.lives:
+            for index in range(PARTITIONS):
+                found = await values(calls_of(cluster, broker_id), index)
+                assert sorted(found) == sorted(written[index]), "each record once, at every broker"
+
+    cluster.do(check())
 
 
 def test_records_wait_while_nobody_leads_and_are_refused_when_nobody_comes() -> None:
