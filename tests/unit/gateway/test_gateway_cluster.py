@@ -55,18 +55,18 @@ def elsewhere(cluster: WholeCluster, index: int = 0) -> int:
     return next(each for each in sorted(cluster.lives) if each != leader)
 
 
-async def values(calls: Calls, index: int) -> list[bytes | None]:
-    """All of a partition."""
-    found: list[bytes | None] = []
+async def values(calls: Calls, index: int, topic: str = "t", wait_ms: int = 0) -> list[bytes]:
+    """All of a partition. What another broker holds of a branch has to be waited for."""
+    found: list[bytes] = []
     offset = 0
     while True:
-        fetched = await calls.fetch("t", index, offset)
+        fetched = await calls.fetch(topic, index, offset, wait_ms=wait_ms)
         read = read_records(
             fetched.batches, offset, records_max=10_000, bytes_max=2**30, unpacked_bytes_max=2**30
         )
         if not read.records:
             return found
-        found += [record.value for record in read.records]
+        found += [record.value or b"" for record in read.records]
         offset = read.next_offset
 
 
@@ -197,6 +197,20 @@ def test_gateways_on_both_sides_of_a_split_go_on_with_a_branch_topic(seed: int) 
                 assert sorted(found) == sorted(written[index]), "each record once, at every broker"
 
     cluster.do(check())
+    lanes = cluster.broker(1).topics.partition("t", 0).branches.opened
+
+    async def read_branches() -> None:
+        seen: set[bytes] = set()
+        for lane in lanes:
+            read = [await values(calls_of(cluster, each), 0, f"t@{lane}", 500) for each in cluster.lives]
+            assert read[0] == read[1] == read[2], "a branch is the same at every broker"
+            seen.update(read[0])
+        assert seen == written[0]
+        with pytest.raises(BrokerRefusedError, match="only for reading"):
+            await gathers[2].send(f"t@{max(lanes)}", 0, None, b"v")
+
+    assert len(lanes) > 1
+    cluster.do(read_branches())
 
 
 def test_records_wait_while_nobody_leads_and_are_refused_when_nobody_comes() -> None:
