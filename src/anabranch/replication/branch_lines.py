@@ -116,7 +116,9 @@ class Branches:
             seen.add(each)
             yield each
             for span in self.line(each):
-                wanted.extend(self._row(span.lane).inputs)
+                row = self._row(span.lane)
+                if span.end >= row.sources_end:  # Else some of what was taken in lies behind this line's end.
+                    wanted.extend(row.inputs)
 
     def unmerged(self) -> list[Tip]:
         """The ends of lines that no other is known to contain, greatest first. Where a branch is still written to, its
