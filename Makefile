@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim sim-node fuzz bench bench-large profile compat chaos chaos-objects failover chaos-pipeline bench-pipeline
+.PHONY: help setup run up check test coverage sim sim-node fuzz bench bench-large profile compat chaos chaos-objects chaos-branches failover chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -69,6 +69,10 @@ failover: $(STAMP) ## how long writes and new topics wait when a leader is kille
 chaos-objects: $(STAMP) ## an object store that fails, and brokers that die, under load: MINUTES=5 BROKERS=3 SEED=7 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_objects.py --minutes $(or $(MINUTES),5) --brokers $(or $(BROKERS),3) \
 		$(if $(SEED),--seed $(SEED))
+
+chaos-branches: $(STAMP) ## split a network of five brokers under load from both sides: CYCLES=5 SECONDS=20 SEED=7 repeats (root)
+	PYTHONPATH=tests $(BIN)/python tools/chaos_branches.py --cycles $(or $(CYCLES),5) --seconds $(or $(SECONDS),20) \
+		$(if $(SEED),--seed $(SEED)) $(if $(GROUPS),--groups) $(if $(REPORT),--report $(REPORT))
 
 chaos-pipeline: $(STAMP) ## kill -9 a pipeline ten times into Iceberg and ten into Delta: KILLS=10, SEED=1 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_pipeline.py --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED))

@@ -1,8 +1,8 @@
 """Tells what the rounds came to: a table on the terminal, results.json, a plot, and the table in docs/performance.md.
 
 Every row is told, met or not, and one that could not be run with the reason. Ratios are ours to Kafka's. Rows in mode
-object, which Kafka has no part in, have files and a table of their own: measuring them alone leaves the others as they
-are, and the other way round.
+object and of the gateway, which Kafka has no part in, have files and tables of their own: measuring some of them leaves
+the others as they are.
 """
 
 import json
@@ -14,7 +14,7 @@ from bench import plot
 from bench.field import OURS, THEIRS
 from bench.figures import FIGURES, KAFKA, LIMIT, Bar, Better, Figure, Verdict, judge
 from bench.measure import Spread
-from bench.rows import OBJECT, ROWS, Row
+from bench.rows import GATEWAY, OBJECT, ROWS, Row
 from bench.runner import say
 from bench.state import State
 
@@ -27,10 +27,15 @@ class Part:
     text: str
     begin: str
     end: str
-    has_kafka: bool
+    set: str | None = None
+    """The rows of this set; None: those that no other part has."""
+
+    @property
+    def has_kafka(self) -> bool:
+        return self.set is None
 
     def has(self, row: Row) -> bool:
-        return (row.set != OBJECT) == self.has_kafka
+        return row.set == self.set if self.set is not None else row.set not in (OBJECT, GATEWAY)
 
 
 PARTS = (
@@ -39,14 +44,20 @@ PARTS = (
         "table.txt",
         "<!-- table: written by make bench -->",
         "<!-- end of the table -->",
-        has_kafka=True,
     ),
     Part(
         "object.json",
         "object.txt",
         "<!-- table: written by make bench ROWS=object -->",
         "<!-- end of the object table -->",
-        has_kafka=False,
+        OBJECT,
+    ),
+    Part(
+        "gateway.json",
+        "gateway.txt",
+        "<!-- table: written by make bench ROWS=gateway -->",
+        "<!-- end of the gateway table -->",
+        GATEWAY,
     ),
 )
 

@@ -1,7 +1,7 @@
 """Everything that is measured, one row each, and the bars of each figure.
 
 A row's id is what `make bench ROWS=...` takes, as is the name of a set: quick (the default), all (everything but
-large), object and large.
+large), object, gateway and large.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,12 +14,13 @@ from bench.loads import Load
 from bench.loads.clients import Clients, ManyTopics
 from bench.loads.cluster import Ring, Workers
 from bench.loads.flush import Batched, Single
+from bench.loads.gateway import KafkaSingles, SocketWriters
 from bench.loads.growth import LogGrowth
 from bench.loads.life import Fixture, LoadedMemory, Restart, Start
 from bench.loads.objects import FOLDER, ObjectBrokers, ObjectLatency, ObjectProduce, ObjectRead
 from bench.loads.raw import Fetch, Latency, Produce
 
-QUICK, MORE, LARGE, OBJECT = "quick", "more", "large", "object"
+QUICK, MORE, LARGE, OBJECT, GATEWAY = "quick", "more", "large", "object", "gateway"
 BOTH = (OURS, THEIRS)
 
 
@@ -257,6 +258,34 @@ WORKERS_ROWS = (
     ),
 )
 
+GATEWAY_FIGURES = (
+    "records_per_cpu_s",
+    "records_per_s",
+    "records_per_batch",
+    "bytes_per_record",
+    "p50_us",
+    "p99_us",
+)
+GATEWAY_ROWS = (
+    Row(
+        "gateway-sockets",
+        "gateway: 100 WebSocket writers of single 100 B messages, each as fast as it is acknowledged",
+        SocketWriters(),
+        (*GATEWAY_FIGURES, "generator_cores"),
+        {"records_per_batch": Bar(20, 50, LIMIT)},
+        OURS_ONLY,
+        GATEWAY,
+    ),
+    Row(
+        "gateway-kafka",
+        "the same records as Kafka batches of one: 100 raw connections, acks=all",
+        KafkaSingles(),
+        GATEWAY_FIGURES,
+        sides=OURS_ONLY,
+        set=GATEWAY,
+    ),
+)
+
 GROWTH = (
     "append_mb_per_s",
     "append_cpu_s_per_gb",
@@ -391,12 +420,14 @@ ROWS: Sequence[Row] = (
     *RING_ROWS,
     *WORKERS_ROWS,
     *OBJECT_ROWS,
+    *GATEWAY_ROWS,
     *GROWTH_ROWS,
 )
 SETS: Mapping[str, Sequence[str]] = {
     "quick": (QUICK,),
-    "all": (QUICK, MORE, OBJECT),
+    "all": (QUICK, MORE, OBJECT, GATEWAY),
     "object": (OBJECT,),
+    "gateway": (GATEWAY,),
     "large": (LARGE,),
 }
 

@@ -347,6 +347,26 @@ class GroupSubscribedError(GroupError):
     pass
 
 
+# --- the gateway -----------------------------------------------------------------------------------------
+
+
+class GatewayError(AnabranchError):
+    """What the HTTP port refuses by itself: `status` is HTTP's, `code` one word for programs."""
+
+    def __init__(self, message: str, code: str = "BAD_REQUEST", status: int = 400) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+
+
+class BrokerRefusedError(AnabranchError):
+    """A broker has answered a request of the gateway with this one of Kafka's error codes."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 # --- the pipeline ----------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Node: one process of anabranch: a broker, its Kafka port, and the port for metrics and health.
+"""Node: one process of anabranch: a broker, its Kafka port, and the HTTP port: the gateway, metrics and health.
 
     node = Node(NodeSettings.load({...}))
     await node.start()      # the Kafka port answers; raises AnabranchError or OSError with what is wrong
@@ -28,8 +28,8 @@ from anabranch.server.listener import Listener
 
 if TYPE_CHECKING:
     from anabranch.broker.objects import Objects
+    from anabranch.gateway.server import HttpServer
     from anabranch.objects.store import ObjectStore
-    from anabranch.server.http import HttpServer
     from anabranch.server.peer_port import PeerPort
 
 STOP_SECONDS_MAX = 3.0
@@ -222,7 +222,7 @@ class Node:
             raise
 
     async def _open_http(self, address: str) -> None:
-        from anabranch.server.http import HttpServer
+        from anabranch.gateway.server import HttpServer
 
         self._http = HttpServer(self.broker, self.listener)
         try:

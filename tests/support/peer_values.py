@@ -127,6 +127,15 @@ STRATEGIES = {
     ),
     peer.ProposeEntry: st.builds(peer.ProposeEntry, blobs),
     peer.Proposed: st.builds(peer.Proposed, numbers),
+    peer.BranchNews: st.just(peer.BranchNews()),
+    peer.PollBranches: st.builds(peer.PollBranches, texts, numbers, numbers),
+    peer.BranchRows: st.builds(peer.BranchRows, texts, numbers, numbers, flags, flags, blobs),
+    peer.SealBranch: st.builds(peer.SealBranch, ids, small),
+    peer.BranchSealed: st.builds(peer.BranchSealed, moves, numbers, blobs),
+    peer.ReadLane: st.builds(peer.ReadLane, ids, small, numbers, numbers, numbers, numbers, small, flags),
+    peer.LaneRecords: st.builds(peer.LaneRecords, numbers, numbers, numbers, flags, blobs),
+    peer.FreeSpace: st.just(peer.FreeSpace()),
+    peer.Space: st.builds(peer.Space, numbers),
     Refused: st.builds(Refused, texts, texts),
 }
 anything = st.one_of(*STRATEGIES.values())

@@ -22,6 +22,7 @@ from anabranch.broker.peer_fields import (
     GENERATIONS,
     INT,
     INT_MAX,
+    LANE,
     LONG,
     LONG_MAX,
     MEMBER,
@@ -112,6 +113,7 @@ QUORUM_FORMS = {
 OTHER_FORMS = {
     4: Form(peer.Ping, {}),
     11: Form(peer.Leads, {"rows": ROWS, "is_whole": FLAG}),
+    15: Form(peer.BranchNews, {}),
     64: Form(
         peer.ForwardRequest,
         {"api_key": INT, "api_version": INT, "client_id": OPTIONAL_TEXT, "host": TEXT},
@@ -158,6 +160,22 @@ OTHER_FORMS = {
     71: Form(peer.LookAtReplica, {"topic_id": TOPIC_ID, "partition": INT}),
     72: Form(peer.ProposeEntry, {}, tail="data"),
     73: Form(peer.NameDisk, {"topic_id": TOPIC_ID, "partition": INT, "broker_id": INT, "epoch": LONG}),
+    80: Form(peer.PollBranches, {"boot": TEXT, "rows_end": LONG, "heads_at": LONG}),
+    81: Form(peer.SealBranch, {"topic_id": TOPIC_ID, "partition": INT}),
+    82: Form(
+        peer.ReadLane,
+        {
+            "topic_id": TOPIC_ID,
+            "partition": INT,
+            "lane": LONG,
+            "start": LONG,
+            "end": LONG,
+            "bytes_max": LONG,
+            "wait_ms": INT,
+            "is_copying": FLAG,
+        },
+    ),
+    83: Form(peer.FreeSpace, {}),
     128: Form(peer.ForwardAnswer, {}, tail="body"),
     129: Form(peer.Registered, {"epoch": LONG}),
     130: Form(peer.BeatAnswer, {"is_fenced": FLAG, "may_stop": FLAG}),
@@ -181,6 +199,24 @@ OTHER_FORMS = {
     ),
     136: Form(peer.Proposed, {"offset": LONG}),
     137: Form(peer.DiskNamed, {}),
+    144: Form(
+        peer.BranchRows,
+        {
+            "boot": TEXT,
+            "rows_end": LONG,
+            "heads_at": LONG,
+            "is_short": FLAG,
+            "is_leaving": FLAG,
+        },
+        tail="data",
+    ),
+    145: Form(peer.BranchSealed, {"lane": LANE, "end": LONG}, tail="data"),
+    146: Form(
+        peer.LaneRecords,
+        {"start": LONG, "end": LONG, "safe": LONG, "is_tip": FLAG},
+        tail="data",
+    ),
+    147: Form(peer.Space, {"free_bytes": LONG}),
     191: Form(Refused, {"reason": TEXT, "kind": TEXT}),
 }
 

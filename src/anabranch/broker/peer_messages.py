@@ -53,7 +53,12 @@ class Leads:
     is_whole: bool
 
 
-PeerMessage = quorum_messages.Message | RingLetter | Ping | Leads
+@dataclass(slots=True)
+class BranchNews:
+    """Something has changed in the sender's branches: poll it now instead of later."""
+
+
+PeerMessage = quorum_messages.Message | RingLetter | Ping | Leads | BranchNews
 
 
 # --- questions, each followed by its answer --------------------------------------------------------------------
@@ -221,6 +226,89 @@ class Proposed:
     offset: int
 
 
+# --- of topics in mode branch -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class PollBranches:
+    """What have you heard that I have not? `boot` is that of your start which I have last spoken to: of it I know the
+    rows below `rows_end`, and the heads as they were at `heads_at`."""
+
+    boot: str
+    rows_end: int
+    heads_at: int
+
+
+@dataclass(slots=True)
+class BranchRows:
+    """Rows of the branch log, and where the answerer's lines end now, as JSON (`broker.branch_heads`). Those of an
+    earlier start are of no use: `boot` says so."""
+
+    boot: str
+    rows_end: int
+    heads_at: int
+    is_short: bool
+    """Its disk is nearly full."""
+    is_leaving: bool
+    """It is being stopped, or drained: let another be primary if there is one."""
+    data: Buffer
+
+
+@dataclass(slots=True)
+class SealBranch:
+    """I am to be primary: end your reign, if you have one, and tell where your line ends."""
+
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(slots=True)
+class BranchSealed:
+    """Nothing is appended here by the answerer any more, before its next reign. Everything below `end` is synced.
+    `data`: all rows that it knows of this partition."""
+
+    lane: int
+    end: Offset
+    data: Buffer
+
+
+@dataclass(slots=True)
+class ReadLane:
+    """Whole batches of your copy of a lane from `start` on and before `end`: at least one if there is any, else at most
+    `bytes_max`; wait so long for one. What lies below `start` is synced where it is asked from, if `is_copying`."""
+
+    topic_id: UUID
+    partition: int
+    lane: int
+    start: Offset
+    end: Offset
+    bytes_max: int
+    wait_ms: int
+    is_copying: bool
+
+
+@dataclass(slots=True)
+class LaneRecords:
+    """`start` to `end` is held there, if anything is; `safe`: readers of its line see records below this, and
+    `is_tip`: the lane is the one that it appends to."""
+
+    start: Offset
+    end: Offset
+    safe: Offset
+    is_tip: bool
+    data: Buffer
+
+
+@dataclass(slots=True)
+class FreeSpace:
+    """How much room is there on your disk?"""
+
+
+@dataclass(slots=True)
+class Space:
+    free_bytes: int
+
+
 Question = (
     ForwardRequest
     | RegisterBroker
@@ -232,6 +320,10 @@ Question = (
     | NameDisk
     | LookAtReplica
     | ProposeEntry
+    | PollBranches
+    | SealBranch
+    | ReadLane
+    | FreeSpace
 )
 Answer = (
     ForwardAnswer
@@ -244,4 +336,8 @@ Answer = (
     | DiskNamed
     | ReplicaSeen
     | Proposed
+    | BranchRows
+    | BranchSealed
+    | LaneRecords
+    | Space
 )

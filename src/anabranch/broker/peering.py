@@ -11,6 +11,7 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from anabranch.broker import carrying
 from anabranch.broker.forwarding import Forwarding
 from anabranch.broker.moves import Moves
 from anabranch.broker.orchestrator import LEAVE_MS_MAX, Orchestrator
@@ -19,6 +20,7 @@ from anabranch.broker.partition_opener import is_ring
 from anabranch.broker.peer_messages import (
     Answer,
     BeginView,
+    BranchNews,
     BrokerBeat,
     ForwardRequest,
     LeaderRow,
@@ -251,7 +253,7 @@ class Peering:
         match message:
             case RingLetter():
                 self.replicas.heard(sender, message)
-            case Ping():
+            case Ping() | BranchNews():
                 pass  # The link has noted it.
             case Leads():
                 self._broker.leaders.heard(sender, message)
@@ -263,6 +265,8 @@ class Peering:
         match question:
             case ForwardRequest(api_key=ApiKey.PRODUCE):
                 return await self.routing.asked(question)
+            case ForwardRequest(api_key=key) if key in carrying.FOR_OTHERS:
+                return await carrying.asked(broker, question)
             case ForwardRequest():
                 return await self.forwarding.asked(question)
             case RegisterBroker() | BrokerBeat() | ProducerIdBlock():

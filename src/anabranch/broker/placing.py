@@ -7,7 +7,7 @@ on one node a topic with one replica is like any other, because nobody could hav
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.cluster.metadata import OBJECT, Placement, Topic
+from anabranch.cluster.metadata import BRANCH, OBJECT, Placement, Topic
 from anabranch.cluster.placement import (
     RING,
     UNSET,
@@ -25,6 +25,7 @@ from anabranch.cluster.placement import (
     factor_in,
     place,
 )
+from anabranch.cluster.tokens import REPLICAS
 from anabranch.errors import (
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -37,8 +38,11 @@ if TYPE_CHECKING:
 
 class Choice(NamedTuple):
     replicas: list[Replicas]
-    """Of each partition; empty where the records are in the object store."""
+    """Of each partition; empty where every broker serves all of them."""
     is_pinned: bool = False
+    first: Replicas = ()
+    """In mode branch: of each partition who is to be its first primary."""
+    copies: int = 1
 
     @property
     def placements(self) -> list[Placement]:
@@ -47,7 +51,7 @@ class Choice(NamedTuple):
     @property
     def factor(self) -> int:
         """As Kafka's clients understand it: what is in the object store looks to them like one copy."""
-        return max(1, len(self.replicas[0]))
+        return max(self.copies, len(self.replicas[0]))
 
 
 def usual_factor(broker: "Broker") -> int:
@@ -68,6 +72,8 @@ def by_factor(
         raise InvalidReplicationFactorError(
             "No broker may keep a new partition: all of them are fenced or draining. Try again when one is back."
         )
+    if mode == BRANCH:
+        return _branches(broker, name, partition_count, factor)
     if mode == RING:
         check_ring_possible(len(keepers))
     default = factor_in(mode, usual_factor(broker), len(keepers))
@@ -75,6 +81,22 @@ def by_factor(
     check_mode(mode, wanted)
     check_factor(wanted, len(keepers))
     return Choice(place(Partitions(name, 0, partition_count), keepers, wanted), is_pinned=wanted != default)
+
+
+def _branches(broker: "Broker", name: str, partition_count: int, factor: int) -> Choice:
+    """Nobody is bound to keep them: only who begins, and how many copies there are to be where so many are reached."""
+    keepers = broker.orchestrator.keepers()
+    copies = (
+        default_factor(broker.settings.default_replication_factor, REPLICAS) if factor == UNSET else factor
+    )
+    check_factor(min(copies, len(keepers)) if factor == UNSET else factor, len(keepers))
+    order = place(Partitions(name, 0, partition_count), keepers, 1)
+    return Choice(
+        [()] * partition_count,
+        is_pinned=factor != UNSET,
+        first=tuple(each[0] for each in order),
+        copies=copies,
+    )
 
 
 async def make_topic(
@@ -101,7 +123,7 @@ def of_added(
     broker: "Broker", topic: Topic, count: int, assignments: Sequence[dict[str, Any]] | None
 ) -> list[Replicas]:
     """The replicas of the partitions that a topic gets besides those it has, which will then be `count`."""
-    if topic.is_object:
+    if not topic.is_placed:
         if assignments is not None:
             check_is_kept(topic.name, topic.mode)
         return []

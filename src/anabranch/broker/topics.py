@@ -288,6 +288,8 @@ class Topics:
         placements: Sequence[Placement] = (),
         *,
         is_pinned: bool = False,
+        first: tuple[BrokerId, ...] = (),
+        copies: int = 1,
     ) -> Topic:
         """The topic that would be made, if it may be."""
         self.check_name(name)
@@ -303,6 +305,8 @@ class Topics:
             self.check_overrides(overrides),
             tuple(placements),
             is_pinned,
+            first,
+            copies,
         )
         if topic.is_object and topic.is_internal:
             raise InvalidConfigError(f"{name} is internal, and kept by brokers: leave its mode out.")

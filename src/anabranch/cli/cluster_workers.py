@@ -47,7 +47,7 @@ def plan_workers(
 ) -> "tuple[Layout, list[str]]":
     from anabranch.cli.cluster_up import arguments_of, settings_for_all, with_store
     from anabranch.cli.up import given_settings
-    from anabranch.config import NodeSettings, host_and_port
+    from anabranch.config import NodeSettings, host_and_port, http_host_and_port
     from anabranch.local_cluster.layout import require_cluster_folder, require_count
 
     count = int(str(options["workers"]))
@@ -58,7 +58,7 @@ def plan_workers(
     folder = Path(settings.data_dir)
     require_cluster_folder(folder)
     host, first = host_and_port(settings.listen)
-    http = None if settings.http is None else host_and_port(settings.http)
+    http = None if settings.http is None else http_host_and_port(settings.http)
     layout = with_store(_layout(folder, count, host, first, http), for_all)
     return layout, arguments_of(for_all, log_level)
 

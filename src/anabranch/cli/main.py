@@ -17,6 +17,7 @@ COMMANDS = {
     "produce": "anabranch.cli.produce",
     "consume": "anabranch.cli.consume",
     "group": "anabranch.cli.group",
+    "branch": "anabranch.cli.branch",
     "pipeline": "anabranch.cli.pipeline",
     "log": "anabranch.cli.log",
     "doctor": "anabranch.cli.doctor",

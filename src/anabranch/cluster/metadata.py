@@ -117,10 +117,13 @@ def _with(
 MODE_CONFIG = "anabranch.mode"
 """The config that says how a topic keeps its records safe; its other values are in `cluster.placement`."""
 OBJECT = "object"
+BRANCH = "branch"
+SLOTS_MAX = 1024
+"""Every lane of a topic in mode branch is told by its number to belong to one slot (`replication.branch_rows`)."""
 
 NOWHERE = Placement(())
-"""Before the first broker has registered: there is only one, and it keeps everything. And of a topic whose records are
-in the object store: every broker serves it."""
+"""Before the first broker has registered: there is only one, and it keeps everything. And of a topic that is placed
+nowhere: every broker serves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,10 @@ class Topic:
     """One for each partition; none at all: everything is at the founder."""
     is_pinned: bool = False
     """Somebody chose how many replicas there are, or where: growing the cluster does not change it."""
+    first: tuple[BrokerId, ...] = ()
+    """In mode branch: of each partition who is to be its first primary."""
+    copies: int = 1
+    """In mode branch: how many brokers are to keep what is written, as far as they are reached."""
 
     @property
     def mode(self) -> str | None:
@@ -145,6 +152,16 @@ class Topic:
     def is_object(self) -> bool:
         """Its records are in the object store: no broker keeps them, and every broker serves them."""
         return self.overrides.get(MODE_CONFIG) == OBJECT
+
+    @property
+    def is_branch(self) -> bool:
+        """Each side of a split goes on with it."""
+        return self.overrides.get(MODE_CONFIG) == BRANCH
+
+    @property
+    def is_placed(self) -> bool:
+        """The table says which brokers keep its partitions; of the others every broker serves all."""
+        return not (self.is_object or self.is_branch)
 
     @property
     def is_internal(self) -> bool:
@@ -166,6 +183,8 @@ def topic_entry(topic: Topic) -> Entry:
         entry["replicas"] = [list(placement.replicas) for placement in topic.placements]
     if topic.is_pinned:
         entry["pinned"] = True
+    if topic.first:
+        entry["first"], entry["copies"] = list(topic.first), topic.copies
     return entry
 
 
@@ -173,11 +192,18 @@ def topic_removed_entry(name: str) -> Entry:
     return {"type": "topic-removed", "name": name}
 
 
-def partitions_entry(name: str, partition_count: int, replicas: Sequence[Sequence[BrokerId]] = ()) -> Entry:
-    """`replicas`: of each of the new partitions."""
+def partitions_entry(
+    name: str,
+    partition_count: int,
+    replicas: Sequence[Sequence[BrokerId]] = (),
+    first: Sequence[BrokerId] = (),
+) -> Entry:
+    """`replicas`: of each of the new partitions; `first`: in mode branch, who is to be primary of each."""
     entry: dict[str, Any] = {"type": "partitions", "name": name, "partitions": partition_count}
     if replicas:
         entry["replicas"] = [list(each) for each in replicas]
+    if first:
+        entry["first"] = list(first)
     return entry
 
 
@@ -201,6 +227,7 @@ def broker_entry(row: BrokerRow) -> Entry:
         "peer_port": row.peer_port,
         "rack": row.rack,
         "fenced": row.is_fenced,
+        "slot": True,  # An entry from before there were slots gives none, wherever it is read.
     }
     if row.is_draining:
         entry["draining"] = True
@@ -295,6 +322,8 @@ class MetadataTable:
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
         self.producer_id_next = 0
+        self.slots: dict[str, int] = {}
+        """Of each disk that ever registered, by its directory id: never given to another."""
         self._coordinates = coordinates
         self._objects: ObjectTable | None = None
 
@@ -315,7 +344,7 @@ class MetadataTable:
         return self._objects is not None and not self._objects.is_blank
 
     def placement(self, topic: Topic, partition: int) -> Placement:
-        if topic.is_object:
+        if not topic.is_placed:
             return NOWHERE
         if topic.placements:
             return topic.placements[partition]
@@ -392,6 +421,8 @@ class MetadataTable:
         match entry["type"]:
             case "broker":
                 self._register(_broker_of(entry, offset))
+                if entry.get("slot"):
+                    self._give_slot(entry["directory"], entry["broker"])
             case "broker-removed":
                 self.brokers.pop(BrokerId(entry["broker"]), None)
             case "broker-draining":
@@ -409,6 +440,16 @@ class MetadataTable:
             row = replace(row, is_draining=True)  # A restart does not change what somebody wants.
         self.brokers[row.broker_id] = row
 
+    def _give_slot(self, directory: str, broker: int) -> None:
+        """The first one is kept for the founder, who may have used it before it was given any. Without one, as nobody
+        is beyond the last, a broker follows others in mode branch and is never primary."""
+        if directory in self.slots:
+            return
+        given = self.slots.values()
+        slot = 0 if broker == self.founder and 0 not in given else max(given, default=0) + 1
+        if slot < SLOTS_MAX:
+            self.slots[directory] = slot
+
     def _fence(self, broker: BrokerId, epoch: int, *, is_fenced: bool) -> None:
         row = self.brokers.get(broker)
         if row is not None and row.epoch == epoch:
@@ -418,8 +459,9 @@ class MetadataTable:
         count_added, added = entry["partitions"] - topic.partition_count, self._new_placements(entry)
         if count_added <= 0 or len(added) not in (0, count_added):
             return
-        if topic.is_object:
-            self._put(replace(topic, partition_count=entry["partitions"]))
+        if not topic.is_placed:
+            first = (*topic.first, *entry.get("first", ()))
+            self._put(replace(topic, partition_count=entry["partitions"], first=first))
             return
         if topic.placements and not added:
             added = (self.placement(replace(topic, placements=()), 0),) * count_added
@@ -435,7 +477,7 @@ class MetadataTable:
 
     def _move(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is not None and not topic.is_object and 0 <= partition < topic.partition_count:
+        if topic is not None and topic.is_placed and 0 <= partition < topic.partition_count:
             target = None if entry["target"] is None else tuple(entry["target"])
             directories = tuple(self._directory(broker) for broker in target or ())
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
@@ -446,7 +488,7 @@ class MetadataTable:
     def _name_disk(self, entry: Entry) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
         row = self.brokers.get(BrokerId(entry["broker"]))
-        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
+        if topic is None or not topic.is_placed or not 0 <= partition < topic.partition_count:
             return
         if row is None or row.epoch != entry["epoch"]:
             return  # It has come back since, perhaps with yet another disk.
@@ -456,7 +498,7 @@ class MetadataTable:
 
     def _begin_view(self, entry: Entry, offset: int) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is None or topic.is_object or not 0 <= partition < topic.partition_count:
+        if topic is None or not topic.is_placed or not 0 <= partition < topic.partition_count:
             return
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:
@@ -512,6 +554,8 @@ class MetadataTable:
             overrides=dict(entry["overrides"]),
             placements=self._new_placements(entry),
             is_pinned=entry.get("pinned", False),
+            first=tuple(entry.get("first", ())),
+            copies=entry.get("copies", 1),
         )
 
     # --- snapshots
@@ -542,6 +586,7 @@ class MetadataTable:
             "founder": self.founder,
             "topics": [_topic_row(topic) for topic in self.topics.values()],
             "producer_id_next": self.producer_id_next,
+            "slots": dict(self.slots),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
@@ -551,6 +596,7 @@ class MetadataTable:
         for row in snapshot.get("brokers", ()):
             self.brokers[BrokerId(row["broker"])] = _broker_of(row, row["epoch"])
         self.founder = snapshot.get("founder")
+        self.slots = dict(snapshot.get("slots", {}))
         for row in snapshot["topics"]:
             topic = self._topic_of({**row, "replicas": ()})
             self._put(replace(topic, placements=tuple(_placement_of(each) for each in row.get("places", ()))))
@@ -570,6 +616,7 @@ class MetadataTable:
             mine.clear()
             mine.update(its)  # type: ignore[arg-type]  # Of the same kind each.
         self.founder, self.producer_id_next = other.founder, other.producer_id_next
+        self.slots = other.slots
         if self._objects is not None or other.has_objects:
             self.objects.adopt(other.objects)
 

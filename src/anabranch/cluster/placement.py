@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.cluster.metadata import OBJECT, BrokerRow
+from anabranch.cluster.metadata import BRANCH, OBJECT, BrokerRow
 from anabranch.cluster.tokens import REPLICAS, partition_token, ring_order
 from anabranch.errors import (
     InvalidPartitionsError,
@@ -112,6 +112,11 @@ def check_object_factor(factor: int) -> None:
 
 def check_is_kept(topic: str, mode: str | None) -> None:
     """Whether brokers keep its partitions, so that somebody may choose which."""
+    if mode == BRANCH:
+        raise InvalidReplicaAssignmentError(
+            f"Topic {topic} is in mode {BRANCH}: who keeps it follows from which brokers reach each other, so there is "
+            "nothing to assign or to move. Give a replication factor instead."
+        )
     if mode == OBJECT:
         raise InvalidReplicaAssignmentError(
             f"Topic {topic} is in mode {OBJECT}: its records are in the object store, kept by no broker and served by "

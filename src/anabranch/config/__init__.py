@@ -14,6 +14,7 @@ from anabranch.config.setting import (
     Setting,
     Synonym,
     host_and_port,
+    http_host_and_port,
     is_loopback,
     text_of,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "append_to_list",
     "broker_tables",
     "host_and_port",
+    "http_host_and_port",
     "is_loopback",
     "read_settings_file",
     "settings_of_broker",

@@ -20,10 +20,13 @@ from anabranch.config.setting import (
     attribute_of,
     check_address,
     check_gzip_level,
+    check_http_address,
+    check_origins,
     choice,
     find_setting,
     flag,
     host_and_port,
+    http_host_and_port,
     is_loopback,
     long,
     names,
@@ -54,7 +57,11 @@ class NodeSettings:
     advertise: str | None = text(
         None, "The address told to clients; unset: the one each client connected to.", check=check_address
     )
-    http: str | None = text(None, "Where /metrics and /healthz answer; unset: nowhere.", check=check_address)
+    http: str | None = text(
+        None,
+        "Where the gateway, /metrics and /healthz answer by HTTP; a port alone is one of 127.0.0.1; unset: nowhere.",
+        check=check_http_address,
+    )
     allow_unauthenticated: bool = flag(
         False, "Bind an address that other machines can reach, without any login."
     )
@@ -83,6 +90,39 @@ class NodeSettings:
         None, "The authority of the brokers' certificates: whoever has one of it may be a broker."
     )
     broker_rack: str | None = text(None, "Where this broker stands; copies are spread over racks.")
+
+    # --- the gateway on the HTTP port ---
+    gateway_origins: tuple[str, ...] = names(
+        (),
+        "Origins whose pages may use the gateway (https://app.example.com), and names by which a proxy reaches it; *: "
+        "any. A page that the node itself has served always may.",
+        check=check_origins,
+    )
+    gateway_token_file: str | None = text(
+        None,
+        "A file with the token that clients of the gateway must show (Authorization: Bearer ...); unset: none.",
+    )
+    gateway_request_bytes_max: int = whole(
+        MIB, "The largest body, line of NDJSON or WebSocket message; a larger one is refused.", low=1024
+    )
+    gateway_connections_max: int = whole(
+        10_000, "HTTP and WebSocket connections at once; more are refused.", low=1
+    )
+    gateway_linger_ms: int = whole(
+        5,
+        "How long a record waits for company in its batch while no other batch of its partition is under way.",
+        high=10_000,
+    )
+    gateway_batch_bytes_max: int = whole(
+        MIB, "The size at which a batch of gathered records is written without waiting for more.", low=1024
+    )
+    gateway_compression: str = choice(
+        "lz4", "How batches of gathered records are compressed.", "lz4", "zstd", "none"
+    )
+    gateway_poll_ms_max: int = whole(60_000, "The longest time that a request may wait for records.")
+    gateway_subscriber_bytes_max: int = whole(
+        MIB, "Bytes that may wait for a WebSocket to take them; beyond, it gets no more records.", low=1024
+    )
 
     # --- how safe a record is ---
     flush: str = choice(
@@ -297,12 +337,17 @@ class NodeSettings:
             )
         self._check_peers()
         self._check_objects()
-        for name, address in (("listen", self.listen), ("http", self.http)):
-            if address and not self.allow_unauthenticated and not is_loopback(host_and_port(address)[0]):
-                raise InvalidConfigError(
-                    f"{name}={address} can be reached from other machines and nobody has to log in: bind "
-                    "127.0.0.1, or say --allow-unauthenticated if that is meant."
-                )
+        if not self.allow_unauthenticated:
+            self._check_reach("listen", host_and_port(self.listen)[0], "")
+            if self.http and self.gateway_token_file is None:
+                self._check_reach("http", http_host_and_port(self.http)[0], ", set gateway.token.file")
+
+    def _check_reach(self, name: str, host: str, else_do: str) -> None:
+        if not is_loopback(host):
+            raise InvalidConfigError(
+                f"{name}={self.value_of(name)} can be reached from other machines and nobody has to log in: bind "
+                f"127.0.0.1{else_do}, or say --allow-unauthenticated if that is meant."
+            )
 
     def _check_peers(self) -> None:
         tls = self.peer_tls_cert, self.peer_tls_key, self.peer_tls_ca

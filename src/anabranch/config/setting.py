@@ -300,3 +300,28 @@ def check_address(address: str | None) -> str | None:
     except ValueError as problem:
         return str(problem)
     return None
+
+
+def http_host_and_port(address: str) -> tuple[str, int]:
+    """As `host_and_port`; a port alone (8080 or :8080) is one that only this machine can reach."""
+    port = address.removeprefix(":")
+    return host_and_port(f"127.0.0.1:{port}" if port.isdigit() else address)
+
+
+def check_http_address(address: str | None) -> str | None:
+    """The same as `check_address` for an address that may be a port alone."""
+    try:
+        if address:
+            http_host_and_port(address)
+    except ValueError as problem:
+        return str(problem)
+    return None
+
+
+def check_origins(origins: tuple[str, ...]) -> str | None:
+    """The `check` of a list of origins as browsers send them: scheme, host and port, and nothing behind."""
+    for origin in origins:
+        scheme, separator, place = origin.partition("://")
+        if origin != "*" and (not separator or not scheme or not place or "/" in place or "*" in place):
+            return f"holds {origin}, which is no origin: write for example https://app.example.com, or * for any."
+    return None

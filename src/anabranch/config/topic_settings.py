@@ -1,4 +1,4 @@
-"""What a topic may set for itself: Kafka's topic configs, and `anabranch.mode`.
+"""What a topic may set for itself: Kafka's topic configs, `anabranch.mode` and `anabranch.partitioner`.
 
 A topic keeps only its overrides (strings, normalised by `validate_topic_override`); `from_overrides` joins
 them with the node's defaults. Overrides are judged when they are set; loading an existing topic never fails
@@ -65,6 +65,14 @@ class TopicSettings:
         "How the topic keeps its records safe: solo (one copy, whatever the cluster), ring (up to three) or object (in "
         "the object store); unset: ring where there are brokers for it.",
         check=_check_mode,
+    )
+
+    anabranch_partitioner: str = choice(
+        "murmur2",
+        "Which partition a key belongs to, where the gateway decides: as Java's clients do (murmur2), or an even share "
+        "of the ring for each (murmur3).",
+        "murmur2",
+        "murmur3",
     )
 
     # --- what is kept ---

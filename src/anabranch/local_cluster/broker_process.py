@@ -23,8 +23,12 @@ LOOK_SECONDS = 0.2
 
 
 class BrokerProcess:
-    def __init__(self, layout: Layout, place: Place, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, layout: Layout, place: Place, arguments: Sequence[str] = (), prefix: Sequence[str] = ()
+    ) -> None:
+        """`prefix`: a program that becomes the broker, such as one that enters another network."""
         self.place = place
+        self._prefix = list(prefix)
         self._layout = layout
         self._arguments = list(arguments)
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +69,8 @@ class BrokerProcess:
         command += ["--cluster-secret-file", str(layout.secret_file)]
         for join in layout.joins_of(place):
             command += ["--join", join]
-        return [*command, "--format", "json", "--tied-to", str(os.getpid()), *self._arguments]
+        tied = ["--format", "json", "--tied-to", str(os.getpid())]
+        return [*self._prefix, *command, *tied, *self._arguments]
 
     @property
     def exit_code(self) -> int | None:

@@ -82,6 +82,8 @@ class EmbeddedBroker:
         self._life = life
         # Clients know the port by now: a restart must come back on the same one.
         self._settings["listen"] = self.bootstrap
+        if self.http_address is not None:
+            self._settings["http"] = self.http_address
 
     def stop(self) -> None:
         """Stop cleanly, and remove the folder if it is our own."""
@@ -128,6 +130,13 @@ class EmbeddedBroker:
         node = self._running().node
         assert node is not None
         return node.bootstrap
+
+    @property
+    def http_address(self) -> str | None:
+        """Where its gateway answers, if `settings` name `http`: "127.0.0.1:41235"."""
+        node = self._running().node
+        assert node is not None
+        return node.http_address
 
     # --- topics and records ----------------------------------------------------------------------------------
 

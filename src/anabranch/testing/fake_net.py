@@ -159,11 +159,11 @@ class FakeNet:
     def crash(self, broker: BrokerId, *, is_noticed: bool = True) -> None:
         """It hears and says nothing any more. `is_noticed`: the others' systems know at once (the process died), else
         they have to find out (the machine did)."""
+        self._paused.discard(broker)
         dead = self._brokers.pop(broker, None)
         if dead is None:
             return  # It had stopped.
         dead.is_alive = False
-        self._paused.discard(broker)
         for link in list(dead.links.values()):
             self.break_link(link, 0 if is_noticed else self.plan.notice_ms_max)
         dead.fail_asks(None, "this broker has crashed")

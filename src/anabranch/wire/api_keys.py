@@ -1,4 +1,4 @@
-"""Every API key Kafka has given out, three of our own, and the version from which each API is flexible.
+"""Every API key Kafka has given out, four of our own, and the version from which each API is flexible.
 
 The second table is here, and not only in the schemas, because a request header cannot be read without
 it, and reading a header must not load a schema. Keys 4 to 7 were retired with ZooKeeper.
@@ -109,6 +109,8 @@ class ApiKey(IntEnum):
     DESCRIBE_OBJECTS = 16100
     NAME_OBJECTS = 16101
     REPLACE_OBJECTS = 16102
+    DESCRIBE_BRANCHES = 16103
+    DESCRIBE_MEMBER = 16104
 
 
 FLEXIBLE_SINCE: dict[int, int] = {
@@ -208,4 +210,6 @@ FLEXIBLE_SINCE: dict[int, int] = {
     ApiKey.DESCRIBE_OBJECTS: 0,
     ApiKey.NAME_OBJECTS: 0,
     ApiKey.REPLACE_OBJECTS: 0,
+    ApiKey.DESCRIBE_BRANCHES: 0,
+    ApiKey.DESCRIBE_MEMBER: 0,
 }

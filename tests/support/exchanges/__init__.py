@@ -58,6 +58,7 @@ EXCHANGES: dict[ApiKey, tuple[Exchange, Exchange]] = {
     ApiKey.DESCRIBE_OBJECTS: (objects.describe_objects, objects.describe_objects_refused),
     ApiKey.NAME_OBJECTS: (objects.name_objects, objects.name_objects_refused),
     ApiKey.REPLACE_OBJECTS: (objects.replace_objects, objects.replace_objects_refused),
+    ApiKey.DESCRIBE_MEMBER: (groups.describe_member, groups.describe_member_refused),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         cluster.describe_topic_partitions,
         cluster.describe_topic_partitions_refused,

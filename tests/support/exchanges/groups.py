@@ -104,6 +104,26 @@ def heartbeat_refused(client: RawClient, version: int, world: World) -> None:
     assert _heartbeat(client, version, world.fresh("group"), "m", 1) == E.UNKNOWN_MEMBER_ID
 
 
+def _standing(client: RawClient, version: int, group: str, member: str) -> dict[str, Any]:
+    body = {"group_id": group, "member_id": member}
+    return client.ask(ApiKey.DESCRIBE_MEMBER, version, body)
+
+
+def describe_member(client: RawClient, version: int, world: World) -> None:
+    group, joined = stable(client, world)
+    answer = _standing(client, version, group, joined["member_id"])
+    assert (answer["error_code"], answer["generation_id"]) == (0, joined["generation_id"])
+    assert (answer["is_stable"], answer["is_leader"]) == (True, True)
+    assert (answer["protocol_name"], answer["assignment"]) == ("range", b"yours")
+
+
+def describe_member_refused(client: RawClient, version: int, world: World) -> None:
+    group, _ = stable(client, world)
+    assert _standing(client, version, group, "nobody")["error_code"] == E.UNKNOWN_MEMBER_ID
+    assert _standing(client, version, world.fresh("group"), "m")["error_code"] == E.UNKNOWN_MEMBER_ID
+    assert _standing(client, version, "", "m")["error_code"] == E.INVALID_GROUP_ID
+
+
 def _leave(client: RawClient, version: int, group: str, member: str) -> int:
     body = {"group_id": group, "member_id": member, "members": [{"member_id": member, "reason": "bye"}]}
     answer = client.ask(ApiKey.LEAVE_GROUP, version, body)

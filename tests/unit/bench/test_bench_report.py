@@ -72,7 +72,7 @@ def object_rows_measured(tmp_path: Path) -> State:
 
 
 def test_a_run_of_object_rows_leaves_the_table_of_the_others(tmp_path: Path) -> None:
-    others, objects = PARTS
+    others, objects, _ = PARTS
     path = tmp_path / "page.md"
     path.write_text(f"{others.begin}\nold\n{others.end}\n{objects.begin}\nempty\n{objects.end}\n")
     put_into(path, object_rows_measured(tmp_path), HEADING)
@@ -83,7 +83,7 @@ def test_a_run_of_object_rows_leaves_the_table_of_the_others(tmp_path: Path) -> 
 
 
 def test_a_run_of_the_others_leaves_the_object_table(tmp_path: Path) -> None:
-    others, objects = PARTS
+    others, objects, _ = PARTS
     path = tmp_path / "page.md"
     path.write_text(f"{others.begin}\nold\n{others.end}\n{objects.begin}\nkept\n{objects.end}\n")
     put_into(path, measured(tmp_path), HEADING)

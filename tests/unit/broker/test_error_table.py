@@ -14,8 +14,11 @@ ELSEWHERE = (
     errors.OfferRefusedError,
     errors.LocalClusterError,
     errors.RestoreRefusedError,
+    errors.GatewayError,
+    errors.BrokerRefusedError,
 )
-"""Met by jobs, by the cleaner and by those who start processes or bring a cluster back, never by a request."""
+"""Met by jobs, by the cleaner, by the gateway's clients and by those who start processes or bring a cluster back, never
+by a request."""
 CLASSES = [
     kind
     for _, kind in inspect.getmembers(errors, inspect.isclass)

@@ -366,3 +366,44 @@ def test_topic_in_the_object_store_gets_more_partitions() -> None:
     again = MetadataTable()
     again.restore(json.loads(json.dumps(table.snapshot())))
     assert again.topics == table.topics
+
+
+def test_every_disk_gets_a_slot_of_its_own_which_stays() -> None:
+    table = table_of(
+        broker_entry(broker(1)),
+        broker_entry(broker(2)),
+        broker_entry(broker(1)),
+        broker_entry(broker(1, "new")),
+    )
+    assert table.slots == {broker(1).directory_id: 0, broker(2).directory_id: 1, "new": 2}
+    restored = MetadataTable()
+    restored.restore(json.loads(json.dumps(table.snapshot())))
+    restored.apply(broker_entry(broker(3)), 9)
+    assert restored.slots == {**table.slots, broker(3).directory_id: 3}
+
+
+def test_the_first_slot_is_kept_for_the_founder_whose_entry_was_from_before_there_were_slots() -> None:
+    old = {key: value for key, value in broker_entry(broker(1)).items() if key != "slot"}
+    table = table_of(old, broker_entry(broker(2)))
+    assert table.slots == {broker(2).directory_id: 1}
+    table.apply(broker_entry(broker(1)), 2)
+    assert table.slots[broker(1).directory_id] == 0
+
+
+def test_slots_end_and_who_comes_later_has_none() -> None:
+    table = table_of(*(broker_entry(broker(1, f"disk-{n}")) for n in range(1026)))
+    assert sorted(table.slots.values()) == list(range(1024))
+
+
+def test_a_branch_topic_is_placed_nowhere_and_names_its_first_primaries() -> None:
+    topic = Topic(
+        "b", uuid.UUID(int=6), 2, {"anabranch.mode": "branch"}, first=(BrokerId(2), BrokerId(1)), copies=3
+    )
+    table = table_of(
+        broker_entry(broker(1)), topic_entry(topic), partitions_entry("b", 3, first=[BrokerId(2)])
+    )
+    assert table.topics["b"].first == (2, 1, 2)
+    assert [placement.replicas for placement in table.placements(table.topics["b"])] == [(), (), ()]
+    restored = MetadataTable()
+    restored.restore(json.loads(json.dumps(table.snapshot())))
+    assert restored.topics == table.topics

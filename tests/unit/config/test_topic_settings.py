@@ -63,6 +63,7 @@ def entry(node, overrides, name):
 def test_every_topic_config_of_kafka_is_there_with_its_default():
     described = {entry.name: entry.value for entry in TopicSettings.from_overrides(NODE).describe(NODE)}
     assert described.pop("anabranch.mode") is None
+    assert described.pop("anabranch.partitioner") == "murmur2"
     assert described == KAFKA_DEFAULTS
 
 

@@ -16,6 +16,7 @@ from anabranch.broker.groups.messages import (
     LeaveOutcome,
     Now,
     Saved,
+    Standing,
     StaticMemberSaved,
     SyncRequest,
     Waiter,
@@ -111,6 +112,24 @@ class ClassicGroup(JoiningGroup):
         self._touch(member, now)
         if self.is_in(GroupState.PREPARING_REBALANCE):
             raise RebalanceInProgressError(f"Group {self.group_id} rebalances: join again.")
+
+    def standing(self, member_id: str, now: Now) -> Standing:
+        """The member is alive, and has forgotten what it was told."""
+        self._check_alive()
+        member = self.check_member(member_id, None)
+        self._touch(member, now)
+        name, metadata = member.protocols[0]
+        # While the members gather, what they had is still theirs: they may commit before they give it up.
+        is_assigned = self.is_in(GroupState.STABLE, GroupState.PREPARING_REBALANCE)
+        return Standing(
+            self.is_in(GroupState.STABLE),
+            self.is_leader(member_id),
+            self.generation,
+            member.session_timeout_ms,
+            self.protocol_name or name,
+            member.metadata(self.protocol_name) or metadata,
+            member.assignment if is_assigned else b"",
+        )
 
     def leave(self, identities: list[Identity], now: Now) -> tuple[list[LeaveOutcome], list[Effect]]:
         self._check_alive()

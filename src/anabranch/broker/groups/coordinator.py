@@ -16,6 +16,7 @@ from anabranch.broker.groups.messages import (
     JoinRequest,
     LeaveOutcome,
     ListedGroup,
+    Standing,
     SyncAnswer,
     SyncRequest,
 )
@@ -70,6 +71,17 @@ class GroupCoordinator(OffsetCoordinator):
             raise UnknownMemberIdError(f"There is no group {group_id}: join again.")
         try:
             group.heartbeat(member_id, instance_id, generation, self._now())
+        finally:
+            self._set_deadline(shard, group)
+
+    def standing(self, group_id: str, member_id: str) -> Standing:
+        """What a member would know if it had remembered; asking is its heartbeat."""
+        shard = self._named(group_id)
+        group = shard.table.groups.get(group_id)
+        if group is None:
+            raise UnknownMemberIdError(f"There is no group {group_id}: join again.")
+        try:
+            return group.standing(member_id, self._now())
         finally:
             self._set_deadline(shard, group)
 

@@ -185,6 +185,18 @@ class DescribedGroup(NamedTuple):
     members: tuple[DescribedMember, ...] = ()
 
 
+class Standing(NamedTuple):
+    """Where one member stands. `assignment` is what it may work on; empty while a new generation is being dealt out."""
+
+    is_stable: bool
+    is_leader: bool
+    generation: int
+    session_timeout_ms: int
+    protocol_name: str
+    metadata: bytes
+    assignment: bytes
+
+
 class LeaveOutcome(NamedTuple):
     identity: Identity
     error: AnabranchError | None

@@ -27,6 +27,7 @@ from anabranch.broker.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_member,
     describe_objects,
     describe_producers,
     describe_quorum,
@@ -142,6 +143,7 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.DESCRIBE_OBJECTS: Api(range(0, 1), describe_objects.handle),
     ApiKey.NAME_OBJECTS: Api(range(0, 1), name_objects.handle),
     ApiKey.REPLACE_OBJECTS: Api(range(0, 1), replace_objects.handle),
+    ApiKey.DESCRIBE_MEMBER: Api(range(0, 1), describe_member.handle),
 }
 
 

@@ -46,7 +46,13 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
     choice = _choice(broker, asked, overrides.get(MODE_CONFIG))
     check_brokers(broker, choice.replicas)
     topic = broker.topics.plan(
-        name, len(choice.replicas), overrides, choice.placements, is_pinned=choice.is_pinned
+        name,
+        len(choice.replicas),
+        overrides,
+        choice.placements,
+        is_pinned=choice.is_pinned,
+        first=choice.first,
+        copies=choice.copies,
     )
     if not only_validate:
         await broker.topics.create(topic)

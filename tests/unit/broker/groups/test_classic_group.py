@@ -190,6 +190,32 @@ def test_a_heartbeat_checks_member_instance_and_generation() -> None:
         bench.heartbeat(ids["static-a"], instance_id="static-x")
 
 
+def test_asking_where_a_member_stands_is_its_heartbeat() -> None:
+    bench = Bench()
+    ids = bench.stable("a", "b")
+    for _ in range(3):
+        bench.after(SESSION_MS - 1)
+        bench.heartbeat(ids["b"])
+        standing = bench.group.standing(ids["a"], bench.now)
+    assert (standing.is_stable, standing.is_leader, standing.generation) == (True, True, 1)
+    assert (standing.assignment, standing.session_timeout_ms) == (b"a", SESSION_MS)
+
+
+def test_where_a_member_stands_shows_its_assignment_until_the_next_generation() -> None:
+    bench = Bench()
+    ids = bench.stable("a")
+    bench.join("b")
+    standing = bench.group.standing(ids["a"], bench.now)
+    assert (standing.is_stable, standing.generation, standing.assignment) == (False, 1, b"a")
+    bench.group.check_commit(ids["a"], None, standing.generation, bench.now)
+    bench.join("a-again", ids["a"])
+    standing = bench.group.standing(ids["a"], bench.now)
+    assert (standing.is_stable, standing.generation, standing.assignment) == (False, 2, b"")
+    assert standing.metadata == subscription("orders")
+    with pytest.raises(UnknownMemberIdError):
+        bench.group.standing("nobody", bench.now)
+
+
 def test_a_member_does_not_expire_while_it_waits_in_a_rejoin() -> None:
     bench = Bench()
     ids = bench.stable("a", "b", rebalance_timeout_ms=SESSION_MS * 5)

@@ -1,0 +1,216 @@
+"""What the brokers of a cluster say of the branches of a topic: asked of each of them, since two sides of a split know
+different things, and put together for people.
+
+The rows of all together make one history. Which line counts as the served one is what the broker says that writes it;
+of several, on both sides of a split, the one that the first broker which answered belongs to.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from anabranch.cli.client import Broker
+from anabranch.cli.common import Failure
+from anabranch.errors import ClusterAnswerError
+from anabranch.local_cluster.cluster_client import ClusterClient, refusal
+from anabranch.replication.branch_history import lane_ends, open_tips, present_line
+from anabranch.replication.branch_lines import Branches, Line, Span, UnknownBranchError
+from anabranch.replication.branch_rows import (
+    FIRST_LANE,
+    BranchRow,
+    Lane,
+    RowKind,
+    Source,
+    Tip,
+    slot_of,
+)
+from anabranch.values import Offset
+from anabranch.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    Body = dict[str, Any]
+
+NOBODY = -1
+
+
+@dataclass
+class Side:
+    """Brokers that take the same one for the primary of a partition."""
+
+    primary: int
+    brokers: list[int] = field(default_factory=list)
+    lane: Lane | None = None
+    """The branch that it writes; None: it is not asked, or writes nothing."""
+    high_watermark: int = 0
+    line: Line = ()
+    copies: list[int] = field(default_factory=list)
+
+
+@dataclass
+class PartitionFacts:
+    """One partition, as all brokers that answered know it together."""
+
+    topic: str
+    partition: int
+    branches: Branches
+    rows: list[BranchRow]
+    ends: dict[Lane, Offset]
+    """How far each lane is known to reach."""
+    holders: dict[Lane, list[int]]
+    sides: list[Side]
+    """The one of the broker that was asked first comes first."""
+    brokers_of_slots: dict[int, int]
+    first_leader: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def line(self) -> Line:
+        """What is served, on the first side."""
+        return self.sides[0].line if self.sides else ()
+
+    def open_tips(self) -> list[Tip]:
+        return open_tips(self.branches, self.ends)
+
+    def line_of(self, lane: Lane) -> Line:
+        """All that is left of a branch with what it goes on from. Where a row is missing, of the branch alone."""
+        end = self.ends[lane]
+        try:
+            return present_line(self.branches, self.branches.line(Tip(lane, end)), end)
+        except UnknownBranchError:
+            return (Span(lane, self.branches.opened[lane].new_start, end),)
+
+    def broker_of(self, lane: Lane) -> int | None:
+        """Who wrote it."""
+        if lane == FIRST_LANE:
+            return None if self.first_leader == NOBODY else self.first_leader
+        return self.brokers_of_slots.get(slot_of(lane))
+
+    def writer_of(self, lane: Lane) -> int | None:
+        return next((side.primary for side in self.sides if side.lane == lane), None)
+
+
+@dataclass
+class BranchFacts:
+    partitions: list[PartitionFacts]
+    silent: dict[int, str]
+    """Brokers that did not answer, and why."""
+    others: dict[int, int]
+    """Brokers that any broker has not heard lately, and for how many ms."""
+
+
+def read_facts(broker: Broker, topic: str | None, partition: int | None = None) -> BranchFacts:
+    """Of one topic, or of all in mode branch. Raises Failure, in words for people."""
+    broker.require_answer()
+    with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
+        known = [row["node_id"] for row in client.metadata([])["brokers"]]
+        asked = None if topic is None else [{"name": topic, "partitions": None}]
+        answers: dict[int, Body] = {}
+        silent: dict[int, str] = {}
+        for broker_id in known:
+            try:
+                answers[broker_id] = client.ask(ApiKey.DESCRIBE_BRANCHES, {"topics": asked}, broker_id)
+            except ClusterAnswerError as error:
+                silent[broker_id] = str(error)
+    if not answers:
+        raise Failure(" ".join(silent.values()) or f"No broker answers at {broker.bootstrap}.")
+    if topic is not None:
+        _check(answers.values(), topic)
+    return BranchFacts(put_together(answers, partition), silent, _silences(answers.values()))
+
+
+def _check(answers: "Iterable[Body]", topic: str) -> None:
+    """Some broker knows it."""
+    said = [row for answer in answers for row in answer["topics"]]
+    if all(row["error_code"] for row in said):
+        raise Failure(f"{refusal(said[0]['error_code'], said[0]['error_message'])}.")
+
+
+def _silences(answers: "Iterable[Body]") -> dict[int, int]:
+    found: dict[int, int] = {}
+    for answer in answers:
+        for row in answer["brokers"]:
+            if not row["is_in_view"]:
+                found[row["broker_id"]] = max(found.get(row["broker_id"], 0), row["silent_ms"])
+    return found
+
+
+def put_together(answers: "dict[int, Body]", only: int | None = None) -> list[PartitionFacts]:
+    said: dict[tuple[str, int], list[tuple[int, UUID, Body]]] = {}
+    slots: dict[int, int] = {}
+    for broker_id, answer in answers.items():
+        slots.update({row["slot"]: row["broker_id"] for row in answer["brokers"]})
+        for topic in answer["topics"]:
+            for row in topic["partitions"]:
+                if row["error_code"] == 0 and only in (None, row["partition_index"]):
+                    key = topic["name"], row["partition_index"]
+                    said.setdefault(key, []).append((broker_id, topic["topic_id"], row))
+    return [_partition(*key, rows, slots) for key, rows in sorted(said.items())]
+
+
+def _partition(
+    topic: str, partition: int, said: "list[tuple[int, UUID, Body]]", slots: dict[int, int]
+) -> PartitionFacts:
+    rows = list(
+        dict.fromkeys(
+            row_of(topic_id, partition, row) for _, topic_id, answer in said for row in answer["rows"]
+        )
+    )
+    branches = Branches(rows)
+    held: dict[Lane, Offset] = {}
+    holders: dict[Lane, list[int]] = {}
+    for broker_id, _, answer in said:
+        for span in answer["held"]:
+            lane = Lane(span["lane"])
+            held[lane] = max(held.get(lane, Offset(0)), Offset(span["end_offset"]))
+            holders.setdefault(lane, []).append(broker_id)
+    first = max((answer["first_leader_id"] for _, _, answer in said), default=NOBODY)
+    answers = [(broker_id, answer) for broker_id, _, answer in said]
+    ends = lane_ends(branches, held)
+    return PartitionFacts(topic, partition, branches, rows, ends, holders, _sides(answers), slots, first)
+
+
+def _sides(said: "list[tuple[int, Body]]") -> list[Side]:
+    sides: dict[int, Side] = {}
+    for broker_id, answer in said:
+        side = sides.setdefault(answer["leader_id"], Side(answer["leader_id"]))
+        side.brokers.append(broker_id)
+        if not side.line or broker_id == side.primary:
+            side.line = tuple(_span(span) for span in answer["line"])
+            side.high_watermark = answer["high_watermark"]
+            side.copies = answer["copies_in_view"]
+        if answer["reign_lane"] != NOBODY and broker_id == side.primary:
+            side.lane = Lane(answer["reign_lane"])
+    return list(sides.values())
+
+
+def _span(span: "Body") -> Span:
+    return Span(Lane(span["lane"]), Offset(span["start_offset"]), Offset(span["end_offset"]))
+
+
+def row_of(topic_id: UUID, partition: int, row: "Body") -> BranchRow:
+    sources = tuple(
+        Source(
+            Lane(each["lane"]),
+            Offset(each["start_offset"]),
+            Offset(each["end_offset"]),
+            Offset(each["new_start"]),
+        )
+        for each in row["sources"]
+    )
+    inputs = tuple(Tip(Lane(each["lane"]), Offset(each["end_offset"])) for each in row["inputs"])
+    return BranchRow(
+        topic_id,
+        partition,
+        RowKind(row["kind"]),
+        Lane(row["old_lane"]),
+        Lane(row["new_lane"]),
+        Offset(row["old_end"]),
+        Offset(row["new_start"]),
+        sources,
+        inputs,
+        row["time_ms"],
+    )

@@ -1,0 +1,45 @@
+"""The routes of the HTTP port, all of them in one table, behind one doorkeeper."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from anabranch.errors import AnabranchError, GatewayError
+from anabranch.gateway import status_api
+from anabranch.gateway.access import Access
+from anabranch.gateway.doorkeeper import Doorkeeper
+from anabranch.gateway.errors import error_json, headers_of, status_of
+from anabranch.gateway.gateway import Gateway
+
+ROUTES = (status_api.routes,)
+"""One line for each file of routes."""
+
+WORDS = {
+    404: (
+        "NOT_FOUND",
+        "There is nothing here: docs/gateway.md lists what there is, and GET / the most of it.",
+    ),
+    405: ("METHOD_NOT_ALLOWED", "That method is not served here: the header Allow says which are."),
+}
+
+
+def make_app(gateway: Gateway, access: Access) -> ASGIApp:
+    routes = [route for each in ROUTES for route in each(gateway)]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={AnabranchError: _refused, HTTPException: _not_served},  # type: ignore[dict-item]
+    )
+    app.router.redirect_slashes = False
+    return Doorkeeper(app, access)
+
+
+async def _refused(request: Request, error: AnabranchError) -> Response:
+    return Response(error_json(error), status_of(error), headers_of(error), "application/json")
+
+
+async def _not_served(request: Request, error: HTTPException) -> Response:
+    code, message = WORDS.get(error.status_code, ("BAD_REQUEST", str(error.detail)))
+    body = error_json(GatewayError(message, code, error.status_code))
+    return Response(body, error.status_code, error.headers, "application/json")

@@ -1,0 +1,440 @@
+"""Calls: the gateway's way to the brokers. Every request is one of Kafka's, carried out in this process where this
+broker leads or coordinates, else by the broker that does, over the peer link.
+
+    calls = Calls(broker)
+    await calls.fetch("orders", 0, offset, bytes_max=2**20, wait_ms=500)
+    await calls.ask_group("workers", ApiKey.HEARTBEAT, 4, {...})
+
+While nobody leads, or the one that did says so no longer, a request is tried again until its patience ends. What is
+under way to one broker is limited by kind, so that neither many readers nor many members of groups can use up what
+brokers ask each other. Raises BrokerRefusedError with Kafka's code, or RequestTimedOutError: whether it was done is
+then not known.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from anabranch.broker.carrying import carry_out
+from anabranch.broker.error_table import code_of
+from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
+from anabranch.config import TopicSettings
+from anabranch.errors import (
+    AnabranchError,
+    BrokerRefusedError,
+    NotOwnerError,
+    PeerRefusedError,
+    PeerUnreachableError,
+    RequestTimedOutError,
+)
+from anabranch.values import BrokerId
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.codec import decode_response, encode_request
+from anabranch.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+Body = dict[str, Any]
+CLIENT_ID = "anabranch-gateway"
+PATIENCE_MS = 10_000
+"""How long a request is tried again, unless it says otherwise."""
+PAUSE_SECONDS = 0.05
+ANSWER_MS = 2000
+"""What an answer may take on top of the time that its request may wait."""
+PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION, FIND_VERSION = 13, 16, 8, 12, 4
+LATEST, EARLIEST = -1, -2
+"""Timestamps of `list_offsets` that are none."""
+TOPIC_TIMEOUT_MS = 5000
+
+ELSEWHERE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Nothing was done, and another broker, or the same one in a moment, may do it."""
+NOT_COORDINATED = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+UNDONE = ("BackPressureError", "UnsupportedVersionError", "NotOwnerError")
+"""What another broker says that has not begun with a request."""
+
+UNDER_WAY_MAX = {ApiKey.PRODUCE: 16, ApiKey.FETCH: 192, ApiKey.LIST_OFFSETS: 64}
+GROUP_REQUESTS_MAX = 512
+"""To one broker, of one kind, at once; the rest waits its turn."""
+CROWDED_WAIT_MS = 250
+"""How long a fetch of another broker may wait for records while others stand in line for it."""
+
+
+class TopicView(NamedTuple):
+    """A topic as this broker knows it."""
+
+    name: str
+    topic_id: UUID
+    partition_count: int
+    settings: TopicSettings
+    is_internal: bool
+
+
+class Written(NamedTuple):
+    base_offset: int
+    append_time_ms: int
+    """-1: records carry their own time."""
+
+
+class Fetched(NamedTuple):
+    batches: bytes | memoryview
+    """Whole record batches, the first of which may begin before what was asked for."""
+    high_watermark: int
+    start_offset: int
+
+
+class Calls:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._turns: dict[tuple[BrokerId, ApiKey], asyncio.Semaphore] = {}
+        self._shared: dict[tuple[str, int, int, int, int], asyncio.Task[Fetched]] = {}
+        self.asked_total: defaultdict[str, int] = defaultdict(int)
+        """Requests by "here" or "there"."""
+
+    @property
+    def broker_id(self) -> BrokerId:
+        return BrokerId(self._broker.id)
+
+    # --- any request ---------------------------------------------------------------------------------------------
+
+    async def ask(
+        self,
+        api_key: ApiKey,
+        version: int,
+        body: Body,
+        *,
+        at: BrokerId | None = None,
+        client_id: str = CLIENT_ID,
+        host: str = "",
+        timeout_ms: int = PATIENCE_MS,
+    ) -> Body:
+        """The answer of this broker, or of the one named; error codes in it are the caller's to read.
+
+        Raises NotOwnerError if that broker cannot be reached and nothing was done, RequestTimedOutError if nobody
+        knows."""
+        question = ForwardRequest(api_key, version, client_id, host, encode_request(api_key, version, body))
+        if at is None or at == self._broker.id:
+            self.asked_total["here"] += 1
+            answer = await self._here(question, timeout_ms)
+        else:
+            self.asked_total["there"] += 1
+            answer = await self._there(at, question, timeout_ms)
+        return decode_response(api_key, version, answer, 0, len(answer)) if answer else {}
+
+    async def _here(self, question: ForwardRequest, timeout_ms: int) -> memoryview:
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await carry_out(self._broker, question, is_far=False)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                f"This broker did not answer within {timeout_ms} ms; whether it has done this is not known."
+            ) from None
+
+    async def _there(self, at: BrokerId, question: ForwardRequest, timeout_ms: int) -> memoryview:
+        peers, clock = self._broker.peers, self._broker.clock
+        end_ms = clock.monotonic_ms() + timeout_ms
+        async with self._turn(at, ApiKey(question.api_key)):
+            left_ms = end_ms - clock.monotonic_ms()
+            if peers is None or left_ms <= 0 or not peers.is_up(at):
+                raise NotOwnerError(f"Broker {at} cannot be reached from here now.")
+            try:
+                answer = await peers.ask(at, question, left_ms)
+            except PeerUnreachableError as error:
+                raise RequestTimedOutError(
+                    f"Broker {at} did not answer; whether it has done this is not known: {error}."
+                ) from error
+            except PeerRefusedError as error:
+                kind = NotOwnerError if error.kind in UNDONE else RequestTimedOutError
+                raise kind(f"Broker {at} did not do this: {error}") from error
+        assert isinstance(answer, ForwardAnswer)
+        return memoryview(answer.body)
+
+    def _turn(self, at: BrokerId, api_key: ApiKey) -> asyncio.Semaphore:
+        kind = api_key if api_key in UNDER_WAY_MAX else ApiKey.JOIN_GROUP
+        turn = self._turns.get((at, kind))
+        if turn is None:
+            turn = asyncio.Semaphore(UNDER_WAY_MAX.get(kind, GROUP_REQUESTS_MAX))
+            self._turns[at, kind] = turn
+        return turn
+
+    # --- topics --------------------------------------------------------------------------------------------------
+
+    def known_topic(self, name: str) -> TopicView | None:
+        """Without asking anybody; None: this broker knows of none."""
+        state = self._broker.topics.find(name)
+        if state is None:
+            return None
+        topic = state.topic
+        return TopicView(name, topic.topic_id, topic.partition_count, state.settings, topic.is_internal)
+
+    def topics(self) -> list[TopicView]:
+        names = sorted(state.topic.name for state in self._broker.topics)
+        return [view for name in names if (view := self.known_topic(name)) is not None]
+
+    async def topic(self, name: str, *, may_create: bool = False) -> TopicView:
+        """Raises BrokerRefusedError if there is none, or none may be made."""
+        view = self.known_topic(name)
+        if view is not None:
+            return view
+        request = {
+            "topics": [{"topic_id": UUID(int=0), "name": name}],
+            "allow_auto_topic_creation": may_create,
+            "include_topic_authorized_operations": False,
+        }
+        answer = await self.ask(ApiKey.METADATA, METADATA_VERSION, request)
+        code = answer["topics"][0]["error_code"]
+        view = self.known_topic(name)
+        if view is not None:
+            return view
+        raise refusal(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _no_topic(name, code))
+
+    def leader(self, topic: str, partition: int) -> BrokerId | None:
+        """Who leads a partition now, as far as this broker knows. Raises BrokerRefusedError if there is none such."""
+        state = self._broker.topics.find(topic)
+        if state is None:
+            raise refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _no_topic(topic, 0))
+        count = state.topic.partition_count
+        if not 0 <= partition < count:
+            raise refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"Topic {topic} has no partition {partition}: it has {count}, numbered from 0.",
+            )
+        return self._broker.leader_of(state, partition)
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    async def produce(
+        self,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        batch: bytes | bytearray,
+        *,
+        timeout_ms: int = PATIENCE_MS,
+    ) -> Written:
+        """One try, at whoever leads now: whoever has made the batch knows whether it may be sent twice."""
+        at = self.leader(topic, partition)
+        if at is None:
+            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"Nobody leads {topic}-{partition} just now.")
+        data = [{"topic_id": topic_id, "partition_data": [{"index": partition, "records": batch}]}]
+        request = {"transactional_id": None, "acks": -1, "timeout_ms": timeout_ms, "topic_data": data}
+        answer = await self.ask(
+            ApiKey.PRODUCE, PRODUCE_VERSION, request, at=at, timeout_ms=timeout_ms + ANSWER_MS
+        )
+        row = answer["responses"][0]["partition_responses"][0]
+        if row["error_code"]:
+            raise refusal(row["error_code"], row["error_message"] or "")
+        return Written(row["base_offset"], row["log_append_time_ms"])
+
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        bytes_max: int = 2**20,
+        wait_ms: int = 0,
+        patience_ms: int = PATIENCE_MS,
+    ) -> Fetched:
+        """Batches from that offset on; none if there are none after `wait_ms`. Readers who wait for the same at another
+        broker share one question."""
+        at = self.leader(topic, partition)
+        if at == self._broker.id or wait_ms <= 0:
+            return await self._fetch(topic, partition, offset, bytes_max, wait_ms, patience_ms)
+        key = topic, partition, offset, bytes_max, wait_ms
+        task = self._shared.get(key)
+        if task is None:
+            task = asyncio.ensure_future(
+                self._fetch(topic, partition, offset, bytes_max, wait_ms, patience_ms)
+            )
+            self._shared[key] = task
+            task.add_done_callback(lambda _: self._shared.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _fetch(
+        self, topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int, patience_ms: int
+    ) -> Fetched:
+        clock = self._broker.clock
+        wait_end_ms = clock.monotonic_ms() + wait_ms
+        while True:
+            row = await self._at_leader(
+                topic,
+                partition,
+                patience_ms,
+                lambda at: self._fetch_at(
+                    at, topic, partition, offset, bytes_max, wait_end_ms - clock.monotonic_ms()
+                ),
+            )
+            fetched = Fetched(row["records"] or b"", row["high_watermark"], row["log_start_offset"])
+            if fetched.batches or clock.monotonic_ms() >= wait_end_ms:
+                return fetched
+
+    async def _fetch_at(
+        self, at: BrokerId, topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int
+    ) -> Body:
+        wait_ms = max(0, wait_ms)
+        if at != self._broker.id and self._turn(at, ApiKey.FETCH).locked():
+            wait_ms = min(wait_ms, CROWDED_WAIT_MS)
+        view = await self.topic(topic)
+        part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max}
+        request = {
+            "max_wait_ms": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": bytes_max,
+            "isolation_level": 0,
+            "session_id": 0,
+            "session_epoch": -1,
+            "topics": [{"topic_id": view.topic_id, "partitions": [part]}],
+            "forgotten_topics_data": [],
+            "rack_id": "",
+        }
+        answer = await self.ask(ApiKey.FETCH, FETCH_VERSION, request, at=at, timeout_ms=wait_ms + PATIENCE_MS)
+        if answer["error_code"]:
+            raise refusal(answer["error_code"], "")
+        row: Body = answer["responses"][0]["partitions"][0]
+        if row["error_code"]:
+            raise refusal(row["error_code"], "", start_offset=row["log_start_offset"])
+        return row
+
+    async def list_offsets(
+        self, topic: str, partition: int, timestamp: int, *, patience_ms: int = PATIENCE_MS
+    ) -> tuple[int, int]:
+        """(offset, time) of the first record at or after that time; (-1, -1): there is none. LATEST is where the next
+        record will be, EARLIEST where the first one is."""
+        request = {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [
+                {
+                    "name": topic,
+                    "partitions": [
+                        {"partition_index": partition, "current_leader_epoch": -1, "timestamp": timestamp}
+                    ],
+                }
+            ],
+        }
+
+        async def once(at: BrokerId) -> Body:
+            answer = await self.ask(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request, at=at)
+            row: Body = answer["topics"][0]["partitions"][0]
+            if row["error_code"]:
+                raise refusal(row["error_code"], "")
+            return row
+
+        row = await self._at_leader(topic, partition, patience_ms, once)
+        return row["offset"], row["timestamp"]
+
+    async def _at_leader(self, topic: str, partition: int, patience_ms: int, once: Any) -> Body:
+        """Whatever reads may be asked again, of whoever leads by then."""
+        clock = self._broker.clock
+        end_ms = clock.monotonic_ms() + patience_ms
+        while True:
+            try:
+                at = self.leader(topic, partition)
+                if at is None:
+                    raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"Nobody leads {topic}-{partition} now.")
+                row: Body = await once(at)
+                return row
+            except (BrokerRefusedError, NotOwnerError, RequestTimedOutError) as error:
+                is_over = clock.monotonic_ms() + PAUSE_SECONDS * 1000 >= end_ms
+                if is_over or (isinstance(error, BrokerRefusedError) and error.code not in ELSEWHERE):
+                    raise
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    # --- groups --------------------------------------------------------------------------------------------------
+
+    async def coordinator(self, group_id: str) -> BrokerId:
+        """Raises BrokerRefusedError: nobody coordinates it just now."""
+        request = {"key_type": 0, "coordinator_keys": [group_id]}
+        answer = await self.ask(ApiKey.FIND_COORDINATOR, FIND_VERSION, request)
+        row = answer["coordinators"][0]
+        if row["error_code"]:
+            raise refusal(row["error_code"], row["error_message"] or "")
+        return BrokerId(row["node_id"])
+
+    async def ask_group(
+        self,
+        group_id: str,
+        api_key: ApiKey,
+        version: int,
+        body: Body,
+        *,
+        client_id: str = CLIENT_ID,
+        host: str = "",
+        timeout_ms: int = PATIENCE_MS,
+        patience_ms: int = PATIENCE_MS,
+    ) -> Body:
+        """The answer of whoever coordinates that group, whose other error codes are the caller's to read. An answer may
+        take `timeout_ms`; for `patience_ms` the coordinator is looked for."""
+        clock = self._broker.clock
+        end_ms = clock.monotonic_ms() + patience_ms
+        while True:
+            try:
+                at = await self.coordinator(group_id)
+                answer = await self.ask(
+                    api_key, version, body, at=at, client_id=client_id, host=host, timeout_ms=timeout_ms
+                )
+                missing = next((code for code in codes_in(answer) if code in NOT_COORDINATED), None)
+                if missing is None:
+                    return answer
+                raise refusal(missing, "")
+            except (BrokerRefusedError, NotOwnerError) as error:
+                is_over = clock.monotonic_ms() + PAUSE_SECONDS * 1000 >= end_ms
+                if is_over or (isinstance(error, BrokerRefusedError) and error.code not in NOT_COORDINATED):
+                    raise
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+def codes_in(value: Any) -> Iterator[int]:
+    """Every error code of an answer."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name == "error_code":
+                yield each
+            elif isinstance(each, dict | list):
+                yield from codes_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from codes_in(each)
+
+
+def refusal(code: int, message: str, *, start_offset: int | None = None) -> BrokerRefusedError:
+    """The error of a code, with a sentence where the broker has none."""
+    if code == ErrorCode.OFFSET_OUT_OF_RANGE and start_offset is not None and start_offset >= 0:
+        message = f"There are no such records: the first offset is {start_offset}."
+    known = ErrorCode(code) if code in ErrorCode._value2member_map_ else ErrorCode.UNKNOWN_SERVER_ERROR
+    return BrokerRefusedError(message or _words(known), known)
+
+
+def code_of_error(error: AnabranchError) -> ErrorCode:
+    """Kafka's code of whatever a call has raised."""
+    return ErrorCode(error.code) if isinstance(error, BrokerRefusedError) else code_of(error)
+
+
+def _words(code: ErrorCode) -> str:
+    again = ": try again in a moment" if code.retriable else ""
+    return f"The broker answered {code.name}{again}."
+
+
+def _no_topic(name: str, code: int) -> str:
+    if code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        return f"There is no topic {name}: make it with `anabranch topic create {name}`."
+    return f"Topic {name} cannot be used: {ErrorCode(code).name}."

@@ -1,0 +1,99 @@
+"""Doorkeeper: stands before every route. Lets in whom `access.py` lets in, answers browsers who ask first what they may
+do, turns our errors into answers, and gives up on whoever takes no answer."""
+
+import asyncio
+import logging
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from anabranch.errors import AnabranchError, GatewayError
+from anabranch.gateway.access import Access
+from anabranch.gateway.errors import error_json, headers_of, status_of
+
+SEND_SECONDS_MAX = 60.0
+"""How long a client may leave an answer untaken."""
+PREFLIGHT_AGE_SECONDS = 600
+
+logger = logging.getLogger(__name__)
+
+
+class UntakenError(Exception):
+    """The client does not take its answer: the connection is closed."""
+
+
+class Doorkeeper:
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        is_socket = scope["type"] == "websocket"
+        try:
+            if not is_socket and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
+                self._access.check_origin(headers.get("origin", ""), headers.get("host", ""))
+                await _preflight(self._access.shares_with(headers), send)
+                return
+            self._access.check(scope["path"], headers, scope["query_string"], is_socket=is_socket)
+        except GatewayError as error:
+            await _answer(scope, send, error, {})
+            return
+        if is_socket:
+            await self._app(scope, receive, send)
+            return
+        await self._serve(scope, receive, send, self._access.shares_with(headers))
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, more: dict[str, str]) -> None:
+        has_begun = False
+        shared = [(name.encode(), value.encode("latin-1")) for name, value in more.items()]
+
+        async def send_in_time(message: Message) -> None:
+            nonlocal has_begun
+            if message["type"] == "http.response.start":
+                has_begun = True
+                if shared:
+                    message["headers"] = [*message.get("headers", ()), *shared]
+            try:
+                async with asyncio.timeout(SEND_SECONDS_MAX):
+                    await send(message)
+            except TimeoutError:
+                raise UntakenError from None
+
+        try:
+            await self._app(scope, receive, send_in_time)
+        except UntakenError:
+            logger.info("a client of the gateway takes no answer: its connection is closed")
+            scope["anabranch.abort"]()
+        except AnabranchError as error:
+            if has_begun:
+                scope["anabranch.abort"]()
+            else:
+                await _answer(scope, send, error, more)
+
+
+async def _preflight(shared: dict[str, str], send: Send) -> None:
+    headers = {
+        **shared,
+        "access-control-allow-methods": "GET, HEAD, POST, DELETE, OPTIONS",
+        "access-control-allow-headers": "authorization, content-type, x-anabranch-*, x-requested-with",
+        "access-control-max-age": str(PREFLIGHT_AGE_SECONDS),
+        "vary": "Origin",
+    }
+    await _send(send, 204, headers, b"", "http")
+
+
+async def _answer(scope: Scope, send: Send, error: AnabranchError, more: dict[str, str]) -> None:
+    headers = {"content-type": "application/json", **headers_of(error), **more}
+    kind = "http" if scope["type"] == "http" else "websocket.http"
+    await _send(send, status_of(error), headers, error_json(error), kind)
+
+
+async def _send(send: Send, status: int, headers: dict[str, str], body: bytes, kind: str) -> None:
+    pairs = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    if status != 204:
+        pairs.append((b"content-length", str(len(body)).encode()))
+    await send({"type": f"{kind}.response.start", "status": status, "headers": pairs})
+    await send({"type": f"{kind}.response.body", "body": body})

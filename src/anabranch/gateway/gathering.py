@@ -1,0 +1,418 @@
+"""Gatherer: records of many small writers become few compressed batches, one per partition at a time.
+
+    gather = Gatherer(calls, settings, clock)
+    partition, offset, timestamp = await gather.send("orders", None, b"key", b"value")
+
+    writers > Lane of the partition > one RecordBatch > produce, at whoever leads > each writer gets its own offset
+
+A lone record lingers a moment for company; while a batch of its partition is under way, the next one gathers until
+that is answered. Batches carry a producer id of this node and a sequence, so that one whose answer was lost is sent
+again without being written twice. A record that its topic would refuse is refused before it meets others, and a batch
+that is refused all the same is taken apart until only the culprit fails. What waits is limited in bytes; beyond,
+`send` waits for room.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from anabranch.clock import Clock
+from anabranch.config import NodeSettings
+from anabranch.errors import AnabranchError, BrokerRefusedError, NotOwnerError, RequestTimedOutError
+from anabranch.gateway.budget import Budget
+from anabranch.gateway.calls import ELSEWHERE, Calls, TopicView, Written, code_of_error, refusal
+from anabranch.gateway.partitioner import partition_for
+from anabranch.record.builder import BatchBuilder
+from anabranch.record.compression import Codec
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode
+
+Headers = Sequence[tuple[str, bytes | None]]
+Key = tuple[UUID, int]
+
+GATHERED_BYTES_MAX = 64 * 2**20
+"""Held for all partitions together: waiting, and under way."""
+RECORD_OVERHEAD_BYTES = 200
+"""What a waiting record costs besides its bytes."""
+BATCH_RECORDS_MAX = 10_000
+DELIVERY_MS = 20_000
+"""How long a batch is tried before its writers are told that nobody knows."""
+TRY_MS = 10_000
+PAUSE_SECONDS = 0.05
+INIT_PRODUCER_VERSION = 4
+CODECS = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
+SEQUENCES = 2**31
+
+AGAIN = ELSEWHERE | {
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.NOT_CONTROLLER,
+}
+"""The same batch may be taken in a moment."""
+FORGOTTEN = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH})
+"""The partition does not know this producer, or not as it knows itself."""
+OF_A_RECORD = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+    }
+)
+"""Some record of the batch is to blame."""
+
+logger = logging.getLogger(__name__)
+
+
+class Placed(NamedTuple):
+    """Where a record has been written."""
+
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class Waiting(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+    size: int
+    placed: "asyncio.Future[Placed]"
+
+
+class Producer:
+    """Under which id a partition knows this node, and what comes next."""
+
+    __slots__ = ("producer_id", "sequence")
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.sequence = 0
+
+
+class Gatherer:
+    def __init__(self, calls: Calls, settings: NodeSettings, clock: Clock) -> None:
+        self._calls = calls
+        self._clock = clock
+        self.linger_seconds = settings.gateway_linger_ms / 1000
+        self.batch_bytes_max = settings.gateway_batch_bytes_max
+        self._codec = CODECS[settings.gateway_compression]
+        self.budget = Budget(GATHERED_BYTES_MAX)
+        self._lanes: dict[Key, Lane] = {}
+        self._producers: dict[Key, Producer] = {}
+        self._spoiled: set[Key] = set()
+        """Partitions that may know more of this node's id than it knows itself."""
+        self._node_id: int | None = None
+        self._id_lock = asyncio.Lock()
+        self._sticky: dict[str, int] = {}
+        self._is_closing = False
+        self.records_total = 0
+        self.batches_total = 0
+
+    # --- for writers -----------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> Placed:
+        """Write one record; it is safe when this returns. Raises BrokerRefusedError, or RequestTimedOutError: whether
+        it was written is then not known."""
+        return await (await self.put(topic, partition, key, value, headers, timestamp))
+
+    async def put(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> "asyncio.Future[Placed]":
+        """Hand one record over, and wait only for room. Records that one writer puts into one partition keep their
+        order."""
+        view = self._calls.known_topic(topic) or await self._calls.topic(topic, may_create=True)
+        time_ms = self._clock.wall_ms() if timestamp is None else timestamp
+        size = RECORD_OVERHEAD_BYTES + size_of(key, value, headers)
+        self._check(view, key, time_ms, size)
+        if not self.budget.take_at_once(size):
+            await self.budget.take(size)
+        if self._is_closing:
+            self.budget.give(size)
+            raise refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The node stops: send this to another broker.")
+        index = self._partition(view, partition, key)
+        placed: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        self._lane(view, index).add(Waiting(key, value, headers, time_ms, size, placed))
+        return placed
+
+    def _check(self, view: TopicView, key: bytes | None, time_ms: int, size: int) -> None:
+        """What the topic would refuse is refused here, where it does no harm to others."""
+        settings = view.settings
+        if view.is_internal:
+            raise refusal(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic {view.name} is written by brokers alone."
+            )
+        if size - RECORD_OVERHEAD_BYTES > settings.max_message_bytes:
+            raise refusal(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"The record has {size - RECORD_OVERHEAD_BYTES} bytes, and topic {view.name} takes batches of "
+                f"{settings.max_message_bytes} (max.message.bytes).",
+            )
+        if key is None and settings.is_compacted:
+            raise refusal(
+                ErrorCode.INVALID_RECORD,
+                f"Topic {view.name} is compacted: a record without key has no place.",
+            )
+        if not settings.is_log_append_time:
+            self._check_time(view, time_ms)
+
+    def _check_time(self, view: TopicView, time_ms: int) -> None:
+        ahead_ms = time_ms - self._clock.wall_ms()
+        settings = view.settings
+        if (
+            ahead_ms > settings.message_timestamp_after_max_ms
+            or -ahead_ms > settings.message_timestamp_before_max_ms
+        ):
+            raise refusal(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"The time {time_ms} lies outside what topic {view.name} takes (message.timestamp.*.max.ms): give "
+                "milliseconds since 1970, or leave it out.",
+            )
+
+    def _partition(self, view: TopicView, partition: int | None, key: bytes | None) -> int:
+        if partition is not None:
+            if not 0 <= partition < view.partition_count:
+                raise refusal(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"Topic {view.name} has no partition {partition}: it has {view.partition_count}, numbered from 0.",
+                )
+            return partition
+        if key is not None:
+            return partition_for(key, view.partition_count, view.settings.anabranch_partitioner)
+        return self._sticky.setdefault(view.name, 0) % view.partition_count
+
+    def _lane(self, view: TopicView, index: int) -> "Lane":
+        lane = self._lanes.get((view.topic_id, index))
+        if lane is None:
+            lane = self._lanes[view.topic_id, index] = Lane(self, view, index)
+        return lane
+
+    # --- for lanes -------------------------------------------------------------------------------------------
+
+    def taken(self, lane: "Lane", records: Sequence[Waiting]) -> None:
+        """A batch leaves: records without key go on to the next partition that somebody leads."""
+        self.batches_total += 1
+        self.records_total += len(records)
+        view = lane.view
+        if self._sticky.get(view.name) != lane.index:
+            return
+        for step in range(1, view.partition_count + 1):
+            index = (lane.index + step) % view.partition_count
+            try:
+                if self._calls.leader(view.name, index) is not None:
+                    break
+            except BrokerRefusedError:
+                break  # The topic is going away.
+        self._sticky[view.name] = index
+
+    def ended(self, lane: "Lane") -> None:
+        """Nothing waits there any more."""
+        self._lanes.pop((lane.view.topic_id, lane.index), None)
+        if self._calls.known_topic(lane.view.name) is None:
+            self._sticky.pop(lane.view.name, None)
+            for key in [key for key in self._producers if key[0] == lane.view.topic_id]:
+                del self._producers[key]
+                self._spoiled.discard(key)
+
+    async def deliver(self, view: TopicView, index: int, records: Sequence[Waiting]) -> None:
+        """Write these as one batch, and tell each writer; a batch that is refused for one of them goes in halves."""
+        try:
+            written = await self._write(view, index, records)
+        except AnabranchError as error:
+            if len(records) > 1 and code_of_error(error) in OF_A_RECORD:
+                middle = len(records) // 2
+                await self.deliver(view, index, records[:middle])
+                await self.deliver(view, index, records[middle:])
+            else:
+                _fail(records, error)
+            return
+        for number, record in enumerate(records):
+            if not record.placed.done():
+                time_ms = written.append_time_ms if written.append_time_ms >= 0 else record.timestamp
+                record.placed.set_result(Placed(index, written.base_offset + number, time_ms))
+
+    async def _write(self, view: TopicView, index: int, records: Sequence[Waiting]) -> Written:
+        producer = await self._producer((view.topic_id, index))
+        batch = self._batch(producer, records)
+        end_ms = self._clock.monotonic_ms() + DELIVERY_MS
+        may_be_written = False
+        while True:
+            try:
+                written = await self._calls.produce(view.name, view.topic_id, index, batch, timeout_ms=TRY_MS)
+            except AnabranchError as error:
+                code = code_of_error(error)
+                if code in FORGOTTEN and not may_be_written and producer.sequence > 0:
+                    # What was written before is there: this batch is not, and may begin anew.
+                    producer = await self._renewed((view.topic_id, index))
+                    batch = self._batch(producer, records)
+                    continue
+                may_be_written = (
+                    may_be_written
+                    or isinstance(error, RequestTimedOutError)
+                    or (code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+                )
+                is_over = self._clock.monotonic_ms() >= end_ms or self._is_closing
+                if is_over or not (isinstance(error, NotOwnerError) or code in AGAIN):
+                    if may_be_written:
+                        self._spoiled.add((view.topic_id, index))
+                        raise _unknown(view, index, error) from error
+                    raise
+            else:
+                producer.sequence = (producer.sequence + len(records)) % SEQUENCES
+                return written
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def _batch(self, producer: Producer, records: Iterable[Waiting]) -> bytearray:
+        builder = BatchBuilder(
+            codec=self._codec,
+            producer_id=producer.producer_id,
+            producer_epoch=0,
+            base_sequence=producer.sequence,
+        )
+        for record in records:
+            builder.add(record.key, record.value, record.headers, timestamp_ms=record.timestamp)
+        return builder.build()
+
+    async def _producer(self, key: Key) -> Producer:
+        if key in self._spoiled:
+            return await self._renewed(key)
+        producer = self._producers.get(key)
+        if producer is None:
+            producer = self._producers[key] = Producer(await self._own_id())
+        return producer
+
+    async def _renewed(self, key: Key) -> Producer:
+        """A partition that has lost track of this node meets it under another id."""
+        producer = self._producers[key] = Producer(await self._new_id())
+        self._spoiled.discard(key)
+        return producer
+
+    async def _own_id(self) -> int:
+        async with self._id_lock:
+            if self._node_id is None:
+                self._node_id = await self._new_id()
+            return self._node_id
+
+    async def _new_id(self) -> int:
+        request = {
+            "transactional_id": None,
+            "transaction_timeout_ms": 0,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        answer = await self._calls.ask(ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_VERSION, request)
+        if answer["error_code"]:
+            raise refusal(answer["error_code"], "")
+        return int(answer["producer_id"])
+
+    async def close(self) -> None:
+        """Take nothing more; what waits is written, or failed, before this returns."""
+        self._is_closing = True
+        for lane in list(self._lanes.values()):
+            lane.hurry()
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Lane:
+    """The records that wait for one partition, and the task that writes them, batch by batch."""
+
+    def __init__(self, gatherer: Gatherer, view: TopicView, index: int) -> None:
+        self._gatherer = gatherer
+        self.view = view
+        self.index = index
+        self._waiting: list[Waiting] = []
+        self._bytes = 0
+        self._full = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    def add(self, record: Waiting) -> None:
+        self._waiting.append(record)
+        self._bytes += record.size
+        if self._bytes >= self._gatherer.batch_bytes_max or len(self._waiting) >= BATCH_RECORDS_MAX:
+            self._full.set()
+        if self.task is None:
+            self.task = asyncio.ensure_future(self._run())
+
+    def hurry(self) -> None:
+        self._full.set()
+
+    async def _run(self) -> None:
+        await self._linger()
+        while self._waiting:
+            records = self._take()
+            self._gatherer.taken(self, records)
+            try:
+                await self._gatherer.deliver(self.view, self.index, records)
+            except Exception as error:  # A defect of ours must not leave its writers waiting for ever.
+                logger.exception("a gathered batch could not be written: this is a defect")
+                _fail(records, RequestTimedOutError(f"A defect, see the log: {type(error).__name__}."))
+            finally:
+                self._gatherer.budget.give(sum(record.size for record in records))
+        self.task = None
+        self._gatherer.ended(self)
+
+    async def _linger(self) -> None:
+        if self._gatherer.linger_seconds <= 0:
+            return
+        try:
+            async with asyncio.timeout(self._gatherer.linger_seconds):
+                await self._full.wait()
+        except TimeoutError:
+            pass
+
+    def _take(self) -> list[Waiting]:
+        """The next batch: as many as fit, in order."""
+        count, size = 0, 0
+        limit = min(self._gatherer.batch_bytes_max, self.view.settings.max_message_bytes)
+        for record in self._waiting[:BATCH_RECORDS_MAX]:
+            if count and size + record.size > limit:
+                break
+            size += record.size
+            count += 1
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        self._bytes -= size
+        if not self._waiting:
+            self._full.clear()
+        return taken
+
+
+def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    size = len(key or b"") + len(value or b"")
+    for name, held in headers:
+        size += len(name) + len(held or b"") + 8
+    return size
+
+
+def _fail(records: Iterable[Waiting], error: AnabranchError) -> None:
+    for record in records:
+        if not record.placed.done():
+            record.placed.set_exception(error)
+            record.placed.exception()  # A writer that is gone is no defect.
+
+
+def _unknown(view: TopicView, index: int, error: AnabranchError) -> RequestTimedOutError:
+    return RequestTimedOutError(
+        f"Whether the record was written to {view.name}-{index} is not known: look, and send it again if it is not "
+        f"there. {error}"
+    )

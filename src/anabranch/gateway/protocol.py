@@ -1,0 +1,124 @@
+"""How one connection speaks HTTP: uvicorn's protocol, with the limits that it leaves to whoever stands in front of it.
+
+A head (request line and headers) is bounded in bytes, lines and time, so that nobody holds a connection with half a
+request; more connections than `gateway.connections.max` are told so and closed. A connection whose other end is gone
+without a word is found by the system's keep-alive.
+"""
+
+import asyncio
+import socket
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES_MAX = 32 * 1024
+HEADERS_MAX = 100
+HEAD_SECONDS_MAX = 10.0
+KEEP_ALIVE_SECONDS = 30
+KEEP_ALIVE_EVERY_SECONDS = 10
+KEEP_ALIVE_TRIES = 3
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    connections_max = 10_000
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._head_bytes = 0
+        self._headers_bytes = 0
+        self._is_in_head = True
+        self._is_refused = False
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        _watch(transport)
+        if len(self.connections) > self.connections_max:
+            self._refuse(
+                503, "TOO_MANY_CONNECTIONS", "There are too many connections: try again in a moment."
+            )
+        else:
+            self._begin_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        if self._is_in_head and self._head_timer is None:
+            self._begin_head()
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._headers_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._headers_bytes += len(name) + len(value)
+        if len(self.headers) > HEADERS_MAX or self._headers_bytes > HEAD_BYTES_MAX:
+            self._refuse_head()
+            raise ConnectionAbortedError("too many headers")  # The parser stops here.
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._head_bytes = 0
+        self._end_head()
+        super().on_headers_complete()
+        self.scope["anabranch.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_in_head = True
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "BAD_REQUEST", "This is an HTTP port, and that was no HTTP/1.1 request.")
+
+    # --- heads -------------------------------------------------------------------------------------------------
+
+    def _begin_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_SECONDS_MAX, self._head_is_late)
+
+    def _end_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            text = f"A request's headers must be complete within {HEAD_SECONDS_MAX:g} s."
+            self._refuse(408, "REQUEST_TIMEOUT", text)
+
+    def _refuse_head(self) -> None:
+        text = f"A request may have {HEADERS_MAX} headers and {HEAD_BYTES_MAX} bytes of them."
+        self._refuse(431, "HEADERS_TOO_LARGE", text)
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        if self._is_refused:
+            return
+        self._is_refused = True
+        body = b'{"error": {"code": "%s", "message": "%s"}}\n' % (code.encode(), message.encode())
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, code.replace("_", " ").title().encode(), len(body), body)
+        )
+        self.transport.close()
+
+
+def _watch(transport: asyncio.BaseTransport) -> None:
+    """Have the system find out when the other machine is gone."""
+    link = transport.get_extra_info("socket")
+    if link is None or link.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_EVERY_SECONDS)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_TRIES)

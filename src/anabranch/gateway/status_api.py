@@ -1,0 +1,38 @@
+"""`/metrics` for Prometheus, `/healthz`, and `/`, which says what there is."""
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from anabranch.server.health import health
+from anabranch.server.metrics import render
+
+if TYPE_CHECKING:
+    from anabranch.gateway.gateway import Gateway
+
+HERE = """\
+anabranch: records in and out by HTTP and WebSocket. docs/gateway.md says how.
+
+  POST /v1/topics/TOPIC/records                      write records
+  GET  /v1/topics/TOPIC/partitions/N/records         read them
+  GET  /v1/topics                                    which topics there are
+  GET  /metrics  /healthz
+"""
+
+
+def routes(gateway: "Gateway") -> list[BaseRoute]:
+    async def metrics(request: Request) -> Response:
+        return Response(
+            render(gateway.broker, gateway.listener), media_type="text/plain; version=0.0.4; charset=utf-8"
+        )
+
+    async def healthz(request: Request) -> Response:
+        is_well, body = health(gateway.broker)
+        return Response(body, status_code=200 if is_well else 503, media_type="application/json")
+
+    async def here(request: Request) -> Response:
+        return PlainTextResponse(HERE)
+
+    return [Route("/metrics", metrics), Route("/healthz", healthz), Route("/", here)]

@@ -1,0 +1,93 @@
+"""Web: uvicorn on a socket that is bound already, in the node's own loop, with the gateway behind it."""
+
+import asyncio
+import logging
+import socket
+from email.utils import formatdate
+from typing import TYPE_CHECKING
+
+from uvicorn.config import Config
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
+
+from anabranch.gateway.access import Access
+from anabranch.gateway.app import make_app
+from anabranch.gateway.gateway import Gateway
+from anabranch.gateway.protocol import BoundedProtocol
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.server.listener import Listener
+
+BACKLOG = 1024
+KEEP_ALIVE_SECONDS = 75
+"""How long a connection may stay without a request: longer than proxies keep theirs (nginx: 60 s), or they would send
+requests into connections that are just being closed."""
+PING_SECONDS = 20.0
+"""A WebSocket that does not answer a ping within that time is gone."""
+DATE_SECONDS = 1.0
+CLOSE_LOOK_SECONDS = 0.02
+
+
+class Web:
+    def __init__(self, broker: "Broker", listener: "Listener", access: Access) -> None:
+        for name in ("uvicorn.error", "uvicorn.access"):
+            logging.getLogger(name).setLevel(logging.ERROR)  # What clients do wrong they are told themselves.
+        self.gateway = Gateway(broker, listener)
+        settings = broker.settings
+
+        class Protocol(BoundedProtocol):
+            connections_max = settings.gateway_connections_max
+
+        self._config = Config(
+            make_app(self.gateway, access),
+            http=Protocol,
+            ws=WebSocketsSansIOProtocol,
+            ws_max_size=settings.gateway_request_bytes_max,
+            ws_ping_interval=PING_SECONDS,
+            ws_ping_timeout=PING_SECONDS,
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        )
+        self._config.load()
+        self._protocol = Protocol
+        self._state = ServerState()
+        self._server: asyncio.Server | None = None
+        self._dates: asyncio.TimerHandle | None = None
+
+    async def start(self, bound: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._note_date()
+        self._server = await loop.create_server(self._connection, sock=bound, backlog=BACKLOG)
+
+    def _connection(self) -> BoundedProtocol:
+        return self._protocol(config=self._config, server_state=self._state, app_state={})
+
+    def _note_date(self) -> None:
+        """Every answer says when it was given."""
+        self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+        self._dates = asyncio.get_running_loop().call_later(DATE_SECONDS, self._note_date)
+
+    async def stop(self) -> None:
+        """Accept nothing more; let what is under way end."""
+        if self._server is not None:
+            self._server.close()
+        await self.gateway.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        while self._state.connections or self._state.tasks:  # noqa: ASYNC110 - uvicorn tells nobody when they end.
+            await asyncio.sleep(CLOSE_LOOK_SECONDS)
+
+    def abort(self) -> None:
+        """Who has not ended by now is cut off."""
+        if self._dates is not None:
+            self._dates.cancel()
+        for task in list(self._state.tasks):
+            task.cancel()
+        for connection in list(self._state.connections):
+            connection.transport.abort()

@@ -1,0 +1,96 @@
+"""The HTTP port itself: metrics and health, what is loaded when, and nobody holds a connection for ever."""
+
+import time
+
+import pytest
+
+from anabranch.gateway import protocol
+from support.gateway_client import all_of, ask, gateway_broker, raw
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with gateway_broker() as broker:
+        yield broker
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        ("GET", "/metrics", 200),
+        ("GET", "/metrics?x=1", 200),
+        ("HEAD", "/metrics", 200),
+        ("GET", "/healthz", 200),
+        ("GET", "/", 200),
+        ("GET", "/nothing", 404),
+        ("GET", "/metrics/", 404),
+        ("POST", "/metrics", 405),
+    ],
+)
+def test_status_of(broker, method: str, target: str, status: int) -> None:
+    answer = ask(broker, method, target)
+    assert answer.status == status
+    assert (answer.body == b"") == (method == "HEAD")
+
+
+def test_metrics_and_health_are_what_they_were_before_there_was_a_gateway(broker) -> None:
+    metrics = ask(broker, "GET", "/metrics")
+    assert metrics.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "anabranch_fenced_partitions 0.0" in metrics.body.decode().splitlines()
+    assert ask(broker, "GET", "/healthz").json == {"status": "ok", "fenced_partitions": [], "groups": "ok"}
+
+
+def test_what_is_not_http_is_told_so(broker) -> None:
+    with raw(broker) as link:
+        link.sendall(b"hello\r\n\r\n")
+        assert all_of(link).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("sent", [b"GET /heal", b"", b"GET /healthz HTTP/1.1\r\nx: y\r\n"])
+def test_head_that_is_never_finished_is_dropped(broker, sent: bytes, monkeypatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.05)
+    with raw(broker) as link:
+        link.sendall(sent)
+        assert all_of(link).startswith(b"HTTP/1.1 408 ")
+
+
+def test_second_head_on_a_connection_has_its_time_too(broker, monkeypatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.2)
+    with raw(broker) as link:
+        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert link.recv(65536).startswith(b"HTTP/1.1 200 ")
+        link.sendall(b"GET /")
+        assert b"HTTP/1.1 408 " in all_of(link)
+
+
+@pytest.mark.parametrize("head", [b"x: y\r\n" * 10_000, b"x: " + b"y" * 100_000 + b"\r\n"])
+def test_head_that_is_too_large_is_refused(broker, head: bytes) -> None:
+    with raw(broker) as link:
+        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + head + b"\r\n")
+        assert all_of(link).startswith(b"HTTP/1.1 431 ")
+
+
+def test_more_connections_than_allowed_are_refused_and_leave_room_again() -> None:
+    with gateway_broker(gateway_connections_max=2) as broker:
+        first, second = raw(broker), raw(broker)
+        for link in (first, second):
+            link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert link.recv(65536).startswith(b"HTTP/1.1 200 ")
+        with raw(broker) as third:
+            assert all_of(third).startswith(b"HTTP/1.1 503 ")
+        first.close()
+        deadline = time.monotonic() + 10
+        while ask(broker, "GET", "/healthz").status != 200:
+            assert time.monotonic() < deadline
+        second.close()
+
+
+def test_broker_stops_with_connections_open_and_with_none_ever_made() -> None:
+    with gateway_broker() as broker:
+        link = raw(broker)
+        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert link.recv(65536).startswith(b"HTTP/1.1 200 ")
+    assert all_of(link) == b""
+    link.close()
+    with gateway_broker():
+        pass
