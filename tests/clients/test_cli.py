@@ -86,7 +86,9 @@ def test_mode_of_a_topic_is_chosen_and_shown(cli, unique):
     described = cli.json("topic", "describe", unique)
     assert (described["mode"], described["configs"]) == ("solo", {})
     assert "this node is alone" in cli.run("topic", "alter", unique, "--mode", "ring").stderr
-    assert "comes later" in cli.run("topic", "create", f"{unique}-b", "--mode", "branch").stderr
+    cli("topic", "create", f"{unique}-b", "--mode", "branch")
+    assert "Mode: branch\n" in cli("topic", "describe", f"{unique}-b")
+    assert "out of mode branch" in cli.run("topic", "alter", f"{unique}-b", "--mode", "solo").stderr
     clash = cli.run("topic", "create", unique, "--mode", "solo", "--config", "anabranch.mode=ring")
     assert "say different things" in clash.stderr
 

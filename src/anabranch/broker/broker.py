@@ -47,6 +47,7 @@ from anabranch.log.files import Files
 from anabranch.values import BrokerId, Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.branches import BranchTopics
     from anabranch.broker.forwarding import Forwarding
     from anabranch.broker.objects import Objects
     from anabranch.broker.peering import Peering
@@ -92,6 +93,8 @@ class Broker:
         self.store = store
         """Where the records of topics in mode object are; None: this node serves no such topic."""
         self.objects: Objects | None = None
+        self.branches: BranchTopics | None = None
+        """All of mode branch; None: there is no such topic."""
         self.bound: tuple[str, int] | None = None
         self.peers_bound: tuple[str, int] | None = None
         """Where the listeners really are, if they were told to find a port."""
@@ -119,6 +122,7 @@ class Broker:
         if self.store is not None:
             self.objects = self._keep_objects(self.store)
         self.opener.open_object = self._open_object
+        self.opener.need_branches = self._need_branches
         self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
         self.topics = Topics(
             self.core,
@@ -147,6 +151,8 @@ class Broker:
         else:
             self.topics.sweep()
         self.topics.open_all()
+        if self.branches is not None:
+            self.branches.begin()
 
     def _meet(self, peers: "Peers") -> Membership:
         """Put together what only a broker with peers needs; the others do not even read the code."""
@@ -174,6 +180,14 @@ class Broker:
             )
         return open_partition(self, partition_id, topic_id, settings)
 
+    def _need_branches(self) -> None:
+        if self.branches is None:
+            from anabranch.broker.branches import BranchTopics  # As above: for those who have such topics.
+
+            self.branches = BranchTopics(self)
+            self.opener.open_branch = self.branches.open_partition
+            self.topics.branches_ready = self.branches.ready
+
     def start(self) -> None:
         """Begin what runs in the background."""
         self.offsets_topic.start()
@@ -190,6 +204,8 @@ class Broker:
         """The node stops: let nobody wait for what will not come."""
         if self.objects is not None:
             await self.objects.stop()
+        if self.branches is not None:
+            await self.branches.stop()
         if self.peering is not None:
             await self.peering.stop()
         await self.orchestrator.stop()
@@ -219,6 +235,8 @@ class Broker:
         for partition in (*partitions, *self.topics.object_partitions()):
             partition.abandon(error)
         closed = self.workers.side_by_side(partial(self._close, partition) for partition in partitions)
+        if self.branches is not None:
+            self.branches.close()
         if all(closed) and self._knows_all_logs:
             self._mark_clean(partitions)
 
@@ -342,6 +360,9 @@ class Broker:
             if offset > partition.log.start_offset:
                 key = partition.topic_id, partition.id.partition
                 await self.metadata.propose(start_entry({key: offset}))
+        elif partition.is_branch:
+            assert self.branches is not None
+            await self.branches.delete_records(partition, offset)
         elif offset > partition.log.start_offset:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))

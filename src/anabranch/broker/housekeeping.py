@@ -185,11 +185,13 @@ class Housekeeping:
             saved[partition] = before[partition], partition.snapshot_offset
 
         await self._each(changed, save)
-        marks, producers = {}, {}
+        marks: dict[str, RecoveryMark] = {}
+        producers = {}
         async for each in _in_turns(partitions):
             if not each.is_gone:
                 key = broker.key_of(each)
-                marks[key], producers[key] = each.recovery_mark, broker.opener.producers_mark(each)
+                marks |= each.recovery_marks(key)
+                producers[key] = broker.opener.producers_mark(each)
         await in_heavy_worker(broker.workers, lambda: broker.state.write_recovery_points(marks, producers))
         known = {each: mark for each, mark in self._checkpointed.items() if each in before}
         self._checkpointed = known | saved
@@ -212,7 +214,7 @@ class Housekeeping:
         broker = self._broker
         keys = {each: broker.key_of(each) for each in partitions}
         broker.state.write_recovery_points(
-            {key: each.recovery_mark for each, key in keys.items()},
+            {name: mark for each, key in keys.items() for name, mark in each.recovery_marks(key).items()},
             {key: broker.opener.producers_mark(each) for each, key in keys.items()},
         )
 
@@ -232,6 +234,8 @@ class Housekeeping:
         broker = self._broker
         starts = {}
         for partition in broker.partitions():
+            if partition.is_branch:
+                continue  # The branch log says where it starts.
             key = broker.key_of(partition)
             start = max(self._start_offsets.get(key, Offset(0)), partition.log.start_offset)
             if start:
@@ -271,7 +275,11 @@ class Housekeeping:
         self._broker.opener.expire_producers(partition, silent_since_ms)
         if not partition.log.fenced:
             partition.log.roll_if_due(now_ms)
-        await self._drop_expired(partition, now_ms)
+        if partition.is_branch:
+            assert self._broker.branches is not None
+            await self._broker.branches.retain(partition, now_ms)
+        else:
+            await self._drop_expired(partition, now_ms)
 
     async def _drop_expired(self, partition: Partition, now_ms: int) -> None:
         log = partition.log

@@ -49,6 +49,10 @@ class Partition:
 
     is_object = False
     """Its records are in the object store; its log has no files (`object_partition.py`)."""
+    is_branch = False
+    """Its log is a line through lanes (`branch_partition.py`)."""
+    keeps_producers = True
+    """The table of producers is that of the log, now."""
     is_crowded = False
     """Whoever writes here is to wait for the answer before sending more."""
 
@@ -108,7 +112,7 @@ class Partition:
         self._finish = finish
         self._finished = finished
         self._settings = settings
-        self.plain_limits = _plain_limits(settings)
+        self.plain_limits = plain_limits_of(settings)
         """What a plain produce request must keep to (see `plain_lane`); None: none may go that way. A mode that can
         lose the right to write has to see to it, for nobody asks `mode.writer()` there."""
 
@@ -122,7 +126,7 @@ class Partition:
         self._renew_limits()
 
     def _renew_limits(self) -> None:
-        limits = None if self.is_gone else _plain_limits(self._settings)
+        limits = None if self.is_gone else plain_limits_of(self._settings)
         if self.ring is not None and limits is not None:
             may_write = self.ring.mode.may_write and self._settings.min_insync_replicas <= self.copies
             limits = (*limits[:2], 1, limits[3]) if may_write else None
@@ -188,6 +192,10 @@ class Partition:
         mark = self.log.recovery_mark
         return RecoveryMark(mark.synced, max(mark.synced, min(mark.written, self.high_watermark)))
 
+    def recovery_marks(self, key: str) -> dict[str, RecoveryMark]:
+        """For the recovery points, by what each log of the partition is called there."""
+        return {key: self.recovery_mark}
+
     def write(self, jobs: list[AppendJob], now_ms: int) -> None:
         """Append the jobs of one turn. Every job is answered, now or when it is safe."""
         log, ring = self.log, self.ring
@@ -197,7 +205,7 @@ class Partition:
                 self._fail(jobs, refusal)
                 return
         if ring is not None and ring.acks1_waits:
-            _let_wait(jobs, ring.monotonic_ms())
+            let_wait(jobs, ring.monotonic_ms())
         batches, accepted, noted = self._place(jobs, now_ms)
         if batches:
             try:
@@ -393,7 +401,7 @@ class Partition:
             self._on_publish(self)
 
 
-def _let_wait(jobs: list[AppendJob], now_ms: int) -> None:
+def let_wait(jobs: list[AppendJob], now_ms: int) -> None:
     """Of the jobs that came by the plain lane, those with acks=1 wait for safety too."""
     for job in jobs:
         if not job.wait_safe and isinstance(job, PLAIN):
@@ -402,7 +410,7 @@ def _let_wait(jobs: list[AppendJob], now_ms: int) -> None:
             job.deadline_ms = now_ms + max(0, lead.timeout_ms)
 
 
-def _plain_limits(settings: TopicSettings) -> tuple[int, int, int, bool] | None:
+def plain_limits_of(settings: TopicSettings) -> tuple[int, int, int, bool] | None:
     """The largest batch, how far ahead of us a record's time may be, how many copies acks=all needs, and whether
     compressed batches are kept as they come."""
     if not settings.keeps_plain_batches:

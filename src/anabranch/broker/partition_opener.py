@@ -81,11 +81,14 @@ class PartitionOpener:
         self.files = files
         self._data_dir = data_dir
         self._state = state
-        self._index_cache = IndexCache()
+        self.index_cache = IndexCache()
         self.unsynced: list[Partition] = []
         """What recovery found and may be in the page cache only."""
         self.open_object: Callable[[TopicPartition, UUID, TopicSettings], Partition] = _no_objects
         """Set by the broker: opens a partition whose records are in the object store."""
+        self.need_branches: Callable[[], None] = _nothing_needed
+        self.open_branch: Callable[[TopicPartition, UUID, TopicSettings, bool], Partition] = _no_branches
+        """Set by the broker: opens a partition in mode branch, perhaps in a worker, once `need_branches` was called."""
         self.doubted: list[TopicPartition] = []
         """What may lack records that were safe, and was not said yet."""
         self.has_lost_records = False
@@ -146,7 +149,7 @@ class PartitionOpener:
             clean=clean,
             recovery_point=point,
             start_offset=start_offset,
-            index_cache=self._index_cache,
+            index_cache=self.index_cache,
             precious=precious,
             shares_syncs=shares_syncs,
         )
@@ -248,7 +251,7 @@ class PartitionOpener:
 
     def producers_to_save(self, partition: Partition) -> dict[str, Any] | None:
         """The snapshot as it should be; None: the one on the disk holds."""
-        if _snapshot_holds(partition):
+        if not partition.keeps_producers or _snapshot_holds(partition):
             return None
         # What may be withdrawn is not in it: the log could be cut while a worker writes the file. It is replayed.
         log = partition.log
@@ -274,6 +277,16 @@ class PartitionOpener:
 
 
 def _no_objects(partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings) -> Partition:
+    raise AssertionError(f"nobody has said how {partition_id} is opened")
+
+
+def _nothing_needed() -> None:
+    """Nobody has branches."""
+
+
+def _no_branches(
+    partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings, is_new: bool
+) -> Partition:
     raise AssertionError(f"nobody has said how {partition_id} is opened")
 
 

@@ -35,6 +35,12 @@ class PlainJob(PlainProduce):
     def header(self) -> "PlainJob":
         return self
 
+    @property
+    def crc(self) -> int:
+        """The checksum of the batch, until that is written."""
+        assert self.batch is not None
+        return int.from_bytes(self.batch[17:21], "big")
+
     def finished(self, job: AppendJob) -> None:
         """The long way of `finish_plain`: one at a time, and not always well."""
         lead = self.lead or self

@@ -19,6 +19,8 @@ from anabranch.values import TopicPartition
 logger = logging.getLogger(__name__)
 
 METADATA_TOPIC = "__cluster_metadata"
+TUBE_TOPIC = "__branch_log"
+"""All rows of all branches (`branch_tube.py`)."""
 QUARANTINE = "quarantine"
 DELETED = ".deleted"
 OWNER_FILE = "owner"
@@ -67,7 +69,7 @@ class TopicFolders:
     def sweep(self, topics: Iterable[Topic]) -> None:
         """At a start: finish deletions, and move aside what nobody names."""
         known = {f"{topic.name}-{index}" for topic in topics for index in range(topic.partition_count)}
-        known.add(f"{METADATA_TOPIC}-0")
+        known |= {f"{METADATA_TOPIC}-0", f"{TUBE_TOPIC}-0"}
         for name in self._files.list(self._data_dir):
             path = f"{self._data_dir}/{name}"
             if not self._files.is_folder(path):

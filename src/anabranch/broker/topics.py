@@ -20,7 +20,7 @@ from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener, log_config
-from anabranch.broker.topic_folders import METADATA_TOPIC, TopicFolders
+from anabranch.broker.topic_folders import METADATA_TOPIC, TUBE_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.metadata import (
     Entry,
@@ -102,6 +102,8 @@ class Topics:
             self._is_current.set()
         self.on_opened: Callable[[Partition, Placement], None] = _nothing
         """A partition is there, or is kept with others than before."""
+        self.branches_ready: Callable[[uuid.UUID], Awaitable[None]] = _nothing_later
+        """Waits until the partitions of a topic in mode branch can be written to, if that may be soon."""
         self.on_closed: Callable[[Partition], None] = _nothing
         self.on_removed: Callable[[str], Awaitable[None]] = _nothing_later
         """A topic is gone: forget what was remembered of it."""
@@ -114,6 +116,8 @@ class Topics:
         topics = list(self._metadata.table.topics.values())
         all_settings = [TopicSettings.from_overrides(self._settings, topic.overrides) for topic in topics]
         kept = self._found_here(topics)
+        if any(topic.is_branch for topic in topics):
+            self._opener.need_branches()
         openings = [
             partial(self._open, TopicPartition(topic.name, index), topic, settings)
             for topic, settings in zip(topics, all_settings, strict=True)
@@ -169,6 +173,8 @@ class Topics:
     ) -> Partition:
         if topic.is_object:
             return self._opener.open_object(partition_id, topic.topic_id, settings)
+        if topic.is_branch:
+            return self._opener.open_branch(partition_id, topic.topic_id, settings, is_new)
         if self._directory_id is None:
             return self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new)
         placement = self._metadata.table.placement(topic, partition_id.partition)
@@ -274,7 +280,7 @@ class Topics:
             raise InvalidTopicError(f"A topic name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}.")
         if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):
             raise InvalidTopicError(f"{name!r} is not a topic name: use letters, digits, '.', '_' and '-'.")
-        if name == METADATA_TOPIC:
+        if name in (METADATA_TOPIC, TUBE_TOPIC):
             raise InvalidTopicError(f"{name} is the node's own log and no topic.")
 
     def check_overrides(self, overrides: Mapping[str, str | None]) -> dict[str, str]:
@@ -308,7 +314,7 @@ class Topics:
             first,
             copies,
         )
-        if topic.is_object and topic.is_internal:
+        if not topic.is_placed and topic.is_internal:
             raise InvalidConfigError(f"{name} is internal, and kept by brokers: leave its mode out.")
         return topic
 
@@ -362,6 +368,8 @@ class Topics:
             if topic.topic_id not in self._metadata.table.topics_by_id:
                 # While the logs were made another leader came and went, which made one of the same name.
                 raise TopicExistsError(f"Topic {topic.name} exists already.")
+        if topic.is_branch:
+            await self.branches_ready(topic.topic_id)
 
     async def add_partitions(
         self, name: str, count: int, replicas: Sequence[Sequence[BrokerId]] = ()
@@ -398,6 +406,8 @@ class Topics:
         partition_ids = [TopicPartition(topic.name, index) for index in indexes]
         if topic.is_object:
             return [self._open(partition_id, topic, settings) for partition_id in partition_ids]
+        if topic.is_branch:
+            self._opener.need_branches()
 
         def task() -> None:
             try:
@@ -603,7 +613,7 @@ def _nothing(*_: object) -> None:
     """Nobody wants to know."""
 
 
-async def _nothing_later(_: str) -> None:
+async def _nothing_later(_: object) -> None:
     """Nobody remembers anything."""
 
 

@@ -35,9 +35,9 @@ config_option = click.option(
 
 mode_option = click.option(
     "--mode",
-    metavar="ring|solo|object",
-    help="Up to three copies, or one, or in the object store: the config anabranch.mode. [ring where there are brokers "
-    "for it]",
+    metavar="ring|solo|branch|object",
+    help="Up to three copies, or one, or both sides of a split go on, or in the object store: the config "
+    "anabranch.mode. [ring where there are brokers for it]",
 )
 
 

@@ -341,8 +341,8 @@ def member_of(row: BrokerRow) -> Member:
 
 
 def _topics(cluster: Cluster) -> list[Topic]:
-    """Those that brokers keep: of what is in the object store there is nothing to move."""
-    return [topic for _, topic in sorted(cluster.table.topics.items()) if not topic.is_object]
+    """Those that brokers keep: of what every broker has open there is nothing to move."""
+    return [topic for _, topic in sorted(cluster.table.topics.items()) if topic.is_placed]
 
 
 def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove]:

@@ -40,9 +40,8 @@ def _check_not_remote(value: bool) -> str | None:
 
 
 def _check_mode(mode: str) -> str | None:
-    if mode == "branch":
-        return "comes later: this version knows solo, ring and object."
-    return None if mode in ("solo", "ring", "object") else "is not a mode: take solo, ring or object."
+    known = ("solo", "ring", "branch", "object")
+    return None if mode in known else "is not a mode: take solo, ring, branch or object."
 
 
 def _check_throttled(replicas: tuple[str, ...]) -> str | None:
@@ -62,8 +61,9 @@ class TopicSettings:
 
     anabranch_mode: str | None = text(
         None,
-        "How the topic keeps its records safe: solo (one copy, whatever the cluster), ring (up to three) or object (in "
-        "the object store); unset: ring where there are brokers for it.",
+        "How the topic keeps its records safe: solo (one copy, whatever the cluster), ring (up to three), branch (both "
+        "sides of a split go on, and join again) or object (in the object store); unset: ring where there are brokers "
+        "for it.",
         check=_check_mode,
     )
 
@@ -329,6 +329,11 @@ def validate_topic_overrides(node: NodeSettings, overrides: Mapping[str, str | N
         raise InvalidConfigError(
             "anabranch.mode=object needs an object store, and this node has none: start it with --object-store URL, "
             "for example file:///srv/objects or s3://bucket/prefix."
+        )
+    if settings.anabranch_mode == "branch" and settings.is_compacted:
+        raise InvalidConfigError(
+            "cleanup.policy=compact does not go with anabranch.mode=branch in this version: leave it at delete, or "
+            "take another mode."
         )
     promised = [
         name for name in ("flush.messages", "flush.ms") if kept.get(name, str(LONG_MAX)) != str(LONG_MAX)

@@ -39,6 +39,8 @@ class WrittenBatch(NamedTuple):
     base_sequence: int
     last_sequence: int
     base_offset: Offset
+    crc: int | None = None
+    """Its checksum, where that matters (`lane_producers.py`)."""
 
     @property
     def last_offset(self) -> int:
@@ -70,18 +72,17 @@ class ProducerTable:
 
     def original_of(self, header: Sequenced) -> Offset | None:
         """The base offset of the batch this one repeats; None: it is new. Raises if it may not be written."""
-        if header.base_sequence < 0 or header.producer_epoch < 0:
-            raise InvalidRecordError("A batch with a producer id needs an epoch and a sequence of 0 or more.")
+        check_numbers(header)
         producer = self.producers.get(header.producer_id)
         if producer is None:
             return None
         if header.producer_epoch != producer.epoch:
-            _check_epoch(header, producer)
+            check_epoch(header, producer)
             return None
         for batch in producer.batches:
             if batch.base_sequence == header.base_sequence and batch.last_sequence == header.last_sequence:
                 return batch.base_offset
-        _check_sequence(header, producer)
+        check_sequence(header, producer)
         return None
 
     def check_start(self, header: Sequenced) -> None:
@@ -97,13 +98,16 @@ class ProducerTable:
         """Enter a written batch; the answer, handed to `undo`, takes it back."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         before = self.producers.get(producer_id)
-        written = WrittenBatch(header.base_sequence, header.last_sequence, base_offset)
+        written = self._written(header, base_offset)
         if before is not None and before.epoch == epoch:
             batches = (*before.batches[1 - BATCHES_REMEMBERED :], written)
         else:
             batches = (written,)
         self.producers[producer_id] = Producer(epoch, now_ms, batches)
         return producer_id, before
+
+    def _written(self, header: Sequenced, base_offset: Offset) -> WrittenBatch:
+        return WrittenBatch(header.base_sequence, header.last_sequence, base_offset)
 
     def go_on(
         self, producer_id: int, epoch: int, base_sequence: int, count: int, base_offset: Offset, now_ms: int
@@ -173,7 +177,7 @@ class ProducerTable:
         """What was written below `end`; the batches from there on, read back, complete it."""
         rows = []
         for producer_id, producer in self.producers.items():
-            batches = [list(batch) for batch in producer.batches if batch.last_offset < end]
+            batches = [_dumped(batch) for batch in producer.batches if batch.last_offset < end]
             if batches or not producer.batches:
                 rows.append([producer_id, producer.epoch, producer.timestamp_ms_last, batches])
         return rows
@@ -184,7 +188,16 @@ class ProducerTable:
             self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered)
 
 
-def _check_epoch(header: Sequenced, producer: Producer) -> None:
+def _dumped(batch: WrittenBatch) -> list[int]:
+    return [number for number in batch if number is not None]
+
+
+def check_numbers(header: Sequenced) -> None:
+    if header.base_sequence < 0 or header.producer_epoch < 0:
+        raise InvalidRecordError("A batch with a producer id needs an epoch and a sequence of 0 or more.")
+
+
+def check_epoch(header: Sequenced, producer: Producer) -> None:
     if header.producer_epoch < producer.epoch:
         raise ProducerFencedError(
             f"Producer {header.producer_id} wrote with epoch {header.producer_epoch}, "
@@ -197,7 +210,7 @@ def _check_epoch(header: Sequenced, producer: Producer) -> None:
         )
 
 
-def _check_sequence(header: Sequenced, producer: Producer) -> None:
+def check_sequence(header: Sequenced, producer: Producer) -> None:
     if producer.batches:
         expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
     elif producer.sequence_first is not None:

@@ -5,12 +5,12 @@ Everybody decides by what it knows. Two who do not see each other may both be pr
 writes is kept apart by lanes. So nothing here has to be right for records to be safe; only `may_adopt` has to.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from anabranch.replication.branch_lines import Branches, Span, UnknownBranchError, behind, common_part
-from anabranch.replication.branch_rows import NO_LANE, Lane, Tip
+from anabranch.replication.branch_rows import FIRST_LANE, NO_LANE, Lane, Tip, next_lane
 from anabranch.values import BrokerId, Offset
 
 
@@ -95,42 +95,55 @@ Held = Callable[[Span], bool]
 
 def may_adopt(branches: Branches, new: Tip, old: Tip, is_held: Held) -> bool:
     """Whether a broker whose line ends at `old` may take over the one that ends at `new`: all that it had must be in
-    it, and if some of that was written again elsewhere, then it must be here again as well.
+    it, and what was written again elsewhere must be here.
 
     Raises UnknownBranchError.
     """
-    if not branches.is_behind(new, old):
-        return False
+    return branches.is_behind(new, old) and all(is_held(span) for span in must_hold(branches, new, old))
+
+
+def must_hold(branches: Branches, new: Tip, old: Tip) -> list[Span]:
+    """What has to be here before the line that ends at `new` takes the place of the one that ends at `old`: what the
+    last branch begins with; and all that is in the place of what this broker had. What was only ever written behind
+    its own records may come later. Raises UnknownBranchError."""
     new_line, old_line = branches.line(new), branches.line(old)
     common = common_part(new_line, old_line)
+    last = new_line[-1]
+    begins_with = Span(last.lane, last.start, branches.opened[last.lane].sources_end)
     if common == old_line:
-        return True
-    rest = behind(new_line, common)
-    return bool(rest) and all(is_held(span) for span in must_hold(branches, rest))
+        return [begins_with]
+    return [*(span for span in behind(new_line, common) if span.lane != last.lane), begins_with]
 
 
-def must_hold(branches: Branches, spans: Iterable[Span]) -> list[Span]:
-    """Of what was appended behind the records that were written again, the tip's lane may lack something."""
-    *before, last = spans
-    sources_end = branches.opened[last.lane].sources_end
-    return [*before, Span(last.lane, last.start, max(last.start, min(last.end, sources_end)))]
+class Keeping(NamedTuple):
+    """How well one keeps up that is to keep a copy of the present reign's lane."""
 
-
-class Follower(NamedTuple):
-    """One that is to keep a copy of the present reign's lane."""
-
-    end: Offset
-    """What it said to have, synced."""
     equal_ms: int
-    """When it had everything last, or was asked to follow."""
+    """Of this time it has everything; or it was asked to follow then."""
+    mark_end: Offset
+    mark_ms: int
+    """Where the lane ended the last time that it had reached such a mark, and when that was."""
 
 
-def safe_end(own: Offset, followers: Mapping[BrokerId, Follower], now_ms: int, lag_ms_max: int) -> Offset:
-    """Records of the reign's lane below this are on every asked copy that keeps up."""
-    return Offset(
-        min([own, *(each.end for each in followers.values() if not is_late(each, now_ms, lag_ms_max))])
-    )
+def begun(own_end: Offset, now_ms: int) -> Keeping:
+    return Keeping(now_ms, own_end, now_ms)
 
 
-def is_late(follower: Follower, now_ms: int, lag_ms_max: int) -> bool:
-    return now_ms - follower.equal_ms > lag_ms_max
+def kept_up(keeping: Keeping, end: Offset, own_end: Offset, now_ms: int) -> Keeping:
+    """It has everything below `end`, synced."""
+    if end < keeping.mark_end:
+        return keeping
+    return Keeping(now_ms if end >= own_end else keeping.mark_ms, own_end, now_ms)
+
+
+def is_late(keeping: Keeping, now_ms: int, lag_ms_max: int) -> bool:
+    return now_ms - keeping.equal_ms > lag_ms_max
+
+
+def lane_of_reign(slot: int, known: Iterable[Lane], *, is_first: bool) -> Lane:
+    """A lane that nobody ever had: above all that are known, and of this broker's slot. The first lane of all is the
+    first primary's, whatever its slot, so nobody else takes it for want of knowing better."""
+    highest = max(known, default=NO_LANE)
+    if is_first and highest == NO_LANE:
+        return FIRST_LANE
+    return next_lane(slot, max(highest, FIRST_LANE))

@@ -128,9 +128,7 @@ def test_remote_storage_is_refused_in_plain_words(name):
         validate_topic_override(name, "true")
 
 
-def test_modes_of_later_are_refused_in_plain_words():
-    with pytest.raises(InvalidConfigError, match="comes later: this version knows solo, ring and object"):
-        validate_topic_override("anabranch.mode", "branch")
+def test_unknown_modes_are_refused_in_plain_words():
     with pytest.raises(InvalidConfigError, match="is not a mode"):
         validate_topic_override("anabranch.mode", "river")
 

@@ -17,5 +17,5 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 
 def _replaced(state: "TopicState", configs: list[dict[str, Any]]) -> dict[str, str | None]:
     # Where the records are is not reset by whoever names only what they care about.
-    kept: dict[str, str | None] = {MODE_CONFIG: state.topic.mode} if state.topic.is_object else {}
+    kept: dict[str, str | None] = {MODE_CONFIG: state.topic.mode} if not state.topic.is_placed else {}
     return {**kept, **{config["name"]: config["value"] for config in configs}}

@@ -41,7 +41,7 @@ def partition_row(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any
     """A partition as Metadata and DescribeTopicPartitions tell of it."""
     leader = broker.leaders.of(topic.topic_id, index)
     placed = broker.metadata.table.placement(topic, index).replicas
-    replicas = leader.in_sync if topic.is_object else placed
+    replicas = leader.in_sync if not topic.is_placed else placed
     is_available = broker.orchestrator.is_available
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader.broker_id is None else ErrorCode.NONE,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.metadata import MODE_CONFIG, OBJECT, broker_draining_entry
+from anabranch.cluster.metadata import BRANCH, MODE_CONFIG, OBJECT, broker_draining_entry
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
 from anabranch.config import ConfigEntry
 from anabranch.errors import AnabranchError, InvalidConfigError, InvalidRequestError
@@ -67,6 +67,11 @@ def _check_new_mode(broker: "Broker", topic: "Topic", overrides: Mapping[str, st
         raise InvalidConfigError(
             f"Topic {topic.name} cannot go {'into' if mode == OBJECT else 'out of'} the object store: this version "
             "does not change that of a topic that exists. Make another in the mode you want, and copy the records."
+        )
+    if BRANCH in (mode, topic.mode):
+        raise InvalidConfigError(
+            f"Topic {topic.name} cannot go {'into' if mode == BRANCH else 'out of'} mode branch: this version does not "
+            "change that of a topic that exists. Make another in the mode you want, and copy the records."
         )
     if mode == SOLO and topic.is_internal:
         raise InvalidConfigError(

@@ -26,6 +26,7 @@ from anabranch.values import Generation, Offset
 from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse_fetch_request
 
 if TYPE_CHECKING:
+    from anabranch.broker.branch_log import BranchLog
     from anabranch.broker.broker import Broker
     from anabranch.broker.fetch_loads import FetchLoads
     from anabranch.broker.object_log import ObjectLog
@@ -280,7 +281,10 @@ class Fetch:
         return self._loads.ms_left(asyncio.get_running_loop().time() - self._begun)
 
     def _may_be_elsewhere(self, partition: Partition, item: FetchItem) -> bool:
-        """Another broker may know more of what lies in the object store than this one."""
+        """Another broker may know more of what lies in the object store than this one; and of branches nobody here
+        knows what comes on other sides of a split: what lies beyond the line is waited for."""
+        if partition.is_branch:
+            return item.offset > partition.log.end_offset
         is_beyond = partition.is_object and item.offset > partition.log.end_offset
         return is_beyond and self._stored().may_be_elsewhere(partition)
 
@@ -292,6 +296,8 @@ class Fetch:
         if part.is_cut is not None:
             return part.is_cut
         log, upto = partition.log, Offset(found.high_watermark)
+        if partition.is_branch:
+            return cast("BranchLog", log).is_cut(Offset(found.item.offset), part, upto)
         active = log.segments[-1]
         if part.file is not active.file and upto > active.base_offset:
             return True

@@ -1,0 +1,350 @@
+"""BranchPartition: a partition in mode branch, as this broker sees it. Every broker has it open, with or without lanes.
+
+Its log is a view (`branch_log.py`): the line that ends in the lane this broker has *adopted*, as far as it holds that.
+While it reigns, it writes to a lane of its own, begun with this reign: `begin_reign`, `end_reign`. While another does,
+it may copy what that one writes (`lanes`) and goes over to its line with `adopt`.
+
+What it has adopted is in the file `branch` of its folder. Before a reign the file names the lane that is to come, too:
+that one counts from the moment the branch log has its row. So one synced row is the switch, whatever was written aside
+before; a crash before it leaves the line as it was.
+
+All methods run on the loop's thread, but for `prepare_reign`.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+from anabranch.broker.append_queue import AppendJob
+from anabranch.broker.branch_log import NO_GENERATION, BranchLog, headers_of
+from anabranch.broker.branch_tube import BranchTube
+from anabranch.broker.lane_logs import LaneLogs
+from anabranch.broker.partition import Partition, let_wait, plain_limits_of
+from anabranch.broker.workers import Workers, in_heavy_worker
+from anabranch.clock import Clock
+from anabranch.config import TopicSettings
+from anabranch.errors import AnabranchError, NotOwnerError, StorageError
+from anabranch.log.checkpoint import RecoveryMark, read_checkpoint, write_checkpoint
+from anabranch.log.files import Files
+from anabranch.record.lane_producers import LaneProducers
+from anabranch.replication.branch_lines import Branches, Line
+from anabranch.replication.branch_mode import BranchMode
+from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, RowKind, Tip, lane_limit, sealed
+from anabranch.replication.mode import FlushFinished
+from anabranch.values import BrokerId, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.log.log import Log
+
+BRANCH_FILE = "branch"
+PRODUCERS_FILE = "producers"
+ROOM_MIN = 2**28
+"""More records than any one turn can bring: with fewer numbers left in its lane, a reign takes none."""
+ROOM_SCARCE = 2**29
+"""With fewer than these left it is time for another lane."""
+NO_SNAPSHOT = Offset(-1)
+
+
+class BranchPartition(Partition):
+    __slots__ = (
+        "_clock",
+        "_files",
+        "_workers",
+        "branches",
+        "is_alone",
+        "key",
+        "lanes",
+        "leader",
+        "reign",
+        "switching",
+        "tube",
+    )
+
+    is_branch = True
+    mode: BranchMode
+
+    def __init__(
+        self,
+        partition_id: TopicPartition,
+        topic_id: UUID,
+        lanes: LaneLogs,
+        tube: BranchTube,
+        settings: TopicSettings,
+        *,
+        broker_id: BrokerId,
+        files: Files,
+        clock: Clock,
+        workers: Workers,
+        sync_first: bool,
+        is_alone: bool,
+        request_sync: Callable[[Partition], None],
+        on_publish: Callable[[Partition], None],
+        finish: Callable[[AppendJob], None],
+        finished: Callable[[int], None],
+    ) -> None:
+        """`is_alone`: there are no other brokers, so nobody else can have written or copied anything."""
+        self.key = topic_id, partition_id.partition
+        self.lanes = lanes
+        self.tube = tube
+        self.branches: Branches = tube.branches(self.key)
+        self.reign: Lane | None = None
+        """The lane that this broker writes to now; None: it does not reign."""
+        self.leader: BrokerId | None = None
+        """Who reigns, as far as is known here."""
+        self.is_alone = is_alone
+        self.switching = asyncio.Lock()
+        """Held by whoever begins or ends a reign, or adopts another line."""
+        self._files = files
+        self._clock = clock
+        self._workers = workers
+        log = BranchLog(str(partition_id), lanes, self.branches, skips_lost=is_alone)
+        log.show(self._adopted())
+        super().__init__(
+            partition_id,
+            topic_id,
+            cast("Log", log),
+            BranchMode(broker_id, log.start_offset, sync_first=sync_first),
+            settings,
+            request_sync=request_sync,
+            on_publish=on_publish,
+            finish=finish,
+            finished=finished,
+        )
+        self.generation = NO_GENERATION
+        self.producers = LaneProducers(Offset(0))
+        self._renew_limits()
+
+    # --- what is adopted -----------------------------------------------------------------------------------------
+
+    def _adopted(self) -> Lane:
+        """In which lane the line ends, by the file of the last life."""
+        path = self._branch_path
+        state, reason = read_checkpoint(self._files, path)
+        if state is None:
+            if self._files.exists(path):
+                raise StorageError(
+                    f"{path} says to which branch this broker's records belong, but {reason}: restore it from a backup."
+                )
+            return NO_LANE
+        known = (state["next"], state["adopted"])
+        return next((Lane(lane) for lane in known if Lane(lane) in self.branches.opened), NO_LANE)
+
+    @property
+    def _branch_path(self) -> str:
+        return f"{self.lanes.folder}/{BRANCH_FILE}"
+
+    def _write_adopted(self, adopted: Lane, following: Lane = NO_LANE) -> None:
+        """Any thread. Raises StorageError."""
+        try:
+            write_checkpoint(self._files, self._branch_path, {"adopted": adopted, "next": following})
+        except OSError as error:
+            raise StorageError(
+                f"{self._branch_path} cannot be written: {error.strerror or error}."
+            ) from error
+
+    @property
+    def view(self) -> BranchLog:
+        """`log` by its own type."""
+        return cast(BranchLog, self.log)
+
+    @property
+    def tip(self) -> Tip:
+        """Where the line of this broker ends: its records are on this side of it, here or at others."""
+        return self.view.tip
+
+    @property
+    def line(self) -> Line:
+        return self.view.line
+
+    async def adopt(self, lane: Lane, safe: Offset) -> None:
+        """Go over to the line that ends in this lane, up to where that is held here; below `safe` others have it too.
+        Whether that may be is the caller's to know. Raises StorageError, UnknownBranchError; then nothing changes."""
+        async with self.switching:
+            assert self.reign is None, "whoever reigns ends that first"
+            self.branches.line(Tip(lane, Offset(0)))
+            await in_heavy_worker(self._workers, lambda: self._write_adopted(lane))
+            self.view.show(lane)
+            self.follow(safe)
+
+    def follow(self, safe: Offset) -> None:
+        """Another broker reigns, and says what is safe of its line, which is ours."""
+        self._carry_out(self.mode.follow(min(safe, self.log.end_offset)))
+
+    def refresh(self, rows: Sequence[BranchRow]) -> None:
+        """Rows of this partition have come."""
+        if any(row.kind is RowKind.STARTED for row in rows):
+            self.view.refresh()
+
+    # --- reigns --------------------------------------------------------------------------------------------------
+
+    async def begin_reign(self, row: BranchRow, copies: Sequence[BrokerId] = ()) -> None:
+        """Write to the lane that `row` opens, from now on. Its parent is the tip that this broker has adopted, or one
+        that a merge has found; what the row names as sources is in the lane already. `copies`: who is to have a record
+        before it is safe. Raises StorageError; then nobody has heard of the row, and nothing changes."""
+        async with self.switching:
+            producers = await in_heavy_worker(self._workers, lambda: self.prepare_reign(row))
+            await self.tube.add([row])
+            self.enter_reign(row, producers, copies)
+
+    def prepare_reign(self, row: BranchRow) -> LaneProducers:
+        """In a worker, or at a start: all that has to be on the disk before the row is. The answer is the table of
+        producers of the new line. Raises StorageError."""
+        assert row.kind is RowKind.OPENED
+        assert self.reign is None, "a reign has one lane"
+        lanes = self.lanes
+        if row.new not in lanes:
+            assert not row.sources, "what a branch begins with is written before it is opened"
+            lanes.make(row.new, row.new_start)
+        assert lanes.held(row.new) is not None
+        if row.old in lanes:
+            lanes.sync(row.old)  # Where the row says that the branch before ends, it ends for ever.
+        lanes.extend(row.new, row.sources_end)
+        lanes.sync(row.new)
+        self._write_adopted(self.view.lane, row.new)
+        return self._producers_of(row)
+
+    def enter_reign(self, row: BranchRow, producers: LaneProducers, copies: Sequence[BrokerId] = ()) -> None:
+        """The row is on the disk: this is the line now."""
+        assert row.new in self.branches.opened, "the row is the switch"
+        view, log = self.view, self.lanes.get(row.new)
+        assert log is not None
+        view.show(row.new)
+        view.writing = log
+        self.reign = row.new
+        self.producers = producers
+        self._carry_out(self.mode.begin(row.new_start, log.end_offset, copies))
+        self._renew_limits()
+        self._wake()
+
+    async def end_reign(self, error: AnabranchError) -> Tip:
+        """Take no more; whoever waits is told `error`, unless its records are safe once all is synced. Where the lane
+        ends is a synced row when this returns, and the answer. Raises StorageError; the reign is over all the same."""
+        async with self.switching:
+            if self.reign is None:
+                return self.tip
+            lane, log = self.reign, self.view.writing
+            assert log is not None
+            self.reign = None
+            self._renew_limits()
+            try:
+                end = await in_heavy_worker(self._workers, log.sync)
+                self._carry_out(self.mode.step(FlushFinished(end), self._clock.wall_ms()))
+                await self.tube.add([sealed(self.key, Tip(lane, end), self._clock.wall_ms())])
+            finally:
+                self.mode.end()
+                self.view.writing = None
+                self.lost_leadership(error)
+                self._wake()
+            return self.tip
+
+    def _wake(self) -> None:
+        """Whoever waits to read finds another line, or nobody who reigns."""
+        if self.waiting_fetches:
+            self._on_publish(self)
+
+    @property
+    def is_lane_scarce(self) -> bool:
+        """The lane of this reign is nearly full: it is time for another."""
+        return self.reign is not None and lane_limit(self.reign) - self.log.end_offset < ROOM_SCARCE
+
+    # --- producers -----------------------------------------------------------------------------------------------
+
+    def _producers_of(self, row: BranchRow) -> LaneProducers:
+        """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
+        if that was made of this line."""
+        lane_start = Offset(0) if self.is_alone else row.new_start
+        table = LaneProducers(lane_start)
+        parent = Tip(row.old, row.old_end)
+        line = (*self.branches.line(parent), self.lanes.held(row.new))
+        start = NO_SNAPSHOT
+        snapshot, _ = read_checkpoint(self._files, f"{self.lanes.folder}/{PRODUCERS_FILE}")
+        if snapshot is not None and any(
+            span is not None and span.start <= snapshot["offset"] <= span.end for span in line
+        ):
+            table.restore(snapshot)
+            start = Offset(snapshot["offset"])
+        self.snapshot_offset = start
+        for span in line:
+            log = self.lanes.get(span.lane) if span is not None else None
+            if span is None or log is None or span.end <= start:
+                continue
+            for header in headers_of(log, span):
+                if header.base_offset >= start:
+                    table.replay(header)
+        return table
+
+    @property
+    def keeps_producers(self) -> bool:  # type: ignore[override]  # Elsewhere, always.
+        return self.reign is not None
+
+    def recovery_marks(self, key: str) -> dict[str, RecoveryMark]:
+        return {lane_key(key, lane): mark for lane, mark in self.lanes.recovery_marks().items()}
+
+    # --- what is promised ----------------------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> int:
+        return 1 + len(self.mode.copies)
+
+    @property
+    def acks1_waits(self) -> bool:
+        return True
+
+    @property
+    def is_leader(self) -> bool:
+        return self.reign is not None
+
+    @property
+    def is_settled(self) -> bool:
+        return self.mode.is_settled
+
+    def check_leader(self) -> None:
+        if self.reign is None:
+            raise NotOwnerError(f"This broker does not reign over {self.id} now.")
+
+    def _refusal(self) -> AnabranchError | None:
+        if self._gone_because is not None or self.view.fenced:
+            return super()._refusal()
+        if self.reign is None:
+            return NotOwnerError(f"This broker does not reign over {self.id} now.")
+        if lane_limit(self.reign) - self.log.end_offset < ROOM_MIN:
+            return NotOwnerError(f"The lane of {self.id} is full, and another comes in a moment.")
+        return None
+
+    def _renew_limits(self) -> None:
+        limits = plain_limits_of(self._settings) if self.reign is not None and not self.is_gone else None
+        if limits is not None:
+            limits = (
+                (*limits[:2], 1, limits[3]) if self._settings.min_insync_replicas <= self.copies else None
+            )
+        self.plain_limits = limits
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def write(self, jobs: list[AppendJob], now_ms: int) -> None:
+        refusal = self._refusal()
+        if refusal is not None:
+            self._fail(jobs, refusal)
+            return
+        let_wait(jobs, self._clock.monotonic_ms())
+        super().write(jobs, now_ms)
+
+    def count_copies(self, copies: Sequence[BrokerId]) -> None:
+        """Who is to have a record before it is safe, besides this broker."""
+        self._carry_out(self.mode.count(copies))
+        self._renew_limits()
+
+    def copy_synced(self, broker: BrokerId, end: Offset) -> None:
+        """A copy has the line of this reign on its disk up to `end`."""
+        self._carry_out(self.mode.heard(broker, end))
+
+    def synced(self, end: Offset, now_ms: int) -> None:
+        """The sync of an earlier reign says nothing of this one; it lies below its lane."""
+        if self.reign is not None:
+            super().synced(end, now_ms)
+
+
+def lane_key(key: str, lane: Lane) -> str:
+    """What a lane is called among the recovery points."""
+    return f"{key}/{lane}"

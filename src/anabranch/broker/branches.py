@@ -1,0 +1,189 @@
+"""BranchTopics: all of mode branch in one broker; loaded with the first topic of that mode.
+
+It has the branch log (`tube`), opens the partitions, and begins and ends their reigns. On a node without others that is
+all there is to it: each start is a reign, in a lane of its own, behind the line of before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, cast
+from uuid import UUID
+
+from anabranch.broker.branch_partition import BranchPartition, lane_key
+from anabranch.broker.branch_removal import drop_removed, expired_start, forgotten
+from anabranch.broker.branch_tube import BranchTube, Key
+from anabranch.broker.lane_logs import LaneLogs
+from anabranch.broker.partition import Partition
+from anabranch.broker.partition_opener import log_config
+from anabranch.broker.stored_state import partition_key
+from anabranch.config import TopicSettings
+from anabranch.errors import NotOwnerError, StorageError
+from anabranch.replication.branch_rows import (
+    FIRST_LANE,
+    NO_LANE,
+    BranchRow,
+    Lane,
+    next_lane,
+    opened,
+    started,
+)
+from anabranch.values import BrokerId, Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+
+class BranchTopics:
+    def __init__(self, broker: "Broker") -> None:
+        """Raises StorageError, CorruptDataError."""
+        self._broker = broker
+        self.slot = 0
+        """Whose lanes are ours: lane % 1024. A node without others has the first."""
+        self.tube = BranchTube(broker.files, broker.data_dir, broker.clock, broker.workers)
+        topics = broker.metadata.table.topics_by_id
+        self.tube.open((lambda topic_id: topic_id not in topics) if broker.is_alone else _none_is_gone)
+        self.tube.subscribe(self._heard)
+        self._is_stopping = False
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    # --- partitions ----------------------------------------------------------------------------------------------
+
+    def open_partition(
+        self, partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings, is_new: bool
+    ) -> BranchPartition:
+        """Any thread. Raises StorageError."""
+        broker, core, key = self._broker, self._broker.core, (topic_id, partition_id.partition)
+        state, opener, name = broker.state, broker.opener, partition_key(*key)
+        branches = self.tube.branches(key)
+        lanes = LaneLogs(
+            broker.files,
+            opener.folder_of(partition_id),
+            log_config(settings, broker.settings),
+            opener.index_cache,
+        )
+        known = {lane: state.recovery_points.get(lane_key(name, lane)) for lane in branches.opened}
+        lanes.open(
+            {lane: row.new_start for lane, row in branches.opened.items()},
+            clean=is_new or state.was_clean,
+            points={lane: point for lane, point in known.items() if point is not None},
+        )
+        opener.has_lost_records = opener.has_lost_records or lanes.has_lost_records
+        return BranchPartition(
+            partition_id,
+            topic_id,
+            lanes,
+            self.tube,
+            settings,
+            broker_id=BrokerId(broker.id),
+            files=broker.files,
+            clock=broker.clock,
+            workers=broker.workers,
+            sync_first=broker.settings.flush == "always",
+            is_alone=broker.is_alone,
+            request_sync=core.syncer.request_in_turn,
+            on_publish=core.wake_readers,
+            finish=core.finish,
+            finished=core.finished,
+        )
+
+    def partitions(self) -> list[BranchPartition]:
+        return [each for each in self._broker.topics.partitions() if isinstance(each, BranchPartition)]
+
+    def find(self, key: Key) -> BranchPartition | None:
+        found = self._broker.topics.find_partition(*key)
+        return found if isinstance(found, BranchPartition) else None
+
+    def _heard(self, rows: list[BranchRow]) -> None:
+        by_key: dict[Key, list[BranchRow]] = {}
+        for row in rows:
+            by_key.setdefault(row.key, []).append(row)
+        for key, heard in by_key.items():
+            partition = self.find(key)
+            if partition is not None:
+                partition.refresh(heard)
+
+    # --- reigns --------------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """At a start: without others every partition is ours, before the first request comes. Raises StorageError."""
+        if not self._broker.is_alone:
+            return
+        partitions = self.partitions()
+        rows = [self.next_row(partition) for partition in partitions]
+        prepared = self._broker.workers.side_by_side(
+            [
+                lambda partition=partition, row=row: partition.prepare_reign(row)  # type: ignore[misc]
+                for partition, row in zip(partitions, rows, strict=True)
+            ]
+        )
+        self.tube.add_now(rows)
+        for partition, row, producers in zip(partitions, rows, prepared, strict=True):
+            partition.enter_reign(row, producers)
+
+    async def ready(self, topic_id: UUID) -> None:
+        """A topic was made: without others, begin at once."""
+        state = self._broker.topics.find(topic_id)
+        if state is None or not self._broker.is_alone:
+            return
+        for partition in state.partitions:
+            if isinstance(partition, BranchPartition) and partition.reign is None and not self._is_stopping:
+                await partition.begin_reign(self.next_row(partition))
+
+    def next_row(self, partition: BranchPartition) -> BranchRow:
+        """A reign that goes on where this broker's line ends."""
+        lane = self.next_lane(partition)
+        return opened(partition.key, partition.tip, lane, time_ms=self._broker.clock.wall_ms())
+
+    def next_lane(self, partition: BranchPartition, above: Iterable[Lane] = ()) -> Lane:
+        """A lane that never was: above all that are known, and of our slot."""
+        highest = max(
+            partition.branches.highest, partition.lanes.highest, partition.tip.lane, *above, NO_LANE
+        )
+        if highest == NO_LANE and self._broker.is_alone:
+            return FIRST_LANE
+        return next_lane(self.slot, highest)
+
+    async def stop(self) -> None:
+        """The node stops: say where each of its reigns ends."""
+        self._is_stopping = True
+        error = NotOwnerError("The node stops: look for another primary.")
+        reigning = [partition for partition in self.partitions() if partition.reign is not None]
+        ended = await asyncio.gather(*(each.end_reign(error) for each in reigning), return_exceptions=True)
+        for partition, outcome in zip(reigning, ended, strict=True):
+            if isinstance(outcome, StorageError):
+                logger.error("the end of %s is not in the branch log: %s", partition.id, outcome)
+            elif isinstance(outcome, BaseException):
+                logger.error("a reign could not end: this is a defect", exc_info=outcome)
+
+    def close(self) -> None:
+        try:
+            self.tube.close()
+        except StorageError as error:
+            logger.error("the branch log was not closed cleanly: %s", error)
+
+    # --- removal -------------------------------------------------------------------------------------------------
+
+    async def delete_records(self, partition: Partition, offset: Offset) -> None:
+        """Move the start of the line: a row, so that every branch and every broker knows it. Raises StorageError."""
+        branch = cast(BranchPartition, partition)
+        if offset <= branch.log.start_offset:
+            return
+        lane = next((span.lane for span in branch.line if offset <= span.end), branch.tip.lane)
+        await self.tube.add([started(branch.key, lane, offset, self._broker.clock.wall_ms())])
+
+    async def retain(self, partition: Partition, now_ms: int) -> None:
+        """What is too old or too much goes; the primary says so for everybody. Raises StorageError."""
+        branch = cast(BranchPartition, partition)
+        if branch.reign is not None and not branch.log.fenced:
+            start = expired_start(branch, now_ms)
+            if start > branch.log.start_offset:
+                await self.delete_records(branch, start)
+        await drop_removed(branch, forgotten(branch, now_ms), self._broker.workers)
+
+
+def _none_is_gone(topic_id: UUID) -> bool:
+    """Among others a node learns only after its start which topics there are."""
+    return False
