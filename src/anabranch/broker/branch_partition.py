@@ -56,6 +56,7 @@ class BranchPartition(Partition):
         "key",
         "lanes",
         "leader",
+        "on_written",
         "reign",
         "switching",
         "tube",
@@ -92,6 +93,8 @@ class BranchPartition(Partition):
         """The lane that this broker writes to now; None: it does not reign."""
         self.leader: BrokerId | None = None
         """Who reigns, as far as is known here."""
+        self.on_written: Callable[[], None] = _nobody_copies
+        """Somebody may wait for what was just written, to copy it."""
         self.is_alone = is_alone
         self.switching = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
@@ -329,6 +332,7 @@ class BranchPartition(Partition):
             return
         let_wait(jobs, self._clock.monotonic_ms())
         super().write(jobs, now_ms)
+        self.on_written()
 
     def count_copies(self, copies: Sequence[BrokerId]) -> None:
         """Who is to have a record before it is safe, besides this broker."""
@@ -343,6 +347,10 @@ class BranchPartition(Partition):
         """The sync of an earlier reign says nothing of this one; it lies below its lane."""
         if self.reign is not None:
             super().synced(end, now_ms)
+
+
+def _nobody_copies() -> None:
+    """On a node without others."""
 
 
 def lane_key(key: str, lane: Lane) -> str:

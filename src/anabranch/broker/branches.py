@@ -31,7 +31,9 @@ from anabranch.replication.branch_rows import (
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.branch_peers import BranchPeers
     from anabranch.broker.broker import Broker
+    from anabranch.broker.peers import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +48,15 @@ class BranchTopics:
         topics = broker.metadata.table.topics_by_id
         self.tube.open((lambda topic_id: topic_id not in topics) if broker.is_alone else _none_is_gone)
         self.tube.subscribe(self._heard)
+        self.peers = self._meet(broker.peers) if broker.peers is not None else None
+        """Who reigns among several; None: this node does."""
         self._is_stopping = False
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    def _meet(self, peers: "Peers") -> "BranchPeers":
+        from anabranch.broker.branch_peers import BranchPeers  # A node without others reads none of it.
+
+        return BranchPeers(self._broker, peers, self)
 
     # --- partitions ----------------------------------------------------------------------------------------------
 

@@ -61,6 +61,9 @@ class Leaders:
         self._named: dict[Key, Leader] = {}
         """Of what is in the object store; forgotten when a broker comes, goes or changes."""
         self._subscribers: list[Callable[[Key], None]] = []
+        self.of_branch: Callable[[Key], tuple[BrokerId | None, Replicas]] = _nobody_known
+        """Set by those who have topics in mode branch: who reigns over a partition, as far as they see, and who keeps
+        copies."""
         metadata.subscribe(self._follow)
 
     def subscribe(self, changed: Callable[[Key], None]) -> None:
@@ -72,6 +75,9 @@ class Leaders:
     def of(self, topic_id: UUID, index: int) -> Leader:
         """A partition that the table knows."""
         topic = self._table.topics_by_id[topic_id]
+        if topic.is_branch:
+            leader, copies = self.of_branch((topic_id, index))
+            return Leader(leader, UNKNOWN_GENERATION, copies)
         if topic.is_object:
             return self._named.get((topic_id, index)) or self._name(topic_id, index)
         placement = self._table.placement(topic, index)
@@ -131,6 +137,11 @@ class Leaders:
         if entry is None or entry["type"] == "topic-removed":
             kept = self._table.topics_by_id
             self._told = {key: value for key, value in self._told.items() if key[0] in kept}
+
+
+def _nobody_known(key: Key) -> tuple[BrokerId | None, Replicas]:
+    """Before the first such topic is open."""
+    return None, ()
 
 
 def _age(row: "LeaderRow") -> tuple[int, int]:

@@ -21,22 +21,28 @@ from anabranch.broker.peer_messages import (
     Answer,
     BeginView,
     BranchNews,
+    BranchRows,
     BrokerBeat,
     ForwardRequest,
+    FreeSpace,
     LeaderRow,
     Leads,
     LookAtReplica,
     NameDisk,
     PeerMessage,
     Ping,
+    PollBranches,
     ProducerIdBlock,
     ProposeEntry,
     Question,
     ReadIndex,
     ReadIndexAnswer,
+    ReadLane,
     ReadRecords,
     RegisterBroker,
     RingLetter,
+    SealBranch,
+    Space,
 )
 from anabranch.broker.peers import Peers
 from anabranch.broker.recovery import Recovery
@@ -44,12 +50,13 @@ from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
 from anabranch.broker.routing import Routing
 from anabranch.cluster.metadata import Placement
-from anabranch.errors import InvalidRequestError, QuorumBusyError, StorageError
+from anabranch.errors import InvalidRequestError, QuorumBusyError, StorageError, UnknownTopicIdError
 from anabranch.replication.ring_messages import ReturnId
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from anabranch.broker.branch_peers import BranchPeers
     from anabranch.broker.broker import Broker
 
 PULSE_SECONDS = 0.1
@@ -61,6 +68,9 @@ WAITING_SAY_MS = 3000
 WAITING_SAY_AGAIN_MS = 60_000
 TOLD_ROWS_MAX = 1000
 """In one message about who leads what."""
+
+NO_BRANCHES = BranchRows("", 0, 0, is_short=False, is_leaving=False, data=b'{"rows":[],"heads":[]}')
+"""Of a broker that has not heard of any topic in mode branch yet."""
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +123,8 @@ class Peering:
         if self._catching_up is not None:
             self._catching_up.cancel()
             await asyncio.gather(self._catching_up, return_exceptions=True)
+        if self._branches is not None:
+            await self._branches.stop()
         await self.moves.stop()
         await self.repairs.stop()
 
@@ -124,6 +136,8 @@ class Peering:
             broker.metadata.tick(now_ms)
             self.orchestrator.pulse(now_ms)
             self.replicas.tick(now_ms)
+            if self._branches is not None:
+                self._branches.pulse(now_ms)
             if now_ms - self._pinged_ms >= PING_MS:
                 self._pinged_ms = now_ms
                 self._ping()
@@ -155,8 +169,10 @@ class Peering:
         clock = self._broker.clock
         end_ms = clock.monotonic_ms() + LEAVE_MS_MAX
         self.replicas.resign()
+        if self._branches is not None:
+            self._branches.leave()
         await self.orchestrator.leave()
-        while self.replicas.is_missed:
+        while self.replicas.is_missed or (self._branches is not None and self._branches.is_missed):
             if clock.monotonic_ms() >= end_ms:
                 logger.warning("this broker stops although nobody has taken over all that it led")
                 break
@@ -164,8 +180,17 @@ class Peering:
 
     # --- partitions ----------------------------------------------------------------------------------------------
 
+    @property
+    def _branches(self) -> "BranchPeers | None":
+        """Of topics in mode branch; None: there are none."""
+        return self._broker.branches.peers if self._broker.branches is not None else None
+
     def placed(self, partition: Partition, placement: Placement) -> None:
         """A partition is there, or is kept with others than before."""
+        if partition.is_branch:
+            assert self._branches is not None
+            self._branches.placed(partition)
+            return
         if partition.ring is None and is_ring(placement):
             self._join_ring(partition, placement)
         if partition.ring is not None:
@@ -211,6 +236,8 @@ class Peering:
                 self.placed(partition, table.placement(topic, partition.id.partition))
 
     def closed(self, partition: Partition) -> None:
+        if partition.is_branch and self._branches is not None:
+            self._branches.closed(partition)
         self.replicas.remove(partition)
         self._news.pop(partition, None)
         self._told.pop(partition, None)
@@ -253,8 +280,11 @@ class Peering:
         match message:
             case RingLetter():
                 self.replicas.heard(sender, message)
-            case Ping() | BranchNews():
+            case Ping():
                 pass  # The link has noted it.
+            case BranchNews():
+                if self._branches is not None:
+                    self._branches.news(sender)
             case Leads():
                 self._broker.leaders.heard(sender, message)
             case _:
@@ -263,12 +293,8 @@ class Peering:
     async def asked(self, sender: BrokerId, question: Question) -> Answer:
         broker = self._broker
         match question:
-            case ForwardRequest(api_key=ApiKey.PRODUCE):
-                return await self.routing.asked(question)
-            case ForwardRequest(api_key=key) if key in carrying.FOR_OTHERS:
-                return await carrying.asked(broker, question)
             case ForwardRequest():
-                return await self.forwarding.asked(question)
+                return await self._carry_out(question)
             case RegisterBroker() | BrokerBeat() | ProducerIdBlock():
                 return await self.orchestrator.asked(question)
             case ReadIndex():
@@ -279,6 +305,8 @@ class Peering:
                 return self.recovery.seen_here(question.topic_id, question.partition)
             case BeginView() | NameDisk():
                 return await self.moves.asked(question)
+            case PollBranches() | SealBranch() | ReadLane() | FreeSpace():
+                return await self._asked_of_branches(sender, question)
             case ProposeEntry():
                 from anabranch.broker.proposals import (
                     asked,
@@ -286,6 +314,24 @@ class Peering:
 
                 return await asked(broker.metadata, sender, question)
         raise InvalidRequestError(f"This broker does not answer {type(question).__name__}.")
+
+    async def _carry_out(self, question: ForwardRequest) -> Answer:
+        if question.api_key == ApiKey.PRODUCE:
+            return await self.routing.asked(question)
+        if question.api_key in carrying.FOR_OTHERS:
+            return await carrying.asked(self._broker, question)
+        return await self.forwarding.asked(question)
+
+    async def _asked_of_branches(
+        self, sender: BrokerId, question: PollBranches | SealBranch | ReadLane | FreeSpace
+    ) -> Answer:
+        if isinstance(question, FreeSpace):
+            return Space(self._broker.disk_room()[1])
+        if self._branches is not None:
+            return await self._branches.asked(sender, question)
+        if isinstance(question, PollBranches):
+            return NO_BRANCHES
+        raise UnknownTopicIdError("This broker has not heard of a topic in mode branch yet.")
 
     # --- joining -------------------------------------------------------------------------------------------------
 

@@ -311,8 +311,8 @@ class Topics:
             self.check_overrides(overrides),
             tuple(placements),
             is_pinned,
-            first,
-            copies,
+            first=first,
+            copies=copies,
         )
         if not topic.is_placed and topic.is_internal:
             raise InvalidConfigError(f"{name} is internal, and kept by brokers: leave its mode out.")

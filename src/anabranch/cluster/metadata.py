@@ -140,6 +140,8 @@ class Topic:
     """Somebody chose how many replicas there are, or where: growing the cluster does not change it."""
     first: tuple[BrokerId, ...] = ()
     """In mode branch: of each partition who is to be its first primary."""
+    first_disks: tuple[str, ...] = ()
+    """The disks that those had then: on another one nobody knows what was written."""
     copies: int = 1
     """In mode branch: how many brokers are to keep what is written, as far as they are reached."""
 
@@ -460,8 +462,15 @@ class MetadataTable:
         if count_added <= 0 or len(added) not in (0, count_added):
             return
         if not topic.is_placed:
-            first = (*topic.first, *entry.get("first", ()))
-            self._put(replace(topic, partition_count=entry["partitions"], first=first))
+            first = tuple(entry.get("first", ()))
+            self._put(
+                replace(
+                    topic,
+                    partition_count=entry["partitions"],
+                    first=(*topic.first, *first),
+                    first_disks=(*topic.first_disks, *map(self._directory, first)),
+                )
+            )
             return
         if topic.placements and not added:
             added = (self.placement(replace(topic, placements=()), 0),) * count_added
@@ -555,6 +564,7 @@ class MetadataTable:
             placements=self._new_placements(entry),
             is_pinned=entry.get("pinned", False),
             first=tuple(entry.get("first", ())),
+            first_disks=tuple(entry.get("first_disks", map(self._directory, entry.get("first", ())))),
             copies=entry.get("copies", 1),
         )
 
@@ -677,6 +687,8 @@ def _broker_of(entry: Entry, epoch: int) -> BrokerRow:
 def _topic_row(topic: Topic) -> dict[str, Any]:
     row = dict(topic_entry(topic))
     row.pop("replicas", None)
+    if topic.first:
+        row["first_disks"] = list(topic.first_disks)
     if topic.placements:
         row["places"] = [
             [

@@ -12,14 +12,16 @@ from anabranch.cluster.tokens import murmur3
 from anabranch.values import BrokerId
 
 
+def drawn(topic_id: UUID, partition: int, broker: BrokerId) -> int:
+    """The number that a broker draws for a partition."""
+    return murmur3(
+        topic_id.bytes + partition.to_bytes(4, "little") + broker.to_bytes(4, "little", signed=True)
+    )
+
+
 def winner(topic_id: UUID, partition: int, brokers: Iterable[BrokerId]) -> BrokerId | None:
     """None: there are no brokers."""
-    drawn = topic_id.bytes + partition.to_bytes(4, "little")
-    return max(
-        brokers,
-        key=lambda broker: (murmur3(drawn + broker.to_bytes(4, "little", signed=True)), broker),
-        default=None,
-    )
+    return max(brokers, key=lambda broker: (drawn(topic_id, partition, broker), broker), default=None)
 
 
 def candidates(rows: Iterable[BrokerRow]) -> list[BrokerId]:

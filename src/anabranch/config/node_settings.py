@@ -213,6 +213,13 @@ class NodeSettings:
         LONG_MAX, "How long a record may wait for the cleaner.", low=1
     )
 
+    # --- mode branch ---
+    branch_silence_ms: int = whole(
+        1500,
+        "Topics in mode branch: a broker that does not answer for so long is on another side of a split.",
+        low=300,
+    )
+
     # --- the object store ---
     object_store: str | None = text(
         None,

@@ -1,0 +1,122 @@
+"""Writing records of two lines again, aside: into a lane that no row names yet.
+
+Batches are copied whole, each with its old offset plus one number for its span, so that a row can say where they were
+first. Left out are those that somebody removed, and those that are there already because a producer sent them to both
+sides. A crash leaves a folder that nobody names.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from anabranch.broker.branch_log import NO_GENERATION
+from anabranch.broker.branch_reads import LaneReading
+from anabranch.broker.workers import in_heavy_worker
+from anabranch.errors import AnabranchError
+from anabranch.record.batch import BatchHeader, batch_spans, read_header, stamp
+from anabranch.replication.branch_lines import Merge, Span
+from anabranch.replication.branch_rows import Lane, Source, first_offset
+from anabranch.values import BrokerId, Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.branch_partition import BranchPartition
+    from anabranch.broker.workers import Workers
+    from anabranch.clock import Clock
+    from anabranch.log.log import Log
+
+Identity = tuple[int, int, int, int]
+
+
+class MissingRecordsError(Exception):
+    """Nobody in view holds the records that have to be written again: later perhaps somebody does."""
+
+
+class Merging:
+    """One merge of one partition."""
+
+    def __init__(
+        self,
+        partition: "BranchPartition",
+        reading: LaneReading,
+        workers: "Workers",
+        clock: "Clock",
+        source: BrokerId | None,
+    ) -> None:
+        """`source`: who has most of what is not here."""
+        self._partition = partition
+        self._reading = reading
+        self._workers = workers
+        self._clock = clock
+        self._source = source
+        self._there: set[Identity] = set()
+        self.records_again = 0
+
+    async def write_aside(
+        self, lane: Lane, plan: Merge, kept: Iterable[Span], removed: Mapping[Lane, Offset]
+    ) -> tuple[Source, ...]:
+        """Into a new lane, synced. `kept`: what stays of the lines behind what they have in common. Raises
+        MissingRecordsError, AnabranchError; then the lane is dropped."""
+        partition = self._partition
+        log = partition.lanes.make(lane, first_offset(lane))
+        try:
+            for span in kept:
+                await self._note(span)
+            sources = [await self._copy(log, _without(span, removed)) for span in plan.again]
+            await in_heavy_worker(self._workers, log.sync)
+        except (AnabranchError, MissingRecordsError):
+            dropped = partition.lanes.drop(lane)
+            await in_heavy_worker(self._workers, dropped.delete)
+            raise
+        return tuple(source for source in sources if source is not None)
+
+    async def _note(self, span: Span) -> None:
+        """Who wrote what stays."""
+        async for data in self._pieces(span):
+            for first, _ in batch_spans(data):
+                self._is_there(read_header(data, first))
+
+    async def _copy(self, log: "Log", span: Span) -> Source | None:
+        new_start = log.end_offset
+        shift = new_start - span.start
+        end = span.start
+        async for data in self._pieces(span):
+            copied = bytearray(data)
+            batches = []
+            for first, last in batch_spans(copied):
+                header = read_header(copied, first)
+                if self._is_there(header):
+                    continue
+                base = Offset(header.base_offset + shift)
+                stamp(copied, first, base, NO_GENERATION)
+                batch = memoryview(copied)[first:last]
+                batches.append((batch, base, Offset(header.last_offset + shift), header.max_timestamp))
+                end = header.next_offset
+                self.records_again += header.record_count
+            log.append(batches, self._clock.wall_ms())
+        return Source(span.lane, span.start, end, new_start) if end > span.start else None
+
+    async def _pieces(self, span: Span):  # type: ignore[no-untyped-def]
+        position = span.start
+        while position < span.end:
+            piece = await self._reading.read(
+                self._partition, Span(span.lane, position, span.end), self._source
+            )
+            if piece is None:
+                raise MissingRecordsError(f"nobody in view holds {span.lane} from {position} on")
+            if piece.data:
+                yield piece.data
+            position = piece.end
+
+    def _is_there(self, header: BatchHeader) -> bool:
+        """Whether this batch of a producer that numbers them has come before."""
+        if header.producer_id < 0:
+            return False
+        identity = (header.producer_id, header.producer_epoch, header.base_sequence, header.crc)
+        if identity in self._there:
+            return True
+        self._there.add(identity)
+        return False
+
+
+def _without(span: Span, removed: Mapping[Lane, Offset]) -> Span:
+    start = min(span.end, max(span.start, removed.get(span.lane, span.start)))
+    return Span(span.lane, start, span.end)

@@ -1,0 +1,426 @@
+"""BranchPeers: topics in mode branch on a broker that has peers. Who reigns over which partition, who follows whom, and
+what others ask about it. Loaded with the first topic of that mode.
+
+A few times a second, and whenever something is heard, every partition is looked at (`_step`): what `branch_roles`
+decides is then carried out, by one task for each partition. Whatever fails is tried again by a later look.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from anabranch.broker.branch_following import Following
+from anabranch.broker.branch_heads import Key, encode_told
+from anabranch.broker.branch_merging import MissingRecordsError
+from anabranch.broker.branch_partition import BranchPartition
+from anabranch.broker.branch_polling import BranchPolling
+from anabranch.broker.branch_reads import PIECE_BYTES_MAX, LaneReading
+from anabranch.broker.branch_reign import NotNowError, Reigning
+from anabranch.broker.branch_seat import BranchSeat
+from anabranch.broker.partition import Partition
+from anabranch.broker.peer_messages import (
+    BranchRows,
+    BranchSealed,
+    LaneRecords,
+    PollBranches,
+    ReadLane,
+    SealBranch,
+)
+from anabranch.broker.workers import in_heavy_worker
+from anabranch.cluster.rendezvous import drawn
+from anabranch.errors import (
+    AnabranchError,
+    InvalidRequestError,
+    NotOwnerError,
+    PeerError,
+    UnknownTopicIdError,
+)
+from anabranch.replication.branch_lines import UnknownBranchError
+from anabranch.replication.branch_roles import (
+    Head,
+    Rank,
+    Step,
+    copies_of,
+    in_order,
+    is_behind_or_unknown,
+    lane_of_reign,
+    next_step,
+)
+from anabranch.replication.branch_rows import NO_LANE, Lane, Tip
+from anabranch.values import BrokerId, Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.branches import BranchTopics
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.peers import Peers
+    from anabranch.cluster.metadata import Topic
+
+STABLE_MS = 300
+QUIET_MS = 1000
+CATCH_UP_MS_MAX = 10_000
+NOTHING_HELD = (Offset(0), Offset(0))
+
+Question = PollBranches | SealBranch | ReadLane
+Answer = BranchRows | BranchSealed | LaneRecords
+Work = Callable[[], Coroutine[None, None, None]]
+
+logger = logging.getLogger(__name__)
+
+
+class BranchPeers:
+    def __init__(self, broker: "Broker", peers: "Peers", topics: "BranchTopics") -> None:
+        self._broker = broker
+        self._topics = topics
+        self._me = BrokerId(broker.id)
+        self._seats: dict[Key, BranchSeat] = {}
+        settings, clock = broker.settings, broker.clock
+        self._clock = clock
+        self._begun_ms = clock.monotonic_ms()
+        self._silence_ms = settings.branch_silence_ms
+        self.is_leaving = False
+        self.polling = BranchPolling(
+            peers,
+            topics.tube,
+            clock,
+            settings.branch_silence_ms,
+            own_heads=lambda: {key: seat.head for key, seat in self._seats.items()},
+            own_state=lambda: (self.is_short, self.is_leaving),
+            changed=self._look_soon,
+        )
+        self.reading = LaneReading(peers, broker.workers, lambda: self.polling.view)
+        self.reigning = Reigning(
+            peers, self.reading, broker.workers, clock, lane_for=self._lane_for, copies_for=self._copies_for
+        )
+        self.following = Following(self.reading, broker.workers, clock)
+        self._is_over = False
+        self._is_look_due = False
+        broker.leaders.of_branch = self.leader_of
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def placed(self, partition: Partition) -> None:
+        """A partition is open."""
+        assert isinstance(partition, BranchPartition)
+        if partition.key not in self._seats:
+            seat = self._seats[partition.key] = BranchSeat(partition)
+            partition.on_written = seat.growth.wake
+            self._look_soon()
+
+    def closed(self, partition: Partition) -> None:
+        """Its topic is gone."""
+        seat = self._seats.pop((partition.topic_id, partition.id.partition), None)
+        for task in (seat.task, seat.backfill) if seat is not None else ():
+            if task is not None:
+                task.cancel()
+
+    def leave(self) -> None:
+        """Before this broker stops: let another reign where there is one."""
+        self.is_leaving = True
+        self.polling.tell_news()
+
+    @property
+    def is_missed(self) -> bool:
+        """It still reigns where another could."""
+        return bool(self.polling.view) and any(
+            seat.partition.reign is not None for seat in self._seats.values()
+        )
+
+    async def stop(self) -> None:
+        self._is_over = True
+        tasks = [
+            task for seat in self._seats.values() for task in (seat.task, seat.backfill) if task is not None
+        ]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.polling.stop()
+
+    def pulse(self, now_ms: int) -> None:
+        """A few times a second."""
+        if self._is_over:
+            return
+        rows = self._broker.metadata.table.brokers.values()
+        self.polling.pulse(
+            [row.broker_id for row in rows if row.broker_id != self._me and row.peer_port], now_ms
+        )
+        self._look(now_ms)
+
+    def _look_soon(self) -> None:
+        if not self._is_look_due and not self._is_over:
+            self._is_look_due = True
+            asyncio.get_running_loop().call_soon(self._look_now)
+
+    def _look_now(self) -> None:
+        self._is_look_due = False
+        if not self._is_over:
+            self._look(self._clock.monotonic_ms())
+
+    def _look(self, now_ms: int) -> None:
+        for seat in list(self._seats.values()):
+            try:
+                self._step(seat, now_ms)
+            except UnknownBranchError as error:
+                logger.debug("%s: %s", seat.partition.id, error)
+
+    # --- who is who ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_short(self) -> bool:
+        """Its disk is nearly full: others have more room."""
+        return False
+
+    @property
+    def slot(self) -> int | None:
+        metadata = self._broker.metadata
+        return metadata.table.slots.get(metadata.me.directory_id)
+
+    def _topic(self, seat: BranchSeat) -> "Topic | None":
+        return self._broker.metadata.table.topics_by_id.get(seat.key[0])
+
+    def _rank(self, seat: BranchSeat, broker: BrokerId) -> Rank:
+        row = self._broker.metadata.table.brokers.get(broker)
+        if broker == self._me:
+            is_short, is_leaving = self.is_short, self.is_leaving
+        else:
+            seen = self.polling.seen(broker)
+            is_short, is_leaving = seen.is_short, seen.is_leaving
+        stays = not (is_short or is_leaving or (row is not None and row.is_draining))
+        return Rank(stays, broker == self._chosen(seat), drawn(*seat.key, broker), broker)
+
+    def _chosen(self, seat: BranchSeat) -> BrokerId | None:
+        """Who was named to be primary: in a row, or when the topic was made."""
+        table = self._broker.metadata.table
+        slot = seat.partition.branches.placed_slot
+        if slot is not None:
+            directory = next((each for each, its in table.slots.items() if its == slot), None)
+            return next(
+                (row.broker_id for row in table.brokers.values() if row.directory_id == directory), None
+            )
+        topic = self._topic(seat)
+        index = seat.key[1]
+        return topic.first[index] if topic is not None and index < len(topic.first) else None
+
+    def order(self, seat: BranchSeat) -> list[BrokerId]:
+        """Those in view and this broker, who is to be primary first."""
+        return in_order(self._rank(seat, broker) for broker in (self._me, *self.polling.view))
+
+    def leader_of(self, key: Key) -> tuple[BrokerId | None, tuple[BrokerId, ...]]:
+        """Who reigns, as far as is seen from here, and who keeps copies."""
+        seat = self._seats.get(key)
+        if seat is None:
+            return None, ()
+        if seat.partition.reign is not None:
+            return self._me, (self._me, *sorted(seat.partition.mode.copies))
+        order = self.order(seat)
+        leader = self._reigning_of(order, self.polling.heads(key))
+        if leader is None:
+            return None, ()
+        return leader, tuple(copies_of(order, leader, self._copies_wanted(seat)))
+
+    @staticmethod
+    def _reigning_of(order: Iterable[BrokerId], heads: dict[BrokerId, Head]) -> BrokerId | None:
+        return next((each for each in order if each in heads and heads[each].reign != NO_LANE), None)
+
+    def _copies_wanted(self, seat: BranchSeat) -> int:
+        topic = self._topic(seat)
+        return topic.copies if topic is not None else 1
+
+    def _copies_for(self, seat: BranchSeat) -> list[BrokerId]:
+        """Who is to keep copies of what this broker writes."""
+        order = self.order(seat)
+        return [each for each in copies_of(order, self._me, self._copies_wanted(seat)) if each != self._me]
+
+    def _lane_for(self, seat: BranchSeat, above: Iterable[Lane]) -> Lane:
+        partition, slot = seat.partition, self.slot
+        if slot is None:
+            raise NotOwnerError("This broker has no slot, of which there are 1024: it cannot be primary.")
+        known = (partition.branches.highest, partition.lanes.highest, partition.tip.lane, *above)
+        return lane_of_reign(slot, known, is_first=self._is_first(seat))
+
+    def _is_first(self, seat: BranchSeat) -> bool:
+        """With the disk that it had when the topic was made: on another one it would not know what it has written."""
+        topic, index = self._topic(seat), seat.key[1]
+        me = self._broker.metadata.me.directory_id
+        return topic is not None and index < len(topic.first_disks) and topic.first_disks[index] == me
+
+    # --- what is to be done ----------------------------------------------------------------------------------------
+
+    def _step(self, seat: BranchSeat, now_ms: int) -> None:
+        partition, heads = seat.partition, self.polling.heads(seat.key)
+        if partition.is_gone:
+            return
+        order = self.order(seat)
+        leader = self._reigning_of(order, heads)
+        self._hear(seat, heads.get(leader) if leader is not None else None, now_ms)
+        self._begin_backfill(seat, order)
+        if seat.is_becoming:
+            return
+        others = [head for head in heads.values() if not seat.is_put_off(head.tip, now_ms)]
+        step = next_step(
+            self._me, order[0], seat.head, others, partition.branches, is_stable=self._is_stable(now_ms)
+        )
+        if (
+            step is Step.REIGN
+            and self._may_reign(seat, now_ms)
+            and not self._lets_go_on(seat, leader, heads, now_ms)
+        ):
+            self._begin(seat, None, lambda: self._become(seat))
+        elif leader is not None and self._is_to_follow(seat, leader, order):
+            self._begin(seat, leader, lambda: self._follow(seat, leader))
+
+    def _is_to_follow(self, seat: BranchSeat, leader: BrokerId, order: list[BrokerId]) -> bool:
+        """Whoever keeps a copy does, and whoever is to reign next."""
+        if seat.partition.reign is not None or seat.is_busy:
+            return False
+        return order[0] == self._me or self._me in copies_of(order, leader, self._copies_wanted(seat))
+
+    def _hear(self, seat: BranchSeat, head: Head | None, now_ms: int) -> None:
+        partition = seat.partition
+        if partition.reign is not None:
+            seat.ask_copies(self._copies_for(seat), now_ms)
+        elif head is not None:
+            seat.heard = Tip(head.reign, min(head.safe, head.tip.end))
+            if partition.view.lane == head.reign:
+                partition.follow(head.safe)
+
+    def _is_stable(self, now_ms: int) -> bool:
+        """At first nobody has had the time to answer."""
+        has_waited = now_ms - self._begun_ms >= self._silence_ms
+        return now_ms - self.polling.stable_since_ms >= STABLE_MS and (has_waited or self._sees_all)
+
+    @property
+    def _sees_all(self) -> bool:
+        rows = self._broker.metadata.table.brokers.values()
+        return self.polling.view >= {row.broker_id for row in rows if not row.is_fenced} - {self._me}
+
+    def _may_reign(self, seat: BranchSeat, now_ms: int) -> bool:
+        return now_ms >= seat.quiet_until_ms and self.slot is not None and not seat.partition.view.fenced
+
+    def _lets_go_on(
+        self, seat: BranchSeat, leader: BrokerId | None, heads: dict[BrokerId, Head], now_ms: int
+    ) -> bool:
+        """While another reigns behind whose line ours is, first catch up with it: nobody could write meanwhile."""
+        if leader is None or seat.partition.reign is not None:
+            seat.waits_since_ms = None
+            return False
+        head = heads[leader]
+        is_behind = is_behind_or_unknown(seat.partition.branches, head.tip, seat.partition.tip)
+        if not is_behind or self.following.is_caught_up(seat, head):
+            seat.waits_since_ms = None
+            return False
+        if seat.waits_since_ms is None:
+            seat.waits_since_ms = now_ms
+        return now_ms - seat.waits_since_ms < CATCH_UP_MS_MAX
+
+    def _begin(self, seat: BranchSeat, follows: BrokerId | None, work: Work) -> None:
+        before, seat.follows = seat.task, follows
+        seat.task = asyncio.get_running_loop().create_task(self._after(before, work, seat))
+
+    async def _after(self, before: "asyncio.Task[None] | None", work: Work, seat: BranchSeat) -> None:
+        """One at a time; what follows is stopped, at a point where everything is as it should be."""
+        if before is not None and not before.done():
+            before.cancel()
+            await asyncio.gather(before, return_exceptions=True)
+        try:
+            await work()
+        except (NotNowError, PeerError, UnknownBranchError, MissingRecordsError) as error:
+            logger.debug("%s: %s", seat.partition.id, error)
+        except AnabranchError as error:
+            logger.warning("%s: %s", seat.partition.id, error)
+        except Exception:
+            logger.exception("%s cannot go on: this is a defect", seat.partition.id)
+
+    async def _become(self, seat: BranchSeat) -> None:
+        seat.is_unwelcome = False
+        try:
+            await self.reigning.become(seat, self.polling.view)
+        finally:
+            seat.growth.wake()
+            self.polling.tell_news()
+        logger.info("%s: this broker reigns in branch %s", seat.partition.id, seat.partition.reign)
+
+    async def _follow(self, seat: BranchSeat, leader: BrokerId) -> None:
+        await self.following.follow(seat, leader, lambda: self.polling.heads(seat.key).get(leader))
+
+    def _begin_backfill(self, seat: BranchSeat, order: list[BrokerId]) -> None:
+        """Whoever is to keep copies keeps all of the line."""
+        if (seat.backfill is not None and not seat.backfill.done()) or not self.polling.view:
+            return
+        first = self._me if seat.partition.reign is not None else order[0]
+        if self._me in copies_of(order, first, self._copies_wanted(seat)) and not self.following.is_whole(
+            seat
+        ):
+            work = self._after(None, lambda: self.following.backfill(seat), seat)
+            seat.backfill = asyncio.get_running_loop().create_task(work)
+
+    # --- what others ask -------------------------------------------------------------------------------------------
+
+    def news(self, sender: BrokerId) -> None:
+        self.polling.news(sender)
+
+    async def asked(self, sender: BrokerId, question: Question) -> Answer:
+        match question:
+            case PollBranches():
+                return self.polling.answer(question)
+            case SealBranch():
+                return await self._seal(self._seat(question.topic_id, question.partition), sender)
+            case ReadLane():
+                return await self._read(self._seat(question.topic_id, question.partition), sender, question)
+
+    def _seat(self, topic_id: UUID, partition: int) -> BranchSeat:
+        seat = self._seats.get((topic_id, partition))
+        if seat is None:
+            raise UnknownTopicIdError(
+                f"There is no topic with id {topic_id}, or it is not in mode branch here."
+            )
+        return seat
+
+    async def _seal(self, seat: BranchSeat, sender: BrokerId) -> BranchSealed:
+        if self._rank(seat, self._me) > self._rank(seat, sender):
+            raise NotOwnerError(f"Broker {self._me} goes before broker {sender} here.")
+        seat.quiet_until_ms = self._clock.monotonic_ms() + QUIET_MS
+        if seat.is_becoming:
+            seat.is_unwelcome = True
+            raise NotOwnerError(f"Broker {self._me} is in the middle of becoming primary.")
+        partition = seat.partition
+        if partition.reign is not None:
+            tip = await partition.end_reign(NotOwnerError(f"Broker {sender} reigns over {partition.id} now."))
+            seat.growth.wake()
+        else:
+            tip = partition.tip
+            log = partition.lanes.get(tip.lane)
+            if log is not None:
+                await in_heavy_worker(self._broker.workers, log.sync)
+        rows = [row for row in self._topics.tube.rows if row.key == seat.key]
+        return BranchSealed(tip.lane, tip.end, encode_told(rows, {}))
+
+    async def _read(self, seat: BranchSeat, sender: BrokerId, question: ReadLane) -> LaneRecords:
+        partition, lane = seat.partition, Lane(question.lane)
+        if lane not in partition.branches.opened:
+            raise InvalidRequestError(f"Nothing is known of a branch {lane} of {partition.id} here.")
+        if question.is_copying and partition.reign == lane:
+            seat.copied(sender, question.start, self._clock.monotonic_ms())
+        log = partition.lanes.get(lane)
+        if (
+            question.wait_ms
+            and partition.reign == lane
+            and log is not None
+            and question.start >= log.end_offset
+        ):
+            await seat.growth.wait(question.wait_ms / 1000)
+            log = partition.lanes.get(lane)
+        is_tip, safe = partition.reign == lane, partition.high_watermark
+        if log is None:
+            return LaneRecords(*NOTHING_HELD, safe, is_tip, b"")
+        held, end = (log.start_offset, log.end_offset), Offset(min(question.end, log.end_offset))
+        if not held[0] <= question.start < end:
+            return LaneRecords(*held, safe, is_tip, b"")
+        piece = log.slice(question.start, min(question.bytes_max, PIECE_BYTES_MAX), end)
+        data = (
+            bytes(piece.read())
+            if question.wait_ms
+            else await in_heavy_worker(self._broker.workers, piece.read)
+        )
+        return LaneRecords(*held, safe, is_tip, data)

@@ -1,0 +1,103 @@
+"""BranchSeat: one partition in mode branch among peers, with what this broker remembers of it besides its records.
+
+At most one thing is under way at a time (`task`): becoming primary, or following another one.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from anabranch.broker.branch_reads import Growth
+from anabranch.replication.branch_lines import Span
+from anabranch.replication.branch_roles import Head, Keeping, begun, is_late, kept_up
+from anabranch.replication.branch_rows import NO_LANE, Tip
+from anabranch.values import BrokerId, Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.branch_heads import Key
+    from anabranch.broker.branch_partition import BranchPartition
+
+LAG_MS_MAX = 10_000
+"""A copy that is behind for longer is not waited for."""
+PUT_OFF_MS = 5000
+
+
+class BranchSeat:
+    def __init__(self, partition: "BranchPartition") -> None:
+        self.partition = partition
+        self.growth = Growth()
+        self.task: asyncio.Task[None] | None = None
+        self.follows: BrokerId | None = None
+        """Whom the task follows; None: there is none, or it is about becoming primary."""
+        self.backfill: asyncio.Task[None] | None = None
+        self.quiet_until_ms = 0
+        """Another broker has ended the reign here, and is about to begin its own: leave it the time."""
+        self.is_unwelcome = False
+        """The same, said while this broker was becoming primary itself."""
+        self.waits_since_ms: int | None = None
+        """Since when it would be primary, and lets the present one go on until it has caught up with it."""
+        self.heard: Tip | None = None
+        """Up to where the line of the last primary was safe, as that said itself."""
+        self.keeping: dict[BrokerId, Keeping] = {}
+        self._put_off: dict[Tip, int] = {}
+
+    @property
+    def key(self) -> "Key":
+        return self.partition.key
+
+    @property
+    def head(self) -> Head:
+        partition = self.partition
+        reign = NO_LANE if partition.reign is None else partition.reign
+        return Head(partition.tip, reign, partition.high_watermark)
+
+    @property
+    def is_busy(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+    @property
+    def is_becoming(self) -> bool:
+        return self.is_busy and self.follows is None
+
+    def is_held(self, span: Span) -> bool:
+        """All bytes of a span are here, and synced."""
+        if span.start >= span.end:
+            return True
+        log = self.partition.lanes.get(span.lane)
+        if log is None:
+            return False
+        start = max(span.start, self.removed(span.lane))
+        return log.start_offset <= start and min(log.synced_offset, log.end_offset) >= span.end
+
+    def removed(self, lane: int) -> Offset:
+        """Below this nothing of a lane is wanted any more, as far as the present line says."""
+        return self.partition.view.removed.get(lane, Offset(0))  # type: ignore[call-overload, no-any-return]
+
+    def put_off(self, tip: Tip, now_ms: int) -> None:
+        """Some records of that line are nowhere in view: others may bring them."""
+        self._put_off = {tip: each for tip, each in self._put_off.items() if each > now_ms}
+        self._put_off[tip] = now_ms + PUT_OFF_MS
+
+    def is_put_off(self, tip: Tip, now_ms: int) -> bool:
+        return self._put_off.get(tip, now_ms) > now_ms
+
+    # --- copies of a reign ---------------------------------------------------------------------------------------
+
+    def ask_copies(self, brokers: Iterable[BrokerId], now_ms: int) -> None:
+        """These are to have a record before it is safe, unless they are too far behind."""
+        end = self.partition.log.end_offset
+        self.keeping = {broker: self.keeping.get(broker) or begun(end, now_ms) for broker in brokers}
+        self.count_copies(now_ms)
+
+    def count_copies(self, now_ms: int) -> None:
+        counted = [broker for broker, each in self.keeping.items() if not is_late(each, now_ms, LAG_MS_MAX)]
+        if set(counted) != self.partition.mode.copies.keys():
+            self.partition.count_copies(counted)
+
+    def copied(self, broker: BrokerId, end: Offset, now_ms: int) -> None:
+        """One of them has the lane of this reign up to there on its disk."""
+        keeping = self.keeping.get(broker)
+        if keeping is not None:
+            self.keeping[broker] = kept_up(keeping, end, self.partition.log.end_offset, now_ms)
+            self.count_copies(now_ms)
+            self.partition.copy_synced(broker, end)

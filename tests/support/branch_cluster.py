@@ -1,0 +1,120 @@
+"""A simulated cluster with one topic in mode branch, and what a test asks of it."""
+
+from anabranch.broker.branch_partition import BranchPartition
+from anabranch.testing.cluster_simulator import ClusterSimulator
+from anabranch.testing.simulator import Producer, fetch_request, produce_request, produced, records_from
+from anabranch.values import BrokerId
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode
+
+TOPIC = "t"
+PATIENCE_MS = 20_000
+
+
+class BranchCluster:
+    def __init__(self, seed: int, brokers: int = 3, **settings: object) -> None:
+        self.sim = ClusterSimulator(seed, brokers, settings=settings)
+        self.sim.start_all()
+        self.acknowledged: list[bytes] = []
+
+    def create(self, topic: str = TOPIC, factor: int = -1) -> None:
+        body = {
+            "name": topic,
+            "num_partitions": 1,
+            "replication_factor": factor,
+            "configs": [{"name": "anabranch.mode", "value": "branch"}],
+        }
+        pending = self.sim.send(1, ApiKey.CREATE_TOPICS, 7, {"topics": [body], "timeout_ms": 10_000})
+        self.sim.run_until(lambda: pending.is_settled)
+        assert pending.body is not None
+        assert pending.body["topics"][0]["error_code"] == ErrorCode.NONE, pending.body
+
+    # --- who is who ----------------------------------------------------------------------------------------------
+
+    def partition(self, broker: int, topic: str = TOPIC) -> BranchPartition:
+        found = self.sim.broker(broker).topics.find_partition(topic, 0)
+        assert isinstance(found, BranchPartition)
+        return found
+
+    def leader(self, asked: int, topic: str = TOPIC) -> int | None:
+        """Whom a broker names as leader."""
+        pending = self.sim.send(asked, ApiKey.METADATA, 9, {"topics": [{"name": topic}]})
+        self.sim.run_until(lambda: pending.is_settled)
+        assert pending.body is not None
+        [row] = pending.body["topics"][0]["partitions"]
+        return row["leader_id"] if row["leader_id"] >= 0 else None
+
+    def wait_leader(self, asked: int, topic: str = TOPIC) -> int:
+        found: list[int] = []
+
+        def is_there() -> bool:
+            leader = self.leader(asked, topic)
+            found[:] = [leader] if leader is not None else []
+            return bool(found) and self.partition(found[0], topic).reign is not None
+
+        self.sim.run_until(is_there, PATIENCE_MS)
+        return found[0]
+
+    def split(self, *sides: tuple[int, ...]) -> None:
+        for side in sides:
+            for one in side:
+                for other in self.sim.machines:
+                    if other not in side:
+                        self.sim.net.cut(BrokerId(one), BrokerId(other))
+
+    def heal(self) -> None:
+        self.sim.net.heal()
+
+    # --- records -------------------------------------------------------------------------------------------------
+
+    def produce(
+        self, asked: int, *values: bytes, producer: Producer | None = None, topic: str = TOPIC
+    ) -> int:
+        """By whom that broker names, until it is acknowledged; the answer is the offset."""
+        end_ms = self.sim.clock.monotonic_ms() + PATIENCE_MS
+        while self.sim.clock.monotonic_ms() < end_ms:
+            leader = self.wait_leader(asked, topic)
+            body = produce_request(topic, 0, values, self.sim.clock.wall_ms(), -1, producer)
+            pending = self.sim.send(leader, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 5000}, timeout_ms=6000)
+            self.sim.run_until(lambda request=pending: request.is_settled)  # type: ignore[misc]
+            answer = produced(pending)
+            if answer is not None and answer[0] == ErrorCode.NONE:
+                self.acknowledged.extend(values)
+                return answer[1]
+            self.sim.run(100)
+        raise AssertionError(f"{values} were not taken: {answer}")
+
+    def read(self, asked: int, offset: int = 0, topic: str = TOPIC) -> list[tuple[int, bytes | None]]:
+        """From an offset on to the end, as a consumer of whoever leads does."""
+        found: list[tuple[int, bytes | None]] = []
+        while True:
+            pending = self.sim.send(
+                self.wait_leader(asked, topic), ApiKey.FETCH, 12, fetch_request(topic, 0, offset)
+            )
+            self.sim.run_until(lambda request=pending: request.is_settled)  # type: ignore[misc]
+            assert pending.body is not None
+            [row] = pending.body["responses"][0]["partitions"]
+            assert row["error_code"] == ErrorCode.NONE, row
+            piece = list(records_from(row["records"], offset))
+            if not piece:
+                return found
+            found.extend(piece)
+            offset = piece[-1][0] + 1
+
+    def values(self, asked: int, topic: str = TOPIC) -> list[bytes | None]:
+        return [value for _, value in self.read(asked, topic=topic)]
+
+    # --- calm ----------------------------------------------------------------------------------------------------
+
+    def is_equal(self, topic: str = TOPIC) -> bool:
+        """Everybody that runs has the same rows, and the same line, synced, and one reigns."""
+        parts = [self.partition(broker, topic) for broker in self.sim.lives]
+        tubes = {frozenset(part.tube.rows) for part in parts}
+        tips = {part.tip for part in parts}
+        reigns = [part.reign for part in parts if part.reign is not None]
+        return len(tubes) == len(tips) == len(reigns) == 1 and all(
+            part.high_watermark == part.log.end_offset for part in parts
+        )
+
+    def calm(self, topic: str = TOPIC) -> None:
+        self.sim.run_until(lambda: self.is_equal(topic), PATIENCE_MS)
