@@ -74,8 +74,9 @@ class BranchLog:
         self._removed = self._branches.removed_below(line)
         start = self._removed.get(self.lane, self._first)
         for span in line[:-1]:
-            if (removed := self._removed.get(span.lane, span.start)) < span.end:
-                start = removed
+            removed = self._removed.get(span.lane)
+            if removed is None or removed < span.end:
+                start = span.start if removed is None else removed
                 break
         self._start_offset = max(self._start_offset, start)
 

@@ -56,6 +56,7 @@ class BranchPartition(Partition):
         "key",
         "lanes",
         "leader",
+        "on_scarce",
         "on_written",
         "reign",
         "switching",
@@ -96,6 +97,8 @@ class BranchPartition(Partition):
         self.on_written: Callable[[], None] = _nobody_copies
         """Somebody may wait for what was just written, to copy it."""
         self.is_alone = is_alone
+        self.on_scarce: Callable[[BranchPartition], None] = _nobody_cares
+        """Told when the lane of this reign is nearly full."""
         self.switching = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
         self._files = files
@@ -176,7 +179,7 @@ class BranchPartition(Partition):
 
     def refresh(self, rows: Sequence[BranchRow]) -> None:
         """Rows of this partition have come."""
-        if any(row.kind is RowKind.STARTED for row in rows):
+        if any(row.kind in (RowKind.STARTED, RowKind.OPENED) for row in rows):
             self.view.refresh()
 
     # --- reigns --------------------------------------------------------------------------------------------------
@@ -333,6 +336,8 @@ class BranchPartition(Partition):
         let_wait(jobs, self._clock.monotonic_ms())
         super().write(jobs, now_ms)
         self.on_written()
+        if self.is_lane_scarce:
+            self.on_scarce(self)
 
     def count_copies(self, copies: Sequence[BrokerId]) -> None:
         """Who is to have a record before it is safe, besides this broker."""
@@ -351,6 +356,10 @@ class BranchPartition(Partition):
 
 def _nobody_copies() -> None:
     """On a node without others."""
+
+
+def _nobody_cares(partition: BranchPartition) -> None:
+    """Until somebody does."""
 
 
 def lane_key(key: str, lane: Lane) -> str:

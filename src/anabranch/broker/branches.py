@@ -80,7 +80,7 @@ class BranchTopics:
             points={lane: point for lane, point in known.items() if point is not None},
         )
         opener.has_lost_records = opener.has_lost_records or lanes.has_lost_records
-        return BranchPartition(
+        partition = BranchPartition(
             partition_id,
             topic_id,
             lanes,
@@ -97,6 +97,8 @@ class BranchTopics:
             finish=core.finish,
             finished=core.finished,
         )
+        partition.on_scarce = self._renew_soon
+        return partition
 
     def partitions(self) -> list[BranchPartition]:
         return [each for each in self._broker.topics.partitions() if isinstance(each, BranchPartition)]
@@ -155,9 +157,28 @@ class BranchTopics:
             return FIRST_LANE
         return next_lane(self.slot, highest)
 
+    def _renew_soon(self, partition: BranchPartition) -> None:
+        """The numbers of its lane run out: have another before they do."""
+        if partition.key not in self._tasks and not self._is_stopping:
+            task = asyncio.get_running_loop().create_task(self._renew(partition))
+            self._tasks[partition.key] = task
+            task.add_done_callback(lambda _: self._tasks.pop(partition.key, None))
+
+    async def _renew(self, partition: BranchPartition) -> None:
+        copies = list(partition.mode.copies)
+        try:
+            await partition.end_reign(NotOwnerError(f"{partition.id} goes over to another lane: try again."))
+            if not self._is_stopping and not partition.is_gone:
+                await partition.begin_reign(self.next_row(partition), copies)
+        except StorageError as error:
+            logger.error("%s has no lane to write to until a restart: %s", partition.id, error)
+        except Exception:
+            logger.exception("another lane for %s failed: this is a defect", partition.id)
+
     async def stop(self) -> None:
         """The node stops: say where each of its reigns ends."""
         self._is_stopping = True
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         error = NotOwnerError("The node stops: look for another primary.")
         reigning = [partition for partition in self.partitions() if partition.reign is not None]
         ended = await asyncio.gather(*(each.end_reign(error) for each in reigning), return_exceptions=True)

@@ -385,6 +385,8 @@ class Topics:
             placements = (*self._metadata.table.placements(topic), *added)
             await self._prepare(replace(topic, placements=placements), here)
             await self._commit(partitions_entry(name, count, replicas), topic)
+        if topic.is_branch:
+            await self.branches_ready(topic.topic_id)
 
     async def _prepare(self, topic: Topic, indexes: list[int]) -> None:
         """Make the logs of new partitions that are kept here, all or none, before anybody hears of them."""

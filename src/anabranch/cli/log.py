@@ -62,10 +62,8 @@ def _are(names: list[str]) -> str:
 
 
 def check_all(files: "RealFiles", folder: str, wanted: tuple[str, ...], gaps_allowed: bool) -> "list[Report]":
-    import os
-
     from anabranch.cli.log_check import check_partition
-    from anabranch.cli.offline import partition_folders, segment_bases
+    from anabranch.cli.offline import is_lane, name_of, partition_folders, segment_bases
     from anabranch.cli.offline_topics import compacted_partitions
     from anabranch.log import names
     from anabranch.values import Offset
@@ -76,12 +74,12 @@ def check_all(files: "RealFiles", folder: str, wanted: tuple[str, ...], gaps_all
         for one in folders
         for base in segment_bases(files, one)
     ]
-    compacted = (
-        {os.path.basename(one) for one in folders} if gaps_allowed else compacted_partitions(files, folder)
-    )
+    compacted = {name_of(one) for one in folders} if gaps_allowed else compacted_partitions(files, folder)
     with _progress(sum(map(files.size, paths))) as advance:
         return [
-            check_partition(files, one, gaps_allowed=os.path.basename(one) in compacted, on_bytes=advance)
+            check_partition(
+                files, one, gaps_allowed=is_lane(one) or name_of(one) in compacted, on_bytes=advance
+            )
             for one in folders
         ]
 

@@ -5,13 +5,12 @@ that largest time? Every seal: do size, successor and the sums over batch heads 
 the next one begin where this one ends?
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
-from anabranch.cli.offline import segment_bases
+from anabranch.cli.offline import name_of, segment_bases
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
 from anabranch.log.index import OffsetIndex, TimeIndex
@@ -67,7 +66,7 @@ def check_partition(
 ) -> Report:
     """Reads the whole partition. `gaps_allowed` is for compacted topics, whose cleaner leaves holes."""
     bases = segment_bases(files, folder)
-    report = Report(os.path.basename(folder), len(bases), start_offset=bases[0], end_offset=bases[0])
+    report = Report(name_of(folder), len(bases), start_offset=bases[0], end_offset=bases[0])
     report.gaps_allowed = gaps_allowed
     for number, base in enumerate(bases):
         following = bases[number + 1] if number + 1 < len(bases) else None

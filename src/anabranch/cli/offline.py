@@ -1,6 +1,7 @@
 """Data folders without a node: which partitions are there, and holding the folder while we look.
 
-A partition is any folder with segment files in it, at most two levels down; its name is the folder's. The
+A partition is any folder with segment files in it, at most two levels down; its name is the folder's. Of a topic in
+mode branch the lanes are such folders, one level further down, and each is named behind its partition. The
 lock of the data folder is taken if there is one, so that no node writes meanwhile; a folder without one
 was never a node's (a copy, or Kafka's own) and needs none.
 """
@@ -15,6 +16,7 @@ from anabranch.log.real_files import RealFiles
 
 LOCK_NAME = ".lock"
 DEPTH_MAX = 2
+LANE = "lane-"
 SKIPPED = frozenset({"quarantine"})
 
 
@@ -50,11 +52,24 @@ def partition_folders(path: str, wanted: tuple[str, ...]) -> list[str]:
         raise Failure(f"{path} holds no partition: give a node's data folder, or one partition's.")
     if not wanted:
         return found
-    there = {os.path.basename(folder): folder for folder in found}
+    there: dict[str, list[str]] = {}
+    for folder in found:
+        for name in {name_of(folder), name_of(folder).partition("/")[0]}:
+            there.setdefault(name, []).append(folder)
     missing = [name for name in wanted if name not in there]
     if missing:
         raise Failure(f"{path} holds no partition {missing[0]}: it is named like {min(there)}.")
-    return [there[name] for name in dict.fromkeys(wanted)]
+    return list(dict.fromkeys(folder for name in wanted for folder in there[name]))
+
+
+def name_of(folder: str) -> str:
+    """What a partition, or a lane of one, is called."""
+    name = os.path.basename(folder)
+    return f"{os.path.basename(os.path.dirname(folder))}/{name}" if is_lane(folder) else name
+
+
+def is_lane(folder: str) -> bool:
+    return os.path.basename(folder).startswith(LANE)
 
 
 def _walk(folder: str, depth: int) -> Iterator[str]:
@@ -62,11 +77,11 @@ def _walk(folder: str, depth: int) -> Iterator[str]:
         children = list(entries)
     if any(is_segment(entry.name) for entry in children):
         yield folder
-    elif depth:
-        for entry in children:
-            skipped = entry.name in SKIPPED or entry.name.endswith(names.DELETED)
-            if entry.is_dir(follow_symlinks=False) and not skipped:
-                yield from _walk(entry.path, depth - 1)
+        return
+    for entry in children:
+        skipped = entry.name in SKIPPED or entry.name.endswith(names.DELETED)
+        if entry.is_dir(follow_symlinks=False) and not skipped and (depth or entry.name.startswith(LANE)):
+            yield from _walk(entry.path, max(0, depth - 1))
 
 
 def is_segment(name: str) -> bool:

@@ -94,10 +94,14 @@ class Branches:
         return row
 
     def removed_below(self, line: Line) -> dict[Lane, Offset]:
-        """What of each lane was removed, in whichever line that was said."""
+        """What of each lane was removed, in whichever line that was said; of a line that is not known yet nothing."""
         removed: dict[Lane, Offset] = {}
         for lane, start in self._started.items():
-            for span in self.line(Tip(lane, start)):
+            try:
+                spans = self.line(Tip(lane, start))
+            except UnknownBranchError:
+                continue
+            for span in spans:
                 if span.start < start:
                     removed[span.lane] = max(removed.get(span.lane, span.start), min(span.end, start))
         return {span.lane: removed[span.lane] for span in line if span.lane in removed}

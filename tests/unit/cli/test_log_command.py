@@ -255,3 +255,20 @@ def test_unknown_partition_is_refused_with_how_they_are_named(data):
         "holds no partition demo-7: it is named like demo-0"
         in run("verify", data, "--partition", "demo-7").stderr
     )
+
+
+def test_lanes_of_a_branch_are_checked_one_by_one_and_may_have_gaps(data):
+    for lane, offsets in ((0, (0, 1)), (1024, (1024 << 32, (1024 << 32) + 5))):
+        folder = data / "split-0" / f"lane-{lane:010d}"
+        folder.mkdir(parents=True)
+        log = Log.open(RealFiles(), str(folder), LogConfig(), clean=False, start_offset=lane << 32)
+        for offset in offsets:
+            log.append([(batch_at(offset), offset, offset, 1_700_000_000_000)], 1_700_000_000_000)
+        log.close(clean=True)
+    answer = run("verify", data, "--partition", "split-0", "--format", "json")
+    assert answer.exit_code == 0, answer.output
+    lanes = [report["partition"] for report in json.loads(answer.stdout)]
+    assert lanes == ["split-0/lane-0000000000", "split-0/lane-0000001024"]
+    only = run("dump", data, "--partition", "split-0/lane-0000001024", "--format", "json")
+    assert [batch["base_offset"] for batch in json.loads(only.stdout)] == [1024 << 32, (1024 << 32) + 5]
+    assert run("verify", data).exit_code == 0
