@@ -259,7 +259,7 @@ class BranchPartition(Partition):
     def _producers_of(self, row: BranchRow) -> LaneProducers:
         """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
         if that was made of this line."""
-        lane_start = Offset(0) if self.is_alone else row.new_start
+        lane_start = Offset(0) if self.is_alone else row.sources_end
         table = LaneProducers(lane_start)
         parent = Tip(row.old, row.old_end)
         line = (*self.branches.line(parent), self.lanes.held(row.new))
