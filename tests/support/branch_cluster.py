@@ -1,6 +1,7 @@
 """A simulated cluster with one topic in mode branch, and what a test asks of it."""
 
 from anabranch.broker.branch_partition import BranchPartition
+from anabranch.replication.branch_lines import Span
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.simulator import Producer, fetch_request, produce_request, produced, records_from
 from anabranch.values import BrokerId
@@ -107,14 +108,27 @@ class BranchCluster:
     # --- calm ----------------------------------------------------------------------------------------------------
 
     def is_equal(self, topic: str = TOPIC) -> bool:
-        """Everybody that runs has the same rows, and the same line, synced, and one reigns."""
-        parts = [self.partition(broker, topic) for broker in self.sim.lives]
-        tubes = {frozenset(part.tube.rows) for part in parts}
-        tips = {part.tip for part in parts}
-        reigns = [part.reign for part in parts if part.reign is not None]
-        return len(tubes) == len(tips) == len(reigns) == 1 and all(
-            part.high_watermark == part.log.end_offset for part in parts
+        """Everybody that runs has the same rows; one reigns, all that others have is in its line, and the copies are
+        as it is."""
+        parts = {broker: self.partition(broker, topic) for broker in self.sim.lives}
+        reigning = [broker for broker, part in parts.items() if part.reign is not None]
+        if len({frozenset(part.tube.rows) for part in parts.values()}) != 1 or len(reigning) != 1:
+            return False
+        primary = parts[reigning[0]]
+        copies = [primary, *(parts[broker] for broker in primary.mode.copies)]
+        wanted = min(len(parts), self.sim.broker(1).metadata.table.topics[topic].copies)
+        return (
+            len(copies) == wanted
+            and len({part.tip for part in copies}) == 1
+            and all(part.high_watermark == part.log.end_offset for part in copies)
+            and all(primary.branches.is_behind(primary.tip, part.tip) for part in parts.values())
+            and all(_is_held(part, span) for part in copies for span in part.line)
         )
 
     def calm(self, topic: str = TOPIC) -> None:
         self.sim.run_until(lambda: self.is_equal(topic), PATIENCE_MS)
+
+
+def _is_held(partition: BranchPartition, span: Span) -> bool:
+    held = partition.lanes.held(span.lane)
+    return span.start >= span.end or (held is not None and held.end >= span.end)

@@ -78,6 +78,8 @@ class BranchLog:
             if removed is None or removed < span.end:
                 start = span.start if removed is None else removed
                 break
+        if start == line[0].start:
+            start = Offset(0)  # Nothing was removed, so nobody comes too late, whichever lane was the first.
         self._start_offset = max(self._start_offset, start)
 
     @property

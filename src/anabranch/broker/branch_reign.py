@@ -36,7 +36,7 @@ from anabranch.replication.branch_lines import (
     common_part,
     merge,
 )
-from anabranch.replication.branch_roles import must_hold
+from anabranch.replication.branch_roles import may_adopt, must_hold
 from anabranch.replication.branch_rows import NOWHERE, BranchRow, Lane, Tip, opened
 from anabranch.values import BrokerId
 
@@ -216,14 +216,12 @@ def _kept(branches: Branches, plan: Merge, one: tuple[Span, ...], two: tuple[Spa
 
 
 def _with_heard(seat: "BranchSeat", base: Tip) -> Tip:
-    """A side of a split that has no copy goes on where the line was last heard to be safe."""
-    heard, partition = seat.heard, seat.partition
-    if heard is None or any(log.end_offset > log.start_offset for log in partition.lanes.logs()):
+    """A side of a split that has no copy of the end of the line goes on where it was last heard to be safe."""
+    branches = seat.partition.branches
+    if seat.heard is None:
         return base
     try:
-        row = partition.branches.opened.get(heard.lane)
-        is_whole = row is not None and heard.end >= row.sources_end
-        return heard if is_whole and partition.branches.is_behind(heard, base) else base
+        return seat.heard if may_adopt(branches, seat.heard, base, seat.is_held) else base
     except UnknownBranchError:
         return base
 

@@ -310,5 +310,6 @@ def line_place(line: Line, offset: Offset) -> int | None:
 
 
 def is_known(branches: Branches, offset: Offset) -> bool:
-    """Whether any branch that is known here could have given this offset."""
-    return lane_of(offset) in branches.opened
+    """Whether any branch that is known here could have given this offset. The first of all is where everybody begins,
+    before there is a branch."""
+    return offset == 0 or lane_of(offset) in branches.opened
