@@ -9,10 +9,12 @@ measured is the node and not this process.
 import argparse
 import asyncio
 import json
+import random
 import re
 import struct
 import sys
 import time
+from functools import partial
 
 HANDSHAKE = (
     "GET /v1/ws HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -123,11 +125,13 @@ async def run(
 ) -> dict[str, float]:
     loop = asyncio.get_running_loop()
     times_us: list[float] = []
-    message = json.dumps({"type": "publish", "id": 1, "topic": topic, "value": "x" * size}).encode()
-    made = [
-        (await loop.create_connection(lambda: Writer(port, message, times_us), "127.0.0.1", port))[1]
-        for _ in range(writers)
-    ]
+    rng = random.Random(0)
+    made = []
+    for _ in range(writers):
+        value = f"{rng.getrandbits(4 * size):0{size}x}"  # What every writer says is its own: it compresses by half.
+        message = json.dumps({"type": "publish", "id": 1, "topic": topic, "value": value}).encode()
+        _, writer = await loop.create_connection(partial(Writer, port, message, times_us), "127.0.0.1", port)
+        made.append(writer)
     await asyncio.gather(*(each.opened for each in made))
     for each in made:
         each.send()

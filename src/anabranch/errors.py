@@ -122,6 +122,10 @@ class InvalidTopicError(AnabranchError):
     """A name that breaks Kafka's rules, or an internal topic where none is allowed."""
 
 
+class ReadOnlyBranchError(InvalidTopicError):
+    """A branch as a topic of its own, `orders@5`, where something is to be written or changed."""
+
+
 class InvalidPartitionsError(AnabranchError):
     pass
 

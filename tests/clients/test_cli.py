@@ -57,7 +57,7 @@ def topic(cli: Cli, unique: str) -> str:
 
 def test_topic_lives_from_create_to_delete(cli, unique):
     assert cli.json("topic", "create", unique, "--partitions", 2, "--config", "retention.ms=60000")["created"]
-    assert {"topic": unique, "partitions": 2} in cli.json("topic", "list")
+    assert {"topic": unique, "partitions": 2, "mode": "solo"} in cli.json("topic", "list")
     assert cli.json("topic", "describe", unique)["configs"] == {"retention.ms": "60000"}
     cli(
         "topic",

@@ -1,6 +1,13 @@
 """Splits of a cluster of whole brokers that heal again: both sides go on, and nothing acknowledged is lost."""
 
+from unittest.mock import patch
+
+from anabranch.broker.branch_peers import BranchPeers
 from support.branch_cluster import BranchCluster
+
+
+def others_than(leader: int, brokers: int = 3) -> tuple[int, ...]:
+    return tuple(broker for broker in range(1, brokers + 1) if broker != leader)
 
 
 def test_a_topic_in_mode_branch_takes_records_from_offset_0_on() -> None:
@@ -20,7 +27,7 @@ def test_both_sides_of_a_split_go_on_and_have_everything_afterwards() -> None:
         cluster.produce(1, b"before")
         cluster.calm()
         leader = cluster.wait_leader(1)
-        others = tuple(broker for broker in (1, 2, 3) if broker != leader)
+        others = others_than(leader)
         cluster.split((leader,), others)
         cluster.produce(leader, b"alone")
         cluster.sim.run(2500)
@@ -35,3 +42,51 @@ def test_both_sides_of_a_split_go_on_and_have_everything_afterwards() -> None:
             assert values[0] == b"before"
         cluster.produce(2, b"after")
         assert cluster.values(3)[-1] == b"after"
+
+
+def test_a_side_without_a_copy_goes_on_behind_what_it_has_heard_of() -> None:
+    cluster = BranchCluster(3)
+    with cluster.sim:
+        cluster.create(factor=1)
+        for number in range(5):
+            cluster.produce(1, b"before %d" % number)
+        leader = cluster.wait_leader(1)
+        others = others_than(leader)
+        cluster.sim.run(1000)
+        cluster.split((leader,), others)
+        cluster.sim.run(2500)
+        offset = cluster.produce(others[0], b"elsewhere")
+        assert cluster.read(others[0]) == []  # What comes first is not on this side, and is not skipped.
+        assert cluster.read(others[0], offset) == [(offset, b"elsewhere")]
+        cluster.produce(leader, b"alone")
+        cluster.heal()
+        cluster.calm()
+        values = cluster.values(others[0])
+        assert values[:5] == [b"before %d" % number for number in range(5)]
+        assert sorted(values[5:]) == [b"alone", b"elsewhere"]  # type: ignore[type-var]
+
+
+def test_what_a_primary_lacks_is_read_from_whoever_has_it() -> None:
+    cluster = BranchCluster(4)
+    with (
+        cluster.sim,
+        patch.object(BranchPeers, "_begin_backfill"),
+        patch.object(BranchPeers, "_lets_go_on", return_value=False),
+        patch.object(BranchPeers, "_is_to_follow", return_value=False),
+    ):
+        cluster.create(factor=1)
+        for number in range(5):
+            cluster.produce(1, b"before %d" % number)
+        before = cluster.wait_leader(1)
+        with patch("anabranch.broker.branch_reign.Reigning._catch_up"):
+            branches = cluster.sim.broker(before).branches
+            assert branches is not None
+            assert branches.peers is not None
+            branches.peers.is_leaving = True
+            cluster.sim.run_until(lambda: cluster.wait_leader(1) != before)
+        cluster.produce(1, b"after")
+        leader = cluster.wait_leader(1)
+        assert 0 not in cluster.partition(leader).lanes
+        cluster.read(1)
+        cluster.sim.run(200)
+        assert cluster.values(1) == [*(b"before %d" % number for number in range(5)), b"after"]

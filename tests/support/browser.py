@@ -18,6 +18,7 @@ import re
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -140,6 +141,7 @@ class Browser:
         self._folder = folder
         self._log_path = folder / "chromium.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self._links = ExitStack()
         self._link: ClientConnection | None = None
 
     def __enter__(self) -> Self:
@@ -147,15 +149,15 @@ class Browser:
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen([*command, "about:blank"], stdout=log, stderr=log)
         try:
-            self._link = connect(self._wait(self._address), max_size=MESSAGE_BYTES_MAX, proxy=None)
+            address = self._wait(self._address)
+            self._link = self._links.enter_context(connect(address, max_size=MESSAGE_BYTES_MAX, proxy=None))
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._link is not None:
-            self._link.close()
+        self._links.close()
         process, self._process = self._process, None
         if process is not None:
             process.terminate()

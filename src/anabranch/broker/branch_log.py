@@ -11,7 +11,7 @@ nothing either, unless there is nobody else who could have them: then they are l
 For the loop's thread, but for `sync`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
 from anabranch.broker.lane_logs import LaneLogs
@@ -46,6 +46,8 @@ class BranchLog:
         self._branches = branches
         self.skips_lost = skips_lost
         """Nobody else has a copy: what is not here is nowhere."""
+        self.elsewhere: Callable[[Span, int, bool], Slice | None] | None = None
+        """Set among peers: what is not held here, as far as it has come from those who hold it."""
         self.lane = NO_LANE
         """In which the line ends."""
         self.writing: Log | None = None
@@ -123,6 +125,9 @@ class BranchLog:
                 return found
             if not whole_first and log.slice(part.start, 1, part.end).count:
                 return EMPTY  # There is something, which is too large.
+        missing = self.missing_at(start, upto) if self.elsewhere is not None else None
+        if missing is not None and self.elsewhere is not None:
+            return self.elsewhere(missing, bytes_max, whole_first) or EMPTY
         return EMPTY
 
     def _parts(self, start: Offset, upto: Offset) -> Iterator[tuple[Log, Span]]:

@@ -221,7 +221,7 @@ class BranchPartition(Partition):
         self.producers = producers
         self._carry_out(self.mode.begin(row.new_start, log.end_offset, copies))
         self._renew_limits()
-        self._wake()
+        self.wake()
 
     async def end_reign(self, error: AnabranchError) -> Tip:
         """Take no more; whoever waits is told `error`, unless its records are safe once all is synced. Where the lane
@@ -241,10 +241,10 @@ class BranchPartition(Partition):
                 self.mode.end()
                 self.view.writing = None
                 self.lost_leadership(error)
-                self._wake()
+                self.wake()
             return self.tip
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         """Whoever waits to read finds another line, or nobody who reigns."""
         if self.waiting_fetches:
             self._on_publish(self)

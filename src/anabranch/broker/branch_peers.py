@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from anabranch.broker.branch_borrowing import Borrowing
 from anabranch.broker.branch_following import Following
 from anabranch.broker.branch_heads import Key, encode_told
 from anabranch.broker.branch_merging import MissingRecordsError
@@ -90,6 +91,7 @@ class BranchPeers:
             changed=self._look_soon,
         )
         self.reading = LaneReading(peers, broker.workers, lambda: self.polling.view)
+        self.borrowing = Borrowing(self.reading)
         self.reigning = Reigning(
             peers, self.reading, broker.workers, clock, lane_for=self._lane_for, copies_for=self._copies_for
         )
@@ -106,6 +108,9 @@ class BranchPeers:
         if partition.key not in self._seats:
             seat = self._seats[partition.key] = BranchSeat(partition)
             partition.on_written = seat.growth.wake
+            partition.view.elsewhere = lambda span, bytes_max, whole_first: self.borrowing.slice(
+                partition, span, bytes_max, whole_first=whole_first
+            )
             self._look_soon()
 
     def closed(self, partition: Partition) -> None:
@@ -135,6 +140,7 @@ class BranchPeers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.borrowing.stop()
         await self.polling.stop()
 
     def pulse(self, now_ms: int) -> None:

@@ -12,7 +12,9 @@ from uuid import UUID
 
 from anabranch.broker.branch_partition import BranchPartition, lane_key
 from anabranch.broker.branch_removal import drop_removed, expired_start, forgotten
+from anabranch.broker.branch_report import BranchCounts
 from anabranch.broker.branch_tube import BranchTube, Key
+from anabranch.broker.branch_views import BranchViews
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
@@ -42,12 +44,16 @@ class BranchTopics:
     def __init__(self, broker: "Broker") -> None:
         """Raises StorageError, CorruptDataError."""
         self._broker = broker
-        self.slot = 0
-        """Whose lanes are ours: lane % 1024. A node without others has the first."""
+        metadata = broker.metadata
+        self.slot = metadata.table.slots.get(metadata.me.directory_id, 0)
+        """Whose lanes are ours on a node without others: lane % 1024. One that never had any has the first."""
         self.tube = BranchTube(broker.files, broker.data_dir, broker.clock, broker.workers)
         topics = broker.metadata.table.topics_by_id
         self.tube.open((lambda topic_id: topic_id not in topics) if broker.is_alone else _none_is_gone)
+        self.views = BranchViews(broker)
+        self.counts = BranchCounts()
         self.tube.subscribe(self._heard)
+        self.tube.subscribe(self.views.heard)
         self.peers = self._meet(broker.peers) if broker.peers is not None else None
         """Who reigns among several; None: this node does."""
         self._is_stopping = False
@@ -158,18 +164,17 @@ class BranchTopics:
         return next_lane(self.slot, highest)
 
     def _renew_soon(self, partition: BranchPartition) -> None:
-        """The numbers of its lane run out: have another before they do."""
+        """The numbers of its lane run out: have another before they do. Among peers the end of a reign is enough."""
         if partition.key not in self._tasks and not self._is_stopping:
             task = asyncio.get_running_loop().create_task(self._renew(partition))
             self._tasks[partition.key] = task
             task.add_done_callback(lambda _: self._tasks.pop(partition.key, None))
 
     async def _renew(self, partition: BranchPartition) -> None:
-        copies = list(partition.mode.copies)
         try:
             await partition.end_reign(NotOwnerError(f"{partition.id} goes over to another lane: try again."))
-            if not self._is_stopping and not partition.is_gone:
-                await partition.begin_reign(self.next_row(partition), copies)
+            if self.peers is None and not self._is_stopping and not partition.is_gone:
+                await partition.begin_reign(self.next_row(partition))
         except StorageError as error:
             logger.error("%s has no lane to write to until a restart: %s", partition.id, error)
         except Exception:

@@ -187,6 +187,7 @@ class Broker:
             self.branches = BranchTopics(self)
             self.opener.open_branch = self.branches.open_partition
             self.topics.branches_ready = self.branches.ready
+            self.topics.find_view = self.branches.views.find
 
     def start(self) -> None:
         """Begin what runs in the background."""
@@ -336,8 +337,9 @@ class Broker:
             raise FencedLogError(f"{partition.id} takes no writes until a restart: a sync failed.")
 
     def check_generation(self, partition: Partition, generation: int) -> None:
-        """A client that knows its partition's generation must know the present one."""
-        if generation < 0 or generation == partition.generation:
+        """A client that knows its partition's generation must know the present one. Of a branch there is none, and
+        whatever a client says (librdkafka: 0) is right."""
+        if generation < 0 or generation == partition.generation or partition.is_branch:
             return
         if generation < partition.generation:
             raise FencedGenerationError(

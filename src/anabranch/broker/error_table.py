@@ -25,6 +25,7 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.UnknownTopicIdError: ErrorCode.UNKNOWN_TOPIC_ID,
     errors.TopicExistsError: ErrorCode.TOPIC_ALREADY_EXISTS,
     errors.InvalidTopicError: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    errors.ReadOnlyBranchError: ErrorCode.INVALID_TOPIC_EXCEPTION,
     errors.InvalidPartitionsError: ErrorCode.INVALID_PARTITIONS,
     errors.InvalidReplicationFactorError: ErrorCode.INVALID_REPLICATION_FACTOR,
     errors.InvalidReplicaAssignmentError: ErrorCode.INVALID_REPLICA_ASSIGNMENT,

@@ -104,6 +104,8 @@ class Topics:
         """A partition is there, or is kept with others than before."""
         self.branches_ready: Callable[[uuid.UUID], Awaitable[None]] = _nothing_later
         """Waits until the partitions of a topic in mode branch can be written to, if that may be soon."""
+        self.find_view: Callable[[TopicKey], TopicState | None] = _no_view
+        """A branch as a topic of its own, by its name or id (`branch_views.py`)."""
         self.on_closed: Callable[[Partition], None] = _nothing
         self.on_removed: Callable[[str], Awaitable[None]] = _nothing_later
         """A topic is gone: forget what was remembered of it."""
@@ -247,6 +249,11 @@ class Topics:
         state = self._states.get(key)
         if state is not None:
             return state
+        view = self.find_view(key)
+        if view is not None:
+            from anabranch.broker.branch_views import read_only  # There is none where nobody has branches.
+
+            raise read_only(view.topic.name)
         if isinstance(key, str):
             raise UnknownTopicOrPartitionError(f"There is no topic {key}.")
         raise UnknownTopicIdError(f"There is no topic with id {key}.")
@@ -264,6 +271,27 @@ class Topics:
             raise NotOwnerError(f"This broker does not keep partition {index} of topic {topic.name}.")
         return partition
 
+    def find_readable(self, key: TopicKey) -> TopicState | None:
+        """`find` for readers: a branch of a topic is one for them, too."""
+        return self._states.get(key) or self.find_view(key)
+
+    def readable(self, key: TopicKey) -> TopicState:
+        """`known` for readers."""
+        return self.find_view(key) or self.known(key)
+
+    def readable_partition(self, key: TopicKey, index: int) -> Partition:
+        """`partition` for readers."""
+        found = self.find_partition(key, index)
+        if found is not None:
+            return found
+        view = self.find_view(key)
+        found = view.partitions[index] if view is not None and 0 <= index < len(view.partitions) else None
+        if found is not None:
+            return found
+        if view is not None:
+            raise UnknownTopicOrPartitionError(f"There is no partition {index} of {view.topic.name}.")
+        return self.partition(key, index)
+
     def check_index(self, key: TopicKey, index: int) -> Topic:
         """The topic, if it has such a partition, wherever that is kept."""
         topic = self.known(key).topic
@@ -278,6 +306,10 @@ class Topics:
         """Kafka's rules; they also keep a name from leaving the data folder."""
         if not name or len(name) > NAME_LENGTH_MAX:
             raise InvalidTopicError(f"A topic name has 1 to {NAME_LENGTH_MAX} characters, not {len(name)}.")
+        if "@" in name:
+            raise InvalidTopicError(
+                f"{name!r} is not a topic name: '@' stands before a branch of a topic, which is only for reading."
+            )
         if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):
             raise InvalidTopicError(f"{name!r} is not a topic name: use letters, digits, '.', '_' and '-'.")
         if name in (METADATA_TOPIC, TUBE_TOPIC):
@@ -613,6 +645,10 @@ class Topics:
 
 def _nothing(*_: object) -> None:
     """Nobody wants to know."""
+
+
+def _no_view(_: TopicKey) -> None:
+    """No topic has branches."""
 
 
 async def _nothing_later(_: object) -> None:

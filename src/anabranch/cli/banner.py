@@ -63,7 +63,11 @@ def _cluster_lines(node: "Node", settings: "NodeSettings") -> str:
 def banner(node: "Node", settings: "NodeSettings", ephemeral: bool) -> str:
     where = os.path.abspath(node.data_dir)
     kept = "removed when the node stops" if ephemeral else "kept when the node stops"
-    metrics = f"http://{node.http_address}/metrics" if node.http_address else "off (--http 127.0.0.1:9644)"
+    http = (
+        f"http://{node.http_address} (records, WebSocket, /metrics)"
+        if node.http_address
+        else "off (--http :8080 for records by HTTP and WebSocket, and /metrics)"
+    )
     bootstrap = "" if node.bootstrap == DEFAULT_BOOTSTRAP else f" --bootstrap {node.bootstrap}"
     command = command_to_type()
     return f"""anabranch {anabranch.__version__} is ready
@@ -72,7 +76,7 @@ def banner(node: "Node", settings: "NodeSettings", ephemeral: bool) -> str:
   data folder      {where} ({kept}){_store_line(settings.object_store)}
   durability       {durability(settings)}
   authentication   off{_who_may_connect(settings)}
-  metrics          {metrics}
+  HTTP             {http}
 
 Try next, in another terminal:
   echo hello | {command} produce demo{bootstrap}

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 CONNECT_SECONDS_MAX = 3.0
+BRANCH_SIGN = "@"
+"""In the name of a topic that is one branch of another: `orders@5`."""
 Result = TypeVar("Result")
 
 
@@ -80,11 +82,24 @@ class Broker:
         """Every partition of these topics. Raises Failure if one of them is not there."""
         there = self.partitions(admin)
         for topic in topics:
+            if BRANCH_SIGN in topic:
+                there[topic] = self._partitions_of_branch(admin, topic)
             if topic not in there:
                 raise Failure(
                     f"There is no topic called {topic}: `anabranch topic list` shows those there are."
                 )
         return [(topic, number) for topic in topics for number in there[topic]]
+
+    def _partitions_of_branch(self, admin: "AdminClient | Consumer", topic: str) -> list[int]:
+        """A branch as a topic of its own is in no list, and naming it creates nothing."""
+        with self.errors():
+            found = admin.list_topics(topic, timeout=self.seconds_max).topics[topic]
+        if found.error is not None:
+            name = topic.partition(BRANCH_SIGN)[0]
+            raise Failure(
+                f"There is no branch {topic}: `anabranch branch show {name}` draws those there are."
+            )
+        return sorted(found.partitions)
 
     def offsets(
         self, admin: "AdminClient", where: "Mapping[TopicPartition, Any]"

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anabranch.cli import starts
+from anabranch.cli.branch_lines import lines_of, offset_before
 from anabranch.cli.client import Broker, broker_options, topic_partitions
 from anabranch.cli.common import Command, Failure, format_option
 from anabranch.cli.consume_output import Writer, writer_for
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
+
+    from anabranch.replication.branch_lines import Line
 
     Ends = dict[tuple[str, int], int]
 
@@ -114,14 +117,15 @@ def _assign(
     from confluent_kafka import TopicPartition
 
     firsts = _offsets(broker, topic, chosen, "earliest")
-    found = {pair: begin_offset(begin, firsts[pair], ends[pair]) for pair in ends}
+    lines = lines_of(broker, ends) if begin.kind is starts.Kind.LAST else {}
+    found = {pair: begin_offset(begin, firsts[pair], ends[pair], lines.get(pair)) for pair in ends}
     if begin.kind is starts.Kind.TIME:
         at_time = _offsets(broker, topic, chosen, begin.number)
         found = {pair: ends[pair] if offset < 0 else offset for pair, offset in at_time.items()}
     consumer.assign([TopicPartition(name, number, offset) for (name, number), offset in found.items()])
 
 
-def begin_offset(begin: starts.Start, first: int, end: int) -> int:
+def begin_offset(begin: starts.Start, first: int, end: int, line: "Line | None" = None) -> int:
     """The offset where one partition begins, kept within what is there.
 
     Beyond the end librdkafka would reset to the first record and print everything.
@@ -132,7 +136,7 @@ def begin_offset(begin: starts.Start, first: int, end: int) -> int:
         case starts.Kind.OFFSET:
             return min(max(first, begin.number), end)
         case starts.Kind.LAST:
-            return max(first, end - begin.number)
+            return max(first, offset_before(line, end, begin.number))
         case _:
             return first
 

@@ -1,6 +1,6 @@
 """`anabranch group`: list, describe, reset and delete consumer groups through the admin API.
 
-Lag is the end of a partition minus what the group committed there. A reset is refused while the group has
+Lag is how many records a partition has behind what the group committed there. A reset is refused while the group has
 members, because they would commit over it.
 """
 
@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from anabranch.cli import starts
+from anabranch.cli.branch_lines import lines_of, offset_before, records_between
 from anabranch.cli.client import Broker, broker_options, settle, topic_partitions
 from anabranch.cli.common import Failure, Group, confirm, format_option, show_json, show_table, yes_option
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
+
+    from anabranch.replication.branch_lines import Line
 
     Offsets = dict[tuple[str, int], int]
 
@@ -134,13 +137,17 @@ def _lag_rows(
     there = broker.partitions(admin)
     alive = [(topic, number) for topic, number in pairs if number in there.get(topic, [])]
     ends = _ask(broker, admin, alive, starts.Start(starts.Kind.END))
-    return [_lag_row(pair, committed.get(pair), ends.get(pair), owners.get(pair)) for pair in pairs]
+    lines = lines_of(broker, ends)
+    return [
+        _lag_row(pair, committed.get(pair), ends.get(pair), owners.get(pair), lines.get(pair))
+        for pair in pairs
+    ]
 
 
 def _lag_row(
-    pair: tuple[str, int], committed: int | None, end: int | None, owner: str | None
+    pair: tuple[str, int], committed: int | None, end: int | None, owner: str | None, line: "Line | None"
 ) -> dict[str, Any]:
-    lag = None if committed is None or end is None else max(0, end - committed)
+    lag = None if committed is None or end is None else records_between(line, committed, end)
     return {
         "topic": pair[0],
         "partition": pair[1],
@@ -232,7 +239,9 @@ def _targets(
             found = _ask(broker, admin, pairs, where)
             return {pair: ends[pair] if found[pair] < 0 else found[pair] for pair in pairs}
         case starts.Kind.LAST:
-            return {pair: max(firsts[pair], ends[pair] - where.number) for pair in pairs}
+            lines = lines_of(broker, ends)
+            last = {pair: offset_before(lines.get(pair), ends[pair], where.number) for pair in pairs}
+            return {pair: max(firsts[pair], last[pair]) for pair in pairs}
         case _:
             return {pair: min(max(firsts[pair], where.number), ends[pair]) for pair in pairs}
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anabranch.cli.branch_lines import lines_of, records_between
 from anabranch.cli.client import Broker, broker_options, settle, topic_partitions
 from anabranch.cli.common import (
     Group,
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 
 MODE_CONFIG = "anabranch.mode"
+BRANCH = "branch"
+BRANCHES_SHOWN = 5
 
 
 @click.group(cls=Group)
@@ -101,12 +104,15 @@ def _wanted(configs: tuple[str, ...], mode: str | None) -> dict[str, str]:
 @format_option()
 def list_(internal: bool, broker: Broker, format: str) -> None:
     """List the topics."""
-    found = broker.partitions(broker.admin())
-    rows = [(name, len(numbers)) for name, numbers in found.items() if internal or not name.startswith("__")]
+    admin = broker.admin()
+    found = broker.partitions(admin)
+    names = [name for name in found if internal or not name.startswith("__")]
+    modes = _modes(broker, admin, names)
+    rows = [(name, len(found[name]), modes.get(name)) for name in names]
     if format == "json":
-        show_json([{"topic": name, "partitions": count} for name, count in rows])
+        show_json([{"topic": name, "partitions": count, "mode": mode} for name, count, mode in rows])
     elif rows:
-        show_table(["topic", "#partitions"], rows)
+        show_table(["topic", "#partitions", "mode"], rows)
     else:
         click.echo("There are no topics yet: make one with `anabranch topic create demo`.")
 
@@ -119,9 +125,10 @@ def list_(internal: bool, broker: Broker, format: str) -> None:
 def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
     """Show a topic's partitions, offsets and configs."""
     admin = broker.admin()
-    partitions = _partition_rows(broker, admin, broker.partitions_of(admin, name))
-    entries = _configs(broker, admin, name)
+    pairs = broker.partitions_of(admin, name)
+    entries = _configs(broker, admin, [name])[name]
     mode = entries[MODE_CONFIG].value
+    partitions = _partition_rows(broker, admin, pairs, has_branches=mode == BRANCH)
     configs = {
         entry.name: entry.value
         for entry in entries.values()
@@ -131,10 +138,10 @@ def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
         show_json({"topic": name, "mode": mode, "partitions": partitions, "configs": configs})
         return
     click.echo(f"Mode: {mode}")
-    show_table(
-        ["#partition", "#first offset", "#end offset", "#records"],
-        [tuple(row.values()) for row in partitions],
-    )
+    columns = ["#partition", "#first offset", "#end offset", "#records"]
+    if mode == BRANCH:
+        columns.append("branches in its line")
+    show_table(columns, [_cells(row) for row in partitions])
     if configs:
         show_table(["config", "value"], sorted(configs.items()))
     else:
@@ -142,32 +149,54 @@ def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
 
 
 def _partition_rows(
-    broker: Broker, admin: "AdminClient", pairs: list[tuple[str, int]]
-) -> list[dict[str, int]]:
+    broker: Broker, admin: "AdminClient", pairs: list[tuple[str, int]], *, has_branches: bool
+) -> list[dict[str, Any]]:
     from confluent_kafka.admin import OffsetSpec
 
     starts = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.earliest()))
     ends = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.latest()))
-    return [
+    lines = lines_of(broker, ends)
+    rows: list[dict[str, Any]] = [
         # An upper bound: compaction and transaction markers leave offsets without records.
         {
             "partition": pair[1],
             "start": starts[pair],
             "end": ends[pair],
-            "records_max": ends[pair] - starts[pair],
+            "records_max": records_between(lines.get(pair), starts[pair], ends[pair]),
         }
         for pair in pairs
     ]
+    if has_branches:
+        for pair, row in zip(pairs, rows, strict=True):
+            row["branches"] = [span.lane for span in lines[pair]] if pair in lines else [0]
+    return rows
 
 
-def _configs(broker: Broker, admin: "AdminClient", name: str) -> "dict[str, ConfigEntry]":
+def _cells(row: dict[str, Any]) -> list[object]:
+    """The last branches are enough for people: `branch show` has them all."""
+    cells = list(row.values())
+    if "branches" in row:
+        *_, branches = cells
+        shown = [str(each) for each in branches[-BRANCHES_SHOWN:]]
+        cells[-1] = ", ".join(["...", *shown] if len(branches) > len(shown) else shown)
+    return cells
+
+
+def _modes(broker: Broker, admin: "AdminClient", names: list[str]) -> dict[str, str | None]:
+    """How each topic keeps its records safe; another Kafka does not say."""
+    found = _configs(broker, admin, names)
+    return {name: entries[MODE_CONFIG].value for name, entries in found.items() if MODE_CONFIG in entries}
+
+
+def _configs(broker: Broker, admin: "AdminClient", names: list[str]) -> "dict[str, dict[str, ConfigEntry]]":
     from confluent_kafka.admin import ConfigResource
 
-    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in names}
+    if not resources:
+        return {}
     with broker.errors():
-        answers = admin.describe_configs([resource], request_timeout=broker.seconds_max)
-        found: dict[str, ConfigEntry] = answers[resource].result()
-    return found
+        answers = admin.describe_configs(list(resources.values()), request_timeout=broker.seconds_max)
+        return {name: answers[resource].result() for name, resource in resources.items()}
 
 
 def _is_from_node(entry: "ConfigEntry") -> bool:

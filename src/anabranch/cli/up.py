@@ -43,7 +43,11 @@ LEAVE_SECONDS_MAX = 8.0
 @click.option(
     "--advertise", metavar="HOST:PORT", help="The address told to clients. [the one they connected to]"
 )
-@click.option("--http", metavar="HOST:PORT", help="Serve /metrics and /healthz there. [nowhere]")
+@click.option(
+    "--http",
+    metavar="[HOST:]PORT",
+    help="Serve records by HTTP and WebSocket there, /metrics and /healthz. [nowhere]",
+)
 @click.option("--broker-id", metavar="N", help="The number of this broker in its cluster. [0]")
 @click.option(
     "--peer-listen", metavar="HOST:PORT", help="Be a broker of a cluster: where the others connect. [alone]"

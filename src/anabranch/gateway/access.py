@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 from anabranch.config import NodeSettings, http_host_and_port, is_loopback
 from anabranch.errors import GatewayError, InvalidConfigError
 
-PAGES = frozenset({"/metrics", "/healthz", "/v1/demo", "/v1/anabranch.js"})
+PAGES = frozenset({"/metrics", "/healthz", "/v1/demo", "/v1/demo.js", "/v1/anabranch.js"})
 TOKEN_BYTES_MIN = 16
 TOKEN_BYTES_MAX = 4096
 ANY = "*"

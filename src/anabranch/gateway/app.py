@@ -7,13 +7,27 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from anabranch.errors import AnabranchError, GatewayError
-from anabranch.gateway import status_api
+from anabranch.gateway import (
+    reading_api,
+    records_api,
+    sessions_api,
+    socket_api,
+    status_api,
+    topics_api,
+)
 from anabranch.gateway.access import Access
 from anabranch.gateway.doorkeeper import Doorkeeper
 from anabranch.gateway.errors import error_json, headers_of, status_of
 from anabranch.gateway.gateway import Gateway
 
-ROUTES = (status_api.routes,)
+ROUTES = (
+    status_api.routes,
+    topics_api.routes,
+    records_api.routes,
+    reading_api.routes,
+    sessions_api.routes,
+    socket_api.routes,
+)
 """One line for each file of routes."""
 
 WORDS = {

@@ -42,6 +42,8 @@ CLIENT_ID = "anabranch-gateway"
 PATIENCE_MS = 10_000
 """How long a request is tried again, unless it says otherwise."""
 PAUSE_SECONDS = 0.05
+BEYOND_SECONDS = 0.25
+"""How often it is looked whether a partition has grown to an offset beyond its end."""
 ANSWER_MS = 2000
 """What an answer may take on top of the time that its request may wait."""
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION, FIND_VERSION = 13, 16, 8, 12, 4
@@ -254,8 +256,8 @@ class Calls:
         wait_ms: int = 0,
         patience_ms: int = PATIENCE_MS,
     ) -> Fetched:
-        """Batches from that offset on; none if there are none after `wait_ms`. Readers who wait for the same at another
-        broker share one question."""
+        """Batches from that offset on; none if there are none after `wait_ms`, or none so far on. Readers who wait for
+        the same at another broker share one question."""
         at = self.leader(topic, partition)
         if at == self._broker.id or wait_ms <= 0:
             return await self._fetch(topic, partition, offset, bytes_max, wait_ms, patience_ms)
@@ -284,8 +286,11 @@ class Calls:
                 ),
             )
             fetched = Fetched(row["records"] or b"", row["high_watermark"], row["log_start_offset"])
-            if fetched.batches or clock.monotonic_ms() >= wait_end_ms:
+            left_ms = wait_end_ms - clock.monotonic_ms()
+            if fetched.batches or left_ms <= 0:
                 return fetched
+            # It waited less than it was asked to, because others wanted to, or because there is no such offset yet.
+            await asyncio.sleep(min(left_ms / 1000, BEYOND_SECONDS if row["error_code"] else PAUSE_SECONDS))
 
     async def _fetch_at(
         self, at: BrokerId, topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int
@@ -310,7 +315,8 @@ class Calls:
         if answer["error_code"]:
             raise refusal(answer["error_code"], "")
         row: Body = answer["responses"][0]["partitions"][0]
-        if row["error_code"]:
+        is_beyond = row["error_code"] == ErrorCode.OFFSET_OUT_OF_RANGE and offset > row["high_watermark"] >= 0
+        if row["error_code"] and not is_beyond:
             raise refusal(row["error_code"], "", start_offset=row["log_start_offset"])
         return row
 

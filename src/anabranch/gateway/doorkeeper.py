@@ -4,13 +4,14 @@ do, turns our errors into answers, and gives up on whoever takes no answer."""
 import asyncio
 import logging
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from anabranch.errors import AnabranchError, GatewayError
 from anabranch.gateway.access import Access
 from anabranch.gateway.errors import error_json, headers_of, status_of
 
-SEND_SECONDS_MAX = 60.0
+SEND_SECONDS_MAX = 30.0
 """How long a client may leave an answer untaken."""
 PREFLIGHT_AGE_SECONDS = 600
 
@@ -64,6 +65,8 @@ class Doorkeeper:
 
         try:
             await self._app(scope, receive, send_in_time)
+        except ClientDisconnect:
+            logger.debug("a client of the gateway is gone in the middle of its request")
         except UntakenError:
             logger.info("a client of the gateway takes no answer: its connection is closed")
             scope["anabranch.abort"]()
@@ -78,7 +81,7 @@ async def _preflight(shared: dict[str, str], send: Send) -> None:
     headers = {
         **shared,
         "access-control-allow-methods": "GET, HEAD, POST, DELETE, OPTIONS",
-        "access-control-allow-headers": "authorization, content-type, x-anabranch-*, x-requested-with",
+        "access-control-allow-headers": "*, authorization",
         "access-control-max-age": str(PREFLIGHT_AGE_SECONDS),
         "vary": "Origin",
     }

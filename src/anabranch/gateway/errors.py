@@ -57,7 +57,7 @@ def error_body(error: AnabranchError) -> dict[str, Any]:
 
 
 def error_json(error: AnabranchError) -> bytes:
-    return json.dumps(error_body(error), ensure_ascii=False).encode() + b"\n"
+    return json.dumps(error_body(error), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def headers_of(error: AnabranchError) -> dict[str, str]:
@@ -65,4 +65,6 @@ def headers_of(error: AnabranchError) -> dict[str, str]:
     status = status_of(error)
     if status in (TRY_AGAIN, 429):
         return {"Retry-After": "1"}
+    if status in (408, 413):
+        return {"Connection": "close"}  # What is left of the request is not read.
     return {"WWW-Authenticate": 'Bearer realm="anabranch"'} if status == 401 else {}

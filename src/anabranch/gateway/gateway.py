@@ -4,19 +4,27 @@ Every file of routes has a function `routes(gateway)`, which `app.py` lists; wha
 coroutine added to `on_close`, called before the last answers leave.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from anabranch.errors import GatewayError
 from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import Calls
 from anabranch.gateway.gathering import Gatherer
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.gateway.sockets import Sockets
     from anabranch.server.listener import Listener
 
 BODY_BYTES_MAX = 128 * 2**20
 """Of request bodies and of answers being made, over all connections."""
+
+
+HOLD_SECONDS_MAX = 15.0
+
+Found = TypeVar("Found")
 
 
 class Gateway:
@@ -31,12 +39,51 @@ class Gateway:
         self.request_bytes_max = broker.settings.gateway_request_bytes_max
         self.poll_ms_max = broker.settings.gateway_poll_ms_max
         self.subscriber_bytes_max = broker.settings.gateway_subscriber_bytes_max
+        self.sockets: Sockets | None = None
         self.on_close: list[Callable[[], Awaitable[None]]] = []
+        self.connection_count: Callable[[], int] = lambda: 0
         self.is_closing = False
-        """Whoever waits for records answers now."""
+        self._polls: set[asyncio.Task[Any]] = set()
+
+    @property
+    def polls_count(self) -> int:
+        """Requests that wait for records."""
+        return len(self._polls)
+
+    async def hold(self, count: int) -> None:
+        """Wait for room for so many bytes; give them back to `bodies`. Raises GatewayError if none comes for long."""
+        if self.bodies.take_at_once(count):
+            return
+        try:
+            async with asyncio.timeout(HOLD_SECONDS_MAX):
+                await self.bodies.take(count)
+        except TimeoutError:
+            raise GatewayError("The gateway is busy: try again in a moment.", "BUSY", 503) from None
+
+    async def poll(self, waiting: Coroutine[Any, Any, Found]) -> Found | None:
+        """What comes of waiting for records; None: the node stops, and nobody should wait any longer."""
+        task = asyncio.ensure_future(waiting)
+        self._polls.add(task)
+        try:
+            if self.is_closing:
+                task.cancel()
+            return await task
+        except asyncio.CancelledError:
+            if self.is_closing and task.cancelled():
+                return None
+            task.cancel()
+            raise
+        finally:
+            self._polls.discard(task)
 
     async def close(self) -> None:
         self.is_closing = True
+        for task in self._polls:
+            task.cancel()
         for close in self.on_close:
             await close()
         await self.gather.close()
+
+    def abort(self) -> None:
+        """Whoever still waits is left alone."""
+        self.gather.abort()

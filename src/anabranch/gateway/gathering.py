@@ -228,7 +228,8 @@ class Gatherer:
     def ended(self, lane: "Lane") -> None:
         """Nothing waits there any more."""
         self._lanes.pop((lane.view.topic_id, lane.index), None)
-        if self._calls.known_topic(lane.view.name) is None:
+        view = self._calls.known_topic(lane.view.name)
+        if view is None or view.topic_id != lane.view.topic_id:
             self._sticky.pop(lane.view.name, None)
             for key in [key for key in self._producers if key[0] == lane.view.topic_id]:
                 del self._producers[key]
@@ -332,6 +333,12 @@ class Gatherer:
             lane.hurry()
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abort(self) -> None:
+        """Nobody waits for what is still under way."""
+        for lane in self._lanes.values():
+            if lane.task is not None:
+                lane.task.cancel()
 
 
 class Lane:

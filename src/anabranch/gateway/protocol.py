@@ -93,7 +93,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        if not self.transport.is_closing():
+        if not self._head_bytes:
+            self.transport.close()  # Browsers make connections that they then do not use.
+        elif not self.transport.is_closing():
             text = f"A request's headers must be complete within {HEAD_SECONDS_MAX:g} s."
             self._refuse(408, "REQUEST_TIMEOUT", text)
 

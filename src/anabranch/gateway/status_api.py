@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from anabranch.gateway.figures import Figures
 from anabranch.server.health import health
 from anabranch.server.metrics import render
 
@@ -25,7 +26,8 @@ anabranch: records in and out by HTTP and WebSocket. docs/gateway.md says how.
 def routes(gateway: "Gateway") -> list[BaseRoute]:
     async def metrics(request: Request) -> Response:
         return Response(
-            render(gateway.broker, gateway.listener), media_type="text/plain; version=0.0.4; charset=utf-8"
+            render(gateway.broker, gateway.listener, Figures(gateway)),
+            media_type="text/plain; version=0.0.4; charset=utf-8",
         )
 
     async def healthz(request: Request) -> Response:

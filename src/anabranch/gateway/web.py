@@ -7,13 +7,13 @@ from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from uvicorn.config import Config
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
 from anabranch.gateway.access import Access
 from anabranch.gateway.app import make_app
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.protocol import BoundedProtocol
+from anabranch.gateway.socket_protocol import SocketProtocol
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -42,7 +42,8 @@ class Web:
         self._config = Config(
             make_app(self.gateway, access),
             http=Protocol,
-            ws=WebSocketsSansIOProtocol,
+            ws=SocketProtocol,
+            ws_per_message_deflate=False,  # It would compress the same bytes for every subscriber anew.
             ws_max_size=settings.gateway_request_bytes_max,
             ws_ping_interval=PING_SECONDS,
             ws_ping_timeout=PING_SECONDS,
@@ -57,6 +58,7 @@ class Web:
         self._config.load()
         self._protocol = Protocol
         self._state = ServerState()
+        self.gateway.connection_count = lambda: len(self._state.connections)
         self._server: asyncio.Server | None = None
         self._dates: asyncio.TimerHandle | None = None
 
@@ -87,6 +89,7 @@ class Web:
         """Who has not ended by now is cut off."""
         if self._dates is not None:
             self._dates.cancel()
+        self.gateway.abort()
         for task in list(self._state.tasks):
             task.cancel()
         for connection in list(self._state.connections):

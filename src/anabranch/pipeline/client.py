@@ -8,7 +8,7 @@ What does not exist is no trouble: an unknown topic is left out of an answer, an
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -205,6 +205,11 @@ class Client:
         """The connection to whoever leads this partition; TryAgainError if it cannot be made."""
         (address,) = self._by_leader([place])
         return self._link(address)
+
+    def links_of(self, places: Iterable[TopicPartition]) -> Iterator[tuple[Connection, list[TopicPartition]]]:
+        """The connection to each broker that leads some of them, with those."""
+        for address, led in self._by_leader(places).items():
+            yield self._link(address), led
 
     # --- a group's progress -----------------------------------------------------------------------------------
 

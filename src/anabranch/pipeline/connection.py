@@ -4,7 +4,8 @@ A request may be sent before the answer to the one before was read: that is how 
 their way while it unpacks the last. Network trouble of any kind is `TryAgainError`, after which the connection is of
 no use; an answer that is not Kafka is `ProtocolError`.
 
-The versions are fixed: every node of ours serves them, and every Kafka since 3.1 all but those about objects.
+The versions are fixed: every node of ours serves them, and every Kafka since 3.1 all but those about objects
+and branches.
 """
 
 import socket
@@ -28,6 +29,7 @@ VERSIONS = {
     ApiKey.DESCRIBE_OBJECTS: 0,
     ApiKey.NAME_OBJECTS: 0,
     ApiKey.REPLACE_OBJECTS: 0,
+    ApiKey.DESCRIBE_BRANCHES: 0,
 }
 
 CLIENT_ID = "anabranch-pipeline"

@@ -2,7 +2,8 @@
 
 Admission shares a limit of records between partitions in proportion to what each has, never more in all than the
 limit, and never nothing for good: where the limit is below the number of partitions, they take turns. Offsets count
-as records where there are no gaps; a compacted partition's share is counted out by whoever can see its batches.
+as records where there are no gaps; a compacted partition's share is counted out by whoever can see its batches. Of a
+topic in mode branch the broker says which offsets there are (`Lines`), for most numbers between two lanes are none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,30 +45,77 @@ class Stretch(NamedTuple):
     objects: StoredRows | None = None
 
 
+class Span(NamedTuple):
+    """Offsets [start, end) that records have, of one branch."""
+
+    branch: int
+    start: int
+    end: int
+
+
+Line = tuple[Span, ...]
+Lines = Mapping[TopicPartition, Line]
+"""Of partitions in mode branch: in the order of offsets."""
+
+
 class Range(NamedTuple):
-    """What one task reads of one partition."""
+    """What one task reads of one partition. `line`: of one in mode branch, where it has records."""
 
     place: TopicPartition
     topic_id: UUID
     start: int
     end: int
     stretches: tuple[Stretch, ...] = ()
+    line: Line | None = None
 
     @property
     def size(self) -> int:
-        return self.end - self.start
+        """How many records it has at most."""
+        return count(self.line, self.start, self.end)
+
+
+# --- counting -----------------------------------------------------------------------------------------------------
+
+
+def count(line: Line | None, start: int, end: int) -> int:
+    """Records in [start, end). Without a line every offset is one."""
+    if line is None:
+        return max(0, end - start)
+    return sum(max(0, min(span.end, end) - max(span.start, start)) for span in line)
+
+
+def offset_behind(line: Line | None, start: int, records: int) -> int:
+    """The offset up to which there are so many records from `start` on."""
+    if line is None or records <= 0:
+        return start + records
+    for span in line:
+        begins = max(span.start, start)
+        if begins < span.end:
+            if records <= span.end - begins:
+                return begins + records
+            records -= span.end - begins
+            start = span.end
+    return start
 
 
 # --- admission ----------------------------------------------------------------------------------------------------
 
 
-def admitted(start: Offsets, end: Offsets, records_max: int) -> Offsets:
+def admitted(start: Offsets, end: Offsets, records_max: int, lines: Lines | None = None) -> Offsets:
     """Ends that leave at most `records_max` offsets in all between start and end."""
+    known = lines or {}
     turn = sum(start.values()) % max(1, len(end))  # It moves on with every trigger that reads something.
     order = sorted(end)
-    available = {place: end[place] - start[place] for place in order[turn:] + order[:turn]}
+    available = {
+        place: count(known.get(place), start[place], end[place]) for place in order[turn:] + order[:turn]
+    }
     granted = shares(available, records_max)
-    return {place: start[place] + granted.get(place, 0) for place in end}
+    return {
+        place: end[place]
+        if granted.get(place, 0) == available[place]
+        else offset_behind(known.get(place), start[place], granted.get(place, 0))
+        for place in end
+    }
 
 
 def shares(available: Mapping[TopicPartition, int], records_max: int) -> dict[TopicPartition, int]:
@@ -99,17 +147,20 @@ def split(ranges: Sequence[Range], partitions_min: int | None, records_max: int 
     total = sum(each.size for each in ranges)
     pieces = []
     for each in ranges:
-        count = 1
+        number = 1
         if partitions_min is not None and partitions_min > len(ranges):
-            count = max(1, -(-each.size * partitions_min // total))
+            number = max(1, -(-each.size * partitions_min // total))
         if records_max is not None:
-            count = max(count, -(-each.size // records_max))
-        pieces += _cut(each, min(count, each.size))
+            number = max(number, -(-each.size // records_max))
+        pieces += _cut(each, min(number, each.size))
     return pieces
 
 
-def _cut(whole: Range, count: int) -> list[Range]:
-    edges = [whole.start + whole.size * number // count for number in range(count + 1)]
+def _cut(whole: Range, pieces: int) -> list[Range]:
+    inner = [
+        offset_behind(whole.line, whole.start, whole.size * number // pieces) for number in range(1, pieces)
+    ]
+    edges = [whole.start, *inner, whole.end]
     return [whole._replace(start=start, end=end) for start, end in pairwise(edges) if start < end]
 
 

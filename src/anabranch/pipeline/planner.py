@@ -11,6 +11,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from anabranch.errors import OptionError, PipelineError, TryAgainError, UnknownTopicOrPartitionError
+from anabranch.pipeline.branches import BRANCH_MODE, MODE, branch_of, lane_folder, lines
 from anabranch.pipeline.chunks import headers_of, offset_after
 from anabranch.pipeline.client import EARLIEST, LATEST, Client, Topic
 from anabranch.pipeline.coordinates import Coordinates, coordinates
@@ -18,13 +19,12 @@ from anabranch.pipeline.loss import LossPolicy
 from anabranch.pipeline.object_plan import object_stretches
 from anabranch.pipeline.offsets import FROM_EARLIEST, FROM_LATEST, Bound, Bounds, Offsets, Progress, resolve
 from anabranch.pipeline.options import Direct, ReaderOptions
-from anabranch.pipeline.plan import Range, SegmentFile, Stretch, admitted, split, stretches
+from anabranch.pipeline.plan import Lines, Range, SegmentFile, Stretch, admitted, split, stretches
 from anabranch.pipeline.reading import chunks_of
 from anabranch.pipeline.segment_files import sealed_files, why_unreachable
 from anabranch.values import TopicPartition
 
 COMMIT_SECONDS_MAX = 5.0
-MODE = "anabranch.mode"
 OBJECT_MODE = "object"
 IN_MEMORY = "memory:"
 
@@ -35,6 +35,10 @@ class View(NamedTuple):
     cluster_id: str | None
     topic_ids: dict[str, UUID]
     bounds: dict[TopicPartition, Bounds]
+    modes: dict[str, str]
+    """Those that a topic says."""
+    lines: Lines
+    """Of partitions in mode branch: which offsets have records."""
 
     @property
     def ends(self) -> Progress:
@@ -74,11 +78,13 @@ class Planner:
         try:
             firsts = self._client.offsets_at(dict.fromkeys(places, EARLIEST))
             ends = self._client.offsets_at(dict.fromkeys(places, LATEST))
+            modes = self._client.topic_configs(sorted(topics), MODE)
+            branched = lines(self._client, (each for each in places if modes.get(each.topic) == BRANCH_MODE))
         except UnknownTopicOrPartitionError as error:
             raise TryAgainError(f"a topic went away while we looked: {error}") from error
         bounds = {place: Bounds(firsts[place], ends[place]) for place in places}
         ids = {name: topic.id for name, topic in topics.items()}
-        return View(cluster.id, ids, bounds)
+        return View(cluster.id, ids, bounds, modes, branched)
 
     def _check_exist(self, topics: Mapping[str, Topic], places: Iterable[TopicPartition]) -> None:
         subscription, where = self._options.subscription, self._options.bootstrap
@@ -164,7 +170,7 @@ class Planner:
 
     def _limited(self, start: Offsets, end: Offsets, view: View, records_max: int) -> Offsets:
         """At most so many records. Where compaction leaves gaps they are counted, elsewhere offsets tell."""
-        limited = admitted(start, end, records_max)
+        limited = admitted(start, end, records_max, view.lines)
         thinned = self._client.compacted_topics(sorted({place.topic for place in end}))
         for place, upto in limited.items():
             if place.topic in thinned and start[place] < upto < end[place]:
@@ -181,12 +187,10 @@ class Planner:
         for place in sorted(end):
             upto = end[place]
             if upto > view.bounds[place].end:
-                self._loss.report(
-                    f"{place} ends at offset {view.bounds[place].end}, and {upto} was to be reached: it was cut back, "
-                    "or never had so many"
-                )
+                self._loss.report(_too_far(place, view, upto))
                 upto = view.bounds[place].end
-            ranges.append(Range(place, view.topic_ids[place.topic], begin[place], upto))
+            topic_id, line = view.topic_ids[place.topic], view.lines.get(place)
+            ranges.append(Range(place, topic_id, begin[place], upto, line=line))
         pieces = split(ranges, self._options.partitions_min, self._options.records_per_partition_max)
         return self._with_ways(view, pieces)
 
@@ -198,7 +202,7 @@ class Planner:
             if at < first:
                 self._loss.report(f"{place} begins at offset {first} by now, and {at} was to be read")
                 at = first
-            elif at > end:
+            elif at > end and place not in view.lines:  # Another side of a split was ahead: it comes back.
                 self._loss.report(f"{place} ends at offset {end}, and {at} was to be read: it was cut back")
                 at = end
             present[place] = at
@@ -210,8 +214,7 @@ class Planner:
         """The same ranges, with all that can be read without the broker."""
         if self._options.direct is Direct.NEVER or not ranges:
             return ranges
-        modes = self._client.topic_configs(sorted({task.place.topic for task in ranges}), MODE)
-        stored = {task.place for task in ranges if modes.get(task.place.topic) == OBJECT_MODE}
+        stored = {task.place for task in ranges if view.modes.get(task.place.topic) == OBJECT_MODE}
         files = self._sealed(view, {task.place for task in ranges} - stored)
         objects = {place: self._coordinates(place, ranges) for place in sorted(stored)}
         return [
@@ -245,7 +248,7 @@ class Planner:
         for place in places:
             reason = self._unreachable(place, folders, view)
             if reason is None:
-                found[place] = sealed_files(folders[place], place.folder)
+                found[place] = _files_of(folders[place], place, view)
             elif self._options.direct is Direct.REQUIRE:
                 raise PipelineError(
                     f"direct=require: the files of {place} are out of reach: {reason}. With direct=auto they come by "
@@ -276,7 +279,42 @@ class Planner:
             client.commit_offsets(self._options.group, progress.offsets)
 
 
+def _files_of(data_folder: str, place: TopicPartition, view: View) -> list[SegmentFile]:
+    """The sealed files of a partition, or of each branch that its line goes through."""
+    line = view.lines.get(place)
+    if line is None:
+        return sealed_files(data_folder, place.folder)
+    branches = dict.fromkeys(span.branch for span in line)
+    folders = [f"{place.folder}/{lane_folder(branch)}" for branch in branches]
+    return [file for folder in folders for file in sealed_files(data_folder, folder)]
+
+
+def _branch_stretches(task: Range, files: Sequence[SegmentFile]) -> tuple[Stretch, ...]:
+    """What lies beyond a line's part of a branch is in that branch's files too, and not in the line."""
+    found: list[Stretch] = []
+    for span in task.line or ():
+        start, end = max(task.start, span.start), min(task.end, span.end)
+        if start < end:
+            mine = [file for file in files if branch_of(file.base_offset) == span.branch]
+            found += stretches(start, end, mine)
+    return tuple(found)
+
+
+def _too_far(place: TopicPartition, view: View, upto: int) -> str:
+    end = view.bounds[place].end
+    if place in view.lines:
+        return (
+            f"{place} ends at offset {end} here, and {upto} was to be reached: another side of a split has the rest, "
+            "until both are joined"
+        )
+    return (
+        f"{place} ends at offset {end}, and {upto} was to be reached: it was cut back, or never had so many"
+    )
+
+
 def _stretches(task: Range, files: Sequence[SegmentFile], objects: Coordinates | None) -> tuple[Stretch, ...]:
+    if task.line is not None:
+        return _branch_stretches(task, files)
     if objects is None:
         return stretches(task.start, task.end, files)
     return object_stretches(task.start, task.end, objects.store_url, objects.start, objects.end, objects.rows)

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from anabranch.errors import SegmentChangedError, StoreError
+from anabranch.pipeline.branches import LANE_BITS
 from anabranch.pipeline.chunks import Chunk
 from anabranch.pipeline.client import Client
 from anabranch.pipeline.fetch import PartitionFetch
@@ -20,12 +21,13 @@ from anabranch.pipeline.object_reading import ObjectReader, TaskObjects, in_turn
 from anabranch.pipeline.options import Direct, ReaderOptions
 from anabranch.pipeline.plan import Range, SegmentFile, Stretch
 from anabranch.pipeline.segment_files import SegmentReader
-from anabranch.values import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logging.getLogger(__name__)
+
+BRANCH = "_branch"
 
 
 def read_range(options: ReaderOptions, wanted: Range, schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
@@ -40,6 +42,8 @@ def read_ranges(
     from anabranch.record.columns import FIELDS, columns
 
     fields = [name for name in schema.names if name in FIELDS] or ["offset"]
+    if BRANCH in schema.names and "offset" not in fields and any(each.line is not None for each in ranges):
+        fields.append("offset")
     for wanted, chunk in _all_chunks(options, ranges):
         found = columns(
             chunk.data,
@@ -50,7 +54,7 @@ def read_ranges(
             aborted=chunk.aborted,
         )
         for batch in found:
-            yield _rows(batch, wanted.place, schema)
+            yield _rows(batch, wanted, schema)
 
 
 def chunks_of(options: ReaderOptions, wanted: Range) -> Iterator[Chunk]:
@@ -141,20 +145,30 @@ class _Task:
         self._objects.give_up(store_url, error)
 
 
-def _rows(batch: "pa.RecordBatch", place: TopicPartition, schema: "pa.Schema") -> "pa.RecordBatch":
+def _rows(batch: "pa.RecordBatch", wanted: Range, schema: "pa.Schema") -> "pa.RecordBatch":
     """The columns of the schema: what the records have, and what all of them have in common."""
     import pyarrow as pa
 
-    count = batch.num_rows
+    count, place = batch.num_rows, wanted.place
     arrays = []
     for field in schema:
         if field.name == "topic":
             arrays.append(pa.repeat(pa.scalar(place.topic, field.type), count))
         elif field.name == "partition":
             arrays.append(pa.repeat(pa.scalar(place.partition, field.type), count))
-        elif field.name == "_branch":
-            arrays.append(pa.nulls(count, field.type))
+        elif field.name == BRANCH:
+            arrays.append(_branches(batch, wanted, field.type))
         else:
             column = batch.column(field.name)
             arrays.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _branches(batch: "pa.RecordBatch", wanted: Range, kind: "pa.DataType") -> "pa.Array":
+    """Which branch each record was written to, of a topic that has branches."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if wanted.line is None:
+        return pa.nulls(batch.num_rows, kind)
+    return pc.shift_right(batch.column("offset").cast(pa.int64()), LANE_BITS).cast(kind)

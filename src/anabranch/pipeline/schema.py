@@ -1,7 +1,8 @@
 """The columns of a topic as Spark sees them, and the check of those that a user names himself; pure.
 
 They are those of Spark's Kafka source, in its order, and two of ours: `_generation`, the leadership under which a
-record was written, and `_branch`, which is null until topics can branch. A reader with fewer columns unpacks less.
+record was written, and `_branch`, the branch it was written to: null where topics have none. A reader with fewer
+columns unpacks less.
 """
 
 from collections.abc import Mapping

@@ -7,9 +7,11 @@ counts are part of the table's own commits, so they are right after any crash.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from anabranch.pipeline.branches import branch_of, lines
 from anabranch.pipeline.client import EARLIEST, LATEST, Client, Topic
 from anabranch.pipeline.group_progress import group_of
 from anabranch.pipeline.lake.settings import PipelineSettings
+from anabranch.pipeline.plan import Line, count
 from anabranch.pipeline.same_topic import id_of
 from anabranch.values import TopicPartition
 
@@ -26,6 +28,8 @@ class PartitionStatus:
     end_offset: int | None
     start_offset: int | None = None
     """The first one that the log still has."""
+    line: Line | None = None
+    """Of a topic in mode branch: which offsets have records."""
 
     @property
     def lag(self) -> int | None:
@@ -33,7 +37,11 @@ class PartitionStatus:
         if self.end_offset is None:
             return None
         first = self.start_offset or 0
-        return max(0, self.end_offset - (first if self.table_offset is None else self.table_offset))
+        return count(self.line, first if self.table_offset is None else self.table_offset, self.end_offset)
+
+    def as_json(self) -> dict[str, object]:
+        said = {name: value for name, value in vars(self).items() if name != "line"}
+        return {**said, "lag": self.lag}
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,7 @@ class PipelineStatus:
     partitions: list[PartitionStatus] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
-        partitions = [{**vars(one), "lag": one.lag} for one in self.partitions]
+        partitions = [one.as_json() for one in self.partitions]
         return {**vars(self), "partitions": partitions}
 
 
@@ -102,6 +110,7 @@ def _partitions(
     places = [] if there is None else there.partitions
     starts = client.offsets_at(dict.fromkeys(places, EARLIEST))
     ends = client.offsets_at(dict.fromkeys(places, LATEST))
+    branched = lines(client, (place for place, end in ends.items() if branch_of(end) > 0))
     committed = client.committed_offsets(group, places) if places else {}
     numbers = sorted({place.partition for place in places} | set(taken))
     return [
@@ -111,6 +120,7 @@ def _partitions(
             committed.get(TopicPartition(topic, number)),
             ends.get(TopicPartition(topic, number)),
             starts.get(TopicPartition(topic, number)),
+            branched.get(TopicPartition(topic, number)),
         )
         for number in numbers
     ]

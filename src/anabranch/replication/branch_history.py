@@ -24,6 +24,20 @@ def records_between(line: Line, start: int, end: int) -> int:
     return sum(max(0, min(span.end, end) - max(span.start, start)) for span in line)
 
 
+def offset_before(line: Line, end: int, count: int) -> int:
+    """Where to begin so that so many records come before `end`; the line's start if it has fewer."""
+    left = count
+    for span in reversed(line):
+        upto = min(span.end, end)
+        if span.start >= upto:
+            continue
+        if upto - span.start >= left:
+            return upto - left
+        left -= upto - span.start
+        end = span.start
+    return end
+
+
 def present_line(branches: Branches, line: Line, upto: Offset) -> Line:
     """What is left of a line below an offset, without what was removed."""
     removed = branches.removed_below(line)

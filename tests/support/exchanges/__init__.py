@@ -6,7 +6,17 @@ wire fuzzer records what these functions send and mutates it.
 """
 
 from anabranch.wire.api_keys import ApiKey
-from support.exchanges import cluster, committed, coordinators, groups, objects, quorum, records, topics
+from support.exchanges import (
+    branches,
+    cluster,
+    committed,
+    coordinators,
+    groups,
+    objects,
+    quorum,
+    records,
+    topics,
+)
 from support.exchanges.world import Exchange, World, make_world, only
 
 __all__ = ["EXCHANGES", "World", "make_world", "only"]
@@ -58,6 +68,7 @@ EXCHANGES: dict[ApiKey, tuple[Exchange, Exchange]] = {
     ApiKey.DESCRIBE_OBJECTS: (objects.describe_objects, objects.describe_objects_refused),
     ApiKey.NAME_OBJECTS: (objects.name_objects, objects.name_objects_refused),
     ApiKey.REPLACE_OBJECTS: (objects.replace_objects, objects.replace_objects_refused),
+    ApiKey.DESCRIBE_BRANCHES: (branches.describe_branches, branches.describe_branches_refused),
     ApiKey.DESCRIBE_MEMBER: (groups.describe_member, groups.describe_member_refused),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         cluster.describe_topic_partitions,

@@ -133,7 +133,7 @@ def fetched(bench: Bench, offset: int, **fields: Any) -> dict[str, Any]:
     asked = {
         "partition": 0,
         "fetch_offset": offset,
-        "current_leader_epoch": -1,
+        "current_leader_epoch": fields.get("epoch", -1),
         "partition_max_bytes": fields.get("bytes_max", 2**20),
     }
     body = {
@@ -232,6 +232,16 @@ async def test_offsets_are_found_by_time_over_all_lanes() -> None:
     assert offset_of(bench, 5001)["offset"] == -1
     newest = offset_of(bench, -3)
     assert (newest["offset"], newest["timestamp"], newest["leader_epoch"]) == (SECOND, 5000, -1)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0, 5])
+def test_whatever_leader_epoch_a_client_says_is_right(epoch: int) -> None:
+    @in_loop
+    async def body() -> None:
+        bench = await over_two_lanes()
+        assert records_in(fetched(bench, 0, epoch=epoch)) == [b"a", b"b", b"c"]
+
+    body()
 
 
 async def at_times(*times: int) -> Bench:

@@ -84,7 +84,11 @@ def test_banner_says_where_how_safe_and_what_next():
 def test_banner_of_an_ephemeral_node_on_another_port_says_so():
     node = SimpleNamespace(bootstrap="127.0.0.1:5", http_address="127.0.0.1:6", data_dir="/data")
     text = banner(node, NodeSettings.load({"flush": "interval"}), ephemeral=True)
-    for said in ("removed when the node stops", "may lose the last 1000 ms", "http://127.0.0.1:6/metrics"):
+    for said in (
+        "removed when the node stops",
+        "may lose the last 1000 ms",
+        "http://127.0.0.1:6 (records, WebSocket, /metrics)",
+    ):
         assert said in text
     assert "anabranch consume demo --bootstrap 127.0.0.1:5" in text
 

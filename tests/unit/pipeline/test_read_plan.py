@@ -1,12 +1,23 @@
 """Admission and the cutting into tasks."""
 
+from itertools import pairwise
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.pipeline.plan import Range, SegmentFile, Stretch, admitted, shares, split, stretches
+from anabranch.pipeline.plan import (
+    Range,
+    SegmentFile,
+    Span,
+    Stretch,
+    admitted,
+    count,
+    shares,
+    split,
+    stretches,
+)
 from anabranch.values import TopicPartition
 
 PLACES = [TopicPartition("t", number) for number in range(6)]
@@ -27,7 +38,7 @@ def test_shares_keep_to_the_limit_and_use_it_up(
 ) -> None:
     granted = shares(available, records_max)
     assert sum(granted.values()) == min(records_max, sum(available.values()))
-    assert all(0 < count <= available[place] for place, count in granted.items())
+    assert all(0 < most <= available[place] for place, most in granted.items())
 
 
 @given(counts)
@@ -101,3 +112,46 @@ def test_files_serve_what_they_hold_and_the_protocol_the_rest(
     files: list[SegmentFile], expected: list[Stretch]
 ) -> None:
     assert list(stretches(5, 50, files)) == expected
+
+
+# --- branches ---------------------------------------------------------------------------------------------------------
+
+
+BRANCHED = TopicPartition("branched", 0)
+LANE = 5 << 32
+LINE = (Span(0, 10, 80), Span(5, LANE, LANE + 60))
+
+
+def test_between_two_branches_lie_no_records() -> None:
+    assert count(LINE, 0, LANE + 60) == 70 + 60
+    assert count(LINE, 79, LANE + 1) == 2
+    assert count(None, 3, 7) == 4
+
+
+def test_a_limit_counts_records_and_passes_over_the_gap_between_branches() -> None:
+    start, end = {BRANCHED: 10}, {BRANCHED: LANE + 60}
+    assert admitted(start, end, 75, {BRANCHED: LINE}) == {BRANCHED: LANE + 5}
+    assert admitted(start, end, 70, {BRANCHED: LINE}) == {BRANCHED: 80}
+    assert admitted({BRANCHED: 80}, end, 10, {BRANCHED: LINE}) == {BRANCHED: LANE + 10}
+    assert admitted(start, end, 10_000, {BRANCHED: LINE}) == end
+
+
+def test_a_trigger_after_the_other_reads_all_of_a_branched_partition() -> None:
+    at, seen = {BRANCHED: 0}, 0
+    end = {BRANCHED: LANE + 60}
+    while at != end:
+        following = admitted(at, end, 7, {BRANCHED: LINE})
+        found = count(LINE, at[BRANCHED], following[BRANCHED])
+        assert 0 < found <= 7
+        at, seen = following, seen + found
+    assert seen == 130
+
+
+def test_tasks_of_a_branched_partition_have_alike_many_records() -> None:
+    whole = Range(BRANCHED, UUID(int=1), 10, LANE + 60, line=LINE)
+    pieces = split([whole], 4, None)
+    assert [each.size for each in pieces] == [32, 33, 32, 33]
+    assert pieces[0].start == 10
+    assert pieces[-1].end == LANE + 60
+    assert all(one.end == other.start for one, other in pairwise(pieces))
+    assert [each.size for each in split([whole], None, 50)] == [43, 43, 44]

@@ -23,6 +23,7 @@ from anabranch.broker.handlers import (
     delete_groups,
     delete_records,
     delete_topics,
+    describe_branches,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -143,6 +144,7 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.DESCRIBE_OBJECTS: Api(range(0, 1), describe_objects.handle),
     ApiKey.NAME_OBJECTS: Api(range(0, 1), name_objects.handle),
     ApiKey.REPLACE_OBJECTS: Api(range(0, 1), replace_objects.handle),
+    ApiKey.DESCRIBE_BRANCHES: Api(range(0, 1), describe_branches.handle),
     ApiKey.DESCRIBE_MEMBER: Api(range(0, 1), describe_member.handle),
 }
 

@@ -67,10 +67,23 @@ def _row_of_one(broker: "Broker", index: int, partition: "Partition | None") -> 
     }
 
 
+def _row_of_view(broker: "Broker", index: int, partition: "Partition | None") -> dict[str, Any]:
+    """Of a branch as a topic of its own, which is served by somebody who holds it."""
+    from anabranch.broker.branch_views import BranchView
+
+    row = _row_of_one(broker, index, partition)
+    if isinstance(partition, BranchView) and broker.branches is not None:
+        server = broker.branches.views.server_of(partition)
+        row |= {"leader_id": server, "replica_nodes": [server], "isr_nodes": [server]}
+    return row
+
+
 def topic_row(broker: "Broker", state: "TopicState", *, operations: bool) -> dict[str, Any]:
     """A topic as Metadata and DescribeTopicPartitions tell of it."""
     topic = state.topic
-    if broker.peers is None:
+    if broker.peers is not None and topic.topic_id not in broker.metadata.table.topics_by_id:
+        rows = [_row_of_view(broker, index, each) for index, each in enumerate(state.partitions)]
+    elif broker.peers is None:
         rows = [_row_of_one(broker, index, each) for index, each in enumerate(state.partitions)]
     else:
         rows = [partition_row(broker, topic, index) for index in range(topic.partition_count)]

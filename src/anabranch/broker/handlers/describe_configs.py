@@ -38,7 +38,8 @@ def _row(broker: "Broker", resource: dict[str, Any], request: dict[str, Any]) ->
 def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
     match resource["resource_type"]:
         case 2:
-            state = topic_of(broker, resource["resource_name"])
+            name = resource["resource_name"]
+            state = broker.topics.find_view(name) or topic_of(broker, name)
             placements = broker.metadata.table.placements(state.topic)
             return with_mode(state.settings.describe(broker.settings), placements)
         case 4:

@@ -44,8 +44,10 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
 
 def _row(broker: "Broker", name: str) -> dict[str, Any]:
     try:
-        broker.topics.check_name(name)
-        state = broker.topics.known(name)
+        state = broker.topics.find_readable(name)
+        if state is None:
+            broker.topics.check_name(name)
+            state = broker.topics.known(name)
     except AnabranchError as error:
         return {
             "error_code": code_of(error),

@@ -194,7 +194,7 @@ class Fetch:
             partition = item.place
             if partition is None or partition.is_gone:
                 item.place = None
-                item.place = partition = self._broker.topics.partition(item.topic, item.partition)
+                item.place = partition = self._broker.topics.readable_partition(item.topic, item.partition)
             partition.check_leader()
             if item.generation >= 0:
                 self._broker.check_generation(partition, item.generation)

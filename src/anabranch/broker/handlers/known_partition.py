@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def known_partition(topics: "Topics", key: "TopicKey", index: int) -> TopicPartition:
     """Raises UnknownTopicOrPartitionError or UnknownTopicIdError."""
-    topic = topics.known(key).topic
+    topic = topics.readable(key).topic
     if not 0 <= index < topic.partition_count:
         raise UnknownTopicOrPartitionError(f"There is no partition {index} of topic {topic.name}.")
     return TopicPartition(topic.name, index)

@@ -106,7 +106,7 @@ def _row(
         if (name, index) in seen:
             raise InvalidRequestError(f"Partition {name}-{index} appears twice in one request.")
         seen.add((name, index))
-        partition = broker.topics.partition(name, index)
+        partition = broker.topics.readable_partition(name, index)
         partition.check_leader()
         broker.check_generation(partition, asked["current_leader_epoch"])
         _check_special(asked["timestamp"], version)

@@ -91,11 +91,11 @@ def _code_of(error: AnabranchError) -> ErrorCode:
 
 async def _find(broker: "Broker", name: str | None, topic_id: UUID, may_create: bool) -> "TopicState":
     if topic_id != NO_ID:  # Where both are given, the id counts, as in Kafka.
-        return broker.topics.known(topic_id)
+        return broker.topics.readable(topic_id)
     if name is None:
         raise InvalidRequestError("A topic is asked for by neither name nor id.")
-    if broker.topics.find(name) is None:
+    if broker.topics.find_readable(name) is None:
         broker.topics.check_name(name)
         if may_create and broker.settings.auto_create_topics_enable:
             return await broker.topics.create_on_use(name)
-    return broker.topics.known(name)
+    return broker.topics.readable(name)

@@ -58,7 +58,7 @@ def _asked_topics(
     for topic in asked["topics"] or ():
         name, code = topic["name"], ErrorCode.NONE
         if version >= TOPIC_IDS_SINCE:
-            state = broker.topics.find(topic["topic_id"])
+            state = broker.topics.find_readable(topic["topic_id"])
             name, code = (state.topic.name, code) if state is not None else ("", ErrorCode.UNKNOWN_TOPIC_ID)
         rows.append(
             {
@@ -82,7 +82,7 @@ def _all_topics(
         if row is None:
             row = {"name": name, "partitions": []}
             if version >= TOPIC_IDS_SINCE:
-                state = broker.topics.find(name)
+                state = broker.topics.find_readable(name)
                 if state is None:
                     continue  # Without its id the topic cannot be told.
                 row["topic_id"] = state.topic.topic_id

@@ -31,7 +31,7 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
 def _row(broker: "Broker", name: str, asked: dict[str, Any]) -> dict[str, Any]:
     index = asked["partition"]
     try:
-        partition = broker.topics.partition(name, index)
+        partition = broker.topics.readable_partition(name, index)
         partition.check_leader()
         broker.check_generation(partition, asked["current_leader_epoch"])
     except AnabranchError as error:

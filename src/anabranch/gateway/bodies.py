@@ -1,0 +1,129 @@
+"""Bodies of requests, read within their bounds: of one request in bytes and time, of all together in bytes.
+
+Small ones pass as they come. For larger ones room is kept before they are read, so that many at once wait for each
+other instead of filling the memory.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from anabranch.errors import GatewayError
+
+if TYPE_CHECKING:
+    from anabranch.gateway.gateway import Gateway
+
+SMALL_BYTES_MAX = 64 * 1024
+BODY_SECONDS_MAX = 60.0
+"""For a whole body."""
+PASS_OVER_SECONDS_MAX = 2.0
+PASS_OVER_BYTES_MAX = 16 * 2**20
+SILENT_SECONDS_MAX = 60.0
+"""Between two pieces of a stream without an end."""
+
+
+@contextlib.asynccontextmanager
+async def body_of(gateway: "Gateway", request: Request) -> AsyncIterator[bytes]:
+    """The whole body; what it costs is given back when the block ends."""
+    limit = gateway.request_bytes_max
+    declared = declared_bytes(request)
+    if declared is not None and declared > limit:
+        await _pass_over(request)
+        raise too_large(limit)
+    reserved = 0 if declared is not None and declared <= SMALL_BYTES_MAX else min(declared or limit, limit)
+    if reserved:
+        await gateway.hold(reserved)
+    try:
+        yield await _read_in_time(request, limit)
+    finally:
+        if reserved:
+            gateway.bodies.give(reserved)
+
+
+async def _read_in_time(request: Request, limit: int) -> bytes:
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            return await _read(request, limit)
+    except TimeoutError:
+        raise _late() from None
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > limit:
+            found.clear()
+            await _pass_over(request)
+            raise too_large(limit)
+    return bytes(found)
+
+
+async def _pass_over(request: Request) -> None:
+    """Take a little more of a body that is refused: many clients look at the answer only when all is sent."""
+    passed = 0
+    try:
+        async with asyncio.timeout(PASS_OVER_SECONDS_MAX):
+            while passed < PASS_OVER_BYTES_MAX:
+                message = await request.receive()
+                passed += len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body"):
+                    return
+    except TimeoutError:
+        return  # The connection is closed with the answer.
+
+
+def declared_bytes(request: Request) -> int | None:
+    """What Content-Length says; None: nothing."""
+    given = request.headers.get("content-length")
+    return int(given) if given is not None and given.isdigit() else None
+
+
+async def lines_of(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The lines of a body of any length, without their ends; empty ones are left out."""
+    rest = bytearray()
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(SILENT_SECONDS_MAX):
+                piece = await anext(stream, None)
+        except TimeoutError:
+            raise _late() from None
+        if piece is None:
+            break
+        rest += piece
+        *lines, last = rest.split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield _checked(bytes(line), limit)
+        rest = _checked_rest(last, limit)
+    if rest.strip():
+        yield _checked(bytes(rest), limit)
+
+
+def _checked(line: bytes, limit: int) -> bytes:
+    if len(line) > limit:
+        raise too_large(limit)
+    return line
+
+
+def _checked_rest(rest: bytearray, limit: int) -> bytearray:
+    if len(rest) > limit:
+        raise too_large(limit)
+    return rest
+
+
+def too_large(limit: int) -> GatewayError:
+    return GatewayError(
+        f"At most {limit} bytes are taken at once (gateway.request.bytes.max): send less in one request, or lines of "
+        "application/x-ndjson.",
+        "REQUEST_TOO_LARGE",
+        413,
+    )
+
+
+def _late() -> GatewayError:
+    return GatewayError("The body did not come in time: send it faster.", "REQUEST_TIMEOUT", 408)

@@ -1,0 +1,169 @@
+"""Chunk: some neighbouring records of a partition, decoded once and written as JSON once, for all who follow it.
+
+    {"type":"records","id":"s","partition":0,"next":"17","records":[{...},{...}]}
+
+A chunk covers the offsets from `first` to before `next`, though not every one of them has to have a record. Chunks are
+never changed once made and shared by every subscriber; what they remember is only what is asked of them again and
+again: the whole message for one id and filter. Made in a worker thread where it is long.
+"""
+
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from anabranch.gateway.header_filter import HeaderFilter, Headers
+from anabranch.gateway.socket_fields import Id
+from anabranch.record.batch import batch_spans, read_header
+from anabranch.record.buffers import ByteBuffer
+from anabranch.record.records import Record, records_of
+
+CHUNK_BYTES_MAX = 128 * 1024
+LOAD_BYTES_MAX = 1024 * 1024
+"""How much JSON is made of one answer to a fetch; the rest is asked for again, by those who get there."""
+RECORD_OVERHEAD_BYTES = 200
+"""What a record of a chunk takes in memory besides its text."""
+_REMEMBERED_MAX = 16
+
+Encode = Callable[[Record], bytes]
+"""A record as JSON, in UTF-8."""
+
+
+class Cut(NamedTuple):
+    """What of a chunk goes into one message; no text if none of its records is wanted.
+
+    `last` is the offset of the last record in it, -1 without one; `next` is where to go on."""
+
+    text: bytes | None
+    records: int
+    last: int
+    next: int
+
+
+class Chunk:
+    __slots__ = ("_remembered", "first", "headers", "next", "offsets", "partition", "size_bytes", "texts")
+
+    def __init__(
+        self,
+        partition: int,
+        first: int,
+        next_offset: int,
+        offsets: Sequence[int],
+        headers: Sequence[Headers],
+        texts: Sequence[bytes],
+    ) -> None:
+        assert first < next_offset, "a chunk without offsets would be waited for again and again"
+        self.partition = partition
+        self.first = first
+        self.next = next_offset
+        self.offsets = offsets
+        self.headers = headers
+        self.texts = texts
+        self.size_bytes = sum(map(len, texts)) + RECORD_OVERHEAD_BYTES * (len(texts) + 1)
+        self._remembered: dict[tuple[Id, str], Cut] = {}
+
+    def cut(
+        self, offset: int, records_max: int, bytes_max: int, subscription: Id, wanted: HeaderFilter | None
+    ) -> Cut:
+        """The message of the records from `offset` on; at least one goes, however long it is."""
+        if offset > self.first or records_max < len(self.texts) or bytes_max < self.size_bytes:
+            return self._cut(offset, records_max, bytes_max, subscription, wanted)
+        key = (subscription, wanted.text if wanted is not None else "")
+        cut = self._remembered.get(key)
+        if cut is None:
+            cut = self._cut(offset, records_max, bytes_max, subscription, wanted)
+            if len(self._remembered) < _REMEMBERED_MAX:
+                self._remembered[key] = cut
+        return cut
+
+    def _cut(
+        self, offset: int, records_max: int, bytes_max: int, subscription: Id, wanted: HeaderFilter | None
+    ) -> Cut:
+        taken: list[bytes] = []
+        taken_bytes, last, next_offset = 0, -1, self.next
+        for index in range(bisect_left(self.offsets, offset), len(self.texts)):
+            if wanted is not None and not wanted.matches(self.headers[index]):
+                continue
+            text = self.texts[index]
+            if len(taken) >= records_max or (taken and taken_bytes + len(text) > bytes_max):
+                next_offset = self.offsets[index]
+                break
+            taken.append(text)
+            taken_bytes += len(text)
+            last = self.offsets[index]
+        if not taken:
+            return Cut(None, 0, -1, next_offset)
+        return Cut(self._message(subscription, next_offset, taken), len(taken), last, next_offset)
+
+    def _message(self, subscription: Id, next_offset: int, taken: Sequence[bytes]) -> bytes:
+        return b'{"type":"records","id":%s,"partition":%d,"next":"%d","records":[%s]}' % (
+            json.dumps(subscription).encode(),
+            self.partition,
+            next_offset,
+            b",".join(taken),
+        )
+
+
+def chunks_of(data: ByteBuffer, partition: int, start: int, encode: Encode) -> list[Chunk]:
+    """Whole batches as chunks that follow each other, from `start` on; none if nothing lies there.
+
+    Raises CorruptDataError, InvalidRecordError and BatchTooLargeError.
+    """
+    maker = _Maker(partition, start, encode)
+    view = memoryview(data)
+    for begin, end in batch_spans(view):
+        batch = view[begin:end]
+        header = read_header(batch)
+        if header.last_offset < start:
+            continue
+        if not header.is_control:
+            for record in records_of(batch):
+                if record.offset >= start and not maker.take(record):
+                    return maker.chunks
+        maker.covers(header.next_offset)
+    maker.close()
+    return maker.chunks
+
+
+class _Maker:
+    """Gathers records into chunks."""
+
+    def __init__(self, partition: int, start: int, encode: Encode) -> None:
+        self.chunks: list[Chunk] = []
+        self._partition = partition
+        self._encode = encode
+        self._made_bytes = 0
+        self._first = self._next = start
+        self._begin()
+
+    def _begin(self) -> None:
+        self._offsets: list[int] = []
+        self._headers: list[Headers] = []
+        self._texts: list[bytes] = []
+        self._bytes = 0
+
+    def take(self, record: Record) -> bool:
+        """False: enough, and everything taken is in a chunk."""
+        text = self._encode(record)
+        self._offsets.append(record.offset)
+        self._headers.append(record.headers)
+        self._texts.append(text)
+        self._bytes += len(text) + RECORD_OVERHEAD_BYTES
+        self._next = record.offset + 1
+        if self._bytes >= CHUNK_BYTES_MAX:
+            self.close()
+        return self._made_bytes < LOAD_BYTES_MAX
+
+    def covers(self, next_offset: int) -> None:
+        """Nothing lies between what was taken and this offset."""
+        self._next = max(self._next, next_offset)
+
+    def close(self) -> None:
+        if self._next == self._first:
+            return
+        self.chunks.append(
+            Chunk(self._partition, self._first, self._next, self._offsets, self._headers, self._texts)
+        )
+        self._made_bytes += self._bytes
+        self._first = self._next
+        self._begin()

@@ -1,0 +1,40 @@
+"""What `/metrics` says of the gateway."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from anabranch.server.metrics import counter, gauge
+
+if TYPE_CHECKING:
+    from anabranch.gateway.gateway import Gateway
+
+
+class Figures(Collector):
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        gateway, gather = self._gateway, self._gateway.gather
+        yield gauge(
+            "anabranch_gateway_connections",
+            "Open HTTP and WebSocket connections.",
+            gateway.connection_count(),
+        )
+        yield gauge("anabranch_gateway_polls", "HTTP requests that wait for records.", gateway.polls_count)
+        yield counter(
+            "anabranch_gateway_records", "Records gathered from small writers.", gather.records_total
+        )
+        yield counter("anabranch_gateway_batches", "Batches they were gathered into.", gather.batches_total)
+        yield gauge(
+            "anabranch_gateway_gathered_bytes",
+            "Bytes of records that are not written yet.",
+            gather.budget.bytes_taken,
+        )
+        yield gauge(
+            "anabranch_gateway_held_bytes",
+            "Bytes of large requests and answers.",
+            gateway.bodies.bytes_taken,
+        )

@@ -1,0 +1,136 @@
+"""A subscriber's filter on header values: JSON in, one function from a record's headers to yes or no out. Pure.
+
+    {"header": "kind", "equals": "order"}            the header has this value; null asks for a header without one
+    {"header": "kind", "one_of": ["order", "bill"]}
+    {"header": "kind", "prefix": "ord"}
+    {"header": "kind", "exists": true}               or false: the record has no such header
+    {"and": [...]}  {"or": [...]}  {"not": {...}}
+
+Text is compared as UTF-8. A header that a record has several times matches if one of its values does. Filters come from
+strangers and run once per record, so their depth and number of conditions are bounded.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from anabranch.errors import InvalidRequestError
+
+DEPTH_MAX = 8
+CONDITIONS_MAX = 64
+VALUES_MAX = 1000
+_JOINS = ("and", "or", "not")
+_TESTS = ("equals", "one_of", "prefix", "exists")
+
+Headers = tuple[tuple[str, bytes | None], ...]
+Predicate = Callable[[Headers], bool]
+
+
+class HeaderFilter(NamedTuple):
+    """`text` is the same for equal filters: what one of them has found out serves the others."""
+
+    text: str
+    matches: Predicate
+
+
+def header_filter(given: object) -> HeaderFilter:
+    """Raises InvalidRequestError, which names the place in the filter."""
+    reader = _Reader()
+    predicate = reader.read(given, "filter", 1)
+    return HeaderFilter(json.dumps(given, sort_keys=True), predicate)
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self._conditions = 0
+
+    def read(self, given: object, place: str, depth: int) -> Predicate:
+        if depth > DEPTH_MAX:
+            raise InvalidRequestError(f"{place} is nested deeper than {DEPTH_MAX} levels.")
+        self._conditions += 1
+        if self._conditions > CONDITIONS_MAX:
+            raise InvalidRequestError(f"filter has more than {CONDITIONS_MAX} conditions.")
+        if not isinstance(given, dict):
+            raise InvalidRequestError(f"{place} is not an object, such as {_EXAMPLE}.")
+        if "header" in given:
+            return _condition(given, place)
+        if len(given) != 1 or next(iter(given)) not in _JOINS:
+            raise InvalidRequestError(f'{place} needs "header" with a test, or one of and, or, not.')
+        ((join, inner),) = given.items()
+        if join == "not":
+            return _none(self.read(inner, f"{place}.not", depth + 1))
+        return self._joined(join, inner, place, depth)
+
+    def _joined(self, join: str, inner: object, place: str, depth: int) -> Predicate:
+        if not isinstance(inner, list) or not inner:
+            raise InvalidRequestError(f"{place}.{join} is not a list of at least one condition.")
+        parts = [self.read(each, f"{place}.{join}[{index}]", depth + 1) for index, each in enumerate(inner)]
+        if join == "and":
+            return lambda headers: all(part(headers) for part in parts)
+        return lambda headers: any(part(headers) for part in parts)
+
+
+_EXAMPLE = '{"header": "kind", "equals": "order"}'
+
+
+def _none(predicate: Predicate) -> Predicate:
+    return lambda headers: not predicate(headers)
+
+
+def _condition(given: Mapping[str, Any], place: str) -> Predicate:
+    name = given["header"]
+    if not isinstance(name, str):
+        raise InvalidRequestError(f"{place}.header is not the name of a header.")
+    tests = [key for key in given if key != "header"]
+    if len(tests) != 1 or tests[0] not in _TESTS:
+        raise InvalidRequestError(f"{place} needs exactly one test: {', '.join(_TESTS)}.")
+    test, operand = tests[0], given[tests[0]]
+    match test:
+        case "exists":
+            return _exists(name, operand, place)
+        case "prefix":
+            return _prefix(name, operand, place)
+        case "equals":
+            return _among(name, frozenset([_value(operand, f"{place}.equals")]))
+        case _:
+            return _among(name, _values(operand, place))
+
+
+def _exists(name: str, operand: object, place: str) -> Predicate:
+    if not isinstance(operand, bool):
+        raise InvalidRequestError(f"{place}.exists is neither true nor false.")
+    if operand:
+        return lambda headers: any(key == name for key, _ in headers)
+    return lambda headers: all(key != name for key, _ in headers)
+
+
+def _prefix(name: str, operand: object, place: str) -> Predicate:
+    prefix = _value(operand, f"{place}.prefix")
+    if prefix is None:
+        raise InvalidRequestError(f"{place}.prefix is not a text.")
+
+    def matches(headers: Headers) -> bool:
+        return any(key == name and value is not None and value.startswith(prefix) for key, value in headers)
+
+    return matches
+
+
+def _values(operand: object, place: str) -> frozenset[bytes | None]:
+    if not isinstance(operand, list) or not 0 < len(operand) <= VALUES_MAX:
+        raise InvalidRequestError(f"{place}.one_of is not a list of 1 to {VALUES_MAX} texts.")
+    return frozenset(_value(each, f"{place}.one_of[{index}]") for index, each in enumerate(operand))
+
+
+def _among(name: str, wanted: frozenset[bytes | None]) -> Predicate:
+    return lambda headers: any(key == name and value in wanted for key, value in headers)
+
+
+def _value(operand: object, place: str) -> bytes | None:
+    if operand is None:
+        return None
+    if not isinstance(operand, str):
+        raise InvalidRequestError(f"{place} is neither a text nor null.")
+    try:
+        return operand.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(f"{place} holds half a character: no UTF-8 says that.") from None

@@ -1,0 +1,51 @@
+"""Outlet: everything one WebSocket is told, one message after the other, and how much of it may wait.
+
+Sending waits while the client does not read; whoever has something to say waits for its turn and makes its message only
+then. What lies unsent for one client is therefore what the socket's own buffer takes, one message behind it, and the
+chunks that its subscriptions hold: all of it within `bytes_max`, but for a single record that is longer than that.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+MESSAGE_BYTES_MAX = 256 * 1024
+
+
+class ClientGoneError(Exception):
+    """Nobody hears what is said: whatever was done for this client may end."""
+
+
+class Outlet:
+    """`send` raises ClientGoneError once there is nobody on the other side."""
+
+    def __init__(self, send: Callable[[bytes], Awaitable[None]], bytes_max: int) -> None:
+        self._send = send
+        self.message_bytes_max = min(MESSAGE_BYTES_MAX, bytes_max // 4)
+        self._held_bytes_max = bytes_max // 4
+        self.held_bytes = 0
+        self.turn = asyncio.Lock()
+        self.sent_total = 0
+
+    async def say(self, message: Mapping[str, Any]) -> None:
+        text = json.dumps(message, separators=(",", ":")).encode()
+        async with self.turn:
+            await self.send(text)
+
+    async def send(self, text: bytes) -> None:
+        """JSON in UTF-8, in the course of one's turn."""
+        assert self.turn.locked()
+        await self._send(text)
+        self.sent_total += 1
+
+    def hold(self, size_bytes: int) -> bool:
+        """Whether so much may be kept in memory for this client until its turn comes; `let_go` follows."""
+        if self.held_bytes + size_bytes > self._held_bytes_max:
+            return False
+        self.held_bytes += size_bytes
+        return True
+
+    def let_go(self, size_bytes: int) -> None:
+        self.held_bytes -= size_bytes
+        assert self.held_bytes >= 0

@@ -1,0 +1,66 @@
+"""What stands behind the `?` of a request, checked: a mistake is told with the name of the parameter."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from starlette.requests import Request
+
+from anabranch.errors import GatewayError
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+DIGITS_MAX = 20
+
+
+def check_known(request: Request, known: Iterable[str]) -> None:
+    names = tuple(known)
+    for name in request.query_params:
+        if name not in names and name != "access_token":
+            raise wrong(f"There is no parameter {name} here: there are {', '.join(names)}.")
+
+
+def whole(text: str, name: str, high: int = INT_MAX) -> int:
+    """A number as it should be written: digits alone."""
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX) or int(text) > high:
+        raise wrong(f"{name}={text[:40]} is not a whole number from 0 to {high}.")
+    return int(text)
+
+
+def whole_or(request: Request, name: str, default: int, high: int = INT_MAX) -> int:
+    text = request.query_params.get(name)
+    return default if text is None else whole(text, name, high)
+
+
+def whole_or_none(request: Request, name: str, high: int = INT_MAX) -> int | None:
+    text = request.query_params.get(name)
+    return None if text is None else whole(text, name, high)
+
+
+def one_of(request: Request, name: str, choices: tuple[str, ...]) -> str:
+    """One of them, by default the first."""
+    text = request.query_params.get(name, choices[0])
+    if text not in choices:
+        raise wrong(f"{name}={text[:40]} is not known: take one of {', '.join(choices)}.")
+    return text
+
+
+def time_ms(text: str, name: str) -> int:
+    """Milliseconds since 1970, or a date and time as ISO 8601 writes them; without a zone they are UTC."""
+    if text.isascii() and text.isdigit():
+        return whole(text, name, LONG_MAX)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise wrong(
+            f"{name}={text[:40]} is no time: write milliseconds since 1970, or 2026-01-31T12:00:00Z."
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    milliseconds = int(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise wrong(f"{name}={text[:40]} lies before 1970.")
+    return milliseconds
+
+
+def wrong(message: str) -> GatewayError:
+    return GatewayError(message, "INVALID_PARAMETER")

@@ -1,0 +1,46 @@
+"""Where the fan-out gets its chunks: fetched from whoever leads the partition, decoded and written as JSON."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from anabranch.broker.workers import Workers, in_heavy_worker
+from anabranch.gateway.calls import refusal
+from anabranch.gateway.chunks import Chunk, Encode, chunks_of
+from anabranch.gateway.fan_out import Stream
+from anabranch.wire.error_codes import ErrorCode
+
+if TYPE_CHECKING:
+    from anabranch.gateway.calls import Calls
+
+FETCH_BYTES_MAX = 256 * 1024
+AT_ONCE_BYTES_MAX = 16 * 1024
+"""So much is decoded where we are: a worker would take longer to begin."""
+
+
+class RecordSource:
+    def __init__(self, calls: "Calls", workers: Workers, encode: Encode) -> None:
+        self._calls = calls
+        self._workers = workers
+        self._encode = encode
+
+    async def load(self, stream: Stream, offset: int, wait_ms: int) -> list[Chunk]:
+        """Raises AnabranchError; a topic that was deleted is gone, though there be another of its name."""
+        self._check_topic(stream)
+        fetched = await self._calls.fetch(
+            stream.topic, stream.partition, offset, bytes_max=FETCH_BYTES_MAX, wait_ms=wait_ms
+        )
+        self._check_topic(stream)
+        if not fetched.batches:
+            return []
+        decode = partial(chunks_of, fetched.batches, stream.partition, offset, self._encode)
+        if len(fetched.batches) <= AT_ONCE_BYTES_MAX:
+            return decode()
+        return await in_heavy_worker(self._workers, decode)
+
+    def _check_topic(self, stream: Stream) -> None:
+        view = self._calls.known_topic(stream.topic)
+        if view is None or view.topic_id != stream.topic_id:
+            raise refusal(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"Topic {stream.topic} has been deleted: subscribe anew.",
+            )

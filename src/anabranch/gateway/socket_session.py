@@ -1,0 +1,203 @@
+"""SocketSession: one WebSocket from its first message to its last.
+
+The session reads one message after the other. While too many records are under way, or there is no room for more, it
+does not read on, and the client's own socket slows the client down. Each subscription runs in a task of its own.
+Whatever is wrong with a message is answered with an `error` and changes nothing else; a subscription that ends, for
+whatever reason, says so with `unsubscribed`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from anabranch.errors import AnabranchError, InvalidRequestError
+from anabranch.gateway.errors import error_body
+from anabranch.gateway.outlet import ClientGoneError, Outlet
+from anabranch.gateway.record_json import new_record
+from anabranch.gateway.running import Running
+from anabranch.gateway.socket_fields import Id, id_of
+from anabranch.gateway.socket_messages import (
+    Ack,
+    Credit,
+    Message,
+    Publish,
+    Subscribe,
+    Unsubscribe,
+    message_of,
+    parse_json,
+)
+
+if TYPE_CHECKING:
+    from anabranch.gateway.gathering import Placed
+    from anabranch.gateway.sockets import Sockets
+
+PUBLISHES_MAX = 1000
+"""Of one socket that are not answered yet."""
+SUBSCRIPTIONS_MAX = 100
+GOING_AWAY, NO_TEXT, DEFECT = 1001, 1003, 1011
+
+logger = logging.getLogger(__name__)
+
+
+class Line(Protocol):
+    """The WebSocket, as far as a session needs it. `send` raises ClientGoneError."""
+
+    host: str
+
+    async def receive(self) -> str | None:
+        """The next text; None: the client has closed. Raises NotTextError."""
+        ...
+
+    async def send(self, text: bytes) -> None: ...
+
+    async def close(self, code: int, reason: str) -> None: ...
+
+
+class NotTextError(Exception):
+    """The client has sent bytes."""
+
+
+class SocketSession:
+    def __init__(self, sockets: "Sockets", line: Line, topic: str | None) -> None:
+        """Messages that name no topic are about `topic`."""
+        self._sockets = sockets
+        self._line = line
+        self._topic = topic
+        self.outlet = Outlet(line.send, sockets.unsent_bytes_max)
+        self._publishes = asyncio.Semaphore(PUBLISHES_MAX)
+        self._running: dict[Id, Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def subscriptions(self) -> int:
+        return len(self._running)
+
+    async def run(self) -> None:
+        """Until either side closes."""
+        try:
+            while (text := await self._line.receive()) is not None:
+                await self._take(text)
+        except NotTextError:
+            await self._line.close(NO_TEXT, "Messages are JSON text, and this one was bytes.")
+        except ClientGoneError:
+            pass
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def say_goodbye(self) -> None:
+        await self._line.close(GOING_AWAY, "The node stops: connect again, or to another broker.")
+
+    async def _take(self, text: str) -> None:
+        given: dict[str, Any] = {}
+        try:
+            given = parse_json(text)
+            await self._do(message_of(given, self._topic))
+        except AnabranchError as error:
+            await self.outlet.say(error_message(id_of(given), error))
+
+    async def _do(self, message: Message) -> None:
+        match message:
+            case Publish():
+                await self._publish(message)
+            case Subscribe():
+                self._subscribe(message)
+            case Credit():
+                self._found(message.id).grant(message.records)
+            case Ack():
+                self._found(message.id).ack(message.partition, message.offset)
+            case Unsubscribe():
+                self._found(message.id).cancel()
+
+    # --- publishing --------------------------------------------------------------------------------------------
+
+    async def _publish(self, message: Publish) -> None:
+        record = new_record(message.record, "")
+        await self._publishes.acquire()
+        try:
+            placed = await self._sockets.gather.put(
+                message.topic, message.partition, record.key, record.value, record.headers, record.timestamp
+            )
+        except BaseException:
+            self._publishes.release()
+            raise
+        self._start(self._answer, message.id, placed)
+
+    async def _answer(self, own_id: Id | None, placed: "asyncio.Future[Placed]") -> None:
+        try:
+            written = await placed
+            if own_id is not None:
+                await self.outlet.say(
+                    {
+                        "type": "published",
+                        "id": own_id,
+                        "partition": written.partition,
+                        "offset": str(written.offset),
+                        "timestamp": written.timestamp,
+                    }
+                )
+        except AnabranchError as error:
+            await self.outlet.say(error_message(own_id, error))
+        finally:
+            self._publishes.release()
+
+    # --- subscriptions -----------------------------------------------------------------------------------------
+
+    def _subscribe(self, message: Subscribe) -> None:
+        if message.id in self._running:
+            raise InvalidRequestError(
+                f"There is a subscription {message.id!r} already: unsubscribe, or take another id."
+            )
+        if len(self._running) >= SUBSCRIPTIONS_MAX:
+            raise InvalidRequestError(
+                f"A socket may have {SUBSCRIPTIONS_MAX} subscriptions: unsubscribe one, or open another socket."
+            )
+        running = Running(self._sockets, self.outlet, message, self._line.host)
+        self._running[message.id] = running
+        self._start(self._follow, running)
+
+    async def _follow(self, running: Running) -> None:
+        own_id = running.id
+        try:
+            await running.run()
+        except AnabranchError as error:
+            await self.outlet.say(error_message(own_id, error))
+        finally:
+            del self._running[own_id]
+        await self.outlet.say({"type": "unsubscribed", "id": own_id})
+
+    def _found(self, own_id: Id) -> Running:
+        running = self._running.get(own_id)
+        if running is None:
+            raise InvalidRequestError(f"There is no subscription {own_id!r} on this socket.")
+        return running
+
+    def look_for_partitions(self) -> None:
+        for running in list(self._running.values()):
+            if running.has_new_partitions():
+                self._start(running.follow_new_partitions)
+
+    # --- tasks -------------------------------------------------------------------------------------------------
+
+    def _start(self, work: Callable[..., Awaitable[None]], *given: Any) -> None:
+        task = asyncio.ensure_future(self._guarded(work, *given))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Callable[..., Awaitable[None]], *given: Any) -> None:
+        try:
+            await work(*given)
+        except ClientGoneError:
+            pass  # The session hears of it, too.
+        except Exception:
+            logger.exception("a WebSocket met something unexpected: it is closed")
+            await self._line.close(DEFECT, "The node met something unexpected and has logged it.")
+
+
+def error_message(own_id: Id | None, error: AnabranchError) -> dict[str, Any]:
+    return {"type": "error", "id": own_id, **error_body(error)["error"]}

@@ -1,0 +1,559 @@
+"""Bad input on every door of the gateway: it gets a sentence, costs nobody else anything, and writes nothing."""
+
+import base64
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from anabranch.gateway import protocol
+from anabranch.testing import EmbeddedBroker
+from support.gateway_client import Answer, all_of, ask, gateway_broker, raw
+from support.http_client import ask_at
+from support.raw_socket import BINARY, CONTINUATION, PING, TEXT, HandshakeRefused, RawSocket
+
+TOKEN = "a-token-of-letters-and-digits"
+REQUEST_BYTES_MAX = 64 * 1024
+NDJSON = {"Content-Type": "application/x-ndjson"}
+BYTES = {"Content-Type": "application/octet-stream"}
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with gateway_broker(gateway_request_bytes_max=REQUEST_BYTES_MAX) as broker:
+        broker.create_topic("known", 2)
+        broker.produce("known", [b"first"])
+        yield broker
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_written_and_all_goes_on(broker: EmbeddedBroker) -> Iterator[None]:
+    before = broker.records("known")
+    yield
+    assert broker.records("known") == before
+    assert ask(broker, "GET", "/healthz").json["status"] == "ok"
+
+
+def refused(answer: Answer, status: int) -> str:
+    """What a refusal says; it must be one of ours, and more than a word."""
+    assert answer.status == status, answer
+    assert answer.headers["content-type"] == "application/json"
+    message = str(answer.json["error"]["message"])
+    assert len(message.split()) >= 4, message
+    assert answer.json["error"]["code"].isupper()
+    return message
+
+
+# --- writing by HTTP -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "JSON"),
+        (b"{", "line 1, character 2"),
+        (b'{"value": 1,}', "JSON"),
+        (b"nonsense", "JSON"),
+        (b'{"value": NaN}', "NaN"),
+        (b'{"value": 1e999}', ""),
+        (b'{"value": "\xff"}', "byte 11"),
+        (b'{"value": "\\ud800"}', "surrogate"),
+        (b'{"key": "\\udfff", "value": 1}', "surrogate"),
+        (b"\xef\xbb\xbf{}", "JSON"),
+        (b"[" * 60_000, "nested"),
+        (b'{"value":' + b"[" * 30_000 + b"]" * 30_000 + b"}", "nested"),
+        (b"7", "record"),
+        (b'"text"', "record"),
+        (b"null", "record"),
+        (b"[7]", "records[0]"),
+        (b'[{"value": 1}, {"valeu": 1}]', "records[1].valeu"),
+        (b'{"records": 7}', "records"),
+        (b'{"records": [], "topic": "x"}', "topic"),
+        (b'{"value": 1, "partition": "0"}', "partition"),
+        (b'{"value": 1, "partition": -1}', "partition"),
+        (b'{"value": 1, "partition": 1e1}', "partition"),
+        (b'{"value": 1, "partition": true}', "partition"),
+        (b'{"value": 1, "timestamp": "now"}', "timestamp"),
+        (b'{"value": 1, "timestamp": 99999999999999999999}', "timestamp"),
+        (b'{"value_base64": "*"}', "base64"),
+        (b'{"value_base64": 7}', "base64"),
+        (b'{"value": 1, "value_base64": "AAAA"}', "twice"),
+        (b'{"value": 1, "headers": 7}', "headers"),
+        (b'{"value": 1, "headers": [["a"]]}', "headers[0]"),
+        (b'{"value": 1, "headers": [["a", "b", "c"]]}', "headers[0]"),
+        (b'{"value": 1, "headers": {"a": {"b": 1}}}', "headers[0]"),
+        (b'{"value": 1, "headers": {"\\ud800": "x"}}', "surrogate"),
+        (json.dumps({"value": 1, "headers": [["a", "b"]] * 2000}).encode(), "headers"),
+        (b'{"value": ' + b"9" * 50_000 + b"}", ""),
+    ],
+)
+def test_malformed_json_is_refused_with_the_place(broker: EmbeddedBroker, body: bytes, says: str) -> None:
+    answer = ask(broker, "POST", "/v1/topics/known/records", body, {"Content-Type": "application/json"})
+    assert says in refused(answer, 400)
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("/v1/topics/known/records?partition=2", 404),
+        ("/v1/topics/known/records?partition=-1", 400),
+        ("/v1/topics/known/records?partition=one", 400),
+        ("/v1/topics/known/records?partition=%00", 400),
+        ("/v1/topics/known/records?partition=99999999999999999999999", 400),
+        ("/v1/topics/known/records?partitoin=0", 400),
+        ("/v1/topics/no%20name/records", 400),
+        ("/v1/topics/%2e%2e/records", 400),
+        ("/v1/topics/" + "x" * 250 + "/records", 400),
+        ("/v1/topics/%F0%9F%8E%89/records", 400),
+        ("/v1/topics/%00/records", 400),
+        ("/v1/topics/%FF/records", 400),
+        ("/v1/topics/__consumer_offsets/records", 400),
+        ("/v1/topics//records", 404),
+        ("/v1/topics/a%2Fb/records", 404),
+        ("/v1/topics/../records", 400),
+        ("//v1/topics/known/records", 404),
+        ("/v1/topics/known/records/", 404),
+        ("/v1/./topics/known/records", 404),
+        ("/V1/topics/known/records", 404),
+    ],
+)
+def test_unknown_places_and_path_tricks_are_refused(broker: EmbeddedBroker, target: str, status: int) -> None:
+    refused(ask(broker, "POST", target, {"value": 1}), status)
+
+
+def test_unknown_topic_is_refused_where_topics_are_not_made_by_use() -> None:
+    with gateway_broker(auto_create_topics_enable=False) as broker:
+        message = refused(ask(broker, "POST", "/v1/topics/nothing/records", {"value": 1}), 404)
+        assert "nothing" in message
+        with RawSocket(broker.http_address or "") as link:
+            link.say({"type": "publish", "id": 1, "topic": "nothing", "value": 1})
+            assert link.hear_of("error")["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+            link.say({"type": "subscribe", "id": 2, "topic": "nothing"})
+            assert link.hear_of("error")["code"] == "UNKNOWN_TOPIC_OR_PARTITION"
+        for target in ("/v1/topics/nothing", "/v1/topics/nothing/partitions/0/records"):
+            refused(ask(broker, "GET", target), 404)
+        assert broker.topics() == []
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", "application/octet-stream"])
+def test_oversize_body_is_refused(broker: EmbeddedBroker, kind: str) -> None:
+    body = json.dumps({"value": "x" * REQUEST_BYTES_MAX}).encode()
+    answer = ask(broker, "POST", "/v1/topics/known/records", body, {"Content-Type": kind})
+    if kind == "application/x-ndjson" and answer.status == 200:
+        assert [line["error"]["code"] for line in answer.lines] == ["REQUEST_TOO_LARGE"]
+    else:
+        refused(answer, 413)
+
+
+def test_body_without_end_is_cut_off(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: chunked\r\n\r\n"
+        )
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        sent = 0
+        try:
+            while sent < 1000:
+                link.sendall(chunk)
+                sent += 1
+        except OSError:
+            pass
+        assert sent < 1000, "64 MB were taken of a body that may have 64 KB"
+        link.close()
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/html", "application/xml", "multipart/form-data; boundary=x", "\xff"]
+)
+def test_other_kinds_of_bodies_are_refused(broker: EmbeddedBroker, kind: str) -> None:
+    answer = ask(broker, "POST", "/v1/topics/known/records", b"x", {"Content-Type": kind})
+    assert "application/json" in refused(answer, 415)
+
+
+def test_lines_that_are_wrong_are_told_one_by_one(broker: EmbeddedBroker) -> None:
+    lines = [b"{", b"7", b'{"value": "\xff"}', b'{"partition": 9}', b'{"valeu": 1}', b"\x00"]
+    answer = ask(broker, "POST", "/v1/topics/known/records", b"\n".join(lines), NDJSON)
+    assert answer.status == 200
+    assert len(answer.lines) == len(lines)
+    assert all(set(line) == {"error"} for line in answer.lines)
+
+
+@pytest.mark.parametrize("query", ["key_base64=*", "timestamp=now", "timestamp=-1", "partition=7", "kye=1"])
+def test_bad_parameters_of_a_binary_record_are_refused(broker: EmbeddedBroker, query: str) -> None:
+    answer = ask(broker, "POST", f"/v1/topics/known/records?{query}", b"x", BYTES)
+    refused(answer, 404 if query == "partition=7" else 400)
+
+
+# --- reading by HTTP -------------------------------------------------------------------------------------------
+
+READ = "/v1/topics/known/partitions/0/records"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "offset=-1",
+        "offset=one",
+        "offset=1.5",
+        "offset=0x1",
+        "offset=+1",
+        "offset=%D9%A1",
+        "offset=9223372036854775808",
+        "offset=" + "9" * 5000,
+        "offset=",
+        "offset=0&from=latest",
+        "time=yesterday",
+        "time=-5",
+        "time=1969-01-01T00:00:00Z",
+        "time=9999999999999999999",
+        "from=middle",
+        "wait_ms=-1",
+        "wait_ms=soon",
+        "max_records=-1",
+        "max_bytes=1e9",
+        "values=hex",
+        "ofset=0",
+    ],
+)
+def test_bad_questions_for_records_are_refused(broker: EmbeddedBroker, query: str) -> None:
+    refused(ask(broker, "GET", f"{READ}?{query}"), 400)
+
+
+@pytest.mark.parametrize("offset", [1, 2, 1000, 2**40, 2**53 + 1, 2**63 - 1])
+def test_offset_at_or_beyond_the_end_is_an_empty_answer(broker: EmbeddedBroker, offset: int) -> None:
+    answer = ask(broker, "GET", f"{READ}?offset={offset}")
+    assert (answer.status, answer.json["records"]) == (200, [])
+    assert answer.json["next_offset"] == str(offset)
+
+
+@pytest.mark.parametrize(
+    ("partition", "status"), [("2", 404), ("-1", 400), ("x", 400), ("%00", 400), ("00", 200), ("9" * 30, 400)]
+)
+def test_partition_in_the_path(broker: EmbeddedBroker, partition: str, status: int) -> None:
+    answer = ask(broker, "GET", f"/v1/topics/known/partitions/{partition}/records")
+    if status == 200:
+        assert answer.status == 200
+    else:
+        refused(answer, status)
+
+
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("DELETE", "/v1/topics/known/records"),
+        ("GET", "/v1/topics/known/records"),
+        ("POST", READ),
+        ("PUT", "/v1/topics/known"),
+        ("PATCH", "/v1/topics"),
+        ("TRACE", "/healthz"),
+        ("GET", "/v1/groups/g/sessions"),
+        ("PUT", "/v1/groups/g/sessions/s"),
+        ("DELETE", "/v1/groups/g/sessions/s/records"),
+        ("GET", "/v1/groups/g/sessions/s/commit"),
+    ],
+)
+def test_wrong_method_is_refused_with_those_that_are_right(
+    broker: EmbeddedBroker, method: str, target: str
+) -> None:
+    answer = ask(broker, method, target)
+    refused(answer, 405)
+    assert answer.headers["allow"]
+
+
+# --- heads -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 10_000 + b"\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 1_000_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 1_000_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /?" + b"a=1&" * 100_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ],
+)
+def test_head_that_is_too_large_is_refused(broker: EmbeddedBroker, head: bytes) -> None:
+    with raw(broker) as link:
+        try:
+            link.sendall(head)
+        except OSError:
+            return  # Refused before all of it was sent, and the answer went with the connection.
+        answer = all_of(link)
+    assert not answer or answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 400 ")), answer[:200]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+        b"\x00\x00\x00\x10\x00\x12\x00\x03\x00\x00\x00\x01\x00\x04test\x00\r\n\r\n",
+        b"GET /healthz HTTP/9.9\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost localhost\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ncontent-length: x\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\n"
+        b"transfer-encoding: chunked\r\ncontent-type: application/json\r\n\r\n0\r\n\r\n",
+        b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
+        b"content-type: application/json\r\n\r\nzzz\r\n\r\n",
+        b"GET http://example.org/v1/topics HTTP/1.1\r\nhost: example.org\r\nconnection: close\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org\r\nconnection: close\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_of_ours_is_refused_and_the_link_closed(
+    broker: EmbeddedBroker, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.5)
+    with raw(broker) as link:
+        link.sendall(sent)
+        link.shutdown(socket.SHUT_WR)
+        answer = all_of(link)
+    assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:200]
+
+
+def test_slow_heads_and_bodies_are_given_up(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    from anabranch.gateway import bodies
+
+    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(bodies, "BODY_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(bodies, "SILENT_SECONDS_MAX", 0.2)
+    with raw(broker) as link:
+        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: loc")
+        assert all_of(link).startswith(b"HTTP/1.1 408 ")
+    for kind in (b"application/json", b"application/octet-stream"):
+        with raw(broker) as link:
+            link.sendall(
+                b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+                + kind
+                + b'\r\ncontent-length: 100\r\n\r\n{"value"'
+            )
+            assert all_of(link).startswith(b"HTTP/1.1 408 ")
+
+
+# --- who may ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "", "http://127.0.0.1", "file://", "http://127.0.0.1:1", "\xff"]
+)
+def test_wrong_origin_is_refused_on_every_door(broker: EmbeddedBroker, origin: str) -> None:
+    for method, target in (
+        ("GET", READ),
+        ("POST", "/v1/topics/known/records"),
+        ("POST", "/v1/groups/g/sessions"),
+        ("GET", "/v1/topics"),
+    ):
+        answer = ask(broker, method, target, {"value": 1} if method == "POST" else None, {"Origin": origin})
+        refused(answer, 403)
+        assert "access-control-allow-origin" not in answer.headers
+    with pytest.raises(HandshakeRefused) as met:
+        RawSocket(broker.http_address or "", headers={"Origin": origin})
+    assert met.value.status == 403
+
+
+def test_preflight_of_a_wrong_origin_is_refused(broker: EmbeddedBroker) -> None:
+    headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    answer = ask(broker, "OPTIONS", "/v1/topics/known/records", None, headers)
+    refused(answer, 403)
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", ""])
+def test_name_that_somebody_else_has_for_this_machine_is_refused(broker: EmbeddedBroker, host: str) -> None:
+    answer = ask(broker, "GET", "/v1/topics", None, {"Host": host})
+    assert answer.status in (400, 403), answer
+    with pytest.raises(HandshakeRefused) as met:
+        RawSocket(broker.http_address or "", headers={"Host": host})
+    assert met.value.status in (400, 403)
+
+
+def test_wrong_token_is_refused_on_every_door(tmp_path: Any) -> None:
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    with gateway_broker(gateway_token_file=str(tmp_path / "token")) as broker:
+        broker.create_topic("known")
+        address = broker.http_address or ""
+        wrong = [{}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}]
+        wrong += [
+            {"Authorization": f"Bearer {TOKEN}x"},
+            {"Authorization": "Bearer"},
+            {"Authorization": "\xff"},
+        ]
+        for headers in wrong:
+            for method, target in (
+                ("GET", "/v1/topics"),
+                ("GET", READ),
+                ("GET", f"{READ}?access_token={TOKEN}"),
+                ("POST", "/v1/topics/known/records"),
+                ("DELETE", "/v1/groups/g/sessions/s"),
+            ):
+                answer = ask_at(address, method, target, {"value": 1} if method == "POST" else None, headers)
+                refused(answer, 401)
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+            with pytest.raises(HandshakeRefused) as met:
+                RawSocket(address, headers=headers)
+            assert met.value.status == 401
+        right = {"Authorization": f"Bearer {TOKEN}"}
+        assert ask_at(address, "GET", "/v1/topics", None, right).status == 200
+        with RawSocket(address, f"/v1/ws?access_token={TOKEN}") as link:
+            link.say({"type": "publish", "id": 1, "topic": "known", "value": 1})
+            assert link.hear()["type"] == "published"
+        assert len(broker.records("known")) == 1
+
+
+# --- WebSocket -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def link(broker: EmbeddedBroker) -> Iterator[RawSocket]:
+    with RawSocket(broker.http_address or "") as link:
+        yield link
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "nonsense",
+        "7",
+        "[]",
+        "null",
+        "[" * 60_000,
+        '{"type": 7}',
+        '{"type": "shout"}',
+        '{"type": "publish"}',
+        '{"type": "publish", "id": 1, "topic": 7}',
+        '{"type": "publish", "id": 1, "topic": "\\ud800", "value": 1}',
+        '{"type": "publish", "id": "\\ud800", "topic": "known", "value": "\\ud800"}',
+        '{"type": "publish", "id": 1, "topic": "no name", "value": 1}',
+        '{"type": "publish", "id": 1, "topic": "known", "value": NaN}',
+        '{"type": "publish", "id": 1, "topic": "known", "value": "\\ud800"}',
+        '{"type": "publish", "id": 1, "topic": "known", "partition": 9}',
+        '{"type": "publish", "id": 1, "topic": "known", "partition": -1}',
+        '{"type": "publish", "id": 1, "topic": "known", "headers": 7}',
+        '{"type": "publish", "id": [1], "topic": "known"}',
+        '{"type": "publish", "id": 1, "topic": "__consumer_offsets", "value": 1}',
+        '{"type": "subscribe", "id": 1}',
+        '{"type": "subscribe", "id": 1, "topic": "no name"}',
+        '{"type": "subscribe", "id": 1, "topic": "\\ud800"}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "partitions": [9]}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "partitions": []}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "partitions": [0, 0]}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "from": "yesterday"}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "from": {"offset": "-1"}}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "from": {"offset": "9223372036854775808"}}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "from": {"offset": {"9": "1"}}}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "from": {"time": "never"}}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "group": ""}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "group": "\\ud800"}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "credit": -1}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "filter": {"what": 1}}',
+        '{"type": "subscribe", "id": 1, "topic": "known", "filter": ' + '{"not": ' * 5000 + "}" * 5001,
+        '{"type": "credit", "id": "nobody", "records": 1}',
+        '{"type": "ack", "id": "nobody", "partition": 0, "offset": "1"}',
+        '{"type": "unsubscribe", "id": "nobody"}',
+        '{"type": "unsubscribe"}',
+    ],
+)
+def test_bad_messages_are_answered_and_the_socket_goes_on(link: RawSocket, text: str) -> None:
+    link.send_frame(TEXT, text.encode())
+    error = link.hear_of("error")
+    assert len(error["message"].split()) >= 4, error
+    assert error["code"].isupper()
+    link.say({"type": "subscribe", "id": "after", "topic": "known", "from": "earliest"})
+    assert link.hear_of("subscribed")["id"] == "after"
+    assert link.hear_of("records")["records"][0]["value"] == "first"
+
+
+@pytest.mark.parametrize("offset", ["1", "2", "1000", str(2**53 + 1), str(2**63 - 1)])
+def test_subscription_beyond_the_end_hears_nothing_of_elsewhere(link: RawSocket, offset: str) -> None:
+    link.say({"type": "subscribe", "id": 1, "topic": "known", "partitions": [0], "from": {"offset": offset}})
+    assert link.hear()["type"] in ("subscribed", "error")
+    link.say({"type": "unsubscribe", "id": "nobody"})
+    answer = link.hear_of("error")
+    assert answer["id"] == "nobody" or "OFFSET" in answer["code"]
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([(TEXT, b"\xff\xfe")], 1007),
+        ([(TEXT, b'{"type": "publish", "topic": "known", "value": "\xff"}')], 1007),
+        ([(BINARY, b"{}")], 1003),
+        ([(TEXT, b"x" * (REQUEST_BYTES_MAX + 1))], 1009),
+        ([(3, b"")], 1002),
+        ([(CONTINUATION, b"")], 1002),
+        ([(PING, b"x" * 126)], 1002),
+    ],
+)
+def test_bad_frames_close_the_socket_with_their_code(
+    link: RawSocket, frames: list[tuple[int, bytes]], code: int
+) -> None:
+    for opcode, payload in frames:
+        link.send_frame(opcode, payload)
+    assert link.closed()[0] == code
+
+
+def test_frames_that_break_the_protocol_close_the_socket(broker: EmbeddedBroker) -> None:
+    address = broker.http_address or ""
+    with RawSocket(address) as link:
+        link.send_frame(TEXT, b"{}", masked=False)
+        assert link.closed()[0] == 1002
+    with RawSocket(address) as link:
+        link.send_frame(TEXT, b"{}", reserved=0x40)
+        assert link.closed()[0] == 1002
+    with RawSocket(address) as link:
+        link.send_frame(TEXT, b"{}", final=False)
+        link.send_frame(TEXT, b"{}")
+        assert link.closed()[0] == 1002
+    with RawSocket(address) as link:
+        # Pieces of one message count together.
+        link.send_frame(TEXT, b"x" * 1000, final=False)
+        for _ in range(REQUEST_BYTES_MAX // 1000):
+            link.send_frame(CONTINUATION, b"x" * 1000, final=False)
+        assert link.closed()[0] == 1009
+    with RawSocket(address) as link:
+        link.link.sendall(b"\x81\xff" + b"\x7f" + b"\xff" * 7 + bytes(4))  # 2^63 bytes are announced.
+        assert link.closed()[0] in (1002, 1009)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-WebSocket-Version": "8"},
+        {"Sec-WebSocket-Key": "short"},
+        {"Upgrade": "h2c"},
+        {"Connection": "keep-alive"},
+    ],
+)
+def test_handshakes_that_are_none_are_refused(broker: EmbeddedBroker, headers: dict[str, str]) -> None:
+    with pytest.raises(HandshakeRefused) as met:
+        RawSocket(broker.http_address or "", headers=headers)
+    assert 400 <= met.value.status < 500
+
+
+def test_sockets_are_only_where_they_are(broker: EmbeddedBroker) -> None:
+    for path in ("/v1/topics", "/healthz", "/nothing", "/v1/ws/", READ):
+        with pytest.raises(HandshakeRefused) as met:
+            RawSocket(broker.http_address or "", path)
+        assert 400 <= met.value.status < 500, path
+
+
+def test_bytes_that_are_no_text_come_back_as_they_were(broker: EmbeddedBroker) -> None:
+    """Not bad at all, but what breaks whoever takes bytes for text."""
+    topic = broker.create_topic(broker.unused_name("bytes"))
+    odd = bytes(range(256))
+    broker.produce(topic, [(odd, odd, [("h", odd), ("n", None)]), (None, None), b"{", b'{"a": NaN}'])
+    records = ask(broker, "GET", f"/v1/topics/{topic}/partitions/0/records").json["records"]
+    assert base64.b64decode(records[0]["value_base64"]) == odd == base64.b64decode(records[0]["key_base64"])
+    assert base64.b64decode(records[0]["headers"][0][1]["base64"]) == odd
+    assert (records[1]["key"], records[1]["value"]) == (None, None)
+    assert [record["value"] for record in records[2:]] == ["{", '{"a": NaN}']
+    with RawSocket(broker.http_address or "") as link:
+        link.say({"type": "subscribe", "id": 1, "topic": topic, "from": "earliest"})
+        heard: list[Any] = []
+        while len(heard) < 4:
+            heard += link.hear_of("records")["records"]
+        assert heard == records

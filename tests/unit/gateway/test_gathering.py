@@ -1,0 +1,262 @@
+"""Small writers share batches, and nobody suffers for another."""
+
+import asyncio
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from anabranch.config import NodeSettings, TopicSettings
+from anabranch.errors import AnabranchError, BrokerRefusedError, RequestTimedOutError
+from anabranch.gateway import gathering
+from anabranch.gateway.calls import TopicView, Written, refusal
+from anabranch.gateway.gathering import Gatherer, Placed
+from anabranch.record.batch import read_header
+from anabranch.record.records import Record, records_of
+from anabranch.testing.fake_clock import FakeClock
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode as E
+from support.broker_bench import in_loop, turn
+
+TOPIC_ID = UUID(int=7)
+
+
+class FakeCalls:
+    """Takes batches in the order they come, each when it is let; `script` says what becomes of the next ones."""
+
+    def __init__(self, partitions: int = 1, **overrides: str) -> None:
+        settings = TopicSettings.from_overrides(NodeSettings(), MappingProxyType(overrides))
+        self.view = TopicView("t", TOPIC_ID, partitions, settings, False)
+        self.batches: list[bytes] = []
+        self.written: list[tuple[int, Record]] = []
+        self.script: list[AnabranchError | None] = []
+        self.gate: asyncio.Event | None = None
+        self.ids = 100
+
+    def known_topic(self, name: str) -> TopicView | None:
+        return self.view
+
+    def leader(self, topic: str, partition: int) -> int:
+        return 0
+
+    async def ask(self, api_key: ApiKey, version: int, body: Any) -> Any:
+        assert api_key == ApiKey.INIT_PRODUCER_ID
+        self.ids += 1
+        return {"error_code": 0, "producer_id": self.ids}
+
+    async def produce(
+        self, topic: str, topic_id: UUID, partition: int, batch: bytes, *, timeout_ms: int
+    ) -> Written:
+        self.batches.append(bytes(batch))
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.script and (error := self.script.pop(0)) is not None:
+            raise error
+        base = sum(1 for index, _ in self.written if index == partition)
+        self.written += [(partition, record) for record in records_of(batch)]
+        return Written(base, -1)
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for _, record in self.written]
+
+
+def make(calls: FakeCalls, **settings: object) -> Gatherer:
+    dotted = {name.replace("_", "."): value for name, value in settings.items()}
+    return Gatherer(calls, NodeSettings.load({"gateway.linger.ms": 0, **dotted}), FakeClock())  # type: ignore[arg-type]
+
+
+async def sent(gather: Gatherer, values: Sequence[bytes]) -> list[Placed | BaseException]:
+    return await asyncio.gather(
+        *(gather.send("t", 0, None, value) for value in values), return_exceptions=True
+    )
+
+
+@in_loop
+async def test_records_gather_while_a_batch_is_under_way() -> None:
+    calls = FakeCalls()
+    calls.gate = asyncio.Event()
+    gather = make(calls)
+    first = asyncio.ensure_future(gather.send("t", 0, None, b"first"))
+    await turn()
+    rest = asyncio.ensure_future(sent(gather, [b"%d" % number for number in range(50)]))
+    await turn()
+    assert len(calls.batches) == 1
+    calls.gate.set()
+    assert (await first)[:2] == (0, 0)
+    assert [placed.offset for placed in await rest if isinstance(placed, Placed)] == list(range(1, 51))
+    assert [read_header(batch).record_count for batch in calls.batches] == [1, 50]
+
+
+@in_loop
+async def test_lone_record_lingers_for_company_but_not_for_long() -> None:
+    calls = FakeCalls()
+    gather = make(calls, gateway_linger_ms=20)
+    first = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
+    await asyncio.sleep(0.001)
+    second = asyncio.ensure_future(gather.send("t", 0, None, b"b"))
+    await asyncio.gather(first, second)
+    assert [read_header(batch).record_count for batch in calls.batches] == [2]
+
+
+@in_loop
+async def test_full_batch_does_not_linger() -> None:
+    calls = FakeCalls()
+    gather = make(calls, gateway_linger_ms=10_000, gateway_batch_bytes_max=2000)
+    async with asyncio.timeout(5):
+        await sent(gather, [b"x" * 500] * 3)
+    assert len(calls.written) == 3
+
+
+@pytest.mark.parametrize(("name", "codec"), [("none", 0), ("lz4", 3), ("zstd", 4)])
+def test_batches_are_compressed_as_the_setting_says(name: str, codec: int) -> None:
+    @in_loop
+    async def body() -> None:
+        calls = FakeCalls()
+        await sent(make(calls, gateway_compression=name), [b"x" * 100] * 10)
+        assert read_header(calls.batches[0]).codec == codec
+
+    body()
+
+
+@in_loop
+async def test_batch_is_refused_for_one_record_and_only_that_one_fails() -> None:
+    calls = FakeCalls()
+    gather = make(calls)
+
+    async def produce(topic: str, topic_id: UUID, index: int, batch: bytes, *, timeout_ms: int) -> Written:
+        if any(record.value == b"bad" for record in records_of(batch)):
+            raise refusal(E.INVALID_RECORD, "bad")
+        return await FakeCalls.produce(calls, topic, topic_id, index, batch, timeout_ms=timeout_ms)
+
+    calls.produce = produce  # type: ignore[method-assign]
+    values = [b"%d" % number for number in range(16)]
+    values[5] = b"bad"
+    outcomes = await sent(gather, values)
+    assert [isinstance(outcome, Placed) for outcome in outcomes] == [value != b"bad" for value in values]
+    assert calls.values == [value for value in values if value != b"bad"]
+    sequences = [read_header(batch).base_sequence for batch in calls.batches]
+    assert sequences == sorted(set(sequences)), "what was refused has used no sequence"
+
+
+@in_loop
+async def test_batch_whose_answer_is_lost_is_sent_again_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "PAUSE_SECONDS", 0)
+    calls = FakeCalls()
+    calls.script = [RequestTimedOutError("lost"), refusal(E.NOT_LEADER_OR_FOLLOWER, "moved"), None]
+    placed = await make(calls).send("t", 0, b"k", b"v", [("h", b"x")], 5)
+    assert placed == (0, 0, 5)
+    assert len(set(calls.batches)) == 1, "the bytes decide whether it is the same batch"
+    assert len(calls.batches) == 3
+
+
+@in_loop
+async def test_after_an_unknown_outcome_another_producer_id_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "DELIVERY_MS", -1)
+    calls = FakeCalls()
+    calls.script = [None, RequestTimedOutError("lost")]
+    gather = make(calls)
+    await gather.send("t", 0, None, b"a")
+    with pytest.raises(RequestTimedOutError, match="not known"):
+        await gather.send("t", 0, None, b"b")
+    await gather.send("t", 0, None, b"c")
+    headers = [read_header(batch) for batch in calls.batches]
+    assert [(header.producer_id, header.base_sequence) for header in headers] == [
+        (101, 0),
+        (101, 1),
+        (102, 0),
+    ]
+
+
+@in_loop
+async def test_partition_that_forgot_the_producer_meets_a_new_one() -> None:
+    calls = FakeCalls()
+    calls.script = [None, refusal(E.OUT_OF_ORDER_SEQUENCE_NUMBER, "forgotten"), None]
+    gather = make(calls)
+    await gather.send("t", 0, None, b"a")
+    assert (await gather.send("t", 0, None, b"b")).offset == 1
+    assert [read_header(batch).producer_id for batch in calls.batches] == [101, 101, 102]
+
+
+@in_loop
+async def test_records_without_key_take_turns_by_batch() -> None:
+    calls = FakeCalls(partitions=3)
+    gather = make(calls)
+    places = [(await gather.send("t", None, None, b"v")).partition for _ in range(6)]
+    assert places == [0, 1, 2, 0, 1, 2]
+    together = await asyncio.gather(*(gather.send("t", None, None, b"v") for _ in range(10)))
+    assert len({placed.partition for placed in together}) == 1
+
+
+@in_loop
+async def test_what_waits_is_bounded_and_writers_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "GATHERED_BYTES_MAX", 5000)
+    calls = FakeCalls()
+    calls.gate = asyncio.Event()
+    gather = make(calls)
+    writing = asyncio.ensure_future(sent(gather, [b"x" * 800] * 40))
+    await turn()
+    assert gather.budget.bytes_taken <= 5000
+    assert gather.budget.waiting_count == 35
+    calls.gate.set()
+    assert all(isinstance(outcome, Placed) for outcome in await writing)
+    await turn()
+    assert gather.budget.bytes_taken == 0
+
+
+@in_loop
+async def test_writer_that_is_gone_harms_nobody() -> None:
+    calls = FakeCalls()
+    calls.gate = asyncio.Event()
+    gather = make(calls)
+    gone = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
+    other = asyncio.ensure_future(gather.send("t", 0, None, b"b"))
+    await turn()
+    gone.cancel()
+    calls.gate.set()
+    await other
+    assert calls.values == [b"a", b"b"]
+
+
+@in_loop
+async def test_defect_does_not_leave_writers_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    calls = FakeCalls()
+    calls.script = [None]
+    gather = make(calls)
+
+    async def produce(*args: Any, **more: Any) -> Written:
+        raise KeyError("a defect")
+
+    calls.produce = produce  # type: ignore[method-assign]
+    with pytest.raises(RequestTimedOutError, match="KeyError"):
+        await gather.send("t", 0, None, b"a")
+    assert "this is a defect" in caplog.text
+    assert gather.budget.bytes_taken == 0
+
+
+@in_loop
+async def test_closing_writes_what_waits_and_takes_no_more() -> None:
+    calls = FakeCalls()
+    gather = make(calls, gateway_linger_ms=10_000)
+    waiting = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
+    await turn()
+    async with asyncio.timeout(5):
+        await gather.close()
+    assert (await waiting).offset == 0
+    with pytest.raises(BrokerRefusedError, match="stops"):
+        await gather.send("t", 0, None, b"b")
+
+
+@in_loop
+async def test_topic_limits_are_kept_before_records_meet() -> None:
+    calls = FakeCalls()
+    calls.view = calls.view._replace(
+        settings=TopicSettings.from_overrides(NodeSettings(), {"max.message.bytes": "1000"})
+    )
+    gather = make(calls)
+    outcomes = await sent(gather, [b"a", b"x" * 2000, b"b"])
+    assert isinstance(outcomes[1], BrokerRefusedError)
+    assert outcomes[1].code == E.MESSAGE_TOO_LARGE
+    assert calls.values == [b"a", b"b"]

@@ -1,0 +1,73 @@
+"""Where chunks come from: of the topic that was subscribed to, and of no other that has its name."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from anabranch.errors import BrokerRefusedError
+from anabranch.gateway.record_json import record_json
+from anabranch.gateway.record_source import AT_ONCE_BYTES_MAX, RecordSource
+from anabranch.record.builder import BatchBuilder
+from anabranch.wire.error_codes import ErrorCode
+from support.fan_out_world import STREAM
+
+
+class FakeCalls:
+    def __init__(self, batches: bytes, *topic_ids: UUID | None) -> None:
+        self._batches = batches
+        self._topic_ids = list(topic_ids)
+
+    def known_topic(self, name: str) -> Any:
+        topic_id = self._topic_ids.pop(0)
+        return None if topic_id is None else SimpleNamespace(topic_id=topic_id)
+
+    async def fetch(self, topic: str, partition: int, offset: int, *, bytes_max: int, wait_ms: int) -> Any:
+        return SimpleNamespace(batches=self._batches)
+
+
+class Workers:
+    """Does at once what it is given, and counts."""
+
+    def __init__(self) -> None:
+        self.tasks = 0
+
+    def heavy(self, task: Any, done: Any) -> None:
+        self.tasks += 1
+        done(task(), None)
+
+
+def loaded(batches: bytes, *topic_ids: UUID | None, workers: Workers | None = None) -> list[Any]:
+    calls: Any = FakeCalls(batches, *topic_ids)
+    source = RecordSource(calls, workers or Workers(), record_json)  # type: ignore[arg-type]
+    return asyncio.run(source.load(STREAM, 0, 1000))
+
+
+def batch(value: bytes) -> bytes:
+    builder = BatchBuilder()
+    builder.add(None, value, timestamp_ms=1)
+    return bytes(builder.build())
+
+
+SAME, OTHER = STREAM.topic_id, UUID(int=99)
+
+
+def test_a_little_is_decoded_at_once_and_much_by_a_worker() -> None:
+    workers = Workers()
+    assert len(loaded(batch(b"x"), SAME, SAME, workers=workers)) == 1
+    assert workers.tasks == 0
+    assert len(loaded(batch(b"x" * AT_ONCE_BYTES_MAX), SAME, SAME, workers=workers)) == 1
+    assert workers.tasks == 1
+
+
+def test_nothing_comes_of_nothing() -> None:
+    assert loaded(b"", SAME, SAME) == []
+
+
+@pytest.mark.parametrize("topic_ids", [(None,), (OTHER,), (SAME, None), (SAME, OTHER)])
+def test_a_topic_that_was_deleted_is_gone_though_another_has_its_name(topic_ids: tuple[UUID | None]) -> None:
+    with pytest.raises(BrokerRefusedError, match="deleted") as refused:
+        loaded(batch(b"x"), *topic_ids)
+    assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
