@@ -91,7 +91,8 @@ def differing_copies(sim: ClusterSimulator) -> str:
             logs = {
                 number: log for number, copy in copies.items() if (log := copy.lanes.get(lane)) is not None
             }
-            start = max(log.start_offset for log in logs.values())
+            removed = max(copy.view.removed.get(lane, Offset(0)) for copy in copies.values())
+            start = max(removed, *(log.start_offset for log in logs.values()))
             end = min(log.end_offset for log in logs.values())
             if len({_batches(log, start, end) for log in logs.values()}) > 1:
                 return f"{list(logs)} hold other bytes in lane {lane} of {name}"

@@ -10,11 +10,13 @@ from anabranch.testing.cluster_faults import ClusterFaults
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.values import BrokerId
 
-SPLIT_MS = (800, 2500, 4000, 7000)
+SPLIT_MS = (800, 3000, 4000, 7000)
 """Less than it takes to notice, and more."""
 JOIN_MS_MAX = 1500
 """Within this the sides join after a split."""
 OPERATIONS_MAX = 60
+OTHER_CHANCE = 0.2
+"""That a split becomes another one before it ends."""
 
 
 class BranchFaults(ClusterFaults):
@@ -25,6 +27,8 @@ class BranchFaults(ClusterFaults):
 
     def split(self) -> None:
         """Into two or three sides; a split that there was before ends with this."""
+        if self.is_split and self._rng.random() > OTHER_CHANCE:
+            return
         numbers = sorted(self._sim.machines)
         self._rng.shuffle(numbers)
         sides_max = 3 if len(numbers) > 2 and self._rng.random() < 0.3 else 2
@@ -43,6 +47,8 @@ class BranchFaults(ClusterFaults):
 
     def deafen(self) -> None:
         """One does not hear some others any more, but is heard by them."""
+        if self.is_split and self._rng.random() > OTHER_CHANCE:
+            return
         deaf, *others = self._rng.sample(
             sorted(self._sim.machines), self._rng.randint(2, len(self._sim.machines))
         )
