@@ -34,7 +34,7 @@ from anabranch.testing.witness import Place, Sent
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 
-BRANCH_STEPS = 90
+BRANCH_STEPS = 100
 WANDERERS_MAX = 5
 READERS_MAX = 2
 KEPT, CUT = "b0", "b1"
@@ -100,8 +100,8 @@ class BranchWorkload(ClusterWorkload):
     def _troubles(self, times: int) -> list[Action]:
         faults = self.faults
         troubles = [
-            Action(8, faults.split),
-            Action(2, faults.deafen),
+            Action(14, faults.split),
+            Action(3, faults.deafen),
             Action(1, faults.kill),
             Action(1, faults.stop),
             Action(1, faults.crash),
