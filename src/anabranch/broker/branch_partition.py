@@ -260,7 +260,7 @@ class BranchPartition(Partition):
         """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
         if that was made of this line."""
         lane_start = Offset(0) if self.is_alone else row.sources_end
-        table = LaneProducers(lane_start)
+        table = LaneProducers(lane_start, self._clock.monotonic_ms)
         parent = Tip(row.old, row.old_end)
         line = (*self.branches.line(parent), self.lanes.held(row.new))
         start = NO_SNAPSHOT
