@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from anabranch.broker.topic_folders import TUBE_TOPIC
-from anabranch.broker.workers import in_heavy_worker
+from anabranch.broker.workers import in_heavy_worker, to_its_end
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
 from anabranch.log.log import Log
@@ -169,7 +169,7 @@ class BranchTube:
         while not self._known.issuperset(asked):
             async with self._syncing:
                 if not self._known.issuperset(asked):
-                    await self._write_wanted()
+                    await to_its_end(self._write_wanted())
         return fresh
 
     def add_now(self, rows: Iterable[BranchRow]) -> list[BranchRow]:
