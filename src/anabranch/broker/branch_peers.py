@@ -330,6 +330,8 @@ class BranchPeers:
         if before is not None and not before.done():
             before.cancel()
             await asyncio.gather(before, return_exceptions=True)
+            async with seat.partition.switching:
+                pass  # What it had begun to adopt is adopted now.
         try:
             await work()
         except (NotNowError, PeerError, UnknownBranchError, MissingRecordsError) as error:
