@@ -4,9 +4,11 @@ import base64
 import json
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
+from anabranch.gateway import doorkeeper
 from support.gateway_client import all_of, ask, gateway_broker, raw
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -186,6 +188,20 @@ def test_lines_are_answered_while_the_stream_is_open(broker, topic) -> None:
             while b'"offset":"%d"' % number not in seen:
                 seen += link.recv(65536)
         link.sendall(b"0\r\n\r\n")
+
+
+def test_stream_is_ended_with_a_word_when_the_node_stops() -> None:
+    with gateway_broker() as broker:
+        link = raw(broker)
+        link.sendall(
+            b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+            b'Transfer-Encoding: chunked\r\n\r\nc\r\n{"value":1}\n\r\n'
+        )
+        seen = b""
+        while b'"offset":"0"' not in seen:
+            seen += link.recv(65536)
+    with link:
+        assert b'"NODE_STOPS"' in all_of(link)
 
 
 def test_stream_that_asks_first_is_told_to_go_on(broker, topic) -> None:
@@ -440,22 +456,59 @@ def test_one_value_as_it_is(broker, topic) -> None:
     assert "x-anabranch-offset" not in nothing.headers
 
 
+def figure(broker, name: str) -> float:
+    text = ask(broker, "GET", "/metrics").body.decode()
+    line = next(line for line in text.splitlines() if line.startswith(f"anabranch_gateway_{name} "))
+    return float(line.split()[1])
+
+
+def until_figure(broker, name: str, is_so: Callable[[float], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so(figure(broker, name)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_reader_waits_for_a_record_and_gets_it_at_once(broker, topic) -> None:
     found = []
     reader = threading.Thread(
-        target=lambda: found.append(records_of(broker, topic, "?from=latest&wait_ms=15000").json)
+        target=lambda: found.append(records_of(broker, topic, "?from=latest&wait_ms=60000").json)
     )
     reader.start()
-    time.sleep(0.2)  # Until it waits; if it does not yet, it finds the record all the same.
+    until_figure(broker, "polls", lambda count: count == 1)
     assert not found
     broker.produce(topic, ["late"])
-    reader.join(10)
+    reader.join(20)
     assert [row["value"] for row in found[0]["records"]] == ["late"]
 
 
 def test_reader_that_waited_in_vain_gets_an_empty_answer(broker, topic) -> None:
     found = records_of(broker, topic, "?wait_ms=50").json
     assert (found["records"], found["next_offset"]) == ([], "0")
+
+
+def test_reader_that_is_gone_waits_no_longer(broker, topic) -> None:
+    links = [raw(broker) for _ in range(5)]
+    for link in links:
+        link.sendall(
+            f"GET /v1/topics/{topic}/partitions/0/records?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
+    until_figure(broker, "polls", lambda count: count == 5)
+    for link in links:
+        link.close()
+    until_figure(broker, "polls", lambda count: count == 0)
+
+
+def test_reader_that_takes_no_answer_is_given_up(broker, topic, monkeypatch) -> None:
+    monkeypatch.setattr(doorkeeper, "SEND_SECONDS_MAX", 0.3)
+    for _ in range(15):
+        broker.produce(topic, [b"x" * 500_000])
+    with raw(broker, receive_bytes=4096) as link:
+        target = f"/v1/topics/{topic}/partitions/0/records?max_bytes=8000000"
+        link.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        until_figure(broker, "held_bytes", lambda held: held > 0)
+        until_figure(broker, "held_bytes", lambda held: held == 0)
+        assert len(all_of(link)) < 7_000_000, "it was cut off"
 
 
 def test_waiting_reader_is_answered_when_the_node_stops() -> None:
@@ -466,8 +519,8 @@ def test_waiting_reader_is_answered_when_the_node_stops() -> None:
             target=lambda: found.append(records_of(broker, "t", "?offset=0&wait_ms=30000"))
         )
         reader.start()
-        time.sleep(0.3)
-    reader.join(10)
+        until_figure(broker, "polls", lambda count: count == 1)
+    reader.join(20)
     assert (found[0].status, found[0].json["records"]) == (200, [])
 
 

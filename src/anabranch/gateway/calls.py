@@ -485,6 +485,8 @@ def code_of_error(error: AnabranchError) -> ErrorCode:
 
 
 def _words(code: ErrorCode) -> str:
+    if code == ErrorCode.UNKNOWN_TOPIC_ID:
+        return "The topic was deleted; there may be another of its name."
     again = ": try again in a moment" if code.retriable else ""
     return f"The broker answered {code.name}{again}."
 

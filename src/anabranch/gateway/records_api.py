@@ -55,6 +55,13 @@ def routes(gateway: "Gateway") -> list[BaseRoute]:
 class Writing:
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
+        self._streams: set[asyncio.Task[None]] = set()
+        gateway.on_close.append(self._end_streams)
+
+    async def _end_streams(self) -> None:
+        """The node stops: what was read is written and answered, the rest is for another broker."""
+        for stream in self._streams:
+            stream.cancel()
 
     async def post(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -147,6 +154,8 @@ class Writing:
         empty piece, once the body is being read."""
         under_way: asyncio.Queue[Outcome | None] = asyncio.Queue(UNDER_WAY_MAX)
         reading = asyncio.ensure_future(self._read_lines(request, topic, partition, under_way))
+        self._streams.add(reading)
+        reading.add_done_callback(self._streams.discard)
         written, failed, number = 0, 0, 0
         ready = bytearray()
         try:
@@ -194,6 +203,10 @@ class Writing:
                     await asyncio.sleep(0)
         except GatewayError as error:
             await under_way.put(error)  # The stream cannot be followed any further.
+        except asyncio.CancelledError:
+            if not self._gateway.is_closing:
+                raise
+            await under_way.put(GatewayError("The node stops: go on at another broker.", "NODE_STOPS", 503))
         except ClientDisconnect:
             logger.debug("a stream of records for %s broke off after %d", topic, number)
         except Exception as error:
