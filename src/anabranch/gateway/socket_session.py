@@ -29,7 +29,7 @@ from anabranch.gateway.socket_messages import (
 )
 
 if TYPE_CHECKING:
-    from anabranch.gateway.gathering import Placed
+    from anabranch.gateway.lanes import Placed
     from anabranch.gateway.sockets import Sockets
 
 PUBLISHES_MAX = 1000
