@@ -268,8 +268,7 @@ class BranchPartition(Partition):
     def _producers_of(self, row: BranchRow) -> LaneProducers:
         """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
         if that was made of this line."""
-        lane_start = Offset(0) if self.is_alone else row.new_start
-        table = LaneProducers(lane_start)
+        table = LaneProducers(row.sources_end, self._clock.monotonic_ms, is_alone=self.is_alone)
         parent = Tip(row.old, row.old_end)
         line = (*self.branches.line(parent), self.lanes.held(row.new))
         start = NO_SNAPSHOT

@@ -168,8 +168,13 @@ class Reigning:
         lane = self._lane_for(seat, [tip.lane for tip in (mine, other, *tips)])
         one, two = branches.line(mine), branches.line(other)
         removed = {**branches.removed_below(one), **branches.removed_below(two)}
+        kept = _kept(branches, plan, one, two)
+        for span in kept:
+            await self._copying.copy(
+                seat, span, broker
+            )  # Who wrote there has to be known before anybody writes on.
         merging = Merging(partition, self._reading, self._workers, self._clock, broker)
-        sources = await merging.write_aside(lane, plan, _kept(branches, plan, one, two), removed)
+        sources = await merging.write_aside(lane, plan, kept, removed)
         self.merges_total += 1
         self.records_again_total += merging.records_again
         logger.info(
