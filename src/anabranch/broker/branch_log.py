@@ -74,11 +74,13 @@ class BranchLog:
             return
         line = self.line
         self._removed = self._branches.removed_below(line)
-        start = self._removed.get(self.lane, self._first)
-        for span in line[:-1]:
+        start = line[0].start
+        for span in line:
             removed = self._removed.get(span.lane)
-            if removed is None or removed < span.end:
-                start = span.start if removed is None else removed
+            if removed is None:
+                break  # Not where this lane begins: whoever has read all that was removed has missed nothing.
+            start = removed
+            if removed < span.end:
                 break
         if start == line[0].start:
             start = Offset(0)  # Nothing was removed, so nobody comes too late, whichever lane was the first.
@@ -108,6 +110,14 @@ class BranchLog:
         """The next record gets this offset, or one of a later lane."""
         log = self.lanes.get(self.lane)
         return self._first if log is None else max(log.end_offset, self._first)
+
+    def readable_end(self, end: Offset) -> Offset:
+        """Behind the last record of the line below `end`. While nothing was written to its last lane, that is where an
+        earlier one ends: whoever has read that far has read everything, and clients tell so by this number alone."""
+        if end > self._first:
+            return end
+        ends = (min(span.end, end) for span in reversed(self._before) if span.start < min(span.end, end))
+        return max(next(ends, self._start_offset), self._start_offset)
 
     # --- reading -------------------------------------------------------------------------------------------------
 

@@ -185,6 +185,10 @@ class BranchPartition(Partition):
         if any(row.kind in (RowKind.STARTED, RowKind.OPENED) for row in rows):
             self.view.refresh()
 
+    @property
+    def readable_end(self) -> Offset:
+        return self.view.readable_end(self.high_watermark)
+
     # --- reigns --------------------------------------------------------------------------------------------------
 
     async def begin_reign(self, row: BranchRow, copies: Sequence[BrokerId] = ()) -> None:

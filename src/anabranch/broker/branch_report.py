@@ -49,7 +49,7 @@ def describe(broker: "Broker", partition: BranchPartition | BranchView, rows: Se
         "tip_lane": lane,
         "tip_end": end,
         "log_start_offset": partition.log.start_offset,
-        "high_watermark": partition.high_watermark,
+        "high_watermark": partition.readable_end,
         "copies_in_view": list(copies),
         "line": [_span(each) for each in served_line(partition)],
         "held": [_span(each) for each in base.lanes.all_held()],
@@ -109,7 +109,7 @@ def brokers_seen(broker: "Broker") -> list[Body]:
     return [
         {
             "broker_id": row.broker_id,
-            "slot": 0 if broker.is_alone else slots.get(row.directory_id, NOBODY),
+            "slot": slots.get(row.directory_id, 0 if broker.is_alone else NOBODY),
             "is_in_view": row.broker_id not in silent,
             "silent_ms": silent.get(row.broker_id, 0),
         }
@@ -119,8 +119,15 @@ def brokers_seen(broker: "Broker") -> list[Body]:
 
 def silences(broker: "Broker") -> dict[BrokerId, int]:
     """Brokers that this one has not heard lately, and for how many ms; -1: never."""
-    others = (each for each in broker.orchestrator.rows() if each != broker.id)
-    return {each: NOBODY for each in others if not broker.orchestrator.is_available(each)}
+    peers = broker.branches.peers if broker.branches is not None else None
+    if peers is None:
+        return {}
+    now_ms, polling = broker.clock.monotonic_ms(), peers.polling
+    silent: dict[BrokerId, int] = {}
+    for each in broker.orchestrator.rows().keys() - polling.view - {broker.id}:
+        heard_ms = polling.seen(each).heard_ms
+        silent[each] = NOBODY if heard_ms is None else now_ms - heard_ms
+    return silent
 
 
 # --- counters --------------------------------------------------------------------------------------------------------

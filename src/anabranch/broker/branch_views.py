@@ -20,7 +20,8 @@ from anabranch.broker.branch_partition import BranchPartition
 from anabranch.broker.fetch_wait import WaitingFetch
 from anabranch.broker.partition import Partition
 from anabranch.broker.topics import TopicState
-from anabranch.errors import AnabranchError, NotOwnerError, ReadOnlyBranchError
+from anabranch.errors import AnabranchError, ReadOnlyBranchError
+from anabranch.replication.branch_history import lane_ends
 from anabranch.replication.branch_lines import Line, UnknownBranchError
 from anabranch.replication.branch_rows import FIRST_LANE, NO_LANE, BranchRow, Lane, slot_of
 from anabranch.values import BrokerId, Offset, TopicPartition
@@ -35,6 +36,17 @@ VIEWS_MAX = 256
 LANE_DIGITS_MAX = 10
 
 
+class ViewLog(BranchLog):
+    """The line of a branch, which other brokers may hold more of."""
+
+    ends_at = Offset(0)
+    """How far it reaches by the rows; beyond what is here, readers get what others hold."""
+
+    @property
+    def end_offset(self) -> Offset:
+        return max(super().end_offset, self.ends_at)
+
+
 class BranchView(Partition):
     """One partition of a view. Its log reads the lanes of the partition it is a branch of."""
 
@@ -46,7 +58,8 @@ class BranchView(Partition):
         self.base = base
         self.lane = lane if lane in base.branches.opened else NO_LANE
         place = TopicPartition(name, base.id.partition)
-        log = BranchLog(str(place), base.lanes, base.branches, skips_lost=base.is_alone)
+        log = ViewLog(str(place), base.lanes, base.branches, skips_lost=base.is_alone)
+        log.elsewhere = base.view.elsewhere
         try:
             log.show(self.lane)
         except UnknownBranchError:
@@ -64,10 +77,19 @@ class BranchView(Partition):
         )
         self.generation = NO_GENERATION
         self.plain_limits = None
+        self.refresh()
 
     @property
-    def view(self) -> BranchLog:
-        return cast(BranchLog, self.log)
+    def view(self) -> ViewLog:
+        return cast(ViewLog, self.log)
+
+    def refresh(self) -> None:
+        """Rows have come: the branch may be sealed, and some of it removed."""
+        if self.lane == NO_LANE:
+            return
+        if not self.base.is_alone:
+            self.view.ends_at = lane_ends(self.base.branches, {})[self.lane]
+        self.view.refresh()
 
     @property
     def line(self) -> Line:
@@ -83,6 +105,10 @@ class BranchView(Partition):
     @high_watermark.setter
     def high_watermark(self, end: Offset) -> None:
         """It follows from others."""
+
+    @property
+    def readable_end(self) -> Offset:
+        return self.view.readable_end(self.high_watermark)
 
     @property
     def is_gone(self) -> bool:
@@ -110,9 +136,7 @@ class BranchView(Partition):
         return True
 
     def check_leader(self) -> None:
-        """Whoever holds the branch serves it."""
-        if not self.is_held and not self.base.is_alone:
-            raise NotOwnerError(f"This broker holds nothing of {self.id}.")
+        """Every broker serves it, with what others hold if need be."""
 
 
 class _Relay(WaitingFetch):
@@ -215,7 +239,7 @@ class BranchViews:
         for state, _ in self._states.values():
             for view in state.partitions:
                 if isinstance(view, BranchView) and view.base.key in keys:
-                    view.view.refresh()
+                    view.refresh()
 
     # --- whom clients are sent to --------------------------------------------------------------------------------
 

@@ -39,7 +39,11 @@ def list_(topic: str | None, broker: Broker, format: str) -> None:
     rows = [row for each in facts.partitions for row in _open_branches(each)]
     if format == "json":
         show_json(
-            {"branches": rows, "brokers_without_answer": facts.silent, "brokers_silent_ms": facts.others}
+            {
+                "branches": rows,
+                "without_answer": facts.silent,
+                "silent": [each._asdict() for each in facts.silences],
+            }
         )
         return
     if not rows:
@@ -99,11 +103,14 @@ def _list_row(row: dict[str, Any]) -> tuple[object, ...]:
 
 def _say_missing(facts: "BranchFacts") -> None:
     for text in facts.silent.values():
-        click.echo(f"Without the answer of a broker: {text}", err=True)
-    for broker_id, silent_ms in facts.others.items():
-        when = "" if silent_ms < 0 else f" for {silent_ms / 1000:.1f} s"
+        click.echo(f"Not everybody was asked: {text}", err=True)
+    for broker_id, by, silent_ms in facts.silences:
+        long = "" if silent_ms < 0 else f" for {silent_ms / 1000:.1f} s"
+        names = "broker " if len(by) == 1 else "brokers "
         click.echo(
-            f"Broker {broker_id} was not heard by another{when}: it may write branches of its own.", err=True
+            f"Split: broker {broker_id} is not heard by {names}{', '.join(map(str, by))}{long}; each side may write "
+            "branches of its own until it is.",
+            err=True,
         )
 
 

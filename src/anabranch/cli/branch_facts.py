@@ -7,7 +7,7 @@ of several, on both sides of a split, the one that the first broker which answer
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from anabranch.cli.client import Broker
@@ -93,33 +93,55 @@ class PartitionFacts:
         return next((side.primary for side in self.sides if side.lane == lane), None)
 
 
+class Silence(NamedTuple):
+    """A broker that others have not heard lately; `ms`: for how long, -1 if nobody knows."""
+
+    broker: int
+    by: list[int]
+    ms: int
+
+
 @dataclass
 class BranchFacts:
     partitions: list[PartitionFacts]
-    silent: dict[int, str]
-    """Brokers that did not answer, and why."""
-    others: dict[int, int]
-    """Brokers that any broker has not heard lately, and for how many ms."""
+    silent: dict[str, str]
+    """Whom nobody could ask, and why."""
+    silences: list[Silence]
 
 
 def read_facts(broker: Broker, topic: str | None, partition: int | None = None) -> BranchFacts:
     """Of one topic, or of all in mode branch. Raises Failure, in words for people."""
     broker.require_answer()
-    with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
-        known = [row["node_id"] for row in client.metadata([])["brokers"]]
-        asked = None if topic is None else [{"name": topic, "partitions": None}]
-        answers: dict[int, Body] = {}
-        silent: dict[int, str] = {}
-        for broker_id in known:
-            try:
-                answers[broker_id] = client.ask(ApiKey.DESCRIBE_BRANCHES, {"topics": asked}, broker_id)
-            except ClusterAnswerError as error:
-                silent[broker_id] = str(error)
+    body = {"topics": None if topic is None else [{"name": topic, "partitions": None}]}
+    answers: dict[int, Body] = {}
+    silent: dict[str, str] = {}
+    # Each side of a split knows only its own brokers, so every address that was given is asked by itself.
+    for address in dict.fromkeys(part.strip() for part in broker.bootstrap.split(",")):
+        with ClusterClient(address, broker.seconds_max) as client:
+            _ask_all(client, address, body, answers, silent)
     if not answers:
         raise Failure(" ".join(silent.values()) or f"No broker answers at {broker.bootstrap}.")
     if topic is not None:
         _check(answers.values(), topic)
-    return BranchFacts(put_together(answers, partition), silent, _silences(answers.values()))
+    return BranchFacts(put_together(answers, partition), silent, silences_of(answers))
+
+
+def _ask_all(
+    client: ClusterClient, address: str, body: "Body", answers: "dict[int, Body]", silent: dict[str, str]
+) -> None:
+    """Whoever answers there, and all brokers that it knows."""
+    try:
+        known = [row["node_id"] for row in client.metadata([])["brokers"]]
+    except ClusterAnswerError as error:
+        silent[address] = str(error)
+        return
+    for broker_id in known:
+        if broker_id in answers or f"broker {broker_id}" in silent:
+            continue
+        try:
+            answers[broker_id] = client.ask(ApiKey.DESCRIBE_BRANCHES, body, broker_id)
+        except ClusterAnswerError as error:
+            silent[f"broker {broker_id}"] = str(error)
 
 
 def _check(answers: "Iterable[Body]", topic: str) -> None:
@@ -129,12 +151,20 @@ def _check(answers: "Iterable[Body]", topic: str) -> None:
         raise Failure(f"{refusal(said[0]['error_code'], said[0]['error_message'])}.")
 
 
-def _silences(answers: "Iterable[Body]") -> dict[int, int]:
-    found: dict[int, int] = {}
-    for answer in answers:
+def silences_of(answers: "dict[int, Body]") -> list[Silence]:
+    """Two that do not hear each other are named once, with whoever has lost most of the others."""
+    lost: dict[int, dict[int, int]] = {}
+    for broker_id, answer in answers.items():
         for row in answer["brokers"]:
             if not row["is_in_view"]:
-                found[row["broker_id"]] = max(found.get(row["broker_id"], 0), row["silent_ms"])
+                lost.setdefault(row["broker_id"], {})[broker_id] = row["silent_ms"]
+    found: list[Silence] = []
+    told: set[tuple[int, int]] = set()
+    for broker, by in sorted(lost.items(), key=lambda each: (-len(each[1]), each[0])):
+        rest = {other: ms for other, ms in by.items() if (other, broker) not in told}
+        told.update((broker, other) for other in rest)
+        if rest:
+            found.append(Silence(broker, sorted(rest), max(rest.values())))
     return found
 
 

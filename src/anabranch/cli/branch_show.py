@@ -9,7 +9,7 @@ from anabranch.cli.branch_tree import (
     Stretch,
     Tree,
     drawn,
-    is_in_line,
+    is_served,
     moment,
     opened_ms,
     records_of,
@@ -121,7 +121,7 @@ def facts_as_json(facts: PartitionFacts) -> dict[str, Any]:
                 "start": str(each.start),
                 "end": str(each.end),
                 "records": records_of(facts, each),
-                "in_line": is_in_line(facts.line, each),
+                "in_line": is_served(facts, each),
                 "after": [{"branch": parent.lane, "end": str(parent.end)} for parent in parents],
             }
             for each, parents in Tree(facts).parents.items()

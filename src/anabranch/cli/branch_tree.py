@@ -117,7 +117,7 @@ class Drawn(NamedTuple):
 def drawn(facts: PartitionFacts) -> Iterator[Drawn]:
     """The rows of the tree; what a branch joined stands beside the lines under it."""
     tree = Tree(facts)
-    marks = {each: IN_LINE if is_in_line(facts.line, each) else BESIDE for each in tree.parents}
+    marks = {each: IN_LINE if is_served(facts, each) else BESIDE for each in tree.parents}
     notes: list[str] = []
     for drawing, node in graph(tree.parents, marks):
         if node is None:
@@ -145,12 +145,14 @@ def _listed(lanes: Iterable[Lane]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def is_in_line(line: Line, stretch: Stretch) -> bool:
-    """An empty one is, where the line has come as far."""
-    for span in line:
-        if span.lane == stretch.lane and stretch.start < span.end:
-            return True
-    return stretch.start == stretch.end and bool(line) and line[-1].end <= stretch.start
+def is_served(facts: PartitionFacts, stretch: Stretch) -> bool:
+    """In the line of the first side, or where that goes on."""
+    is_next = bool(facts.sides) and stretch.start == stretch.end and stretch.lane == facts.sides[0].lane
+    return is_next or _is_in(facts.line, stretch)
+
+
+def _is_in(line: Line, stretch: Stretch) -> bool:
+    return any(span.lane == stretch.lane and stretch.start < span.end for span in line)
 
 
 def records_of(facts: PartitionFacts, stretch: Stretch) -> int:
@@ -166,7 +168,11 @@ def state_of(facts: PartitionFacts, stretch: Stretch) -> str:
         return "written" if stretch.is_last else ""
     if not stretch.is_last:
         return ""
-    return "sealed" if stretch.lane in facts.branches.sealed else "open"
+    if stretch.lane in facts.branches.sealed:
+        return "sealed"
+    rows = facts.branches.opened.values()
+    is_over = any((stretch.lane, stretch.end) in ((row.old, row.old_end), *row.inputs) for row in rows)
+    return "ended" if is_over else "open"
 
 
 def opened_ms(facts: PartitionFacts, lane: Lane) -> int:

@@ -184,6 +184,14 @@ def settle(
     return results
 
 
+def require_whole(*topics: str) -> None:
+    """A branch is only for reading. Raises Failure, where librdkafka would not pass on what the broker says."""
+    for topic in topics:
+        name, sign, _ = topic.partition(BRANCH_SIGN)
+        if sign:
+            raise Failure(f"{topic} is a branch of topic {name}, and only for reading: name {name}.")
+
+
 def topic_partitions(pairs: Iterable[tuple[str, int]], spec: object) -> "dict[TopicPartition, Any]":
     from confluent_kafka import TopicPartition
 

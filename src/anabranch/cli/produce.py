@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from anabranch.cli.client import Broker, broker_options
+from anabranch.cli.client import Broker, broker_options, require_whole
 from anabranch.cli.common import Command, Failure, format_option, show_json
 from anabranch.cli.record_lines import BadLineError, LineRecord, decode, from_text
 
@@ -54,6 +54,7 @@ def command(
     is_ndjson = (input_format or format) == "ndjson"
     if is_ndjson and key_separator is not None:
         raise click.UsageError("--key-separator is for text: NDJSON has a field for the key.")
+    require_whole(topic)
     separator = key_separator.encode() if key_separator else None
     parse = decode if is_ndjson else lambda line: from_text(line, separator)
     producer = broker.producer(_producer_config(acks, codec, broker))

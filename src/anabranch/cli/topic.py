@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anabranch.cli.branch_lines import lines_of, records_between
-from anabranch.cli.client import Broker, broker_options, settle, topic_partitions
+from anabranch.cli.client import Broker, broker_options, require_whole, settle, topic_partitions
 from anabranch.cli.common import (
     Group,
     confirm,
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 MODE_CONFIG = "anabranch.mode"
+CHANGING_CONFIG = "anabranch.mode.changing"
+"""There while a topic changes its mode, and says how far that has come."""
 BRANCH = "branch"
 BRANCHES_SHOWN = 5
 
@@ -137,7 +139,8 @@ def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
     if format == "json":
         show_json({"topic": name, "mode": mode, "partitions": partitions, "configs": configs})
         return
-    click.echo(f"Mode: {mode}")
+    changing = entries.get(CHANGING_CONFIG)
+    click.echo(f"Mode: {mode}" + (f" (being changed: {changing.value})" if changing is not None else ""))
     columns = ["#partition", "#first offset", "#end offset", "#records"]
     if mode == BRANCH:
         columns.append("branches in its line")
@@ -228,6 +231,7 @@ def alter(
     wanted = _wanted(configs, mode)
     if not (wanted or resets or partitions):
         raise click.UsageError("Nothing to change: give --config, --delete-config, --mode or --partitions.")
+    require_whole(name)
     admin = broker.admin()
     broker.partitions_of(admin, name)
     if wanted or resets:
@@ -268,6 +272,7 @@ def _grow(broker: Broker, admin: "AdminClient", name: str, partitions: int) -> N
 @format_option()
 def delete(names: tuple[str, ...], yes: bool, broker: Broker, format: str) -> None:
     """Delete topics and every record in them."""
+    require_whole(*names)
     admin = broker.admin()
     broker.partitions_of(admin, *names)
     confirm(f"Delete {', '.join(names)} with all records?", yes)

@@ -295,8 +295,13 @@ class Calls:
                 self._fetch(topic, partition, offset, bytes_max, wait_ms, patience_ms)
             )
             self._shared[key] = task
-            task.add_done_callback(lambda _: self._shared.pop(key, None))
+            task.add_done_callback(lambda ended: self._forget(key, ended))
         return await asyncio.shield(task)
+
+    def _forget(self, key: tuple[str, int, int, int, int], ended: "asyncio.Task[Fetched]") -> None:
+        self._shared.pop(key, None)
+        if not ended.cancelled():
+            ended.exception()  # Whoever waited for it may have left: then it is nobody's.
 
     async def _fetch(
         self, topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int, patience_ms: int
@@ -480,6 +485,8 @@ def code_of_error(error: AnabranchError) -> ErrorCode:
 
 
 def _words(code: ErrorCode) -> str:
+    if code == ErrorCode.UNKNOWN_TOPIC_ID:
+        return "The topic was deleted; there may be another of its name."
     again = ": try again in a moment" if code.retriable else ""
     return f"The broker answered {code.name}{again}."
 

@@ -48,10 +48,13 @@ class Web:
         class Protocol(BoundedProtocol):
             connections_max = min(settings.gateway_connections_max, _descriptors_left())
 
+        class Socket(SocketProtocol):
+            unsent_bytes_max = settings.gateway_subscriber_bytes_max
+
         self._config = Config(
             make_app(self.gateway, access),
             http=Protocol,
-            ws=SocketProtocol,
+            ws=Socket,
             ws_per_message_deflate=False,  # It would compress the same bytes for every subscriber anew.
             ws_max_size=settings.gateway_request_bytes_max,
             ws_ping_interval=PING_SECONDS,
