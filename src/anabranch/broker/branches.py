@@ -7,6 +7,8 @@ all there is to it: each start is a reign, in a lane of its own, behind the line
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -19,9 +21,11 @@ from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
 from anabranch.broker.stored_state import partition_key
+from anabranch.broker.workers import in_heavy_worker, to_its_end
 from anabranch.config import TopicSettings
 from anabranch.errors import NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
+from anabranch.record.lane_producers import LaneProducers
 from anabranch.replication.branch_rows import (
     FIRST_LANE,
     NO_LANE,
@@ -108,6 +112,8 @@ class BranchTopics:
             finished=core.finished,
         )
         partition.on_scarce = self._renew_soon
+        if not partition.view.is_synced:
+            opener.unsynced.append(partition)
         return partition
 
     def recovery_marks(self) -> dict[str, RecoveryMark]:
@@ -138,24 +144,38 @@ class BranchTopics:
             return
         partitions = self.partitions()
         rows = [self.next_row(partition) for partition in partitions]
-        prepared = self._broker.workers.side_by_side(
-            [
-                lambda partition=partition, row=row: partition.prepare_reign(row)  # type: ignore[misc]
-                for partition, row in zip(partitions, rows, strict=True)
-            ]
-        )
+        prepared = self._prepare(partitions, rows)
         self.tube.add_now(rows)
         for partition, row, producers in zip(partitions, rows, prepared, strict=True):
             partition.enter_reign(row, producers)
 
+    def _prepare(self, partitions: list[BranchPartition], rows: list[BranchRow]) -> list[LaneProducers]:
+        """Their syncs share what the disk does. Raises StorageError."""
+        pairs = zip(partitions, rows, strict=True)
+        return self._broker.workers.side_by_side(
+            partial(partition.prepare_reign, row) for partition, row in pairs
+        )
+
     async def ready(self, topic_id: UUID) -> None:
-        """A topic was made: without others, begin at once."""
+        """A topic was made, or has more partitions: without others, begin at once. Raises StorageError."""
         state = self._broker.topics.find(topic_id)
-        if state is None or not self._broker.is_alone:
+        if state is None or not self._broker.is_alone or self._is_stopping:
             return
-        for partition in state.partitions:
-            if isinstance(partition, BranchPartition) and partition.reign is None and not self._is_stopping:
-                await partition.begin_reign(self.next_row(partition))
+        fresh = [
+            each for each in state.partitions if isinstance(each, BranchPartition) and each.reign is None
+        ]
+        await to_its_end(self._begin_together(fresh))
+
+    async def _begin_together(self, partitions: list[BranchPartition]) -> None:
+        async with AsyncExitStack() as switching:
+            for partition in partitions:
+                await switching.enter_async_context(partition.switching)
+            rows = [self.next_row(partition) for partition in partitions]
+            prepared = await in_heavy_worker(self._broker.workers, lambda: self._prepare(partitions, rows))
+            await self.tube.add(rows)
+            for partition, row, producers in zip(partitions, rows, prepared, strict=True):
+                if not partition.is_gone:
+                    partition.enter_reign(row, producers)
 
     def next_row(self, partition: BranchPartition) -> BranchRow:
         """A reign that goes on where this broker's line ends."""
