@@ -143,6 +143,11 @@ class BranchTube:
         return self._rows
 
     @property
+    def is_fenced(self) -> bool:
+        """No row can be added until a restart."""
+        return self._own_log.fenced
+
+    @property
     def recovery_mark(self) -> RecoveryMark:
         return self._own_log.recovery_mark
 

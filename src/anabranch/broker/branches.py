@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+AGAIN_SECONDS = 5.0
+"""After so long it is tried again to begin a lane that the disk refused."""
+Outcome = LaneProducers | StorageError
+"""The producers of a line that may be gone on with, or why it may not."""
+
 
 class BranchTopics:
     def __init__(self, broker: "Broker") -> None:
@@ -66,6 +71,7 @@ class BranchTopics:
         """Who reigns among several; None: this node does."""
         self._is_stopping = False
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._retry: asyncio.Task[None] | None = None
 
     def _meet(self, peers: "Peers") -> "BranchPeers":
         from anabranch.broker.branch_peers import BranchPeers  # A node without others reads none of it.
@@ -139,43 +145,68 @@ class BranchTopics:
     # --- reigns --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """At a start: without others every partition is ours, before the first request comes. Raises StorageError."""
+        """At a start: without others every partition is ours, before the first request comes. Where the disk refuses a
+        lane, records can be read, and it is tried again."""
         if not self._broker.is_alone:
             return
         partitions = self.partitions()
-        rows = [self.next_row(partition) for partition in partitions]
-        prepared = self._prepare(partitions, rows)
-        self.tube.add_now(rows)
-        for partition, row, producers in zip(partitions, rows, prepared, strict=True):
-            partition.enter_reign(row, producers)
-
-    def _prepare(self, partitions: list[BranchPartition], rows: list[BranchRow]) -> list[LaneProducers]:
-        """Their syncs share what the disk does. Raises StorageError."""
-        pairs = zip(partitions, rows, strict=True)
-        return self._broker.workers.side_by_side(
-            partial(partition.prepare_reign, row) for partition, row in pairs
-        )
+        rows, outcomes = self._prepare(partitions)
+        try:
+            self.tube.add_now(row for row, outcome in zip(rows, outcomes, strict=True) if _is_well(outcome))
+        except StorageError as error:
+            outcomes = [error] * len(rows)
+        if self._enter(partitions, rows, outcomes) is not None:
+            self._retry = asyncio.get_running_loop().create_task(self._begin_later())
 
     async def ready(self, topic_id: UUID) -> None:
         """A topic was made, or has more partitions: without others, begin at once. Raises StorageError."""
         state = self._broker.topics.find(topic_id)
         if state is None or not self._broker.is_alone or self._is_stopping:
             return
-        fresh = [
-            each for each in state.partitions if isinstance(each, BranchPartition) and each.reign is None
-        ]
-        await to_its_end(self._begin_together(fresh))
+        error = await to_its_end(self._begin_together(_without_reign(state.partitions)))
+        if error is not None:
+            raise error
 
-    async def _begin_together(self, partitions: list[BranchPartition]) -> None:
+    async def _begin_later(self) -> None:
+        while waiting := _without_reign(self.partitions()):
+            await asyncio.sleep(AGAIN_SECONDS)
+            if self._is_stopping or self.tube.is_fenced:
+                return
+            await to_its_end(self._begin_together(waiting))
+
+    async def _begin_together(self, partitions: list[BranchPartition]) -> StorageError | None:
         async with AsyncExitStack() as switching:
             for partition in partitions:
                 await switching.enter_async_context(partition.switching)
-            rows = [self.next_row(partition) for partition in partitions]
-            prepared = await in_heavy_worker(self._broker.workers, lambda: self._prepare(partitions, rows))
-            await self.tube.add(rows)
-            for partition, row, producers in zip(partitions, rows, prepared, strict=True):
-                if not partition.is_gone:
-                    partition.enter_reign(row, producers)
+            workers = self._broker.workers
+            rows, outcomes = await in_heavy_worker(workers, lambda: self._prepare(partitions))
+            try:
+                await self.tube.add(
+                    row for row, outcome in zip(rows, outcomes, strict=True) if _is_well(outcome)
+                )
+            except StorageError as error:
+                outcomes = [error] * len(rows)
+            return self._enter(partitions, rows, outcomes)
+
+    def _prepare(self, partitions: list[BranchPartition]) -> tuple[list[BranchRow], list[Outcome]]:
+        """Side by side, so that their syncs share what the disk does."""
+        rows = [self.next_row(partition) for partition in partitions]
+        pairs = zip(partitions, rows, strict=True)
+        tasks = [partial(_prepare_one, partition, row) for partition, row in pairs]
+        return rows, self._broker.workers.side_by_side(tasks)
+
+    def _enter(
+        self, partitions: list[BranchPartition], rows: list[BranchRow], outcomes: list[Outcome]
+    ) -> StorageError | None:
+        """Reign where everything is on the disk; the last error where it is not."""
+        failed = None
+        for partition, row, outcome in zip(partitions, rows, outcomes, strict=True):
+            if isinstance(outcome, StorageError):
+                failed = outcome
+                logger.error("%s takes no records yet, and it is tried again: %s", partition.id, outcome)
+            elif not partition.is_gone:
+                partition.enter_reign(row, outcome)
+        return failed
 
     def next_row(self, partition: BranchPartition) -> BranchRow:
         """A reign that goes on where this broker's line ends."""
@@ -211,6 +242,9 @@ class BranchTopics:
     async def stop(self) -> None:
         """The node stops: say where each of its reigns ends."""
         self._is_stopping = True
+        if self._retry is not None:
+            self._retry.cancel()
+            await asyncio.gather(self._retry, return_exceptions=True)
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         error = NotOwnerError("The node stops: look for another primary.")
         reigning = [partition for partition in self.partitions() if partition.reign is not None]
@@ -245,6 +279,21 @@ class BranchTopics:
             if start > branch.log.start_offset:
                 await self.delete_records(branch, start)
         await drop_removed(branch, forgotten(branch, now_ms), self._broker.workers)
+
+
+def _is_well(outcome: Outcome) -> bool:
+    return not isinstance(outcome, StorageError)
+
+
+def _prepare_one(partition: BranchPartition, row: BranchRow) -> Outcome:
+    try:
+        return partition.prepare_reign(row)
+    except StorageError as error:
+        return error
+
+
+def _without_reign(partitions: Iterable[Partition | None]) -> list[BranchPartition]:
+    return [each for each in partitions if isinstance(each, BranchPartition) and each.reign is None]
 
 
 def _none_is_gone(topic_id: UUID) -> bool:

@@ -1,12 +1,13 @@
 """A topic in mode branch on one node: each start is a reign in a lane of its own, and readers notice nothing."""
 
 import asyncio
+import errno
 from random import Random
 from typing import Any
 
 import pytest
 
-from anabranch.broker import branch_partition
+from anabranch.broker import branch_partition, branches
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.errors import AnabranchError, InvalidConfigError, NotOwnerError, OutOfOrderSequenceError
 from anabranch.record.batch import batch_spans
@@ -420,7 +421,26 @@ async def test_an_end_of_a_reign_refuses_writers_and_is_a_row() -> None:
         await write(bench, b"b")
     assert partition.branches.sealed == {0: 1}
     assert partition.plain_limits is None
-    assert fetched(bench, 0)["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert records_in(fetched(bench, 0)) == [b"a"], "whoever reads goes on"
+
+
+@in_loop
+async def test_a_start_on_a_full_disk_serves_readers_and_takes_records_when_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(branches, "AGAIN_SECONDS", 0.001)
+    bench, _ = await made()
+    await write(bench, b"a")
+    bench.disk.fail_next("create", errno.ENOSPC, path_contains="lane-0000001024")
+    again = bench.again()
+    assert found(again).reign is None
+    assert records_in(fetched(again, 0)) == [b"a"]
+    assert offset_of(again, -1)["offset"] == 1
+    with pytest.raises(NotOwnerError):
+        await write(again, b"b")
+    await asyncio.wait_for(again.broker.branches._retry, 30)  # type: ignore[union-attr, arg-type]
+    assert await write(again, b"b") >= SECOND
+    assert [value for _, value in values(found(again))] == [b"a", b"b"]
 
 
 @in_loop
