@@ -22,6 +22,7 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
 from anabranch.broker.stored_state import partition_key
 from anabranch.broker.workers import in_heavy_worker, to_its_end
+from anabranch.cluster.metadata import Entry
 from anabranch.config import TopicSettings
 from anabranch.errors import NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
@@ -69,6 +70,9 @@ class BranchTopics:
         self.tube.subscribe(self.views.heard)
         self.peers = self._meet(broker.peers) if broker.peers is not None else None
         """Who reigns among several; None: this node does."""
+        self._topic_ids = {topic.topic_id for topic in metadata.table.topics.values()}
+        self._forgetting: asyncio.Task[None] | None = None
+        metadata.subscribe(self._follow)
         self._is_stopping = False
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._retry: asyncio.Task[None] | None = None
@@ -141,6 +145,23 @@ class BranchTopics:
             partition = self.find(key)
             if partition is not None:
                 partition.refresh(heard)
+
+    def _follow(self, offset: Offset, entry: Entry | None) -> None:
+        """The table of topics has changed: of those that are gone nobody needs the rows."""
+        if entry is not None and entry["type"] not in ("topic", "topic-removed"):
+            return
+        before, self._topic_ids = self._topic_ids, set(self._broker.metadata.table.topics_by_id)
+        gone = before - self._topic_ids
+        if gone and not self._is_stopping:
+            self._forgetting = asyncio.get_running_loop().create_task(self._forget(gone, self._forgetting))
+
+    async def _forget(self, gone: set[UUID], earlier: "asyncio.Task[None] | None") -> None:
+        if earlier is not None:
+            await asyncio.gather(earlier, return_exceptions=True)
+        try:
+            await self.tube.forget(gone)
+        except StorageError as error:
+            logger.warning("rows of deleted topics stay in the branch log: %s", error)
 
     # --- reigns --------------------------------------------------------------------------------------------------
 
@@ -245,7 +266,8 @@ class BranchTopics:
         if self._retry is not None:
             self._retry.cancel()
             await asyncio.gather(self._retry, return_exceptions=True)
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        waited = [*self._tasks.values(), *([self._forgetting] if self._forgetting is not None else [])]
+        await asyncio.gather(*waited, return_exceptions=True)
         error = NotOwnerError("The node stops: look for another primary.")
         reigning = [partition for partition in self.partitions() if partition.reign is not None]
         ended = await asyncio.gather(*(each.end_reign(error) for each in reigning), return_exceptions=True)

@@ -535,6 +535,7 @@ async def test_topics_that_are_gone_leave_no_rows_behind() -> None:
     bench, _ = await made()
     await write(bench, b"a")
     await bench.topics.delete("t")
+    await turn()
     again = bench.again()
     assert again.broker.branches is None, "nobody needs it"
     await again.topic("u", anabranch_mode="branch")
