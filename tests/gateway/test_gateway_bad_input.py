@@ -1,8 +1,10 @@
 """Bad input on every door of the gateway: it gets a sentence, costs nobody else anything, and writes nothing."""
 
 import base64
+import contextlib
 import json
 import socket
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +14,8 @@ from anabranch.gateway import protocol
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import Answer, all_of, ask, gateway_broker, raw
 from support.http_client import ask_at
-from support.raw_socket import BINARY, CONTINUATION, PING, TEXT, HandshakeRefused, RawSocket
+from support.raw_socket import BINARY, CONTINUATION, PING, TEXT, HandshakeRefused, RawSocket, frame
+from support.waiting import wait_until
 
 TOKEN = "a-token-of-letters-and-digits"
 REQUEST_BYTES_MAX = 64 * 1024
@@ -557,3 +560,21 @@ def test_bytes_that_are_no_text_come_back_as_they_were(broker: EmbeddedBroker) -
         while len(heard) < 4:
             heard += link.hear_of("records")["records"]
         assert heard == records
+
+
+def test_publisher_that_hangs_up_without_reading_is_no_defect(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its answers wait for their turn; the first that cannot be sent is news, the others must not be."""
+    topic = broker.create_topic(broker.unused_name("unheard"))
+    with RawSocket(broker.http_address or "", receive_bytes=4096) as link:
+        link.link.settimeout(1.0)
+        message = {"type": "publish", "id": "x" * 128, "topic": topic, "value": "y" * 1000}
+        pieces = frame(TEXT, json.dumps(message).encode()) * 50
+        with contextlib.suppress(TimeoutError):
+            for _ in range(10_000):
+                link.link.sendall(pieces)
+        link.link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert broker.records(topic)
+    wait_until(lambda: b"anabranch_gateway_websockets 0.0" in ask(broker, "GET", "/metrics").body, "its end")
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []

@@ -4,9 +4,11 @@ import base64
 import json
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
+from anabranch.gateway import doorkeeper
 from support.gateway_client import all_of, ask, gateway_broker, raw
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -188,6 +190,20 @@ def test_lines_are_answered_while_the_stream_is_open(broker, topic) -> None:
         link.sendall(b"0\r\n\r\n")
 
 
+def test_stream_is_ended_with_a_word_when_the_node_stops() -> None:
+    with gateway_broker() as broker:
+        link = raw(broker)
+        link.sendall(
+            b"POST /v1/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+            b'Transfer-Encoding: chunked\r\n\r\nc\r\n{"value":1}\n\r\n'
+        )
+        seen = b""
+        while b'"offset":"0"' not in seen:
+            seen += link.recv(65536)
+    with link:
+        assert b'"NODE_STOPS"' in all_of(link)
+
+
 def test_stream_that_asks_first_is_told_to_go_on(broker, topic) -> None:
     with raw(broker) as link:
         link.sendall(
@@ -237,6 +253,20 @@ def test_wrong_json_is_refused_with_its_place(broker, topic, body: bytes, code: 
     answer = ask(broker, "POST", f"/v1/topics/{topic}/records", body, {"Content-Type": "application/json"})
     assert (answer.status, answer.code) == (400, code)
     assert place in answer.json["error"]["message"]
+    assert broker.records(topic) == []
+
+
+def test_key_that_is_no_text_is_refused_with_its_place(broker, topic) -> None:
+    answer = ask(broker, "POST", f"/v1/topics/{topic}/records?key=a%FF", b"v", BINARY)
+    assert (answer.status, answer.code) == (400, "WRONG_UTF8")
+    assert "0xff" in answer.json["error"]["message"]
+    assert ask(broker, "POST", f"/v1/topics/{topic}/records?key_base64=Yf8=", b"v", BINARY).status == 200
+    assert [stored.key for stored in broker.records(topic)] == [b"a\xff"]
+
+
+def test_list_that_is_too_long_is_refused_as_a_whole(broker, topic) -> None:
+    answer = ask(broker, "POST", f"/v1/topics/{topic}/records", [{}] * 10_001)
+    assert (answer.status, answer.code) == (413, "REQUEST_TOO_LARGE")
     assert broker.records(topic) == []
 
 
@@ -305,6 +335,8 @@ def ten(broker) -> str:
         ("?from=earliest", 0, 10),
         ("?time=0", 0, 10),
         ("?time=1970-01-01T00:00:00Z", 0, 10),
+        ("?time=1970-01-01T02:00:00+02:00", 0, 10),
+        ("?time=1971-01-01", 0, 10),
         ("?from=latest", 10, 0),
         ("?offset=10", 10, 0),
         ("?offset=11", 11, 0),
@@ -424,22 +456,59 @@ def test_one_value_as_it_is(broker, topic) -> None:
     assert "x-anabranch-offset" not in nothing.headers
 
 
+def figure(broker, name: str) -> float:
+    text = ask(broker, "GET", "/metrics").body.decode()
+    line = next(line for line in text.splitlines() if line.startswith(f"anabranch_gateway_{name} "))
+    return float(line.split()[1])
+
+
+def until_figure(broker, name: str, is_so: Callable[[float], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not is_so(figure(broker, name)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_reader_waits_for_a_record_and_gets_it_at_once(broker, topic) -> None:
     found = []
     reader = threading.Thread(
-        target=lambda: found.append(records_of(broker, topic, "?from=latest&wait_ms=15000").json)
+        target=lambda: found.append(records_of(broker, topic, "?from=latest&wait_ms=60000").json)
     )
     reader.start()
-    time.sleep(0.2)  # Until it waits; if it does not yet, it finds the record all the same.
+    until_figure(broker, "polls", lambda count: count == 1)
     assert not found
     broker.produce(topic, ["late"])
-    reader.join(10)
+    reader.join(20)
     assert [row["value"] for row in found[0]["records"]] == ["late"]
 
 
 def test_reader_that_waited_in_vain_gets_an_empty_answer(broker, topic) -> None:
     found = records_of(broker, topic, "?wait_ms=50").json
     assert (found["records"], found["next_offset"]) == ([], "0")
+
+
+def test_reader_that_is_gone_waits_no_longer(broker, topic) -> None:
+    links = [raw(broker) for _ in range(5)]
+    for link in links:
+        link.sendall(
+            f"GET /v1/topics/{topic}/partitions/0/records?wait_ms=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        )
+    until_figure(broker, "polls", lambda count: count == 5)
+    for link in links:
+        link.close()
+    until_figure(broker, "polls", lambda count: count == 0)
+
+
+def test_reader_that_takes_no_answer_is_given_up(broker, topic, monkeypatch) -> None:
+    monkeypatch.setattr(doorkeeper, "SEND_SECONDS_MAX", 0.3)
+    for _ in range(15):
+        broker.produce(topic, [b"x" * 500_000])
+    with raw(broker, receive_bytes=4096) as link:
+        target = f"/v1/topics/{topic}/partitions/0/records?max_bytes=8000000"
+        link.sendall(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        until_figure(broker, "held_bytes", lambda held: held > 0)
+        until_figure(broker, "held_bytes", lambda held: held == 0)
+        assert len(all_of(link)) < 7_000_000, "it was cut off"
 
 
 def test_waiting_reader_is_answered_when_the_node_stops() -> None:
@@ -450,9 +519,20 @@ def test_waiting_reader_is_answered_when_the_node_stops() -> None:
             target=lambda: found.append(records_of(broker, "t", "?offset=0&wait_ms=30000"))
         )
         reader.start()
-        time.sleep(0.3)
-    reader.join(10)
+        until_figure(broker, "polls", lambda count: count == 1)
+    reader.join(20)
     assert (found[0].status, found[0].json["records"]) == (200, [])
+
+
+def test_records_of_a_topic_in_the_object_store(tmp_path) -> None:
+    settings = {"object_store": f"file://{tmp_path}/store", "object_gather_ms": 5}
+    with gateway_broker(**settings) as broker:
+        broker.create_topic("stored", anabranch_mode="object")
+        for number in range(3):
+            answer = ask(broker, "POST", "/v1/topics/stored/records", {"value": f"v{number}"})
+            assert answer.json["offset"] == str(number)
+        rows = records_of(broker, "stored").json["records"]
+        assert [row["value"] for row in rows] == ["v0", "v1", "v2"]
 
 
 # --- topics ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer
 
 from anabranch.gateway import group_subscription
 from anabranch.testing import EmbeddedBroker
+from anabranch.wire.api_keys import ApiKey
 from support.gateway_client import gateway_broker
 from support.socket_client import SocketClient, socket_client
 
@@ -109,6 +110,38 @@ def test_acknowledging_the_last_record_covers_what_the_filter_dropped_after_it(
         assert client.records(1)[0]["offset"] == "1"
         client.say("ack", id="s", partition=0, offset="1")
         assert client.hear("acked")["committed"] == {"0": "4"}
+
+
+def test_what_the_filter_drops_is_done_with_though_nobody_acknowledges_it(
+    broker: EmbeddedBroker, topic: str
+) -> None:
+    broker.produce(topic, [b"0", b"1", b"2"], partition=3)
+    with member(broker, topic, filter={"header": "kind", "exists": True}) as client:
+        client.hear("assigned")
+        assert client.hear_until("acked")["committed"] == {"3": "3"}
+
+
+def test_a_group_goes_on_with_what_retention_has_left(broker: EmbeddedBroker, topic: str) -> None:
+    broker.produce(topic, [str(number) for number in range(10)])
+    with member(broker, topic) as first:
+        first.hear("assigned")
+        first.records(10)
+        first.say("ack", id="s", partition=0, offset="1")
+        first.hear("acked")
+    delete_records(broker, topic, 6)
+    with member(broker, topic) as second:
+        assert second.hear("assigned")["offsets"]["0"] == "6"
+        assert [record["value"] for record in second.records(4)] == ["6", "7", "8", "9"]
+
+
+def delete_records(broker: EmbeddedBroker, topic: str, before: int) -> None:
+    request = {
+        "topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": before}]}],
+        "timeout_ms": 5000,
+    }
+    life = broker._running()
+    answer = life.run(life.client.ask(ApiKey.DELETE_RECORDS, 2, request))
+    assert answer["topics"][0]["partitions"][0]["error_code"] == 0
 
 
 def test_a_group_that_begins_with_what_is_new_misses_nothing_after_its_beginning(

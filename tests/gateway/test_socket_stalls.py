@@ -19,7 +19,7 @@ from support.gateway_client import gateway_broker, raw
 from support.socket_client import socket_client
 from support.waiting import wait_until
 
-UNSENT_BYTES_MAX = 400_000
+UNSENT_BYTES_MAX = 200_000
 PING_SECONDS = 0.2
 
 Result = TypeVar("Result")
@@ -93,11 +93,11 @@ def test_subscribers_that_stop_reading_cost_bounded_memory_and_the_others_get_ev
             lambda: served(broker, lambda _, sockets: subscriptions(sockets)) == 21, "21 subscriptions"
         )
         highest = 0
-        for number in range(240):
-            broker.produce(topic, [b"x" * 50_000], partition=number % 3)
+        for number in range(360):
+            broker.produce(topic, [b"x" * 30_000], partition=number % 3)
             highest = max(highest, *unsent_bytes(broker))
-        assert len(lively.records(240)) == 240
-        assert 64_000 < highest <= UNSENT_BYTES_MAX
+        assert len(lively.records(360)) == 360
+        assert 50_000 < highest <= UNSENT_BYTES_MAX
         assert served(broker, lambda _, sockets: sockets.fan_out.bytes_at_hand) <= BUDGET_BYTES
     for link in links:
         link.close()
@@ -134,10 +134,10 @@ def test_pings_of_one_who_reads_nothing_fill_no_memory(broker: EmbeddedBroker) -
 def fill(broker: EmbeddedBroker, topic: str) -> None:
     """Write until a client that does not read has all that the node has room for."""
     for _ in range(100):
-        broker.produce(topic, [b"x" * 100_000])
-        if max(served(broker, buffered_bytes), default=0) > 64_000:
+        broker.produce(topic, [b"x" * 40_000 for _ in range(5)])
+        if max(served(broker, buffered_bytes), default=0) > 50_000:
             return
-    pytest.fail("ten megabytes have gone to somebody who does not read")
+    pytest.fail("twenty megabytes have gone to somebody who does not read")
 
 
 def granted(sockets: Sockets) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from anabranch.gateway import sockets
+from anabranch.gateway import socket_session, sockets
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import ask, gateway_broker
 from support.socket_client import SocketClient, socket_client
@@ -240,6 +240,22 @@ def test_an_id_that_is_taken_is_refused(client: SocketClient, topic: str) -> Non
     assert "already" in client.hear("error")["message"]
 
 
+def test_a_socket_follows_only_so_many_partitions_and_has_only_so_many_subscriptions(
+    monkeypatch: pytest.MonkeyPatch, client: SocketClient, topic: str
+) -> None:
+    monkeypatch.setattr(socket_session, "PARTITIONS_MAX", 2)
+    client.subscribe("a", topic)
+    client.subscribe("b", topic)
+    client.say("subscribe", id="c", topic=topic)
+    assert "may follow 2 partitions" in client.hear("error")["message"]
+    monkeypatch.setattr(socket_session, "SUBSCRIPTIONS_MAX", 2)
+    client.say("subscribe", id="c", topic=topic)
+    assert "may have 2 subscriptions" in client.hear("error")["message"]
+    client.say("unsubscribe", id="a")
+    client.hear("unsubscribed")
+    client.subscribe("c", topic)
+
+
 def test_only_groups_take_acknowledgements(client: SocketClient, topic: str) -> None:
     client.subscribe("s", topic)
     client.say("ack", id="s", partition=0, offset="0")
@@ -295,6 +311,20 @@ def test_clients_are_told_when_the_node_stops() -> None:
         assert closed.value.rcvd is not None
         assert (closed.value.rcvd.code, "node stops" in closed.value.rcvd.reason) == (1001, True)
         stopping.start()
+
+
+def test_metrics_tell_of_sockets(broker: EmbeddedBroker, client: SocketClient, topic: str) -> None:
+    client.subscribe("s", topic, from_="earliest")
+    broker.produce(topic, [b"0"])
+    client.records(1)
+    metrics = dict(
+        line.rsplit(" ", 1)
+        for line in ask(broker, "GET", "/metrics").body.decode().splitlines()
+        if line[:1] != "#"
+    )
+    assert float(metrics["anabranch_gateway_websockets"]) >= 1
+    assert float(metrics["anabranch_gateway_subscriptions"]) >= 1
+    assert float(metrics["anabranch_gateway_records_sent_total"]) >= 1
 
 
 # --- the page ----------------------------------------------------------------------------------------------------

@@ -65,11 +65,16 @@ def ask(
         link.close()
 
 
-def raw(broker: EmbeddedBroker) -> socket.socket:
-    """A connection to send whatever one likes."""
+def raw(broker: EmbeddedBroker, receive_bytes: int | None = None) -> socket.socket:
+    """A connection to send whatever one likes; with a small buffer for what comes, if so wanted."""
     assert broker.http_address is not None
     host, _, port = broker.http_address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS)
+    link = socket.socket()
+    if receive_bytes is not None:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+    link.settimeout(TIMEOUT_SECONDS)
+    link.connect((host, int(port)))
+    return link
 
 
 def all_of(link: socket.socket) -> bytes:

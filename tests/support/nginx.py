@@ -3,8 +3,8 @@
     with Nginx(folder, "127.0.0.1:8080") as proxy:
         http.client.HTTPConnection("127.0.0.1", proxy.port)
 
-One worker, no root, everything it writes in `folder`. The `location` is the one that docs/gateway.md shows: what is
-proved with it is what people are told to write.
+One worker, no root, everything it writes in `folder`. The `location` is taken out of docs/gateway.md: what is proved
+with it is what people are told to write.
 """
 
 import random
@@ -18,19 +18,8 @@ from anabranch.local_cluster.ports import random_block
 from clients.registries import program
 
 START_S_MAX = 20.0
-LOCATION = """\
-location / {
-    proxy_pass http://anabranch;
-    proxy_http_version 1.1;
-    proxy_set_header Host $http_host;
-    proxy_set_header Upgrade $http_upgrade;
-    proxy_set_header Connection $connection_upgrade;
-    proxy_read_timeout 75s;
-    proxy_buffering off;
-    proxy_request_buffering off;
-    client_max_body_size 0;
-}
-"""
+DOCS = Path(__file__).parents[2] / "docs" / "gateway.md"
+BACKEND = "http://127.0.0.1:8080"
 CONFIG = """\
 daemon off;
 master_process off;
@@ -49,9 +38,17 @@ http {{
     upstream anabranch {{ {servers} keepalive 16; }}
     server {{
         listen 127.0.0.1:{port};
-{location}    }}
+{location}
+    }}
 }}
 """
+
+
+def documented() -> str:
+    """What operators are told to write, but for the node's address."""
+    text = DOCS.read_text(encoding="utf-8").split("```nginx\n")[1].split("```")[0]
+    assert text.count(BACKEND) == 1, "the example names its node once"
+    return text.replace(BACKEND, "http://anabranch")
 
 
 class Nginx:
@@ -73,7 +70,7 @@ class Nginx:
         config = self._folder / "nginx.conf"
         servers = " ".join(f"server {each};" for each in self._upstreams)
         config.write_text(
-            CONFIG.format(folder=self._folder, servers=servers, port=self.port, location=LOCATION)
+            CONFIG.format(folder=self._folder, servers=servers, port=self.port, location=documented())
         )
         with (self._folder / "nginx.log").open("wb") as log:
             command = [binary, "-c", str(config), "-p", str(self._folder), "-e", "stderr"]

@@ -21,7 +21,7 @@ from anabranch.broker.branch_log import NO_GENERATION, BranchLog, headers_of
 from anabranch.broker.branch_tube import BranchTube
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition, let_wait, plain_limits_of
-from anabranch.broker.workers import Workers, in_heavy_worker
+from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
 from anabranch.clock import Clock
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, NotOwnerError, StorageError
@@ -166,6 +166,9 @@ class BranchPartition(Partition):
     async def adopt(self, lane: Lane, safe: Offset) -> None:
         """Go over to the line that ends in this lane, up to where that is held here; below `safe` others have it too.
         Whether that may be is the caller's to know. Raises StorageError, UnknownBranchError; then nothing changes."""
+        await to_its_end(self._adopt(lane, safe))
+
+    async def _adopt(self, lane: Lane, safe: Offset) -> None:
         async with self.switching:
             assert self.reign is None, "whoever reigns ends that first"
             self.branches.line(Tip(lane, Offset(0)))
@@ -192,6 +195,9 @@ class BranchPartition(Partition):
         """Write to the lane that `row` opens, from now on. Its parent is the tip that this broker has adopted, or one
         that a merge has found; what the row names as sources is in the lane already. `copies`: who is to have a record
         before it is safe. Raises StorageError; then nobody has heard of the row, and nothing changes."""
+        await to_its_end(self._begin_reign(row, copies))
+
+    async def _begin_reign(self, row: BranchRow, copies: Sequence[BrokerId]) -> None:
         async with self.switching:
             producers = await in_heavy_worker(self._workers, lambda: self.prepare_reign(row))
             await self.tube.add([row])
@@ -230,6 +236,9 @@ class BranchPartition(Partition):
     async def end_reign(self, error: AnabranchError) -> Tip:
         """Take no more; whoever waits is told `error`, unless its records are safe once all is synced. Where the lane
         ends is a synced row when this returns, and the answer. Raises StorageError; the reign is over all the same."""
+        return await to_its_end(self._end_reign(error))
+
+    async def _end_reign(self, error: AnabranchError) -> Tip:
         async with self.switching:
             if self.reign is None:
                 return self.tip
@@ -263,8 +272,7 @@ class BranchPartition(Partition):
     def _producers_of(self, row: BranchRow) -> LaneProducers:
         """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
         if that was made of this line."""
-        lane_start = Offset(0) if self.is_alone else row.sources_end
-        table = LaneProducers(lane_start, self._clock.monotonic_ms)
+        table = LaneProducers(row.sources_end, self._clock.monotonic_ms, is_alone=self.is_alone)
         parent = Tip(row.old, row.old_end)
         line = (*self.branches.line(parent), self.lanes.held(row.new))
         start = NO_SNAPSHOT

@@ -45,18 +45,23 @@ def _ages(partition: BranchPartition) -> Iterator[tuple[Age, Segment]]:
     """The segments of the line but for the one that is written to, each no further than the line goes through it."""
     view = partition.view
     for span in view.line:
+        if view.removed.get(span.lane, span.start) >= span.end:
+            continue
         log = partition.lanes.get(span.lane)
         if log is None:
-            continue
+            return  # What is elsewhere may be younger than what follows it.
         for segment in log.segments:
             if segment.base_offset >= span.end or (log is view.writing and segment is log.segments[-1]):
                 break
             end = min(segment.published_offset, span.end)
             yield Age(segment.published_bytes, segment.largest_timestamp()[0], end), segment
+        if log.end_offset < span.end:
+            return
 
 
 def forgotten(partition: BranchPartition, now_ms: int) -> list[Lane]:
-    """Lanes that are not in the line, or no more, and whose records are all too old. Raises StorageError."""
+    """Lanes below the line's end that are not in it, or no more, and whose records are all too old. Raises
+    StorageError."""
     view, config = partition.view, partition.view.config
     ends = {span.lane: span.end for span in view.line}
     ends.pop(view.lane, None)
@@ -64,7 +69,8 @@ def forgotten(partition: BranchPartition, now_ms: int) -> list[Lane]:
     for lane in partition.lanes:
         log = partition.lanes.get(lane)
         assert log is not None
-        is_used = lane == view.lane or view.removed.get(lane, Offset(-1)) < ends.get(lane, Offset(-1))
+        # Above the lane of the line are those that it may go on with: what is copied now, or joined.
+        is_used = lane >= view.lane or view.removed.get(lane, Offset(-1)) < ends.get(lane, Offset(-1))
         if is_used or not log.size_bytes:
             continue
         if all(

@@ -2,10 +2,12 @@
 
 It is a log of its own, `__branch_log-0`, with one record for each row. A row counts from the moment it is synced, and
 not before: only then is it in `branches`, is it told to other brokers, and do subscribers hear of it. So a branch that
-anybody knows of is never forgotten here, and its lane is never given again. Many who add at once share one sync.
+anybody knows of is never forgotten here, and its lane is never given again. Those who add while a sync is under way
+share the next one, and one batch: never is more than one on its way to the disk, so that a batch that does not hold and
+is followed by others was safe once. Such a log is not opened.
 
 Rows are only ever added. Those of topics that are gone are left out when the log is written anew, at a start: aside,
-synced, and swapped by renaming.
+synced, and swapped by renaming. Its offsets go on, so that the recovery point still says how far it reached.
 
 All methods but `open` are for the loop's thread.
 """
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from anabranch.broker.topic_folders import TUBE_TOPIC
-from anabranch.broker.workers import in_heavy_worker
+from anabranch.broker.workers import in_heavy_worker, to_its_end
 from anabranch.errors import StorageError
+from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import batch_spans
@@ -39,7 +42,6 @@ logger = logging.getLogger(__name__)
 TUBE_FOLDER = f"{TUBE_TOPIC}-0"
 NEW, OLD = ".new", ".deleted"
 READ_BYTES = 2**20
-ROWS_PER_BATCH = 500
 CONFIG = LogConfig(retention_ms=-1)
 
 Key = tuple[UUID, int]
@@ -54,8 +56,10 @@ class BranchTube:
         self._workers = workers
         self._rows: list[BranchRow] = []
         self._known: set[BranchRow] = set()
-        self._pending: dict[BranchRow, None] = {}
-        """Written, and not synced yet, in their order."""
+        self._wanted: dict[BranchRow, None] = {}
+        """To be written, in their order."""
+        self._written: set[BranchRow] = set()
+        """On their way to the disk."""
         self._branches: dict[Key, Branches] = {}
         self._subscribers: list[Callable[[list[BranchRow]], None]] = []
         self._syncing = asyncio.Lock()
@@ -63,14 +67,18 @@ class BranchTube:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    def open(self, is_gone: Callable[[UUID], bool] = lambda topic_id: False) -> None:
+    def open(
+        self,
+        is_gone: Callable[[UUID], bool] = lambda topic_id: False,
+        point: RecoveryPoint | None = None,
+    ) -> None:
         """Read all rows; those of topics that are gone are left out, here and on the disk. Raises StorageError, and
         CorruptDataError if rows were lost that others may have been told of."""
         try:
             self._finish_swap()
         except OSError as error:
             raise StorageError(f"{self._folder} cannot be opened: {error.strerror or error}.") from error
-        log = self._open_log(self._folder)
+        log = self._open_log(self._folder, point)
         rows = list(_read(log))
         kept = [row for row in rows if not is_gone(row.topic_id)]
         if len(kept) < len(rows):
@@ -79,17 +87,17 @@ class BranchTube:
         self._log = log
         self._apply(kept)
 
-    def _open_log(self, folder: str) -> Log:
-        log = Log.open(self._files, folder, CONFIG, clean=False, precious=True, shares_syncs=True)
+    def _open_log(self, folder: str, point: RecoveryPoint | None = None) -> Log:
+        log = Log.open(self._files, folder, CONFIG, clean=False, recovery_point=point, precious=True)
         if not log.is_synced:
             log.sync()
         return log
 
     def _rewritten(self, old: Log, rows: list[BranchRow]) -> Log:
         """A log of these rows alone in the place of the old one. Raises StorageError."""
-        new = self._open_log(self._folder + NEW)
-        for first in range(0, len(rows), ROWS_PER_BATCH):
-            self._write_to(new, rows[first : first + ROWS_PER_BATCH])
+        new = Log.open(self._files, self._folder + NEW, CONFIG, clean=True, start_offset=old.end_offset)
+        if rows:
+            self._write_to(new, rows)
         new.sync()
         new.close(clean=True)
         old.close(clean=False)
@@ -134,6 +142,10 @@ class BranchTube:
         """All that count, in the order in which they came here."""
         return self._rows
 
+    @property
+    def recovery_mark(self) -> RecoveryMark:
+        return self._own_log.recovery_mark
+
     def rows_since(self, index: int) -> list[BranchRow]:
         """For other brokers: what has come since there were `index` rows here."""
         return self._rows[index:]
@@ -152,30 +164,35 @@ class BranchTube:
     async def add(self, rows: Iterable[BranchRow]) -> list[BranchRow]:
         """Make rows count; which of them did not before. When this returns, all of them are on the disk. Raises
         StorageError; then nobody has heard of them."""
-        wanted = list(rows)
-        fresh = self._write(wanted)
-        while any(row in self._pending for row in wanted):
+        asked = list(rows)
+        fresh = self._want(asked)
+        while not self._known.issuperset(asked):
             async with self._syncing:
-                if any(row in self._pending for row in wanted):
-                    await self._sync()
-        if any(row not in self._known for row in wanted):
-            raise StorageError(f"{self._folder} could not keep a row: a sync failed.")
+                if not self._known.issuperset(asked):
+                    await to_its_end(self._write_wanted())
         return fresh
 
     def add_now(self, rows: Iterable[BranchRow]) -> list[BranchRow]:
         """`add` at a start, when nobody is held up by it."""
-        fresh = self._write(list(rows))
-        self._own_log.sync()
-        self._settle(len(self._pending))
+        fresh = self._want(list(rows))
+        written = self._take_wanted()
+        if written:
+            self._write_to(self._own_log, written)
+            self._own_log.sync()
+            self._settle(written)
         return fresh
 
-    def _write(self, rows: list[BranchRow]) -> list[BranchRow]:
-        fresh = [row for row in dict.fromkeys(rows) if row not in self._known and row not in self._pending]
-        for first in range(0, len(fresh), ROWS_PER_BATCH):
-            written = fresh[first : first + ROWS_PER_BATCH]
-            self._write_to(self._own_log, written)
-            self._pending.update(dict.fromkeys(written))
+    def _want(self, rows: list[BranchRow]) -> list[BranchRow]:
+        fresh = [row for row in dict.fromkeys(rows) if not self._has_heard(row)]
+        self._wanted.update(dict.fromkeys(fresh))
         return fresh
+
+    def _has_heard(self, row: BranchRow) -> bool:
+        return row in self._known or row in self._written or row in self._wanted
+
+    def _take_wanted(self) -> list[BranchRow]:
+        wanted, self._wanted = self._wanted, {}
+        return list(wanted)
 
     def _write_to(self, log: Log, rows: list[BranchRow]) -> None:
         now_ms = self._clock.wall_ms()
@@ -185,24 +202,23 @@ class BranchTube:
         batch, last = builder.build(), Offset(log.end_offset + len(rows) - 1)
         log.append([(batch, log.end_offset, last, now_ms)], now_ms)
 
-    async def _sync(self) -> None:
-        """All that is written so far."""
-        log, count = self._own_log, len(self._pending)
+    async def _write_wanted(self) -> None:
+        """All that anybody wants so far, in one batch and one sync."""
+        log, written = self._own_log, self._take_wanted()
+        if not written:
+            raise StorageError(f"{log.folder} could not keep a row that others have asked for too.")
+        self._write_to(log, written)
+        self._written = set(written)
         try:
             await in_heavy_worker(self._workers, log.sync)
-        except StorageError:
-            self._pending.clear()  # The log is fenced: they may be on the disk or not, and are found at a start.
-            raise
-        self._settle(count)
+        finally:
+            self._written = set()
+        self._settle(written)
 
-    def _settle(self, count: int) -> None:
-        settled = list(self._pending)[:count]
-        for row in settled:
-            del self._pending[row]
-        self._apply(settled)
-        if settled:
-            for heard in self._subscribers:
-                heard(settled)
+    def _settle(self, rows: list[BranchRow]) -> None:
+        self._apply(rows)
+        for heard in self._subscribers:
+            heard(rows)
 
     def _apply(self, rows: list[BranchRow]) -> None:
         for row in rows:

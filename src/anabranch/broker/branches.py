@@ -13,7 +13,7 @@ from uuid import UUID
 from anabranch.broker.branch_partition import BranchPartition, lane_key
 from anabranch.broker.branch_removal import drop_removed, expired_start, forgotten
 from anabranch.broker.branch_report import BranchCounts
-from anabranch.broker.branch_tube import BranchTube, Key
+from anabranch.broker.branch_tube import TUBE_FOLDER, BranchTube, Key
 from anabranch.broker.branch_views import BranchViews
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
@@ -21,6 +21,7 @@ from anabranch.broker.partition_opener import log_config
 from anabranch.broker.stored_state import partition_key
 from anabranch.config import TopicSettings
 from anabranch.errors import NotOwnerError, StorageError
+from anabranch.log.checkpoint import RecoveryMark
 from anabranch.replication.branch_rows import (
     FIRST_LANE,
     NO_LANE,
@@ -49,7 +50,10 @@ class BranchTopics:
         """Whose lanes are ours on a node without others: lane % 1024. One that never had any has the first."""
         self.tube = BranchTube(broker.files, broker.data_dir, broker.clock, broker.workers)
         topics = broker.metadata.table.topics_by_id
-        self.tube.open((lambda topic_id: topic_id not in topics) if broker.is_alone else _none_is_gone)
+        self.tube.open(
+            (lambda topic_id: topic_id not in topics) if broker.is_alone else _none_is_gone,
+            broker.state.recovery_points.get(TUBE_FOLDER),
+        )
         self.views = BranchViews(broker)
         self.counts = BranchCounts()
         self.tube.subscribe(self._heard)
@@ -105,6 +109,10 @@ class BranchTopics:
         )
         partition.on_scarce = self._renew_soon
         return partition
+
+    def recovery_marks(self) -> dict[str, RecoveryMark]:
+        """Of what is no partition."""
+        return {TUBE_FOLDER: self.tube.recovery_mark}
 
     def partitions(self) -> list[BranchPartition]:
         return [each for each in self._broker.topics.partitions() if isinstance(each, BranchPartition)]

@@ -48,6 +48,7 @@ from anabranch.values import BrokerId, Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.branches import BranchTopics
+    from anabranch.broker.formed_log import Past
     from anabranch.broker.forwarding import Forwarding
     from anabranch.broker.objects import Objects
     from anabranch.broker.peering import Peering
@@ -122,6 +123,7 @@ class Broker:
         if self.store is not None:
             self.objects = self._keep_objects(self.store)
         self.opener.open_object = self._open_object
+        self.opener.past_of = self._past_of
         self.opener.need_branches = self._need_branches
         self.leaders = Leaders(self.metadata, self._own_leader, self.orchestrator.is_available)
         self.topics = Topics(
@@ -179,6 +181,11 @@ class Broker:
                 partition_id.topic,
             )
         return open_partition(self, partition_id, topic_id, settings)
+
+    def _past_of(self, partition_id: TopicPartition, topic_id: uuid.UUID, floor: Offset) -> "Past":
+        from anabranch.broker.formed_log import past_of
+
+        return past_of(self, partition_id, (topic_id, partition_id.partition), floor)
 
     def _need_branches(self) -> None:
         if self.branches is None:
@@ -362,12 +369,28 @@ class Broker:
             if offset > partition.log.start_offset:
                 key = partition.topic_id, partition.id.partition
                 await self.metadata.propose(start_entry({key: offset}))
-        elif partition.is_branch:
+            return
+        if partition.is_branch:
             assert self.branches is not None
             await self.branches.delete_records(partition, offset)
-        elif offset > partition.log.start_offset:
+            return
+        if offset > partition.log.start_offset:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
+        if partition.past is not None or partition.leaves_for_store or partition.is_gone:
+            await self._delete_stored(partition, offset)
+
+    async def _delete_stored(self, partition: Partition, offset: Offset) -> None:
+        """What of it lies in the object store: its past, and what was copied there since. Agreed on and known here
+        before it shows."""
+        from anabranch.broker.proposals import Proposals
+        from anabranch.cluster.object_entries import start_entry
+
+        key = partition.topic_id, partition.id.partition
+        head = self.metadata.table.objects.head(key)
+        if head.start < min(offset, head.end):
+            await Proposals(self.metadata, self.peers).propose(start_entry({key: offset}))
+            await self.metadata.caught_up()
 
     async def _forget_topic(self, name: str) -> None:
         try:

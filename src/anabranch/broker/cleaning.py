@@ -68,6 +68,8 @@ class Cleaning:
         key = self._broker.key_of(partition)
         if not partition.settings.is_compacted or key in self._damaged:
             return None
+        if partition.leaves_for_store:
+            return None  # A key whose deletion has gone would come back with what was copied before.
         first_dirty = max(self._clean_upto.get(key, Offset(0)), partition.log.start_offset)
         return plan(
             partition.log,

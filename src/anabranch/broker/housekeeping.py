@@ -192,6 +192,7 @@ class Housekeeping:
                 key = broker.key_of(each)
                 marks |= each.recovery_marks(key)
                 producers[key] = broker.opener.producers_mark(each)
+        marks |= self._marks_of_branches()
         await in_heavy_worker(broker.workers, lambda: broker.state.write_recovery_points(marks, producers))
         known = {each: mark for each, mark in self._checkpointed.items() if each in before}
         self._checkpointed = known | saved
@@ -213,10 +214,15 @@ class Housekeeping:
     def _write_recovery_points(self, partitions: Iterable[Partition]) -> None:
         broker = self._broker
         keys = {each: broker.key_of(each) for each in partitions}
+        marks = {name: mark for each, key in keys.items() for name, mark in each.recovery_marks(key).items()}
         broker.state.write_recovery_points(
-            {name: mark for each, key in keys.items() for name, mark in each.recovery_marks(key).items()},
+            marks | self._marks_of_branches(),
             {key: broker.opener.producers_mark(each) for each, key in keys.items()},
         )
+
+    def _marks_of_branches(self) -> dict[str, RecoveryMark]:
+        branches = self._broker.branches
+        return branches.recovery_marks() if branches is not None else {}
 
     def _correct_recovery_points(self) -> None:
         """Before the first request: a log that has lost its end will fill the gap with other records, and a crash

@@ -78,7 +78,7 @@ class Leaders:
         if topic.is_branch:
             leader, copies = self.of_branch((topic_id, index))
             return Leader(leader, UNKNOWN_GENERATION, copies)
-        if topic.is_object:
+        if topic.is_stored(index):
             return self._named.get((topic_id, index)) or self._name(topic_id, index)
         placement = self._table.placement(topic, index)
         own = self._own(topic_id, index, placement)
@@ -98,7 +98,8 @@ class Leaders:
         from anabranch.cluster.rendezvous import candidates, winner  # Not for a node without an object store.
 
         broker = winner(topic_id, index, candidates(self._table.brokers.values()))
-        named = Leader(broker, ONLY_GENERATION, () if broker is None else (broker,))
+        generation = self._table.placement(self._table.topics_by_id[topic_id], index).generation
+        named = Leader(broker, generation, () if broker is None else (broker,))
         self._named[topic_id, index] = named
         return named
 
@@ -132,7 +133,7 @@ class Leaders:
 
     def _follow(self, offset: Offset, entry: Entry | None) -> None:
         """Forget what was said of topics that are gone, and who was named before a broker came or went."""
-        if entry is None or entry["type"].startswith(("broker", "topic-removed")):
+        if entry is None or entry["type"].startswith(("broker", "topic-removed", "boundary", "keep")):
             self._named.clear()
         if entry is None or entry["type"] == "topic-removed":
             kept = self._table.topics_by_id

@@ -16,9 +16,9 @@ from anabranch.broker.bucket_survey import Contents, GroupsFound
 from anabranch.broker.groups.stored_offsets import StoredGroups, StoredOffset
 from anabranch.broker.restore_report import AppendedPartition, MovedOffset, RestoreReport
 from anabranch.broker.topics import OFFSETS_OVERRIDES, OFFSETS_TOPIC
+from anabranch.cluster.forms import OBJECT
 from anabranch.cluster.metadata import INTERNAL_NAMES, MODE_CONFIG, MetadataTable
 from anabranch.cluster.object_restore import Appended, Frontier, Listed, append_again
-from anabranch.cluster.object_table import OBJECT
 from anabranch.record.object_names import Key
 from anabranch.values import Offset
 
@@ -62,8 +62,10 @@ def frontier_of(snapshot: Mapping[str, Any], table: MetadataTable) -> Frontier:
 
 def rebuild(survey: Survey, report: RestoreReport, incarnation: int, new_id: Callable[[], UUID]) -> Rebuilt:
     """The new cluster's table, groups and report, which says what there is to know."""
-    _note_emptied(survey.snapshot["table"]["topics"], report)
-    fresh = _fresh_table(survey, report, new_id)
+    stored, rows = _stored_topics(survey.snapshot), survey.snapshot["table"]["topics"]
+    _note_partly(rows, stored, report)
+    _note_emptied(_with_stored(rows, stored), report)
+    fresh = _fresh_table(survey, stored, report, new_id)
     _drop_missing(fresh, survey.listed, report)
     fresh.objects.begin_life(incarnation)
     appended = _append_newer(fresh, survey, report)
@@ -75,9 +77,17 @@ def rebuild(survey: Survey, report: RestoreReport, incarnation: int, new_id: Cal
 # --- topics ---------------------------------------------------------------------------------------------------------
 
 
-def _fresh_table(survey: Survey, report: RestoreReport, new_id: Callable[[], UUID]) -> MetadataTable:
+def _stored_topics(snapshot: Mapping[str, Any]) -> set[UUID]:
+    """Those of which the store has anything."""
+    objects = table_of(snapshot).objects
+    return {key[0] for key in objects.keys() if objects.row_count(key)}  # noqa: SIM118 - a table, and no dict
+
+
+def _fresh_table(
+    survey: Survey, stored: set[UUID], report: RestoreReport, new_id: Callable[[], UUID]
+) -> MetadataTable:
     value = dict(survey.snapshot["table"])
-    topics = [_fresh_topic(row, new_id) for row in value["topics"]]
+    topics = [_fresh_topic(row, new_id) for row in _with_stored(value["topics"], stored)]
     _make_offsets_topic(topics, survey.groups, new_id)
     _make_room(topics, {*survey.newer.batches, *survey.newer.lost}, report)
     seen = max(
@@ -100,10 +110,26 @@ def _is_object(row: Mapping[str, Any]) -> bool:
     return bool(row["overrides"].get(MODE_CONFIG) == OBJECT)
 
 
+def _with_stored(rows: Sequence[Mapping[str, Any]], stored: set[UUID]) -> list[Mapping[str, Any]]:
+    """Topics that had left the store, or were about to go there, come back with what the store has of them."""
+    return [
+        {**row, "overrides": {**row["overrides"], MODE_CONFIG: OBJECT}}
+        if UUID(hex=row["id"]) in stored
+        else row
+        for row in rows
+    ]
+
+
+def _note_partly(rows: Sequence[Mapping[str, Any]], stored: set[UUID], report: RestoreReport) -> None:
+    for row in rows:
+        if UUID(hex=row["id"]) in stored and (row.get("forms") or not _is_object(row)):
+            report.partly.append(row["name"])
+
+
 def _fresh_topic(row: Mapping[str, Any], new_id: Callable[[], UUID]) -> dict[str, Any]:
     """Kept by nobody yet. One that comes back empty is another topic of that name: nothing that clients remember of
     the old one holds."""
-    fresh = {name: value for name, value in row.items() if name not in ("places", "pinned")}
+    fresh = {name: value for name, value in row.items() if name not in ("places", "pinned", "forms")}
     return fresh if _is_object(row) else {**fresh, "id": new_id().hex}
 
 

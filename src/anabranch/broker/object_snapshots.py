@@ -50,7 +50,7 @@ GATHER_SECONDS = 0.2
 """After a change of a topic: others may follow."""
 STOP_SECONDS_MAX = 1.0
 SETTLE_SECONDS_MAX = 2.0
-TOPIC_CHANGES = frozenset({"topic", "topic-removed", "topic-config", "partitions"})
+TOPIC_CHANGES = frozenset({"topic", "topic-removed", "topic-config", "partitions", "boundary", "keep"})
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from anabranch.cluster.object_entries import (
     start_entry,
     tombstone_entry,
 )
-from anabranch.cluster.object_table import OBJECT, Head, ObjectTable
+from anabranch.cluster.object_table import Head, ObjectTable
 from anabranch.cluster.object_upkeep import (
     deletable,
     orphan_of,
@@ -283,19 +283,23 @@ class ObjectUpkeep:
         now_ms = self._clock.monotonic_ms()
         return any(now_ms >= due_ms for name, due_ms in self._due_ms.items() if name != "merge")
 
-    async def _keys(self) -> AsyncIterator[tuple[Key, Keeping]]:
-        """Every partition of every topic in the store; the loop has its turn now and then."""
+    async def _keys(self, *, with_past: bool = False) -> AsyncIterator[tuple[Key, Keeping]]:
+        """Every partition of every topic in the store; the loop has its turn now and then. `with_past`: those too that
+        have left it, and of which something is still there."""
         number = 0
         for topic in list(self._agreement.table.topics.values()):
-            if topic.mode != OBJECT:
+            if not topic.is_object and not topic.forms and not (with_past and topic.placements):
                 continue
             keeping = self._keeping(topic)
             for partition in range(topic.partition_count):
+                key = topic.topic_id, partition
+                if not topic.is_stored(partition) and not (with_past and self._objects.row_count(key)):
+                    continue
                 number += 1
                 if number % PARTITIONS_PER_TURN == 0:
                     await asyncio.sleep(0)
                     self._check()
-                yield (topic.topic_id, partition), keeping
+                yield key, keeping
 
     def _keeping(self, topic: Topic) -> Keeping:
         known = self._keepings.get(topic.topic_id)
@@ -308,7 +312,7 @@ class ObjectUpkeep:
     async def retain(self) -> None:
         now_ms = self._clock.wall_ms()
         starts, keys = {}, []
-        async for key, keeping in self._keys():
+        async for key, keeping in self._keys(with_past=True):
             keys.append(key)
             start = retained_start(self._objects, key, keeping, now_ms)
             if start is not None:

@@ -58,7 +58,7 @@ class Objects:
             chance=broker.chance,
         )
         self.writing.on_flushed = self.cache.keep
-        names = MergedNames(me, lambda: broker.orchestrator.epoch)
+        self.names = names = MergedNames(me, lambda: broker.orchestrator.epoch)
         self.snapshots = ObjectSnapshots(broker, store)
         self.upkeep = upkeep_of(broker, store, names, self.snapshots)
         self.replacements = ObjectReplacements(

@@ -28,6 +28,7 @@ from anabranch.cluster.metadata import (
     Entry,
     broker_entry,
     broker_fenced_entry,
+    keep_entry,
     move_entry,
 )
 from anabranch.cluster.orchestrator import (
@@ -39,6 +40,7 @@ from anabranch.cluster.orchestrator import (
     Cluster,
     Fence,
     HandOver,
+    Keep,
     Session,
 )
 from anabranch.cluster.orchestrator import Orchestrator as Memory
@@ -367,6 +369,8 @@ class Orchestrator(Membership):
                 await self._fence(action)
             case BeginMove():
                 await self._begin_move(action)
+            case Keep():
+                await self._keep(action)
             case ChangeMembers():
                 logger.info("the metadata quorum: %s", _described(action))
                 await self._metadata.change_members(action.members)
@@ -393,6 +397,13 @@ class Orchestrator(Membership):
             if self._metadata.table.placement(topic, move.partition).target != move.instead_of:
                 return  # Somebody has decided otherwise meanwhile.
             await self._metadata.commit(move_entry(topic.topic_id, move.partition, move.target))
+
+    async def _keep(self, keep: Keep) -> None:
+        """It is checked when it is applied: a topic that has gone, or is to stay in the store after all, stays so."""
+        async with self._metadata.lock:
+            topic, brokers = keep.topic, ", ".join(map(str, keep.replicas))
+            logger.info("%s-%d leaves the object store for brokers %s", topic.name, keep.partition, brokers)
+            await self._metadata.commit(keep_entry(topic.topic_id, keep.partition, keep.replicas))
 
 
 def _check(question: RegisterBroker) -> None:

@@ -34,6 +34,7 @@ from anabranch.values import Generation, Offset, TopicPartition
 if TYPE_CHECKING:
     from anabranch.broker.effects import Effects
     from anabranch.broker.fetch_wait import WaitingFetch
+    from anabranch.broker.formed_log import Past
 
 place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
 finish_plain: Callable[[list[Any], int, int], tuple[int, list[Any]] | None] | None = None
@@ -70,6 +71,7 @@ class Partition:
         "id",
         "log",
         "mode",
+        "past",
         "plain_limits",
         "producers",
         "ring",
@@ -97,6 +99,8 @@ class Partition:
         self.log = log
         self.mode = mode
         self.generation = Generation(0)
+        self.past: Past | None = None
+        """What of it is in the object store, since it came from there."""
         self.ring: Effects | None = None
         """Which set of replicas keeps it, counted from 0."""
         self.high_watermark = mode.safe_offset()
@@ -133,6 +137,12 @@ class Partition:
         self.plain_limits = limits
 
     @property
+    def start_offset(self) -> Offset:
+        """Where it begins for its readers."""
+        start, past = self.log.start_offset, self.past
+        return start if past is None or start > past.floor else past.start_offset
+
+    @property
     def copies(self) -> int:
         """On how many brokers a record is when it is safe."""
         return self.ring.mode.copies if self.ring is not None else 1
@@ -146,6 +156,11 @@ class Partition:
     def acks1_waits(self) -> bool:
         """Whether a producer that asks for the leader's word alone waits for that of a follower all the same."""
         return self.ring is not None and self.ring.acks1_waits
+
+    @property
+    def leaves_for_store(self) -> bool:
+        """It goes over to the object store, and is copied there."""
+        return self.ring is not None and self.ring.mode.replica.target == ()
 
     def check_writable(self) -> None:
         """Raises what a producer is to be told if nothing may be written here now."""

@@ -16,7 +16,7 @@ from uuid import UUID
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
-from anabranch.broker.topic_folders import RING_FILE
+from anabranch.broker.topic_folders import OWNER_FILE, RING_FILE, remove_tree
 from anabranch.cluster.metadata import Placement
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
@@ -36,6 +36,7 @@ from anabranch.replication.solo_mode import SoloMode
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from anabranch.broker.formed_log import Past
     from anabranch.broker.ring_opener import RingOpener
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,8 @@ class PartitionOpener:
         """What recovery found and may be in the page cache only."""
         self.open_object: Callable[[TopicPartition, UUID, TopicSettings], Partition] = _no_objects
         """Set by the broker: opens a partition whose records are in the object store."""
+        self.past_of: Callable[[TopicPartition, UUID, Offset], Past] = _no_past
+        """Set by the broker: what lies in the object store below a floor."""
         self.need_branches: Callable[[], None] = _nothing_needed
         self.open_branch: Callable[[TopicPartition, UUID, TopicSettings, bool], Partition] = _no_branches
         """Set by the broker: opens a partition in mode branch, perhaps in a worker, once `need_branches` was called."""
@@ -131,10 +134,16 @@ class PartitionOpener:
         clean = is_new or self._state.was_clean
         point = self._state.recovery_points.get(key)
         start_offset = max(start_offset, self._state.start_offsets.get(key, Offset(0)))
+        if placement is not None and self._is_of_before(partition_id, placement):
+            self._clear(partition_id)
+            point, is_new = None, True
         if placement is not None and is_ring(placement) and (is_new or not self._has_log(partition_id)):
-            # Others fill it from the beginning. That it was known at the start and is not there means a loss.
-            is_stranger = is_stranger or point is not None
-            point, start_offset = None, Offset(0)
+            # Others fill it from the beginning. That it was known at the start and is not there means a loss: unless
+            # it was known from a time before it was last in the object store.
+            is_stranger = is_stranger or (
+                point is not None and (not placement.floor or point.offset > placement.floor)
+            )
+            point, start_offset = None, placement.floor
         elif is_stranger and not self._has_log(partition_id):
             logger.error(
                 "%s begins empty: its only copy was on another disk, with which this broker ran before",
@@ -175,6 +184,7 @@ class PartitionOpener:
             finish=self._core.finish,
             finished=self._core.finished,
         )
+        self._know_past(partition, placement)
         self._restore_producers(partition, point)
         if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
@@ -183,6 +193,33 @@ class PartitionOpener:
         if not clean and not log.is_synced:
             self.unsynced.append(partition)
         return partition
+
+    def _know_past(self, partition: Partition, placement: Placement | None) -> None:
+        """It has come from the object store: what is below its floor is there, and producers go on from there."""
+        if placement is not None and placement.floor:
+            partition.past = self.past_of(partition.id, partition.topic_id, placement.floor)
+            partition.producers.producers.update(partition.past.producers())
+
+    def _is_of_before(self, partition_id: TopicPartition, placement: Placement) -> bool:
+        """Whether what the folder holds has gone over to the object store, and came back from there, while this broker
+        was away: the folder says in which view it was written."""
+        if not placement.since_view:
+            return False
+        state, _ = read_checkpoint(self.files, f"{self.folder_of(partition_id)}/{RING_FILE}")
+        return state is not None and bool(state["view"] < placement.since_view)
+
+    def _clear(self, partition_id: TopicPartition) -> None:
+        """Remove what a folder holds of a form that is over; all of it is in the object store."""
+        folder = self.folder_of(partition_id)
+        logger.info("%s begins anew: what it held is in the object store", folder)
+        try:
+            # The file that says of when the others are goes last: a crash in between leaves them what they are.
+            for name in sorted(self.files.list(folder), key=lambda name: name == RING_FILE):
+                if name != OWNER_FILE:
+                    remove_tree(self.files, f"{folder}/{name}")
+            self.files.sync_folder(folder)
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be cleared: {error.strerror or error}.") from error
 
     def forget(self, partition: Partition) -> None:
         """It is kept here no more: should it come back, nothing of what was known of it holds."""
@@ -278,6 +315,10 @@ class PartitionOpener:
 
 def _no_objects(partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings) -> Partition:
     raise AssertionError(f"nobody has said how {partition_id} is opened")
+
+
+def _no_past(partition_id: TopicPartition, topic_id: UUID, floor: Offset) -> "Past":
+    raise AssertionError(f"nobody has said where {partition_id} is below {floor}")
 
 
 def _nothing_needed() -> None:

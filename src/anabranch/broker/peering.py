@@ -58,6 +58,7 @@ from anabranch.wire.api_keys import ApiKey
 if TYPE_CHECKING:
     from anabranch.broker.branch_peers import BranchPeers
     from anabranch.broker.broker import Broker
+    from anabranch.broker.mode_changes import ModeChanges
 
 PULSE_SECONDS = 0.1
 PING_MS = 500
@@ -97,6 +98,7 @@ class Peering:
         """What the others know of us: when it is over, they have to hear of it."""
         self._joining: set[Partition] = set()
         """Partitions that the disk did not let join their ring."""
+        self._mode_changes: ModeChanges | None = None
         self._up: set[BrokerId] = set()
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
@@ -123,6 +125,8 @@ class Peering:
         if self._catching_up is not None:
             self._catching_up.cancel()
             await asyncio.gather(self._catching_up, return_exceptions=True)
+        if self._mode_changes is not None:
+            await self._mode_changes.stop()
         if self._branches is not None:
             await self._branches.stop()
         await self.moves.stop()
@@ -191,7 +195,7 @@ class Peering:
             assert self._branches is not None
             self._branches.placed(partition)
             return
-        if partition.ring is None and is_ring(placement):
+        if partition.ring is None and is_ring(placement) and not partition.is_object:
             self._join_ring(partition, placement)
         if partition.ring is not None:
             strange = self._strange(placement)
@@ -200,6 +204,22 @@ class Peering:
             self.replicas.place(partition, placement, strange)
         else:
             self._broker.offsets_topic.on_leadership(partition, True, partition.generation)
+        if placement.leaves_for_store:
+            self._leave_for_store(partition, placement)
+
+    def _leave_for_store(self, partition: Partition, placement: Placement) -> None:
+        if self._broker.objects is None:
+            logger.error(
+                "%s shall go over to the object store, and this node was started without one: start it with "
+                "--object-store and the URL that its cluster uses",
+                partition.id,
+            )
+            return
+        if self._mode_changes is None:
+            from anabranch.broker.mode_changes import ModeChanges  # For those alone who have a store.
+
+            self._mode_changes = ModeChanges(self._broker, self._broker.objects)
+        self._mode_changes.placed(partition, placement)
 
     def _join_ring(self, partition: Partition, placement: Placement) -> None:
         """If the disk allows it; until then this broker keeps it alone, and the others wait."""
@@ -239,6 +259,8 @@ class Peering:
         if partition.is_branch and self._branches is not None:
             self._branches.closed(partition)
         self.replicas.remove(partition)
+        if self._mode_changes is not None:
+            self._mode_changes.closed(partition)
         self._news.pop(partition, None)
         self._told.pop(partition, None)
         self._broker.offsets_topic.on_leadership(partition, False, partition.generation)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.cluster.metadata import decode_entry, encode_entry
-from anabranch.cluster.object_entries import Entry, check_commits, check_replacements
+from anabranch.cluster.object_entries import Entry, check_commits, check_import, check_replacements, starts_of
 from anabranch.errors import CorruptDataError, InvalidRequestError, NotControllerError
 from anabranch.values import BrokerId, Offset
 
@@ -60,7 +60,13 @@ def check(sender: BrokerId, data: bytes) -> None:
         )
     try:
         entry = decode_entry(data)
-        is_known = _is_incarnation(entry) or _is_commit_of(sender, entry) or _is_replace_of(sender, entry)
+        is_known = (
+            _is_incarnation(entry)
+            or _is_commit_of(sender, entry)
+            or _is_replace_of(sender, entry)
+            or _is_import_of(sender, entry)
+            or _is_start(entry)
+        )
     except (CorruptDataError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise InvalidRequestError(f"An entry that cannot be read was proposed: {error!r}.") from error
     if not is_known:
@@ -76,6 +82,23 @@ def _is_commit_of(sender: BrokerId, entry: Entry) -> bool:
     if entry["type"] != "objects-commit" or entry["broker"] != sender:
         return False
     check_commits(entry)
+    return True
+
+
+def _is_import_of(sender: BrokerId, entry: Entry) -> bool:
+    if entry["type"] != "objects-import" or entry["broker"] != sender:
+        return False
+    check_import(entry)
+    return True
+
+
+def _is_start(entry: Entry) -> bool:
+    """Of a partition that a broker leads and of which a part is in the store."""
+    if entry["type"] != "objects-start":
+        return False
+    for (_, partition), offset in starts_of(entry):
+        if type(partition) is not int or not 0 <= offset < 2**63:
+            raise ValueError(f"{offset!r} is no start of partition {partition!r}")
     return True
 
 

@@ -47,6 +47,8 @@ class RestoreReport:
     """Topics that no snapshot knows, under the names they have now."""
     emptied: list[str] = field(default_factory=list)
     """Topics whose records were never in the bucket, with their mode."""
+    partly: list[str] = field(default_factory=list)
+    """Topics whose older records alone were in the bucket: they had left the object store, or were going there."""
     groups: int = 0
     offsets: int = 0
     offsets_time_ms: int | None = None
@@ -73,6 +75,11 @@ class RestoreReport:
             *(
                 f"Topic {each} is empty: its records were on the brokers' disks alone."
                 for each in self.emptied
+            ),
+            *(
+                f"Topic {each} is in mode object, with what it had in the store: what came after was on the brokers' "
+                "disks alone."
+                for each in self.partly
             ),
             *self._group_lines(),
             *(f"LOST: {each}" for each in self.losses),

@@ -55,16 +55,7 @@ class TopicFolders:
     def remove(self, folders: Iterable[str]) -> None:
         """Delete folders with all that is in them; any thread."""
         for folder in folders:
-            self._remove_tree(folder)
-
-    def _remove_tree(self, folder: str) -> None:
-        for name in self._files.list(folder):
-            path = f"{folder}/{name}"
-            if self._files.is_folder(path):
-                self._remove_tree(path)
-            else:
-                self._files.unlink(path)
-        self._files.remove_folder(folder)
+            remove_tree(self._files, folder)
 
     def sweep(self, topics: Iterable[Topic]) -> None:
         """At a start: finish deletions, and move aside what nobody names."""
@@ -81,7 +72,7 @@ class TopicFolders:
 
     def _finish_deletion(self, path: str) -> None:
         try:
-            self._remove_tree(path)
+            remove_tree(self._files, path)
         except OSError as error:
             logger.warning("files of a deleted topic are still there: %s", error)
 
@@ -129,7 +120,7 @@ class TopicFolders:
         for partition_id in partitions:
             folder = f"{self._data_dir}/{partition_id.folder}"
             if self._files.exists(folder) and self._files.list(folder) in ([], [OWNER_FILE]):
-                self._remove_tree(folder)
+                remove_tree(self._files, folder)
 
     def _set_aside(self, name: str) -> None:
         aside = f"{self._data_dir}/{QUARANTINE}"
@@ -143,3 +134,13 @@ class TopicFolders:
         self._files.sync_folder(self._data_dir)
         self._files.sync_folder(aside)
         logger.error("the folder %s belongs to no topic and was moved to %s", name, target)
+
+
+def remove_tree(files: Files, path: str) -> None:
+    """Delete a file, or a folder with all that is in it; any thread."""
+    if not files.is_folder(path):
+        files.unlink(path)
+        return
+    for name in files.list(path):
+        remove_tree(files, f"{path}/{name}")
+    files.remove_folder(path)

@@ -5,6 +5,9 @@ follows the table: what it is to keep it opens, what it is not any more it close
 that it keeps itself before the entry that names them: a crash in between leaves a folder that nobody names, which the
 next start moves aside. Removing goes the other way round: the entry first, then the folders are renamed out of the way
 and deleted in a worker. What is in the object store has no folder, and every broker opens it as soon as it hears of it.
+
+A partition may go over from the brokers that keep it to the object store, and back (`cluster/forms.py`): then the one
+that was open is closed, and one of the other form takes its place; those who wait or write are told to ask again.
 """
 
 import asyncio
@@ -140,18 +143,20 @@ class Topics:
         kept = {topic.topic_id: self._kept_here(topic) for topic in topics}
         if self._directory_id is None:
             return kept
-        with_folders = [topic for topic in topics if not topic.is_object]
         try:
             found = self._folders.claim(
                 (TopicPartition(topic.name, index), topic.topic_id)
-                for topic in with_folders
+                for topic in topics
                 for index in kept[topic.topic_id]
+                if not topic.is_stored(index)
             )
         except OSError as error:
             raise StorageError(f"The folders of the topics cannot be opened: {error}.") from error
-        for topic in with_folders:
+        for topic in topics:
             kept[topic.topic_id] = [
-                index for index in kept[topic.topic_id] if TopicPartition(topic.name, index) in found
+                index
+                for index in kept[topic.topic_id]
+                if topic.is_stored(index) or TopicPartition(topic.name, index) in found
             ]
         return kept
 
@@ -160,7 +165,7 @@ class Topics:
         more, and whose a folder is: what is on the disk may be of later than the table was at first."""
         self._is_current.set()
         for state in self:
-            if any(state.partitions[index] is None for index in self._kept_here(state.topic)):
+            if any(self._is_amiss(state, index) for index in range(state.topic.partition_count)):
                 self._begin(self._bring_in_line(state))
 
     @property
@@ -173,8 +178,10 @@ class Topics:
     def _open(
         self, partition_id: TopicPartition, topic: Topic, settings: TopicSettings, *, is_new: bool = False
     ) -> Partition:
-        if topic.is_object:
-            return self._opener.open_object(partition_id, topic.topic_id, settings)
+        if topic.is_stored(partition_id.partition):
+            stored = self._opener.open_object(partition_id, topic.topic_id, settings)
+            stored.generation = self._metadata.table.placement(topic, partition_id.partition).generation
+            return stored
         if topic.is_branch:
             return self._opener.open_branch(partition_id, topic.topic_id, settings, is_new)
         if self._directory_id is None:
@@ -191,7 +198,28 @@ class Topics:
 
     def sweep(self) -> None:
         """Move aside what no topic names: only once everything that was agreed is known here."""
-        self._folders.sweep(self._metadata.table.topics.values())
+        topics = self._metadata.table.topics.values()
+        self._folders.sweep(topics)
+        if self._directory_id is not None:
+            self._remove_outdated(topics)
+
+    def _remove_outdated(self, topics: Iterable[Topic]) -> None:
+        """Folders of partitions that went over to the object store while this broker was away."""
+        gone = [
+            (TopicPartition(topic.name, index), topic.topic_id)
+            for topic in topics
+            for index in range(topic.partition_count)
+            if topic.is_stored(index)
+        ]
+        try:
+            moved = self._folders.move_away(gone) if gone else []
+        except OSError as error:
+            logger.warning(
+                "folders of partitions that are in the object store now are still there: %s", error
+            )
+            return
+        if moved:
+            self._core.workers.heavy(lambda: self._folders.remove(moved), _report)
 
     def _open_known(self, openings: Sequence[Callable[[], Partition]]) -> list[Partition]:
         if self._opener.is_recovering and 1 < len(openings) <= OPENED_SIDE_BY_SIDE_MAX:
@@ -232,14 +260,12 @@ class Topics:
     def partitions(self) -> Iterator[Partition]:
         """Those that are kept here, each with a log of its own."""
         for state in self:
-            if not state.topic.is_object:
-                yield from (each for each in state.partitions if each is not None)
+            yield from (each for each in state.partitions if each is not None and not each.is_object)
 
     def object_partitions(self) -> Iterator[Partition]:
         """Those whose records are in the object store."""
         for state in self:
-            if state.topic.is_object:
-                yield from (each for each in state.partitions if each is not None)
+            yield from (each for each in state.partitions if each is not None and each.is_object)
 
     def find(self, key: TopicKey) -> TopicState | None:
         return self._states.get(key)
@@ -370,6 +396,10 @@ class Topics:
             raise InvalidPartitionsError(
                 f"{name} keeps its {current} partitions: groups are found by their number."
             )
+        if state.topic.forms:
+            raise InvalidPartitionsError(
+                f"Topic {name} is changing its mode: add partitions when all of those it has are done."
+            )
         if count <= current:
             raise InvalidPartitionsError(f"Topic {name} has {current} partitions; {count} is not more.")
         if count > PARTITIONS_MAX:
@@ -438,8 +468,9 @@ class Topics:
         """Make the logs of new partitions, all or none."""
         opened: list[Partition] = []
         partition_ids = [TopicPartition(topic.name, index) for index in indexes]
-        if topic.is_object:
+        if topic.is_object and not topic.forms:
             return [self._open(partition_id, topic, settings) for partition_id in partition_ids]
+        assert not any(topic.is_stored(index) for index in indexes), "they need no folders"
         if topic.is_branch:
             self._opener.need_branches()
 
@@ -529,23 +560,68 @@ class Topics:
         is_done = True
         for index, placement in enumerate(self._metadata.table.placements(state.topic)):
             partition = state.partitions[index]
+            if partition is not None and not self._has_form(partition, state.topic, placement):
+                if not self._is_current.is_set():
+                    continue  # What the disk has may be of later than the table: see `follow`.
+                self._leave_form(state, index, partition)
+                partition = None
             if partition is None and index in prepared:
                 self._put(state, index, prepared.pop(index))
-            elif partition is None and state.topic.is_object:
+            elif partition is None and state.topic.is_stored(index):
                 partition_id = TopicPartition(state.topic.name, index)
                 self._put(state, index, self._open(partition_id, state.topic, state.settings))
             elif partition is not None and self._is_here(placement):
+                self._know_past(partition, placement)
                 self.on_opened(partition, placement)
             elif (partition is None) == self._is_here(placement):
                 is_done = False
         if not is_done:
             self._begin(self._bring_in_line(state))
 
+    # --- forms -----------------------------------------------------------------------------------------------
+
+    def _is_amiss(self, state: TopicState, index: int) -> bool:
+        """It is not open as it should be; whether it should be at all is seen to by others."""
+        partition, placement = state.partitions[index], self._metadata.table.placement(state.topic, index)
+        if partition is None:
+            return self._is_here(placement)
+        return not self._has_form(partition, state.topic, placement)
+
+    @staticmethod
+    def _has_form(partition: Partition, topic: Topic, placement: Placement) -> bool:
+        """Whether it is what the table says: in the object store, or kept, and then of this time and not of one before
+        it was last in the store."""
+        if partition.is_object or topic.is_stored(partition.id.partition):
+            return partition.is_object and topic.is_stored(partition.id.partition)
+        return partition.ring is None or partition.ring.mode.view >= placement.since_view
+
+    def _leave_form(self, state: TopicState, index: int, partition: Partition) -> None:
+        state.partitions[index] = None
+        if not partition.is_gone:
+            self._abandon(
+                [partition], NotOwnerError(f"{partition.id} is kept in another way now: ask again.")
+            )
+        self._begin(self._discard_later(partition))
+
+    async def _discard_later(self, partition: Partition) -> None:
+        async with self._work:
+            await self._discard([partition])
+
+    def _know_past(self, partition: Partition, placement: Placement) -> None:
+        """A start may have opened it before the table knew that it came from the object store."""
+        known = partition.past
+        if partition.is_object or not placement.floor or (known and known.floor == placement.floor):
+            return
+        partition.past = past = self._opener.past_of(partition.id, partition.topic_id, placement.floor)
+        known_producers = partition.producers.producers
+        known_producers.update({**past.producers(), **known_producers})
+
     async def _bring_in_line(self, state: TopicState) -> None:
         """Retries until the disk allows it, or nobody wants it any more."""
         await self._is_current.wait()
         while self._states.get(state.topic.topic_id) is state and not self._is_stopping:
             try:
+                self._line_up_forms(state)
                 async with self._work:
                     await self._close_others(state)
                     await self._open_missing(state)
@@ -554,14 +630,31 @@ class Topics:
                 logger.error("%s cannot be opened yet, and is tried again: %s", state.topic.name, error)
             await asyncio.sleep(OPEN_AGAIN_SECONDS)
 
+    def _line_up_forms(self, state: TopicState) -> None:
+        for index, placement in enumerate(self._metadata.table.placements(state.topic)):
+            partition = state.partitions[index]
+            if partition is not None and not self._has_form(partition, state.topic, placement):
+                self._leave_form(state, index, partition)
+                partition = None
+            if partition is None and state.topic.is_stored(index):
+                partition_id = TopicPartition(state.topic.name, index)
+                self._put(state, index, self._open(partition_id, state.topic, state.settings))
+
     async def _open_missing(self, state: TopicState) -> None:
-        missing = [index for index in self._kept_here(state.topic) if state.partitions[index] is None]
-        opened = await self._open_new(state.topic, state.settings, missing)
-        is_current = self._states.get(state.topic.topic_id) is state
+        topic = state.topic
+        missing = [
+            index
+            for index in self._kept_here(topic)
+            if state.partitions[index] is None and not topic.is_stored(index)
+        ]
+        opened = await self._open_new(topic, state.settings, missing)
+        is_current = self._states.get(topic.topic_id) is state
         kept = set(self._kept_here(state.topic)) if is_current else set()
         late = []
         for index, partition in zip(missing, opened, strict=True):
-            if index in kept:
+            placement = self._metadata.table.placement(state.topic, index) if index in kept else None
+            is_wanted = placement is not None and self._has_form(partition, state.topic, placement)
+            if is_wanted and state.partitions[index] is None:
                 self._put(state, index, partition)
             else:
                 late.append(partition)
@@ -582,7 +675,7 @@ class Topics:
         if not topic.is_internal:
             del self.named[topic.name.encode()], self.numbered[topic.topic_id.bytes]
         partitions = [each for each in state.partitions if each is not None]
-        self._abandon(partitions, "was deleted")
+        self._abandon(partitions, _gone(topic.name, "was deleted"))
         self._begin(self._forget(topic.name, partitions))
 
     async def _forget(self, name: str, partitions: list[Partition]) -> None:
@@ -615,9 +708,9 @@ class Topics:
         self._is_current.set()  # Nobody waits for it any longer.
         await self.settled()
 
-    def _abandon(self, partitions: Iterable[Partition], what: str) -> None:
+    def _abandon(self, partitions: Iterable[Partition], error: AnabranchError) -> None:
         for partition in partitions:
-            partition.abandon(UnknownTopicOrPartitionError(f"Topic {partition.id.topic} {what}."))
+            partition.abandon(error)
             self.on_closed(partition)
             self._core.forget(partition)
 
@@ -625,7 +718,8 @@ class Topics:
         """Close partitions for good; their folders are out of the way when this returns."""
         if not partitions:
             return
-        self._abandon((each for each in partitions if not each.is_gone), what)
+        topic = partitions[0].id.topic
+        self._abandon((each for each in partitions if not each.is_gone), _gone(topic, what))
         partitions = [each for each in partitions if not each.is_object]
         if not partitions:
             return
@@ -641,6 +735,10 @@ class Topics:
             logger.error("folders of %s stay where they are: %s", partitions[0].id.topic, error)
             return
         self._core.workers.heavy(lambda: self._folders.remove(moved), _report)
+
+
+def _gone(topic: str, what: str) -> AnabranchError:
+    return UnknownTopicOrPartitionError(f"Topic {topic} {what}.")
 
 
 def _nothing(*_: object) -> None:

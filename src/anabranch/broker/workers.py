@@ -6,7 +6,8 @@ thread with the result or the exception. The simulator hands in its own `Workers
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -77,3 +78,18 @@ def in_heavy_worker(workers: Workers, task: Callable[[], Result]) -> "asyncio.Fu
 
     workers.heavy(task, done)
     return future
+
+
+async def to_its_end(work: "Coroutine[None, None, Result]") -> Result:
+    """For what must not be left half way: whoever is cancelled while it waits for this is so when it is over. A worker
+    goes on with its task whatever becomes of those who wait, and another must not begin beside it."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # Whoever was cancelled does not want to know.
+        raise

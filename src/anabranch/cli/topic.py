@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 MODE_CONFIG = "anabranch.mode"
+CHANGING_CONFIG = "anabranch.mode.changing"
+"""There while a topic changes its mode, and says how far that has come."""
 BRANCH = "branch"
 BRANCHES_SHOWN = 5
 
@@ -137,7 +139,8 @@ def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
     if format == "json":
         show_json({"topic": name, "mode": mode, "partitions": partitions, "configs": configs})
         return
-    click.echo(f"Mode: {mode}")
+    changing = entries.get(CHANGING_CONFIG)
+    click.echo(f"Mode: {mode}" + (f" (being changed: {changing.value})" if changing is not None else ""))
     columns = ["#partition", "#first offset", "#end offset", "#records"]
     if mode == BRANCH:
         columns.append("branches in its line")

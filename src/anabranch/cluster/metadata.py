@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from anabranch.cluster.forms import BRANCH as BRANCH
+from anabranch.cluster.forms import KEPT, STORED, Forms, form_in, settled
+from anabranch.cluster.forms import OBJECT as OBJECT
 from anabranch.errors import CorruptDataError
 from anabranch.values import BrokerId, Generation, Offset
 
@@ -33,6 +36,8 @@ INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state"})
 UNKNOWN_DIRECTORY = ""
 NO_MOVE = -1
 START = Offset(0)
+STORE: tuple[BrokerId, ...] = ()
+"""The target of a partition that goes over to the object store: no broker keeps it then."""
 NO_GENERATION_YET = Generation(0)
 
 
@@ -76,6 +81,15 @@ class Placement:
     """The offset of the entry that decided on the move, or called it off: tells it from all others."""
     is_forced: bool = False
     """The view before could not end by its own rules: what the replicas have is all there is."""
+    floor: Offset = START
+    """The records below are in the object store (`forms.py`)."""
+    since_view: int = 0
+    """In which they were left there: what a disk has of an earlier view is in the store too, and nobody's."""
+
+    @property
+    def leaves_for_store(self) -> bool:
+        """It goes over to the object store."""
+        return self.target == STORE
 
     def directory_of(self, broker: BrokerId) -> str:
         """The disk that this replica, one to be included, was given to."""
@@ -116,8 +130,6 @@ def _with(
 
 MODE_CONFIG = "anabranch.mode"
 """The config that says how a topic keeps its records safe; its other values are in `cluster.placement`."""
-OBJECT = "object"
-BRANCH = "branch"
 SLOTS_MAX = 1024
 """Every lane of a topic in mode branch is told by its number to belong to one slot (`replication.branch_rows`)."""
 
@@ -144,6 +156,8 @@ class Topic:
     """The disks that those had then: on another one nobody knows what was written."""
     copies: int = 1
     """In mode branch: how many brokers are to keep what is written, as far as they are reached."""
+    forms: Forms = ()
+    """Of each partition, while that is being changed; empty: all are as the mode says."""
 
     @property
     def mode(self) -> str | None:
@@ -152,8 +166,19 @@ class Topic:
 
     @property
     def is_object(self) -> bool:
-        """Its records are in the object store: no broker keeps them, and every broker serves them."""
+        """Its records are in the object store, or shall be: no broker keeps them, and every broker serves them."""
         return self.overrides.get(MODE_CONFIG) == OBJECT
+
+    def form(self, partition: int) -> str:
+        return self.forms[partition] if self.forms else form_in(self.mode)
+
+    def is_stored(self, partition: int) -> bool:
+        """The records of this partition are in the object store now."""
+        return self.form(partition) == STORED
+
+    @property
+    def all_forms(self) -> Forms:
+        return self.forms or (form_in(self.mode),) * self.partition_count
 
     @property
     def is_branch(self) -> bool:
@@ -297,6 +322,12 @@ def forced_boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placem
     }
 
 
+def keep_entry(topic_id: uuid.UUID, partition: int, replicas: Sequence[BrokerId]) -> Entry:
+    """A partition comes back from the object store: from its end on, wherever that is when this is applied, these
+    brokers keep it. Counts only if its topic's mode wants it so."""
+    return {"type": "keep", "id": topic_id.hex, "partition": partition, "replicas": list(replicas)}
+
+
 def encode_entry(entry: Entry) -> bytes:
     return json.dumps(entry, separators=(",", ":"), sort_keys=True).encode()
 
@@ -346,10 +377,10 @@ class MetadataTable:
         return self._objects is not None and not self._objects.is_blank
 
     def placement(self, topic: Topic, partition: int) -> Placement:
-        if not topic.is_placed:
-            return NOWHERE
         if topic.placements:
             return topic.placements[partition]
+        if topic.form(partition) != KEPT:
+            return NOWHERE
         if self.founder is None:
             return NOWHERE
         return Placement((self.founder,), (self._directory(self.founder),))
@@ -384,7 +415,7 @@ class MetadataTable:
     def _apply(self, entry: Entry, offset: int) -> None:
         match entry["type"]:
             case "topic" | "topic-removed" | "partitions" | "topic-config":
-                self._apply_to_topic(entry)
+                self._apply_to_topic(entry, offset)
             case "producer-ids":
                 self.producer_id_next = max(self.producer_id_next, entry["next"])
             case "broker" | "broker-fenced" | "broker-unfenced" | "broker-draining" | "broker-removed":
@@ -393,6 +424,8 @@ class MetadataTable:
                 self._move(entry, offset)
             case "boundary":
                 self._begin_view(entry, offset)
+            case "keep":
+                self._keep(entry)
             case "disk":
                 self._name_disk(entry)
             case str(kind) if kind.startswith("objects-"):
@@ -402,7 +435,7 @@ class MetadataTable:
                     f"A metadata entry of type {unknown!r}: was it written by a newer version?"
                 )
 
-    def _apply_to_topic(self, entry: Entry) -> None:
+    def _apply_to_topic(self, entry: Entry, offset: int) -> None:
         topic = self.topics.get(entry["name"])
         if entry["type"] == "topic":
             made = self._topic_of(entry)
@@ -417,7 +450,16 @@ class MetadataTable:
                 case "partitions":
                     self._add_partitions(topic, entry)
                 case "topic-config":
-                    self._put(replace(topic, overrides=dict(entry["overrides"])))
+                    self._configure(topic, dict(entry["overrides"]), offset)
+
+    def _configure(self, topic: Topic, overrides: dict[str, str], offset: int) -> None:
+        """Another mode changes no partition by itself: each has the form it had until it has gone over. Those that are
+        about to go into the object store, and shall not any more, stay."""
+        mode = overrides.get(MODE_CONFIG)
+        self._put(replace(topic, overrides=overrides, forms=settled(topic.all_forms, mode)))
+        for partition, placement in enumerate(topic.placements):
+            if placement.leaves_for_store and form_in(mode) != STORED:
+                self._aim(self.topics_by_id[topic.topic_id], partition, None, offset)
 
     def _apply_to_broker(self, entry: Entry, offset: int) -> None:
         match entry["type"]:
@@ -459,14 +501,16 @@ class MetadataTable:
 
     def _add_partitions(self, topic: Topic, entry: Entry) -> None:
         count_added, added = entry["partitions"] - topic.partition_count, self._new_placements(entry)
-        if count_added <= 0 or len(added) not in (0, count_added):
+        if count_added <= 0 or len(added) not in (0, count_added) or topic.forms:
             return
         if not topic.is_placed:
+            placements = (*topic.placements, *([NOWHERE] * count_added)) if topic.placements else ()
             first = tuple(entry.get("first", ()))
             self._put(
                 replace(
                     topic,
                     partition_count=entry["partitions"],
+                    placements=placements,
                     first=(*topic.first, *first),
                     first_disks=(*topic.first_disks, *map(self._directory, first)),
                 )
@@ -485,19 +529,31 @@ class MetadataTable:
         )
 
     def _move(self, entry: Entry, offset: int) -> None:
-        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is not None and topic.is_placed and 0 <= partition < topic.partition_count:
+        topic, partition = self._kept_partition(entry)
+        if topic is not None:
             target = None if entry["target"] is None else tuple(entry["target"])
-            directories = tuple(self._directory(broker) for broker in target or ())
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
-            current = self.placement(topic, partition)
-            placement = replace(current, target=target, target_directories=directories, move=offset)
-            self._place(pinned, partition, placement)
+            self._aim(pinned, partition, target, offset)
+
+    def _aim(self, topic: Topic, partition: int, target: tuple[BrokerId, ...] | None, offset: int) -> None:
+        current = self.placement(topic, partition)
+        if current.leaves_for_store and self._objects is not None:
+            self._objects.take_back((topic.topic_id, partition), current.floor)
+        directories = tuple(self._directory(broker) for broker in target or ())
+        placement = replace(current, target=target, target_directories=directories, move=offset)
+        self._place(topic, partition, placement)
+
+    def _kept_partition(self, entry: Entry) -> tuple[Topic | None, int]:
+        """The topic of a partition that brokers keep; None: there is none."""
+        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
+        if topic is None or not 0 <= partition < topic.partition_count or topic.form(partition) != KEPT:
+            return None, partition
+        return topic, partition
 
     def _name_disk(self, entry: Entry) -> None:
-        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
+        topic, partition = self._kept_partition(entry)
         row = self.brokers.get(BrokerId(entry["broker"]))
-        if topic is None or not topic.is_placed or not 0 <= partition < topic.partition_count:
+        if topic is None:
             return
         if row is None or row.epoch != entry["epoch"]:
             return  # It has come back since, perhaps with yet another disk.
@@ -506,8 +562,8 @@ class MetadataTable:
         )
 
     def _begin_view(self, entry: Entry, offset: int) -> None:
-        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
-        if topic is None or not topic.is_placed or not 0 <= partition < topic.partition_count:
+        topic, partition = self._kept_partition(entry)
+        if topic is None:
             return
         current = self.placement(topic, partition)
         if entry["view"] != current.view + 1:
@@ -517,16 +573,58 @@ class MetadataTable:
         if entry.get("forced"):
             forced = self._forced_view(entry, offset)
             if forced is not None:
-                self._place(topic, partition, forced)
+                kept_on = replace(forced, floor=current.floor, since_view=current.since_view)
+                self._place(topic, partition, kept_on)
             return
         if replicas == current.replicas:
             placement = replace(current, view=view, start=start, generation=generation, is_forced=False)
         elif replicas == current.target and entry["move"] == current.move:
-            directories = current.target_directories
-            placement = Placement(replicas, directories, view, start, generation, move=current.move)
+            if replicas == STORE:
+                self._store(topic, partition, entry)
+                return
+            placement = replace(
+                current,
+                replicas=replicas,
+                directories=current.target_directories,
+                view=view,
+                start=start,
+                generation=generation,
+                target=None,
+                target_directories=(),
+                is_forced=False,
+            )
         else:
             return
         self._place(topic, partition, placement)
+
+    def _store(self, topic: Topic, partition: int, entry: Entry) -> None:
+        """All of it is in the object store: from now on that is where it is written."""
+        if self._objects is None or self._objects.head((topic.topic_id, partition)).end != entry["start"]:
+            return
+        generation = Generation(entry["generation"] + 1)  # Clients believe no leader with a lower one.
+        placement = Placement(STORE, (), entry["view"], entry["start"], generation)
+        self._go_over(topic, partition, STORED, placement)
+
+    def _keep(self, entry: Entry) -> None:
+        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
+        if topic is None or not 0 <= partition < topic.partition_count:
+            return
+        replicas = tuple(entry["replicas"])
+        if not topic.is_stored(partition) or form_in(topic.mode) != KEPT or not replicas:
+            return  # Somebody else's was first, or nobody wants it any more.
+        before = self.placement(topic, partition)
+        end = self.objects.head((topic.topic_id, partition)).end
+        directories = tuple(self._directory(broker) for broker in replicas)
+        view = before.view + 1
+        placement = Placement(replicas, directories, view, end, before.generation, floor=end, since_view=view)
+        self._go_over(topic, partition, KEPT, placement)
+
+    def _go_over(self, topic: Topic, partition: int, form: str, placement: Placement) -> None:
+        forms = list(topic.all_forms)
+        forms[partition] = form
+        placements = self.placements(topic)
+        placements[partition] = placement
+        self._put(replace(topic, forms=settled(forms, topic.mode), placements=tuple(placements)))
 
     def _forced_view(self, entry: Entry, offset: int) -> Placement | None:
         replicas = tuple(entry["replicas"])
@@ -566,6 +664,7 @@ class MetadataTable:
             first=tuple(entry.get("first", ())),
             first_disks=tuple(entry.get("first_disks", map(self._directory, entry.get("first", ())))),
             copies=entry.get("copies", 1),
+            forms=tuple(entry.get("forms", ())),
         )
 
     # --- snapshots
@@ -687,6 +786,8 @@ def _broker_of(entry: Entry, epoch: int) -> BrokerRow:
 def _topic_row(topic: Topic) -> dict[str, Any]:
     row = dict(topic_entry(topic))
     row.pop("replicas", None)
+    if topic.forms:
+        row["forms"] = list(topic.forms)
     if topic.first:
         row["first_disks"] = list(topic.first_disks)
     if topic.placements:
@@ -701,6 +802,8 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
                 placement.target_directories,
                 placement.move,
                 placement.is_forced,
+                placement.floor,
+                placement.since_view,
             ]
             for placement in topic.placements
         ]
@@ -709,6 +812,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
 
 def _placement_of(row: Sequence[Any]) -> Placement:
     replicas, directories, view, start, generation, target, target_directories, move, *more = row
+    more += [False, START, 0][len(more) :]  # Older versions did not say as much.
     return Placement(
         tuple(replicas),
         tuple(directories),
@@ -718,5 +822,7 @@ def _placement_of(row: Sequence[Any]) -> Placement:
         None if target is None else tuple(target),
         tuple(target_directories),
         move,
-        bool(more and more[0]),
+        bool(more[0]),
+        more[1],
+        more[2],
     )

@@ -8,6 +8,7 @@
     objects-tombstone     nothing may name these objects any more; they are deleted later
     objects-removed       they are deleted
     objects-forget        producers that have been silent for too long
+    objects-import        records that brokers have kept lie in the store too: their partition goes over to it
     objects-over          the cluster was brought back from its bucket as another: this life takes no more writes
 
 Nothing here reads a clock: what has to do with time was decided by whoever proposed it.
@@ -159,6 +160,62 @@ def check_replacements(entry: Entry) -> None:
     _check_count(entry["epoch"])
     for (_, partition), _, _ in replacements_of(entry):
         _check_count(partition)
+
+
+class Import(NamedTuple):
+    """A stretch of a partition that goes over to the object store, as its brokers have kept it."""
+
+    key: Key
+    move: int
+    """The decision that it shall go over: another one since, and this counts no more."""
+    start: Offset
+    """Where the partition begins now."""
+    end: Offset
+    """How far the store has everything when this counts; a partition may have gaps, one behind its last row too."""
+    rows: Sequence[Row]
+    producers: Sequence[Sequence[Any]]
+    """Of each that has written since: what it wrote last below `end`, as ProducerTable.snapshot says it."""
+
+
+def import_entry(broker: BrokerId, epoch: int, part: Import) -> Entry:
+    return {
+        "type": "objects-import",
+        "broker": broker,
+        "epoch": epoch,
+        "key": [part.key[0].hex, part.key[1]],
+        "move": part.move,
+        "start": part.start,
+        "end": part.end,
+        "rows": b64encode(pack_rows(part.rows)).decode(),
+        "producers": [list(each) for each in part.producers],
+    }
+
+
+def import_of(entry: Entry) -> Import:
+    topic_id, partition = entry["key"]
+    return Import(
+        (uuid.UUID(hex=topic_id), partition),
+        entry["move"],
+        Offset(entry["start"]),
+        Offset(entry["end"]),
+        list(unpack_rows(b64decode(entry["rows"]))),
+        entry["producers"],
+    )
+
+
+def check_import(entry: Entry) -> None:
+    """Raises as `check_commits` does."""
+    part = import_of(entry)
+    for number in (entry["epoch"], part.key[1], part.move, part.start, part.end):
+        _check_count(number)
+    for producer_id, epoch, timestamp_ms, batches in part.producers:
+        if not all(type(number) is int for number in (producer_id, epoch, timestamp_ms)):
+            raise ValueError(f"producer {producer_id!r} is none")
+        for batch in batches:
+            for number in (batch[0], batch[1], batch[2]):
+                _check_count(number)
+            if len(batch) != 3:
+                raise ValueError("a batch that was written has two sequences and an offset")
 
 
 def start_entry(starts: Mapping[Key, Offset]) -> Entry:

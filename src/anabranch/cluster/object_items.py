@@ -11,7 +11,12 @@ from typing import NamedTuple
 from anabranch.cluster.object_entries import Item, Key
 from anabranch.cluster.object_rows import RowSequence
 from anabranch.cluster.object_state import RowFile
-from anabranch.errors import AnabranchError, InvalidRecordError, UnknownTopicOrPartitionError
+from anabranch.errors import (
+    AnabranchError,
+    InvalidRecordError,
+    NotOwnerError,
+    UnknownTopicOrPartitionError,
+)
 from anabranch.record.object_names import ObjectId, Row
 from anabranch.record.producer_table import ProducerTable
 from anabranch.values import Offset
@@ -65,15 +70,17 @@ class Draft:
         "base_offset",
         "batch_count",
         "end",
+        "is_kept",
         "key",
         "max_timestamp",
         "partition",
         "position",
     )
 
-    def __init__(self, key: Key, partition: Partition | None) -> None:
-        """`partition`: None if there is no such one."""
+    def __init__(self, key: Key, partition: Partition | None, *, is_kept: bool = False) -> None:
+        """`partition`: None if there is no such one, or if brokers keep it (`is_kept`)."""
         self.key = key
+        self.is_kept = is_kept
         self.partition = partition
         self.position = self.end = NOWHERE
         self.base_offset = START
@@ -107,6 +114,11 @@ class Draft:
 
     def unknown(self) -> Result:
         topic_id, partition = self.key
+        if self.is_kept:
+            return Result(
+                NO_OFFSET,
+                NotOwnerError(f"Brokers keep partition {partition} of topic {topic_id} now: ask its leader."),
+            )
         reason = f"There is no partition {partition} of a topic {topic_id} in the object store."
         return Result(NO_OFFSET, UnknownTopicOrPartitionError(reason))
 

@@ -13,12 +13,15 @@ import uuid
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from anabranch.cluster.forms import STORED
 from anabranch.cluster.object_entries import (
     Entry,
+    Import,
     Key,
     PackedCommit,
     Replacement,
     forgotten_of,
+    import_of,
     objects_of,
     packed_commits_of,
     replacements_of,
@@ -64,8 +67,6 @@ from anabranch.values import BrokerId, Offset
 if TYPE_CHECKING:
     from anabranch.cluster.metadata import MetadataTable
 
-OBJECT = "object"
-"""The mode of a topic whose records lie in the object store."""
 NO_NUMBER = -1
 
 
@@ -188,6 +189,8 @@ class ObjectTable:
                 self.outcome = self._commit(entry)
             case "objects-replace":
                 self._replace(entry)
+            case "objects-import":
+                self._import(entry)
             case "objects-start":
                 self._advance_starts(entry)
             case "objects-tombstone":
@@ -293,7 +296,7 @@ class ObjectTable:
             return _refused(commit, StoreRefusedError(_over(self.successor)))
         if object_id in self._tombstones:
             return _refused(commit, NotOwnerError(f"{object_id.name} was given up."))
-        drafts = [Draft(key, self._writable(key)) for key in commit.keys]
+        drafts = [Draft(key, self._writable(key), is_kept=self._is_known(key)) for key in commit.keys]
         results = take_items(drafts, commit.lines, now_ms, self._forgotten_last)
         for draft in drafts:
             for row in draft.rows(object_id):
@@ -303,10 +306,12 @@ class ObjectTable:
         return results
 
     def _writable(self, key: Key) -> Partition | None:
+        is_stored = self._is_known(key) and self._agreed.topics_by_id[key[0]].form(key[1]) == STORED
+        return self._partition(key) if is_stored else None
+
+    def _is_known(self, key: Key) -> bool:
         topic = self._agreed.topics_by_id.get(key[0])
-        if topic is None or topic.mode != OBJECT or not 0 <= key[1] < topic.partition_count:
-            return None
-        return self._partition(key)
+        return topic is not None and 0 <= key[1] < topic.partition_count
 
     def _partition(self, key: Key) -> Partition:
         partition = self._partitions.get(key)
@@ -318,6 +323,52 @@ class ObjectTable:
         partition.rows.append(row)
         partition.size_bytes += row.length
         self._name((row,))
+
+    # --- partitions that come from brokers, and go back to them
+
+    def _import(self, entry: Entry) -> None:
+        part, epoch = import_of(entry), entry["epoch"]
+        objects = {row.object_id for row in part.rows}
+        is_wanted = self._refusal(BrokerId(entry["broker"]), epoch) is None and self.successor is None
+        if is_wanted and self._is_coming(part) and all(self._may_name(each, epoch) for each in objects):
+            self._take_in(part)
+        self._note_unreferenced(objects)
+
+    def _is_coming(self, part: Import) -> bool:
+        """Whether this partition goes over to the store by this very decision, and these rows are its next."""
+        topic = self._agreed.topics_by_id.get(part.key[0])
+        if topic is None or not 0 <= part.key[1] < topic.partition_count or topic.form(part.key[1]) == STORED:
+            return False
+        placement = self._agreed.placement(topic, part.key[1])
+        at = self.head(part.key).end
+        for row in part.rows:
+            if not at <= row.base_offset < row.next_offset:
+                return False
+            at = row.next_offset
+        return placement.leaves_for_store and placement.move == part.move and at <= part.end
+
+    def _take_in(self, part: Import) -> None:
+        partition = self._partition(part.key)
+        for row in part.rows:
+            self._append(partition, row)
+        partition.end = part.end
+        partition.producers.restore({"producers": part.producers})
+        self._advance_start(part.key, part.start)
+
+    def take_back(self, key: Key, end: Offset) -> None:
+        """A partition does not go over to the store after all: what lies here beyond `end` its brokers still have."""
+        partition = self._partitions.get(key)
+        if partition is None or partition.end <= end:
+            return
+        first, count = partition.rows.find(end), partition.rows.count
+        for packed in partition.rows.packed(partition.rows.slice(first, count - first)):
+            self._unname_packed(packed)
+            partition.size_bytes -= sum(lengths(packed))
+        # The last row that stays is written anew: a file never ends within what a snapshot names of it.
+        kept = partition.rows.read(first - 1, 1) if first else []
+        partition.rows.splice(first - len(kept), count - first + len(kept), kept)
+        partition.end = end
+        partition.start = min(partition.start, end)
 
     # --- replacing
 
@@ -549,4 +600,4 @@ def _fits(old: Sequence[Row], new: Sequence[Row]) -> bool:
     return offset <= old[-1].next_offset
 
 
-__all__ = ["OBJECT", "CommitOutcome", "Head", "ObjectTable", "Partition", "Result"]
+__all__ = ["CommitOutcome", "Head", "ObjectTable", "Partition", "Result"]

@@ -12,13 +12,25 @@ the next even one only when the one after that is ready too, because of two vote
 Moves: partitions of a topic whose number of replicas nobody chose get more when brokers join; those of a broker that
 drains, or is no longer registered, move away; a topic whose mode was changed gets the copies of the new one. The move
 itself is the work of the partition's leader.
+
+Forms (`forms.py`): partitions that shall go over to the object store are told to, as a move to nobody; those that shall
+come back from it do so by one entry.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from anabranch.cluster.metadata import BrokerRow, MetadataTable, Placement, Topic
-from anabranch.cluster.placement import RING, SOLO, Replicas, default_factor, factor_in, ring_of, walk
+from anabranch.cluster.metadata import STORE, BrokerRow, MetadataTable, Placement, Topic
+from anabranch.cluster.placement import (
+    RING,
+    SOLO,
+    Replicas,
+    default_factor,
+    factor_in,
+    ring_of,
+    ring_replicas,
+    walk,
+)
 from anabranch.cluster.quorum_messages import Member, Members
 from anabranch.values import BrokerId
 
@@ -30,6 +42,10 @@ HEARD_ROUND_MS = BEAT_MS + 100
 SETTLED_MS = 3000
 """Brokers often join in a row: partitions grow once for all of them."""
 MOVES_AT_ONCE_MAX = 4
+LEAVING_AT_ONCE_MAX = 4
+"""Partitions that are copied to the object store at the same time."""
+CHANGES_PER_STEP_MAX = 16
+"""Each is an entry, for which everything else waits."""
 MOVE_PATIENCE_MS = 30_000
 """A move to a broker that is silent for so long is given up for another."""
 
@@ -68,7 +84,16 @@ class BeginMove:
     """The target so far."""
 
 
-Action = Fence | ChangeMembers | HandOver | BeginMove
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Let these brokers keep a partition that is in the object store, from its end on."""
+
+    topic: Topic
+    partition: int
+    replicas: Replicas
+
+
+Action = Fence | ChangeMembers | HandOver | BeginMove | Keep
 
 
 # --- what is known ----------------------------------------------------------------------------------------------------
@@ -160,6 +185,7 @@ class Orchestrator:
         hand_over = self._hand_over(cluster, now_ms)
         if hand_over is not None:
             actions.append(hand_over)
+        actions += self._form_changes(cluster, now_ms)
         actions += self._moves(cluster, now_ms)
         return actions
 
@@ -300,6 +326,47 @@ class Orchestrator:
         ]
         return [voter for _, voter in sorted(heirs)]
 
+    # --- forms
+
+    def _form_changes(self, cluster: Cluster, now_ms: int) -> list[Action]:
+        """What partitions still have to do to have the form that their topic's mode wants."""
+        changing = [topic for _, topic in sorted(cluster.table.topics.items()) if topic.forms]
+        if not changing:
+            return []
+        leaving = sum(
+            placement.leaves_for_store for topic in changing for placement in cluster.table.placements(topic)
+        )
+        changes: list[Action] = []
+        for topic in changing:
+            for partition, placement in enumerate(cluster.table.placements(topic)):
+                change = self._form_change(cluster, topic, partition, placement, now_ms)
+                if isinstance(change, BeginMove) and change.target == STORE:
+                    leaving += 1
+                    if leaving > LEAVING_AT_ONCE_MAX:
+                        continue
+                if change is not None:
+                    changes.append(change)
+        return changes[:CHANGES_PER_STEP_MAX]
+
+    def _form_change(
+        self, cluster: Cluster, topic: Topic, partition: int, placement: Placement, now_ms: int
+    ) -> Action | None:
+        if topic.is_stored(partition):
+            replicas = () if topic.is_object else self._keepers_of(cluster, topic, partition, now_ms)
+            return Keep(topic, partition, replicas) if replicas else None
+        if topic.is_object and not placement.leaves_for_store:
+            return BeginMove(topic, partition, STORE, placement.target)
+        return None
+
+    def _keepers_of(self, cluster: Cluster, topic: Topic, partition: int, now_ms: int) -> Replicas:
+        alive = [
+            row
+            for row in cluster.table.brokers.values()
+            if not row.is_draining and not row.is_fenced and self._has_said(row, now_ms) is not None
+        ]
+        count = factor_in(topic.mode, default_factor(cluster.default_factor, len(alive)), len(alive))
+        return ring_replicas(topic.name, partition, topic.partition_count, alive, count) if alive else ()
+
     # --- moves
 
     def _moves(self, cluster: Cluster, now_ms: int) -> list[BeginMove]:
@@ -350,7 +417,7 @@ def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove
     alive = {row.broker_id for row in rows if not row.is_fenced}
     for topic in _topics(cluster):
         for partition, placement in enumerate(cluster.table.placements(topic)):
-            if placement.target is not None:
+            if placement.target is not None or topic.is_stored(partition):
                 continue
             count = _copies_wanted(cluster, topic, placement, len(alive))
             if len(placement.replicas) == count and staying.issuperset(placement.replicas):

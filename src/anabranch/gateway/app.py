@@ -43,7 +43,7 @@ def make_app(gateway: Gateway, access: Access) -> ASGIApp:
     routes = [route for each in ROUTES for route in each(gateway)]
     app = Starlette(
         routes=routes,
-        exception_handlers={AnabranchError: _refused, HTTPException: _not_served},  # type: ignore[dict-item]
+        exception_handlers={AnabranchError: _refused, HTTPException: _not_served, 500: _defect},  # type: ignore[dict-item]
     )
     app.router.redirect_slashes = False
     return Doorkeeper(app, access)
@@ -51,6 +51,12 @@ def make_app(gateway: Gateway, access: Access) -> ASGIApp:
 
 async def _refused(request: Request, error: AnabranchError) -> Response:
     return Response(error_json(error), status_of(error), headers_of(error), "application/json")
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    """Whoever runs the node finds it in the log, where the web server puts it."""
+    body = error_json(GatewayError("A defect of this node: its log says more.", "DEFECT", 500))
+    return Response(body, 500, None, "application/json")
 
 
 async def _not_served(request: Request, error: HTTPException) -> Response:

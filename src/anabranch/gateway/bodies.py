@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from anabranch.errors import GatewayError
 
@@ -53,25 +53,34 @@ async def _read_in_time(request: Request, limit: int) -> bytes:
 
 async def _read(request: Request, limit: int) -> bytes:
     found = bytearray()
-    async for piece in request.stream():
+    is_more = True
+    while is_more:
+        piece, is_more = await _next_piece(request)
         found += piece
         if len(found) > limit:
             found.clear()
-            await _pass_over(request)
+            if is_more:
+                await _pass_over(request)
             raise too_large(limit)
     return bytes(found)
 
 
+async def _next_piece(request: Request) -> tuple[bytes, bool]:
+    """And whether more follows."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
+
+
 async def _pass_over(request: Request) -> None:
     """Take a little more of a body that is refused: many clients look at the answer only when all is sent."""
-    passed = 0
+    passed, is_more = 0, True
     try:
         async with asyncio.timeout(PASS_OVER_SECONDS_MAX):
-            while passed < PASS_OVER_BYTES_MAX:
-                message = await request.receive()
-                passed += len(message.get("body", b""))
-                if message["type"] != "http.request" or not message.get("more_body"):
-                    return
+            while is_more and passed < PASS_OVER_BYTES_MAX:
+                piece, is_more = await _next_piece(request)
+                passed += len(piece)
     except TimeoutError:
         return  # The connection is closed with the answer.
 

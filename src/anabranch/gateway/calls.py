@@ -73,11 +73,16 @@ NOT_COORDINATED = frozenset(
 UNDONE = ("BackPressureError", "UnsupportedVersionError", "NotOwnerError")
 """What another broker says that has not begun with a request."""
 
-UNDER_WAY_MAX = {ApiKey.PRODUCE: 16, ApiKey.FETCH: 192, ApiKey.LIST_OFFSETS: 64}
-GROUP_REQUESTS_MAX = 512
-"""To one broker, of one kind, at once; the rest waits its turn."""
+WRITE, READ, WAIT, FIND, GROUP = "write", "read", "wait", "find", "group"
+KINDS = {ApiKey.PRODUCE: WRITE, ApiKey.FETCH: READ, ApiKey.LIST_OFFSETS: FIND}
+UNDER_WAY_MAX = {WRITE: 16, READ: 32, WAIT: 512, FIND: 32, GROUP: 512}
+"""Requests to one broker, of one kind, at once; the rest waits its turn."""
+WAITING_BYTES_MAX = 64 * 1024
+"""What one gets at first who waited for records of another broker: of those there may be many at once."""
 CROWDED_WAIT_MS = 250
 """How long a fetch of another broker may wait for records while others stand in line for it."""
+NEWS_MS = 3000
+"""How long a topic that is known here may be unknown to its leader: it hears of new ones a little later."""
 
 
 class TopicView(NamedTuple):
@@ -106,7 +111,7 @@ class Fetched(NamedTuple):
 class Calls:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._turns: dict[tuple[BrokerId, ApiKey], asyncio.Semaphore] = {}
+        self._turns: dict[tuple[BrokerId, str], asyncio.Semaphore] = {}
         self._shared: dict[tuple[str, int, int, int, int], asyncio.Task[Fetched]] = {}
         self.asked_total: defaultdict[str, int] = defaultdict(int)
         """Requests by "here" or "there"."""
@@ -132,13 +137,27 @@ class Calls:
 
         Raises NotOwnerError if that broker cannot be reached and nothing was done, RequestTimedOutError if nobody
         knows."""
+        return await self._ask(api_key, version, body, at, client_id, host, timeout_ms)
+
+    async def _ask(
+        self,
+        api_key: ApiKey,
+        version: int,
+        body: Body,
+        at: BrokerId | None,
+        client_id: str,
+        host: str,
+        timeout_ms: int,
+        kind: str | None = None,
+    ) -> Body:
         question = ForwardRequest(api_key, version, client_id, host, encode_request(api_key, version, body))
         if at is None or at == self._broker.id:
             self.asked_total["here"] += 1
             answer = await self._here(question, timeout_ms)
         else:
             self.asked_total["there"] += 1
-            answer = await self._there(at, question, timeout_ms)
+            turn = self._turn(at, kind or KINDS.get(api_key, GROUP))
+            answer = await self._there(at, question, timeout_ms, turn)
         return decode_response(api_key, version, answer, 0, len(answer)) if answer else {}
 
     async def _here(self, question: ForwardRequest, timeout_ms: int) -> memoryview:
@@ -150,10 +169,12 @@ class Calls:
                 f"This broker did not answer within {timeout_ms} ms; whether it has done this is not known."
             ) from None
 
-    async def _there(self, at: BrokerId, question: ForwardRequest, timeout_ms: int) -> memoryview:
+    async def _there(
+        self, at: BrokerId, question: ForwardRequest, timeout_ms: int, turn: asyncio.Semaphore
+    ) -> memoryview:
         peers, clock = self._broker.peers, self._broker.clock
         end_ms = clock.monotonic_ms() + timeout_ms
-        async with self._turn(at, ApiKey(question.api_key)):
+        async with turn:
             left_ms = end_ms - clock.monotonic_ms()
             if peers is None or left_ms <= 0 or not peers.is_up(at):
                 raise NotOwnerError(f"Broker {at} cannot be reached from here now.")
@@ -169,12 +190,10 @@ class Calls:
         assert isinstance(answer, ForwardAnswer)
         return memoryview(answer.body)
 
-    def _turn(self, at: BrokerId, api_key: ApiKey) -> asyncio.Semaphore:
-        kind = api_key if api_key in UNDER_WAY_MAX else ApiKey.JOIN_GROUP
+    def _turn(self, at: BrokerId, kind: str) -> asyncio.Semaphore:
         turn = self._turns.get((at, kind))
         if turn is None:
-            turn = asyncio.Semaphore(UNDER_WAY_MAX.get(kind, GROUP_REQUESTS_MAX))
-            self._turns[at, kind] = turn
+            turn = self._turns[at, kind] = asyncio.Semaphore(UNDER_WAY_MAX[kind])
         return turn
 
     # --- topics --------------------------------------------------------------------------------------------------
@@ -233,9 +252,7 @@ class Calls:
         timeout_ms: int = PATIENCE_MS,
     ) -> Written:
         """One try, at whoever leads now: whoever has made the batch knows whether it may be sent twice."""
-        at = self.leader(topic, partition)
-        if at is None:
-            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"Nobody leads {topic}-{partition} just now.")
+        at = self._writer(topic, partition)
         data = [{"topic_id": topic_id, "partition_data": [{"index": partition, "records": batch}]}]
         request = {"transactional_id": None, "acks": -1, "timeout_ms": timeout_ms, "topic_data": data}
         answer = await self.ask(
@@ -245,6 +262,16 @@ class Calls:
         if row["error_code"]:
             raise refusal(row["error_code"], row["error_message"] or "")
         return Written(row["base_offset"], row["log_append_time_ms"])
+
+    def _writer(self, topic: str, partition: int) -> BrokerId:
+        """Whoever leads; what is in the object store this broker may write itself."""
+        at = self.leader(topic, partition)
+        state = self._broker.topics.find(topic)
+        if state is not None and state.topic.is_object and self._broker.objects is not None:
+            return self.broker_id
+        if at is None:
+            raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"Nobody leads {topic}-{partition} just now.")
+        return at
 
     async def fetch(
         self,
@@ -268,8 +295,13 @@ class Calls:
                 self._fetch(topic, partition, offset, bytes_max, wait_ms, patience_ms)
             )
             self._shared[key] = task
-            task.add_done_callback(lambda _: self._shared.pop(key, None))
+            task.add_done_callback(lambda ended: self._forget(key, ended))
         return await asyncio.shield(task)
+
+    def _forget(self, key: tuple[str, int, int, int, int], ended: "asyncio.Task[Fetched]") -> None:
+        self._shared.pop(key, None)
+        if not ended.cancelled():
+            ended.exception()  # Whoever waited for it may have left: then it is nobody's.
 
     async def _fetch(
         self, topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int, patience_ms: int
@@ -296,8 +328,11 @@ class Calls:
         self, at: BrokerId, topic: str, partition: int, offset: int, bytes_max: int, wait_ms: int
     ) -> Body:
         wait_ms = max(0, wait_ms)
-        if at != self._broker.id and self._turn(at, ApiKey.FETCH).locked():
-            wait_ms = min(wait_ms, CROWDED_WAIT_MS)
+        kind = WAIT if wait_ms else READ
+        if kind == WAIT and at != self._broker.id:
+            bytes_max = min(bytes_max, WAITING_BYTES_MAX)
+            if self._turn(at, WAIT).locked():
+                wait_ms = min(wait_ms, CROWDED_WAIT_MS)
         view = await self.topic(topic)
         part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max}
         request = {
@@ -311,7 +346,9 @@ class Calls:
             "forgotten_topics_data": [],
             "rack_id": "",
         }
-        answer = await self.ask(ApiKey.FETCH, FETCH_VERSION, request, at=at, timeout_ms=wait_ms + PATIENCE_MS)
+        answer = await self._ask(
+            ApiKey.FETCH, FETCH_VERSION, request, at, CLIENT_ID, "", wait_ms + PATIENCE_MS, kind
+        )
         if answer["error_code"]:
             raise refusal(answer["error_code"], "")
         row: Body = answer["responses"][0]["partitions"][0]
@@ -351,7 +388,7 @@ class Calls:
     async def _at_leader(self, topic: str, partition: int, patience_ms: int, once: Any) -> Body:
         """Whatever reads may be asked again, of whoever leads by then."""
         clock = self._broker.clock
-        end_ms = clock.monotonic_ms() + patience_ms
+        begun_ms = clock.monotonic_ms()
         while True:
             try:
                 at = self.leader(topic, partition)
@@ -360,10 +397,22 @@ class Calls:
                 row: Body = await once(at)
                 return row
             except (BrokerRefusedError, NotOwnerError, RequestTimedOutError) as error:
-                is_over = clock.monotonic_ms() + PAUSE_SECONDS * 1000 >= end_ms
-                if is_over or (isinstance(error, BrokerRefusedError) and error.code not in ELSEWHERE):
+                passed_ms = clock.monotonic_ms() - begun_ms
+                may_pass = code_of_error(error) in ELSEWHERE or not isinstance(error, BrokerRefusedError)
+                if passed_ms >= patience_ms or not (
+                    may_pass or self.is_news(error, topic, partition, passed_ms)
+                ):
                     raise
             await asyncio.sleep(PAUSE_SECONDS)
+
+    def is_news(self, error: AnabranchError, topic: str, partition: int, passed_ms: int) -> bool:
+        """Whether the broker that was asked may only not have heard of a partition yet."""
+        is_unknown = code_of_error(error) in (
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
+        view = self.known_topic(topic) if is_unknown and passed_ms < NEWS_MS else None
+        return view is not None and partition < view.partition_count
 
     # --- groups --------------------------------------------------------------------------------------------------
 
@@ -436,6 +485,8 @@ def code_of_error(error: AnabranchError) -> ErrorCode:
 
 
 def _words(code: ErrorCode) -> str:
+    if code == ErrorCode.UNKNOWN_TOPIC_ID:
+        return "The topic was deleted; there may be another of its name."
     again = ": try again in a moment" if code.retriable else ""
     return f"The broker answered {code.name}{again}."
 

@@ -21,6 +21,8 @@ from anabranch.record.records import Record, records_of
 CHUNK_BYTES_MAX = 128 * 1024
 LOAD_BYTES_MAX = 1024 * 1024
 """How much JSON is made of one answer to a fetch; the rest is asked for again, by those who get there."""
+RECORD_BYTES_MAX = 8 * 1024 * 1024
+"""A record whose JSON is longer is told of, and left to those who read it by HTTP."""
 RECORD_OVERHEAD_BYTES = 200
 """What a record of a chunk takes in memory besides its text."""
 _REMEMBERED_MAX = 16
@@ -95,6 +97,10 @@ class Chunk:
             return Cut(None, 0, -1, next_offset)
         return Cut(self._message(subscription, next_offset, taken), len(taken), last, next_offset)
 
+    def progress(self, subscription: Id, next_offset: int) -> bytes:
+        """For a client that hears little, because of its filter: how far it has come."""
+        return self._message(subscription, next_offset, ())
+
     def _message(self, subscription: Id, next_offset: int, taken: Sequence[bytes]) -> bytes:
         return b'{"type":"records","id":%s,"partition":%d,"next":"%d","records":[%s]}' % (
             json.dumps(subscription).encode(),
@@ -145,6 +151,12 @@ class _Maker:
     def take(self, record: Record) -> bool:
         """False: enough, and everything taken is in a chunk."""
         text = self._encode(record)
+        if len(text) > RECORD_BYTES_MAX:
+            text = b'{"offset":"%d","timestamp":%d,"omitted_bytes":%d}' % (
+                record.offset,
+                record.timestamp,
+                len(text),
+            )
         self._offsets.append(record.offset)
         self._headers.append(record.headers)
         self._texts.append(text)

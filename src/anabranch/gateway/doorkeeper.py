@@ -10,6 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from anabranch.errors import AnabranchError, GatewayError
 from anabranch.gateway.access import Access
 from anabranch.gateway.errors import error_json, headers_of, status_of
+from anabranch.gateway.gateway import CONNECTION_LOST
+from anabranch.gateway.protocol import Link
 
 SEND_SECONDS_MAX = 30.0
 """How long a client may leave an answer untaken."""
@@ -49,6 +51,8 @@ class Doorkeeper:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, more: dict[str, str]) -> None:
         has_begun = False
+        link: Link = scope["anabranch.link"]
+        CONNECTION_LOST.set(link.lost)
         shared = [(name.encode(), value.encode("latin-1")) for name, value in more.items()]
 
         async def send_in_time(message: Message) -> None:
@@ -57,6 +61,9 @@ class Doorkeeper:
                 has_begun = True
                 if shared:
                     message["headers"] = [*message.get("headers", ()), *shared]
+            if not link.flow.write_paused:
+                await send(message)
+                return
             try:
                 async with asyncio.timeout(SEND_SECONDS_MAX):
                     await send(message)
@@ -69,10 +76,10 @@ class Doorkeeper:
             logger.debug("a client of the gateway is gone in the middle of its request")
         except UntakenError:
             logger.info("a client of the gateway takes no answer: its connection is closed")
-            scope["anabranch.abort"]()
+            link.abort()
         except AnabranchError as error:
             if has_begun:
-                scope["anabranch.abort"]()
+                link.abort()
             else:
                 await _answer(scope, send, error, more)
 

@@ -69,10 +69,13 @@ class _Loading:
 class FanOut:
     def __init__(self, source: Source, clock: Clock, budget_bytes: int = BUDGET_BYTES) -> None:
         self._source = source
+        self.clock = clock
         self._at_hand = _AtHand(clock, budget_bytes)
         self._loading: dict[tuple[Stream, int], _Loading] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
         self.loads_total = 0
+        self.records_sent_total = 0
+        """By all subscriptions."""
 
     @property
     def bytes_at_hand(self) -> int:

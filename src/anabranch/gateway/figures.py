@@ -10,6 +10,7 @@ from anabranch.server.metrics import counter, gauge
 
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
+    from anabranch.gateway.sockets import Sockets
 
 
 class Figures(Collector):
@@ -17,6 +18,11 @@ class Figures(Collector):
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
+        yield from self._of_writers()
+        if self._gateway.sockets is not None:
+            yield from _of_sockets(self._gateway.sockets)
+
+    def _of_writers(self) -> Iterator[Metric]:
         gateway, gather = self._gateway, self._gateway.gather
         yield gauge(
             "anabranch_gateway_connections",
@@ -38,3 +44,24 @@ class Figures(Collector):
             "Bytes of large requests and answers.",
             gateway.bodies.bytes_taken,
         )
+
+
+def _of_sockets(sockets: "Sockets") -> Iterator[Metric]:
+    fan_out, sessions = sockets.fan_out, sockets.sessions
+    yield gauge("anabranch_gateway_websockets", "Open WebSockets.", len(sessions))
+    yield gauge(
+        "anabranch_gateway_subscriptions",
+        "Subscriptions of all WebSockets.",
+        sum(session.subscriptions for session in sessions),
+    )
+    yield counter(
+        "anabranch_gateway_records_sent", "Records sent to subscribers.", fan_out.records_sent_total
+    )
+    yield counter(
+        "anabranch_gateway_loads", "Reads of partitions, each for all who wait there.", fan_out.loads_total
+    )
+    yield gauge(
+        "anabranch_gateway_at_hand_bytes",
+        "Records in memory for subscribers a little behind.",
+        fan_out.bytes_at_hand,
+    )

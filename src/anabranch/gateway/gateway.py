@@ -5,8 +5,12 @@ coroutine added to `on_close`, called before the last answers leave.
 """
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.requests import ClientDisconnect
 
 from anabranch.errors import GatewayError
 from anabranch.gateway.budget import Budget
@@ -22,6 +26,8 @@ BODY_BYTES_MAX = 128 * 2**20
 """Of request bodies and of answers being made, over all connections."""
 
 
+CONNECTION_LOST: ContextVar[asyncio.Event | None] = ContextVar("CONNECTION_LOST", default=None)
+"""Of the request that is being served: set when its client is gone."""
 HOLD_SECONDS_MAX = 15.0
 
 Found = TypeVar("Found")
@@ -61,20 +67,24 @@ class Gateway:
             raise GatewayError("The gateway is busy: try again in a moment.", "BUSY", 503) from None
 
     async def poll(self, waiting: Coroutine[Any, Any, Found]) -> Found | None:
-        """What comes of waiting for records; None: the node stops, and nobody should wait any longer."""
+        """What comes of waiting for records; None: the node stops, and nobody should wait any longer. Raises
+        ClientDisconnect as soon as the client is gone."""
         task = asyncio.ensure_future(waiting)
+        lost = CONNECTION_LOST.get()
+        gone = asyncio.ensure_future(lost.wait()) if lost is not None else None
         self._polls.add(task)
         try:
             if self.is_closing:
                 task.cancel()
-            return await task
-        except asyncio.CancelledError:
-            if self.is_closing and task.cancelled():
-                return None
-            task.cancel()
-            raise
+            await asyncio.wait({task} | ({gone} if gone is not None else set()), return_when=FIRST_COMPLETED)
+            if not task.done():
+                raise ClientDisconnect
+            return None if task.cancelled() and self.is_closing else task.result()
         finally:
             self._polls.discard(task)
+            task.cancel()
+            if gone is not None:
+                gone.cancel()
 
     async def close(self) -> None:
         self.is_closing = True

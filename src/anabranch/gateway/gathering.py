@@ -255,7 +255,7 @@ class Gatherer:
     async def _write(self, view: TopicView, index: int, records: Sequence[Waiting]) -> Written:
         producer = await self._producer((view.topic_id, index))
         batch = self._batch(producer, records)
-        end_ms = self._clock.monotonic_ms() + DELIVERY_MS
+        begun_ms = self._clock.monotonic_ms()
         may_be_written = False
         while True:
             try:
@@ -272,8 +272,10 @@ class Gatherer:
                     or isinstance(error, RequestTimedOutError)
                     or (code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
                 )
-                is_over = self._clock.monotonic_ms() >= end_ms or self._is_closing
-                if is_over or not (isinstance(error, NotOwnerError) or code in AGAIN):
+                passed_ms = self._clock.monotonic_ms() - begun_ms
+                may_pass = isinstance(error, NotOwnerError) or code in AGAIN
+                may_pass = may_pass or self._calls.is_news(error, view.name, index, passed_ms)
+                if passed_ms >= DELIVERY_MS or self._is_closing or not may_pass:
                     if may_be_written:
                         self._spoiled.add((view.topic_id, index))
                         raise _unknown(view, index, error) from error

@@ -97,6 +97,7 @@ class GroupSubscription:
             try:
                 if not await self._member.beat():
                     return None
+                self._pass_over()
             except AnabranchError as error:
                 return error
 
@@ -109,7 +110,9 @@ class GroupSubscription:
             begun = await start_offsets(self._calls, self._topic.name, missing, self._start)
             await self._member.commit(begun)
             committed.update(begun)
-        return {index: committed[index] for index in partitions}
+        # What retention has taken since the last commit is gone; the group goes on with what is still there.
+        first = await start_offsets(self._calls, self._topic.name, partitions, Start("earliest"))
+        return {index: max(committed[index], first[index]) for index in partitions}
 
     # --- acknowledgement ---------------------------------------------------------------------------------------
 
@@ -126,8 +129,20 @@ class GroupSubscription:
             )
         # Behind the last record sent there may be some that the filter has dropped: they are done with, too.
         done = follow.position if offset == follow.last_sent else offset + 1
-        if done > max(self._done.get(partition, 0), self._committed[partition]):
-            self._done[partition] = done
+        self._finish(partition, done)
+
+    def _pass_over(self) -> None:
+        """What the filter has dropped nobody will acknowledge: it is done with once all before it is."""
+        for partition, follow in self._subscription.follows.items():
+            if follow.last_sent < self._committed[partition]:
+                self._finish(partition, follow.position)
+
+    def _finish(self, partition: int, offset: int) -> None:
+        known = max(
+            self._done.get(partition, 0), self._under_way.get(partition, 0), self._committed[partition]
+        )
+        if offset > known:
+            self._done[partition] = offset
             if self._committing is None:
                 self._committing = asyncio.ensure_future(self._commit())
 

@@ -1,8 +1,9 @@
 """Outlet: everything one WebSocket is told, one message after the other, and how much of it may wait.
 
 Sending waits while the client does not read; whoever has something to say waits for its turn and makes its message only
-then. What lies unsent for one client is therefore what the socket's own buffer takes, one message behind it, and the
-chunks that its subscriptions hold: all of it within `bytes_max`, but for a single record that is longer than that.
+then. What lies unsent for one client is therefore what the socket's buffer takes, the message that has just filled it,
+the one that waits, and the chunks that its subscriptions hold. Each gets a quarter of `bytes_max`; only a single record
+that is longer goes beyond.
 """
 
 import asyncio
@@ -40,8 +41,9 @@ class Outlet:
         self.sent_total += 1
 
     def hold(self, size_bytes: int) -> bool:
-        """Whether so much may be kept in memory for this client until its turn comes; `let_go` follows."""
-        if self.held_bytes + size_bytes > self._held_bytes_max:
+        """Whether so much may be kept in memory for this client until its turn comes; `let_go` follows. What is larger
+        than allowed is kept alone, or it would never come to its turn."""
+        if self.held_bytes and self.held_bytes + size_bytes > self._held_bytes_max:
             return False
         self.held_bytes += size_bytes
         return True

@@ -7,8 +7,10 @@ without a word is found by the system's keep-alive.
 
 import asyncio
 import socket
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES_MAX = 32 * 1024
@@ -17,6 +19,14 @@ HEAD_SECONDS_MAX = 10.0
 KEEP_ALIVE_SECONDS = 30
 KEEP_ALIVE_EVERY_SECONDS = 10
 KEEP_ALIVE_TRIES = 3
+
+
+class Link(NamedTuple):
+    """What a request may know of its connection."""
+
+    abort: Callable[[], None]
+    lost: asyncio.Event
+    flow: FlowControl
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -29,6 +39,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._is_refused = False
         self._head_timer: asyncio.TimerHandle | None = None
+        self._lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -42,6 +53,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
+        self._lost.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -72,7 +84,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._end_head()
         super().on_headers_complete()
-        self.scope["anabranch.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        self.scope["anabranch.link"] = Link(self.transport.abort, self._lost, self.flow)  # type: ignore[typeddict-unknown-key]
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

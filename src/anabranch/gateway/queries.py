@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
@@ -10,10 +11,24 @@ from anabranch.errors import GatewayError
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 DIGITS_MAX = 20
+FIELDS_MAX = 50
 
 
 def check_known(request: Request, known: Iterable[str]) -> None:
+    """Raises GatewayError if there is another parameter, or one that is no text."""
     names = tuple(known)
+    try:
+        parse_qsl(
+            request.scope["query_string"].decode("ascii"), True, errors="strict", max_num_fields=FIELDS_MAX
+        )
+    except UnicodeDecodeError as error:
+        raise GatewayError(
+            f"What stands behind ? is not UTF-8: 0x{error.object[error.start]:02x} is no letter of it. Write other "
+            "bytes in base64.",
+            "WRONG_UTF8",
+        ) from None
+    except ValueError:
+        raise wrong(f"There are more than {FIELDS_MAX} parameters.") from None
     for name in request.query_params:
         if name not in names and name != "access_token":
             raise wrong(f"There is no parameter {name} here: there are {', '.join(names)}.")
@@ -49,7 +64,9 @@ def time_ms(text: str, name: str) -> int:
     if text.isascii() and text.isdigit():
         return whole(text, name, LONG_MAX)
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(
+            text.replace(" ", "+") if "T" in text else text
+        )  # + is a space in URLs.
     except ValueError:
         raise wrong(
             f"{name}={text[:40]} is no time: write milliseconds since 1970, or 2026-01-31T12:00:00Z."

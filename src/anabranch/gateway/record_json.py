@@ -4,7 +4,8 @@
 
 What is written: text becomes its UTF-8 bytes, null none, anything else its JSON text; bytes that are no text come as
 `key_base64` and `value_base64`, in a header as {"base64": ...}. What is read: bytes that are a JSON object or list are
-shown as that, other UTF-8 as text, the rest in base64; so what was read can be written back and gives the same bytes.
+shown as that, other UTF-8 as text, the rest in base64; so what was read can be written back and gives the same bytes,
+but for how JSON was spelled.
 Offsets are text, because beyond 2^53 JavaScript's numbers are not exact. A mistake is told with the place it is at.
 """
 

@@ -1,5 +1,11 @@
-"""Where the fan-out gets its chunks: fetched from whoever leads the partition, decoded and written as JSON."""
+"""Where the fan-out gets its chunks: fetched from whoever leads the partition, decoded and written as JSON.
 
+Whoever waits at the end of a partition takes no memory, however many they are. Those behind it are read for a few at a
+time: where it ends is known from the last fetch.
+"""
+
+import asyncio
+from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +19,9 @@ if TYPE_CHECKING:
     from anabranch.gateway.calls import Calls
 
 FETCH_BYTES_MAX = 256 * 1024
+BEHIND_AT_ONCE_MAX = 16
+"""How many of those who are behind are read for at a time: each of them takes some megabytes for a moment."""
+ENDS_MAX = 10_000
 AT_ONCE_BYTES_MAX = 16 * 1024
 """So much is decoded where we are: a worker would take longer to begin."""
 
@@ -22,20 +31,35 @@ class RecordSource:
         self._calls = calls
         self._workers = workers
         self._encode = encode
+        self._turns = asyncio.Semaphore(BEHIND_AT_ONCE_MAX)
+        self._ends: OrderedDict[Stream, int] = OrderedDict()
 
     async def load(self, stream: Stream, offset: int, wait_ms: int) -> list[Chunk]:
         """Raises AnabranchError; a topic that was deleted is gone, though there be another of its name."""
+        if offset >= self._ends.get(stream, -1):
+            return await self._load(stream, offset, wait_ms)
+        async with self._turns:
+            return await self._load(stream, offset, 0)
+
+    async def _load(self, stream: Stream, offset: int, wait_ms: int) -> list[Chunk]:
         self._check_topic(stream)
         fetched = await self._calls.fetch(
             stream.topic, stream.partition, offset, bytes_max=FETCH_BYTES_MAX, wait_ms=wait_ms
         )
         self._check_topic(stream)
+        self._note_end(stream, fetched.high_watermark)
         if not fetched.batches:
             return []
         decode = partial(chunks_of, fetched.batches, stream.partition, offset, self._encode)
         if len(fetched.batches) <= AT_ONCE_BYTES_MAX:
             return decode()
         return await in_heavy_worker(self._workers, decode)
+
+    def _note_end(self, stream: Stream, end: int) -> None:
+        self._ends[stream] = end
+        self._ends.move_to_end(stream)
+        if len(self._ends) > ENDS_MAX:
+            self._ends.popitem(last=False)
 
     def _check_topic(self, stream: Stream) -> None:
         view = self._calls.known_topic(stream.topic)

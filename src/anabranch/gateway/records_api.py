@@ -33,6 +33,7 @@ JSON = "application/json"
 NDJSON = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 BINARY = ("application/octet-stream", "text/plain")
 HEADER_PREFIX = "x-anabranch-header-"
+LIST_RECORDS_MAX = 10_000
 UNDER_WAY_MAX = 1000
 """Lines of one stream that are not answered yet."""
 TURN_RECORDS = 200
@@ -54,6 +55,13 @@ def routes(gateway: "Gateway") -> list[BaseRoute]:
 class Writing:
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
+        self._streams: set[asyncio.Task[None]] = set()
+        gateway.on_close.append(self._end_streams)
+
+    async def _end_streams(self) -> None:
+        """The node stops: what was read is written and answered, the rest is for another broker."""
+        for stream in self._streams:
+            stream.cancel()
 
     async def post(self, request: Request) -> Response:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -94,6 +102,13 @@ class Writing:
                 given = _list_in(given)
             if not isinstance(given, list):
                 return _answer_one(await _settled(await self._put(topic, new_record(given, ""), partition)))
+            if len(given) > LIST_RECORDS_MAX:
+                raise GatewayError(
+                    f"A list of {len(given)} records is too long: send {LIST_RECORDS_MAX} at once, or lines of "
+                    "application/x-ndjson.",
+                    "REQUEST_TOO_LARGE",
+                    413,
+                )
             records = [new_record(each, f"records[{number}]") for number, each in enumerate(given)]
             await self._gateway.calls.topic(topic, may_create=True)
             outcomes = []
@@ -108,7 +123,7 @@ class Writing:
     async def _post_value(self, request: Request) -> Response:
         check_known(request, ("partition", "key", "key_base64", "timestamp"))
         query = request.query_params
-        key = query["key"].encode("utf-8", "surrogateescape") if "key" in query else None
+        key = query["key"].encode() if "key" in query else None
         if "key_base64" in query:
             key = from_base64(query["key_base64"].replace(" ", "+"), "key_base64")
         headers = [
@@ -139,6 +154,8 @@ class Writing:
         empty piece, once the body is being read."""
         under_way: asyncio.Queue[Outcome | None] = asyncio.Queue(UNDER_WAY_MAX)
         reading = asyncio.ensure_future(self._read_lines(request, topic, partition, under_way))
+        self._streams.add(reading)
+        reading.add_done_callback(self._streams.discard)
         written, failed, number = 0, 0, 0
         ready = bytearray()
         try:
@@ -186,6 +203,10 @@ class Writing:
                     await asyncio.sleep(0)
         except GatewayError as error:
             await under_way.put(error)  # The stream cannot be followed any further.
+        except asyncio.CancelledError:
+            if not self._gateway.is_closing:
+                raise
+            await under_way.put(GatewayError("The node stops: go on at another broker.", "NODE_STOPS", 503))
         except ClientDisconnect:
             logger.debug("a stream of records for %s broke off after %d", topic, number)
         except Exception as error:

@@ -37,6 +37,14 @@ class Running:
         self._is_cancelled = False
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def partition_count(self) -> int:
+        """How many it follows, or will."""
+        if self._asked.partitions is not None:
+            return len(self._asked.partitions)
+        topic = self._calls.known_topic(self._asked.topic)
+        return topic.partition_count if topic is not None else 1
+
     # --- what the client says ----------------------------------------------------------------------------------
 
     def grant(self, records: int) -> None:

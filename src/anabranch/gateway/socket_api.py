@@ -71,6 +71,7 @@ class StarletteLine:
         try:
             await self._websocket.send({"type": "websocket.send", UTF8_TEXT: text})
         except (WebSocketDisconnect, OSError):
+            self._is_closing = True  # Others wait to say something: for them it is over, too.
             raise ClientGoneError from None
         except RuntimeError:
             if not self._is_closing:

@@ -16,15 +16,18 @@ UTF8_TEXT = "anabranch.text"
 """In a `websocket.send`, in place of `text`."""
 PARTING_SECONDS = 5.0
 """How long the last messages may take to reach the client."""
+BUFFER_BYTES_MAX = 64 * 1024
 SYSTEM_BUFFER_BYTES = 256 * 1024
 """What the system may hold unsent for a client; left alone it takes megabytes for everyone who does not read."""
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
+    unsent_bytes_max = 1024 * 1024
     _parting: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self.transport.set_write_buffer_limits(min(BUFFER_BYTES_MAX, self.unsent_bytes_max // 4))
         transport.get_extra_info("socket").setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDBUF, SYSTEM_BUFFER_BYTES
         )

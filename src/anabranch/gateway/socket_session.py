@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PUBLISHES_MAX = 1000
 """Of one socket that are not answered yet."""
 SUBSCRIPTIONS_MAX = 100
+PARTITIONS_MAX = 4096
+"""That all subscriptions of one socket follow together."""
 GOING_AWAY, NO_TEXT, DEFECT = 1001, 1003, 1011
 
 logger = logging.getLogger(__name__)
@@ -158,6 +160,11 @@ class SocketSession:
                 f"A socket may have {SUBSCRIPTIONS_MAX} subscriptions: unsubscribe one, or open another socket."
             )
         running = Running(self._sockets, self.outlet, message, self._line.host)
+        others = sum(each.partition_count for each in self._running.values())
+        if others + running.partition_count > PARTITIONS_MAX:
+            raise InvalidRequestError(
+                f"A socket may follow {PARTITIONS_MAX} partitions: choose partitions, or open another socket."
+            )
         self._running[message.id] = running
         self._start(self._follow, running)
 

@@ -19,6 +19,8 @@ anabranch: records in and out by HTTP and WebSocket. docs/gateway.md says how.
   POST /v1/topics/TOPIC/records                      write records
   GET  /v1/topics/TOPIC/partitions/N/records         read them
   GET  /v1/topics                                    which topics there are
+  GET  /v1/ws                                        publish and subscribe by WebSocket
+  GET  /v1/anabranch.js  /v1/demo                    a client for browsers, and a page that uses it
   GET  /metrics  /healthz
 """
 

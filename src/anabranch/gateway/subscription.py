@@ -18,6 +18,9 @@ from anabranch.gateway.outlet import Outlet
 from anabranch.gateway.socket_fields import Id
 from anabranch.gateway.socket_messages import CREDIT_MAX
 
+PROGRESS_MS = 5000
+"""How often a client is told how far it is though its filter lets nothing through."""
+
 
 class Follow:
     """One partition: everything below `position` was sent, or dropped by the filter."""
@@ -45,6 +48,8 @@ class Subscription:
         self._follows: dict[int, Follow] = {}
         self._ready: deque[Follow] = deque()
         self._moved = asyncio.Event()
+        self._clock = fan_out.clock
+        self._told_ms = self._clock.monotonic_ms()
         self._failure: AnabranchError | None = None
 
     @property
@@ -104,13 +109,24 @@ class Subscription:
             follow.wait = self._fan_out.wait(follow.stream, follow.position, self._arrival(follow))
             return
         cut = chunk.cut(follow.position, self._credit, self._outlet.message_bytes_max, self.id, self._wanted)
-        del chunk  # A client that stalls in the next line must not keep it.
+        text = cut.text if cut.text is not None else self._progress(chunk, cut.next)
+        del chunk  # A client that stalls in what follows must not keep it.
         follow.position = cut.next
-        if cut.text is not None:
+        if cut.records:
             follow.last_sent = cut.last
             self._credit -= cut.records
-            await self._outlet.send(cut.text)
+        if text is not None:
+            await self._outlet.send(text)
+            self._fan_out.records_sent_total += cut.records
         self._make_ready(follow)
+
+    def _progress(self, chunk: Chunk, next_offset: int) -> bytes | None:
+        """A client that loses its connection must not begin where its filter last let something through."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms < PROGRESS_MS:
+            return None
+        self._told_ms = now_ms
+        return chunk.progress(self.id, next_offset)
 
     def _next_ready(self) -> Follow | None:
         while self._ready:

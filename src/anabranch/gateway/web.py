@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import socket
 from email.utils import formatdate
 from typing import TYPE_CHECKING
@@ -26,7 +27,15 @@ requests into connections that are just being closed."""
 PING_SECONDS = 20.0
 """A WebSocket that does not answer a ping within that time is gone."""
 DATE_SECONDS = 1.0
+CONNECTIONS_MIN = 16
+LIMITLESS = 2**31
 CLOSE_LOOK_SECONDS = 0.02
+
+
+def _descriptors_left() -> int:
+    """What the Kafka port and the segment files leave of those the system allows."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return LIMITLESS if limit == resource.RLIM_INFINITY else max(CONNECTIONS_MIN, limit // 8)
 
 
 class Web:
@@ -37,12 +46,15 @@ class Web:
         settings = broker.settings
 
         class Protocol(BoundedProtocol):
-            connections_max = settings.gateway_connections_max
+            connections_max = min(settings.gateway_connections_max, _descriptors_left())
+
+        class Socket(SocketProtocol):
+            unsent_bytes_max = settings.gateway_subscriber_bytes_max
 
         self._config = Config(
             make_app(self.gateway, access),
             http=Protocol,
-            ws=SocketProtocol,
+            ws=Socket,
             ws_per_message_deflate=False,  # It would compress the same bytes for every subscriber anew.
             ws_max_size=settings.gateway_request_bytes_max,
             ws_ping_interval=PING_SECONDS,

@@ -1,12 +1,13 @@
 """LaneProducers: the table of producers of a partition in mode branch, where each reign writes a lane of its own.
 
-A producer that comes from the other side of a split has gone on there, or has not: its first batch in a lane may skip
-numbers or repeat them. It is taken for a repeat of an older one only if it has the same numbers and the same checksum;
-otherwise it is new. Later ones may still skip, for it may go to the other side and come back; all else is as usual.
+A producer that comes from another branch has gone on there, or has not, and may come back while the lane is still the
+same: its numbers may skip here, or go back. What is between was written elsewhere, and is joined later. A batch is
+taken for a repeat only if one with the same numbers is remembered, and of an older lane the same checksum; otherwise it
+is new.
 
 One that skips numbers may also be the second of several that its producer has sent, of which the first came a moment
 too early, before this reign: then that one is sent again. So whoever skips is told to come again for a moment, and then
-has to begin with the least number it came with.
+has to begin with the least number it came with. A node alone has the usual rules: nobody can have gone on elsewhere.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,6 @@ from anabranch.record.producer_table import (
     WrittenBatch,
     check_epoch,
     check_numbers,
-    check_sequence,
 )
 from anabranch.values import Offset
 
@@ -44,52 +44,51 @@ def _no_time_passes() -> int:
 
 
 class LaneProducers(ProducerTable):
-    __slots__ = ("_now_ms", "_skipping", "lane_start")
+    __slots__ = ("_is_alone", "_now_ms", "_skipping", "lane_start")
 
-    def __init__(self, lane_start: Offset, now_ms: Callable[[], int] = _no_time_passes) -> None:
-        """What was written from `lane_start` on is of the present reign. 0: nobody can have gone on elsewhere, and the
-        usual rules hold across lanes too."""
+    def __init__(
+        self, lane_start: Offset, now_ms: Callable[[], int] = _no_time_passes, *, is_alone: bool = False
+    ) -> None:
+        """What was written from `lane_start` on is of the present reign. `is_alone`: there are no other brokers."""
         super().__init__()
         self.lane_start = lane_start
+        self._is_alone = is_alone
         self._now_ms = now_ms
         self._skipping: dict[int, Skipping] = {}
 
     def original_of(self, header: Sequenced) -> Offset | None:
+        if self._is_alone:
+            return super().original_of(header)
         check_numbers(header)
         producer = self.producers.get(header.producer_id)
-        if producer is None:
-            return None
-        is_at_home = self._has_written_here(producer)
-        if header.producer_epoch != producer.epoch:
-            if is_at_home or header.producer_epoch < producer.epoch:
-                check_epoch(header, producer)
-            return None
-        for batch in producer.batches:
-            if self._is_same(batch, header):
-                return batch.base_offset
-        self._check_number(header, producer, is_at_home)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            check_epoch(header, producer)
+        expected: int | None = 0
+        if producer is not None and header.producer_epoch == producer.epoch:
+            for batch in producer.batches:
+                if self._is_same(batch, header):
+                    return batch.base_offset
+            expected = _expected(producer)
+        if expected is not None and header.base_sequence != expected:
+            self._check_skip(header)
         return None
 
-    def _check_number(self, header: Sequenced, producer: Producer, is_at_home: bool) -> None:
-        if self.lane_start == 0 or not producer.batches:
-            check_sequence(header, producer)
-            return
-        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
-        if is_at_home and (header.base_sequence - expected) % SEQUENCE_SPACE > SEQUENCE_SPACE // 2:
-            check_sequence(header, producer)  # It goes back to what this lane had before.
-        if header.base_sequence != expected:
-            self._check_skip(header)
+    def check_start(self, header: Sequenced) -> None:
+        """What comes before it may be in another branch."""
+        if self._is_alone:
+            super().check_start(header)
 
     def _check_skip(self, header: Sequenced) -> None:
         """Raises NotOwnerError, which lets the producer send everything again, in order."""
         producer_id, now_ms, number = header.producer_id, self._now_ms(), header.base_sequence
         known = self._skipping.get(producer_id)
-        if known is None or known.epoch != header.producer_epoch:
-            if len(self._skipping) >= SKIPPING_MAX:
-                self._skipping.pop(next(iter(self._skipping)))
-            known = Skipping(now_ms, header.producer_epoch, number)
-        self._skipping[producer_id] = known = known._replace(least=min(known.least, number))
-        if number > known.least or now_ms - known.since_ms < SKIP_MS:
+        has_waited = known is not None and now_ms - known.since_ms >= SKIP_MS
+        if known is None or known.epoch != header.producer_epoch or (has_waited and number > known.least):
+            known, has_waited = Skipping(now_ms, header.producer_epoch, number), False
+        if not has_waited or number < known.least:
+            if producer_id not in self._skipping and len(self._skipping) >= SKIPPING_MAX:
+                del self._skipping[next(iter(self._skipping))]
+            self._skipping[producer_id] = known._replace(least=min(known.least, number))
             raise NotOwnerError(
                 f"Producer {producer_id} goes on with {number}, which does not follow what is known here: send again "
                 "what comes before, or this if there is none."
@@ -108,11 +107,6 @@ class LaneProducers(ProducerTable):
         self.producers[header.producer_id] = Producer(header.producer_epoch, now_ms, tuple(batches))
         return header.producer_id, before
 
-    def _has_written_here(self, producer: Producer) -> bool:
-        if not producer.batches:
-            return True
-        return producer.batches[-1].base_offset >= self.lane_start
-
     def _is_same(self, batch: WrittenBatch, header: Sequenced) -> bool:
         if (batch.base_sequence, batch.last_sequence) != (header.base_sequence, header.last_sequence):
             return False
@@ -124,3 +118,10 @@ class LaneProducers(ProducerTable):
 
 def _crc(header: Sequenced) -> int:
     return cast(BatchHeader, header).crc
+
+
+def _expected(producer: Producer) -> int | None:
+    """None: any number will do."""
+    if producer.batches:
+        return (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
+    return producer.sequence_first

@@ -180,6 +180,14 @@ def merged(parts: Sequence[RowBytes]) -> list[MergedRange]:
     return merger.build()
 
 
+def kept_range(data: ByteBuffer) -> MergedRange:
+    """Batches as a log has kept them, at least one, which have their offsets. Raises CorruptDataError."""
+    made, view = _RangeBuilder(is_compacted=False), memoryview(data)
+    for start, end in batch_spans(view):
+        made.add(view[start:end], check_batch(view, start, end, fresh=False))
+    return made.build()[0]
+
+
 def map_row(
     part: RowBytes, latest: OffsetMap, first_dirty: Offset, bytes_max: int = RECORDS_BYTES_MAX
 ) -> Offset:

@@ -64,6 +64,13 @@ class Placed:
 
 
 @dataclass(slots=True)
+class Stored:
+    """The object store, to which the partition goes over, has everything below `end`."""
+
+    end: Offset
+
+
+@dataclass(slots=True)
 class Retake:
     """Somebody wants the first replica to lead, without waiting any longer."""
 
@@ -73,4 +80,4 @@ class Resign:
     """The broker is about to stop: another replica should lead."""
 
 
-RingEvent = Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Retake | Resign
+RingEvent = Heard | Tick | PeerUp | NotTaken | NotSent | Refused | Placed | Stored | Retake | Resign

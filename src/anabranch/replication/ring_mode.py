@@ -19,6 +19,7 @@ from anabranch.replication.ring_events import (
     Refused,
     Resign,
     Retake,
+    Stored,
     Tick,
 )
 from anabranch.replication.ring_messages import Returned
@@ -94,6 +95,8 @@ class RingMode:
                 replica.not_sent(to, start)
             case Refused():
                 return replica.refused()
+            case Stored(end):
+                return replica.stored(end)
             case Retake():
                 return replica.retake()
             case Resign():

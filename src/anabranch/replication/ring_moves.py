@@ -3,6 +3,9 @@
 Whoever leads copies everything to those who shall keep it (`target`), lets nobody write for a moment, has a majority of
 the present replicas promise that no generation after its own begins (`Seal`), and says where the next view may begin.
 That it does is agreed on elsewhere; then every replica `enter_view`s. Generations go on counting.
+
+A partition may also go over to the object store (`STORE`): then nobody copies, somebody else brings its records there,
+and says how far (`stored`). All else is the same, but that no replica is left to enter the next view.
 """
 
 from collections.abc import Iterator
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 from anabranch.replication.ring_effects import Effect, EndView, Tell, Unseal
 from anabranch.replication.ring_messages import Outdated, Seal, Sealed
 from anabranch.replication.ring_roles import Follower, Leader
-from anabranch.replication.ring_state import RingState
+from anabranch.replication.ring_state import NOTHING_STORED, RingState
 from anabranch.values import BrokerId, Generation, Offset
 
 NEAR_OFFSETS = 2000
@@ -18,6 +21,11 @@ NEAR_OFFSETS = 2000
 CLOSING_MS_MAX = 2000
 """How long writers may be kept waiting for the end of a view, before they are let in again for a while."""
 SETTLE_MS = 6000
+STORE: tuple[BrokerId, ...] = ()
+"""The target of a partition that goes over to the object store."""
+NEAR_STORE_OFFSETS = 100_000
+CLOSING_STORE_MS_MAX = 5000
+"""The same two for a store, which takes much at a time, and its time for it."""
 
 
 class RingMoves(RingState):
@@ -26,6 +34,7 @@ class RingMoves(RingState):
         if move == self.move and target == self.target:
             return
         self.target, self.move = target, move
+        self.stored_end = NOTHING_STORED
         leader = self.leader
         if leader is None:
             return
@@ -49,12 +58,29 @@ class RingMoves(RingState):
         else:
             yield from self._end_view(leader)
 
+    def stored(self, end: Offset) -> Iterator[Effect]:
+        """The object store has all records below `end`, and everything that goes with them."""
+        leader = self.leader
+        if leader is None or self.target != STORE:
+            return
+        self.stored_end = end
+        if leader.closing_ms is not None:
+            yield from self._end_view(leader)
+
+    @property
+    def is_closing(self) -> bool:
+        """Nobody may write here, for the view is about to end."""
+        return self.leader is not None and self.leader.closing_ms is not None
+
     def _is_target_near(self, leader: Leader) -> bool:
-        return self._is_kept_by_target(leader, Offset(max(leader.start, self.end - NEAR_OFFSETS)))
+        near = NEAR_STORE_OFFSETS if self.target == STORE else NEAR_OFFSETS
+        return self._is_kept_by_target(leader, Offset(max(leader.start, self.end - near)))
 
     def _is_kept_by_target(self, leader: Leader, end: Offset) -> bool:
         """Whether a majority of those who shall keep the partition have everything below `end`."""
         assert self.target is not None
+        if self.target == STORE:
+            return self.stored_end >= end
         keepers = [broker for broker in self.target if self._keeps(broker, leader, end)]
         return len(keepers) * 2 > len(self.target)
 
@@ -70,7 +96,8 @@ class RingMoves(RingState):
         """All of it is safe and where it shall be: seal the view, then let the next one begin."""
         assert leader.closing_ms is not None
         if self.safe < self.end or self.target is None or not self._is_kept_by_target(leader, self.end):
-            is_late = self._now_ms - leader.closing_ms >= CLOSING_MS_MAX
+            ms_max = CLOSING_STORE_MS_MAX if self.target == STORE else CLOSING_MS_MAX
+            is_late = self._now_ms - leader.closing_ms >= ms_max
             if is_late and self.kept.sealed is None:
                 leader.closing_ms, leader.opened_ms = None, self._now_ms
             return

@@ -13,6 +13,7 @@ SILENCE_MS = 1500
 REFUSED_MS = 10_000
 """How long a replica whose disk took nothing leaves it to others to lead."""
 AT_ONCE_MS = -1
+NOTHING_STORED = Offset(-1)
 
 Fits = Callable[[Offset, Offset], Offset]
 """Where a piece of a log ends that begins at the first offset and reaches the second at most: it has whole batches, at
@@ -36,6 +37,8 @@ class RingState:
         self.me, self.replicas, self.kept = me, replicas, kept
         self.target: tuple[BrokerId, ...] | None = None
         self.move = NO_MOVE
+        self.stored_end = NOTHING_STORED
+        """Of a partition that this replica leads, and that goes over to the object store: how far that has it."""
         self.end = self.synced_end = end
         self.safe = self._heard_safe = Offset(0)
         self.cuts = 0
@@ -148,6 +151,7 @@ class RingState:
 
     def _stop(self) -> None:
         self.leader = self.candidate = self.copying = self._following = self._asked = None
+        self.stored_end = NOTHING_STORED
         self._is_new = False
         self.due_ms = AT_ONCE_MS
 

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 QUEUE_BYTES_MAX = 32 * 2**20
 """Told and not yet taken by the system, per link."""
-QUESTIONS_MAX = 1024
+QUESTIONS_MAX = 2048
 """Of one peer, at once. Members of groups wait here for their fellows, and readers for records."""
 REASON_CHARACTERS_MAX = 2000
 

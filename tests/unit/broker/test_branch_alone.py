@@ -1,5 +1,6 @@
 """A topic in mode branch on one node: each start is a reign in a lane of its own, and readers notice nothing."""
 
+import asyncio
 from random import Random
 from typing import Any
 
@@ -16,7 +17,8 @@ from anabranch.testing.in_process_client import InProcessClient
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
-from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
+from support.broker_bench import DATA, Bench, batch_of, in_loop, turn, worked_off
+from support.workers import HeldWorkers
 
 SECOND = first_offset(Lane(1024))
 """Where the second reign of the only broker begins."""
@@ -412,11 +414,10 @@ async def test_a_full_lane_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_an_end_of_a_reign_refuses_writers_and_is_a_row() -> None:
     bench, partition = await made()
     await write(bench, b"a")
-    answered = bench.submit(partition, batch_of(b"b"))
     tip = await partition.end_reign(NotOwnerError("another reigns"))
-    await turn()
     assert tip == (0, 1)
-    assert isinstance(answered[0].error, NotOwnerError)
+    with pytest.raises(NotOwnerError):
+        await write(bench, b"b")
     assert partition.branches.sealed == {0: 1}
     assert partition.plain_limits is None
     assert fetched(bench, 0)["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -436,6 +437,43 @@ async def test_a_row_that_cannot_be_synced_changes_nothing() -> None:
     again = bench.again()
     assert [value for _, value in values(found(again))] == [b"a"]
     assert await write(again, b"b") >= SECOND
+
+
+@in_loop
+async def test_a_reign_that_nobody_waits_for_any_more_begins_or_ends_all_the_same() -> None:
+    """What a worker writes for it must not meet the next one half way."""
+    workers = HeldWorkers()
+    bench = Bench(workers=workers, flush="always")
+    making = asyncio.ensure_future(bench.topic(anabranch_mode="branch"))
+    await worked_off(making, workers)  # type: ignore[arg-type]
+    partition = found(bench)
+    for begins in (False, True):
+        row = bench.broker.branches.next_row(partition)  # type: ignore[union-attr]
+        work = partition.begin_reign(row) if begins else partition.end_reign(NotOwnerError("another reigns"))
+        task = asyncio.ensure_future(work)  # type: ignore[arg-type]
+        await turn()
+        task.cancel()
+        await turn()
+        assert not task.done(), "it is over when it is over"
+        while workers.heavies:
+            workers.run_heavy()
+            await turn()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (partition.reign is not None) == begins
+    assert [span.lane for span in found(bench.again()).line] == [0, 1024, 2048]
+
+
+@in_loop
+async def test_a_lane_that_is_copied_is_not_too_old_before_it_is_in_the_line() -> None:
+    bench, partition = await made()
+    await write(bench, b"a")
+    bench.clock.advance(8 * 24 * 3600 * 1000)
+    for lane in (Lane(5), Lane(1023)):
+        partition.lanes.make(lane, first_offset(lane))
+        partition.lanes.append_copied(lane, batch_of(b"old", base_offset=first_offset(lane)), 0)
+    await bench.broker.housekeeping.retain()
+    assert list(partition.lanes) == [0, 5, 1023]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -10,7 +10,7 @@ from anabranch.broker.groups.stored_offsets import StoredGroup, StoredGroups, St
 from anabranch.broker.quorum_store import read_records
 from anabranch.broker.restore_report import RestoreReport
 from anabranch.broker.restoring import RestoreWish, Restoring
-from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.metadata import MetadataTable, keep_entry, topic_config_entry
 from anabranch.cluster.object_entries import Key
 from anabranch.errors import RestoreRefusedError, StoreUnavailableError
 from anabranch.log.checkpoint import read_checkpoint
@@ -21,7 +21,7 @@ from anabranch.record.object_names import Row
 from anabranch.record.records import records_of
 from anabranch.record.stored_snapshots import FenceId
 from anabranch.testing.fake_disk import FakeDisk
-from anabranch.values import Offset
+from anabranch.values import BrokerId, Offset
 from support.broker_bench import batch_of, in_loop
 from support.old_cluster import LIFE, OldCluster
 
@@ -481,3 +481,20 @@ async def test_an_offset_beyond_the_end_becomes_the_first_record_that_comes_agai
     moved = {(each.topic, each.before): each.after for each in report.offsets_moved}
     assert moved == {("orders", 99): 3, ("payments", 500): 0}
     assert report.offsets_dropped == 1
+
+
+@in_loop
+async def test_a_topic_that_had_left_the_store_comes_back_with_what_it_left_there() -> None:
+    old = OldCluster()
+    topic = old.topic("orders")
+    old.write(0, (topic, 0), b"a", b"b")
+    old.agree(topic_config_entry("orders", {"anabranch.mode": "ring"}))
+    old.agree(keep_entry(topic, 0, [BrokerId(0), BrokerId(1)]))
+    old.snapshot()
+    new = await restored(old)
+    back = new.table.topics["orders"]
+    assert (back.topic_id, back.mode, back.forms, back.placements) == (topic, "object", (), ())
+    assert new.line((topic, 0)) == {0: b"a", 1: b"b"}
+    assert new.report.emptied == []
+    assert new.report.partly == ["orders"]
+    assert any("what came after was on the brokers" in line for line in new.report.lines())

@@ -126,7 +126,7 @@ def test_a_topic_in_another_mode_takes_nothing(cluster):
     cluster.add_topic("ring", other, mode="ring")
     unknown = uuid.UUID(int=9)
     results = cluster.commit(0, item((other, 0)), item((unknown, 0)), item((TOPIC, 2)), item(A))
-    assert errors_of(results) == [UnknownTopicOrPartitionError] * 3 + [None]
+    assert errors_of(results) == [NotOwnerError, *[UnknownTopicOrPartitionError] * 2, None]
     assert results[3].base_offset == 0
     assert cluster.objects.references(written(0)) == 1
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from anabranch.errors import CorruptDataError
+from anabranch.gateway import chunks
 from anabranch.gateway.chunks import CHUNK_BYTES_MAX, LOAD_BYTES_MAX, Chunk, chunks_of
 from anabranch.gateway.header_filter import header_filter
 from anabranch.record.builder import BatchBuilder, build_batch, control_batch
@@ -113,3 +114,13 @@ def test_much_becomes_several_chunks_without_gap_and_too_much_is_left_for_later(
 def test_damaged_batches_are_an_error() -> None:
     with pytest.raises(CorruptDataError):
         chunks_of(build_batch([record(0)])[:-3], 0, 0, encoded)
+
+
+def test_a_record_that_is_too_long_is_told_of_and_those_around_it_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chunks, "RECORD_BYTES_MAX", 1000)
+    cut = chunk_of(record(0), record(1, b"x" * 2000), record(2)).cut(0, 9, 10**6, "s", None)
+    texts = json.loads(cut.text or b"")["records"]
+    assert [each["offset"] for each in texts] == ["0", "1", "2"]
+    assert texts[1] == {"offset": "1", "timestamp": 0, "omitted_bytes": len(encoded(record(1, b"x" * 2000)))}

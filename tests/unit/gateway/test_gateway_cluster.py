@@ -180,6 +180,21 @@ def test_records_wait_while_nobody_leads_and_are_refused_when_nobody_comes() -> 
     cluster.do(body())
 
 
+def test_new_topic_is_written_at_once_at_every_broker() -> None:
+    cluster = cluster_with_topic()
+
+    async def body() -> None:
+        for number in range(10):
+            gathers = [gatherer_of(cluster, each) for each in cluster.lives]
+            places = await asyncio.gather(*(each.send(f"new-{number}", 0, None, b"v") for each in gathers))
+            assert sorted(placed.offset for placed in places) == [0, 1, 2]
+            for each in cluster.lives:
+                fetched = await calls_of(cluster, each).fetch(f"new-{number}", 0, 0)
+                assert fetched.high_watermark == 3
+
+    cluster.do(body())
+
+
 def test_group_is_asked_of_its_coordinator_from_any_broker() -> None:
     cluster = cluster_with_topic()
 

@@ -38,6 +38,9 @@ class FakeCalls:
     def known_topic(self, name: str) -> TopicView | None:
         return self.view
 
+    def is_news(self, error: AnabranchError, topic: str, partition: int, passed_ms: int) -> bool:
+        return False
+
     def leader(self, topic: str, partition: int) -> int:
         return 0
 

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.errors import BrokerRefusedError
 from anabranch.gateway.header_filter import HeaderFilter, header_filter
-from anabranch.gateway.subscription import Subscription
+from anabranch.gateway.subscription import PROGRESS_MS, Subscription
 from anabranch.wire.error_codes import ErrorCode
 from support.fan_out_world import OTHER, STREAM, FakeClient, FanOutWorld, on_virtual_loop, turns
 
@@ -198,5 +198,32 @@ def test_a_subscription_that_cannot_go_on_ends_with_the_reason() -> None:
         subscription.follow(STREAM, 0)
         with pytest.raises(BrokerRefusedError, match="gone"):
             await subscription.run()
+
+    played(scene)
+
+
+def test_a_client_that_hears_nothing_is_told_now_and_then_how_far_it_is() -> None:
+    async def scene(world: World) -> None:
+        client = FakeClient()
+        world.subscribe(client, wanted=header_filter({"header": "kind", "equals": "b"}))
+        for _ in range(100):
+            world.source.write(STREAM, b"x")
+            await asyncio.sleep(PROGRESS_MS / 10_000)
+        told = [int(each["next"]) for each in client.heard]
+        assert all(each["records"] == [] for each in client.heard)
+        assert 5 <= len(told) <= 12
+        assert told == sorted(told)
+
+    played(scene)
+
+
+def test_a_chunk_larger_than_may_be_held_comes_all_the_same() -> None:
+    async def scene(world: World) -> None:
+        client = FakeClient(bytes_max=1024)
+        world.subscribe(client)
+        await turns()
+        world.source.write(STREAM, b"x" * 3_000_000)  # More than the fan-out keeps at hand, too.
+        await turns()
+        assert client.offsets() == [0]
 
     played(scene)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.errors import NotOwnerError, OutOfOrderSequenceError
+from anabranch.errors import NotOwnerError, OutOfOrderSequenceError, ProducerFencedError
 from anabranch.record.batch import BatchHeader, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.lane_producers import SKIP_MS, LaneProducers
@@ -52,8 +52,6 @@ def test_whoever_skips_numbers_is_told_to_come_again_and_then_begins_with_the_le
         with pytest.raises(NotOwnerError):
             table.original_of(header(sequence))
     table.now = SKIP_MS
-    with pytest.raises(NotOwnerError):
-        table.original_of(header(9))
     assert table.original_of(header(8)) is None
     table.note(header(8), REIGN, 0)
     assert table.original_of(header(9)) is None
@@ -61,13 +59,52 @@ def test_whoever_skips_numbers_is_told_to_come_again_and_then_begins_with_the_le
         table.original_of(header(11))
 
 
-def test_within_a_lane_nobody_goes_back_to_other_records() -> None:
+def test_whoever_goes_on_elsewhere_meanwhile_begins_to_wait_anew() -> None:
+    table = Table()
+    table.note(header(4), Offset(0), 0)
+    for now, sequence in ((0, 8), (SKIP_MS, 20), (SKIP_MS + 1, 21), (2 * SKIP_MS - 1, 20)):
+        table.now = now
+        with pytest.raises(NotOwnerError):
+            table.original_of(header(sequence))
+    table.now = 2 * SKIP_MS
+    assert table.original_of(header(20)) is None
+
+
+def test_a_producer_may_go_back_to_what_was_refused_elsewhere() -> None:
     table = Table()
     for sequence in range(10):
         table.note(header(sequence), Offset(REIGN + sequence), 0)
     assert table.original_of(header(9)) == REIGN + 9
-    with pytest.raises(OutOfOrderSequenceError):
+    with pytest.raises(NotOwnerError):
         table.original_of(header(2, b"other"))
+    table.now = SKIP_MS
+    assert table.original_of(header(2, b"other")) is None
+
+
+def test_an_epoch_that_began_elsewhere_goes_on_here_and_an_older_one_is_fenced() -> None:
+    table = Table()
+    table.note(header(4), REIGN, 0)
+    with pytest.raises(NotOwnerError):
+        table.original_of(header(20, epoch=1))
+    table.now = SKIP_MS
+    assert table.original_of(header(20, epoch=1)) is None
+    table.note(header(20, epoch=1), Offset(REIGN + 1), 0)
+    with pytest.raises(ProducerFencedError):
+        table.original_of(header(5))
+
+
+def test_an_unknown_producer_that_does_not_begin_with_its_first_batch_waits_too() -> None:
+    table = Table()
+    with pytest.raises(NotOwnerError):
+        table.original_of(header(3))
+    assert table.original_of(header(0)) is None
+
+
+def test_a_node_alone_has_the_usual_rules() -> None:
+    table = LaneProducers(Offset(0), is_alone=True)
+    table.note(header(0), Offset(0), 0)
+    with pytest.raises(OutOfOrderSequenceError):
+        table.original_of(header(5))
 
 
 def test_the_batch_that_follows_is_taken_at_once_though_a_later_one_came_first() -> None:

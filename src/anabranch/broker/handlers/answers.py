@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.error_table import code_of
+from anabranch.cluster.forms import KEPT
 from anabranch.errors import AnabranchError
 from anabranch.wire.error_codes import ErrorCode
 
@@ -41,7 +42,7 @@ def partition_row(broker: "Broker", topic: "Topic", index: int) -> dict[str, Any
     """A partition as Metadata and DescribeTopicPartitions tell of it."""
     leader = broker.leaders.of(topic.topic_id, index)
     placed = broker.metadata.table.placement(topic, index).replicas
-    replicas = leader.in_sync if not topic.is_placed else placed
+    replicas = placed if topic.form(index) == KEPT else leader.in_sync
     is_available = broker.orchestrator.is_available
     return {
         "error_code": ErrorCode.LEADER_NOT_AVAILABLE if leader.broker_id is None else ErrorCode.NONE,

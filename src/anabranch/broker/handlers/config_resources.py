@@ -59,26 +59,39 @@ def with_mode(entries: list[ConfigEntry], placements: "Sequence[Placement]") -> 
 
 
 def _check_new_mode(broker: "Broker", topic: "Topic", overrides: Mapping[str, str | None]) -> None:
-    """The copies follow by themselves: the orchestrator moves what does not fit its mode."""
+    """The records follow by themselves: the orchestrator moves what does not fit its mode."""
     mode = overrides.get(MODE_CONFIG)
     if mode == topic.mode:
         return
-    if OBJECT in (mode, topic.mode):
-        raise InvalidConfigError(
-            f"Topic {topic.name} cannot go {'into' if mode == OBJECT else 'out of'} the object store: this version "
-            "does not change that of a topic that exists. Make another in the mode you want, and copy the records."
-        )
     if BRANCH in (mode, topic.mode):
         raise InvalidConfigError(
-            f"Topic {topic.name} cannot go {'into' if mode == BRANCH else 'out of'} mode branch: this version does not "
-            "change that of a topic that exists. Make another in the mode you want, and copy the records."
+            f"Topic {topic.name} cannot go {'into' if mode == BRANCH else 'out of'} mode {BRANCH}: this version does "
+            "not change that of a topic that exists. Make another in the mode you want, and copy the records."
         )
+    if OBJECT in (mode, topic.mode):
+        _check_store(broker, topic)
     if mode == SOLO and topic.is_internal:
         raise InvalidConfigError(
             f"{topic.name} is internal, and kept on as many brokers as there are for a ring."
         )
     if mode == RING:
         check_ring_possible(len(broker.orchestrator.keepers()))
+
+
+def _check_store(broker: "Broker", topic: "Topic") -> None:
+    """Whether a topic may go into the object store, or out of it."""
+    if topic.is_internal:
+        raise InvalidConfigError(f"{topic.name} is internal, and kept by brokers: leave its mode out.")
+    if broker.peers is None:
+        raise InvalidConfigError(
+            f"Topic {topic.name} cannot go into or out of the object store on a node that runs alone, without a port "
+            "for others: start it with --peer-listen, and try again."
+        )
+    if broker.objects is None:
+        raise InvalidConfigError(
+            f"Topic {topic.name} cannot go into or out of the object store: broker {broker.id}, which leads the "
+            "cluster, was started without one. Start every broker with --object-store."
+        )
 
 
 async def alter_each(

@@ -7,7 +7,8 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
 from anabranch.broker.placing import Choice, by_assignment, by_factor, check_brokers
-from anabranch.cluster.metadata import MODE_CONFIG, OBJECT
+from anabranch.cluster.forms import OBJECT
+from anabranch.cluster.metadata import MODE_CONFIG
 from anabranch.cluster.placement import UNSET
 from anabranch.config import PARTITIONS_MAX, TopicSettings
 from anabranch.errors import AnabranchError, InvalidPartitionsError, InvalidRequestError

@@ -23,17 +23,41 @@ Row = dict[str, Any]
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     elsewhere: list[Row] = []
     if broker.forwarding is not None and not getattr(call.client, "is_far", False):
-        elsewhere = [topic for topic in request["topics"] if _is_object(broker, topic["name"])]
-    here = [topic for topic in request["topics"] if topic not in elsewhere]
+        elsewhere = _part(broker, request["topics"], is_stored=True)
+    here = _part(broker, request["topics"], is_stored=False) if elsewhere else request["topics"]
     rows = [{"name": topic["name"], "partitions": await _rows(broker, topic)} for topic in here]
-    if elsewhere:
+    if elsewhere:  # A topic that changes its mode may be in both: in the answer it is one all the same.
         rows += await _at_leader(broker, call, {**request, "topics": elsewhere})
-    return {"topics": rows}
+    return {"topics": _joined(rows)}
 
 
-def _is_object(broker: "Broker", name: str) -> bool:
+def _part(broker: "Broker", topics: list[Row], *, is_stored: bool) -> list[Row]:
+    """Those of the partitions that are in the object store, or those that are not."""
+    parts = [
+        {
+            **topic,
+            "partitions": [
+                asked
+                for asked in topic["partitions"]
+                if _is_stored(broker, topic["name"], asked["partition_index"]) == is_stored
+            ],
+        }
+        for topic in topics
+    ]
+    return [part for part in parts if part["partitions"]]
+
+
+def _joined(rows: list[Row]) -> list[Row]:
+    by_name: dict[str, Row] = {}
+    for row in rows:
+        known = by_name.setdefault(row["name"], {**row, "partitions": []})
+        known["partitions"] += row["partitions"]
+    return list(by_name.values())
+
+
+def _is_stored(broker: "Broker", name: str, index: int) -> bool:
     state = broker.topics.find(name)
-    return state is not None and state.topic.is_object
+    return state is not None and 0 <= index < state.topic.partition_count and state.topic.is_stored(index)
 
 
 async def _at_leader(broker: "Broker", call: Call, request: dict[str, Any]) -> list[Row]:
@@ -68,7 +92,7 @@ async def _row(broker: "Broker", name: str, index: int, offset: int) -> Row:
         await broker.delete_records(partition, Offset(wanted))
     except AnabranchError as error:
         return _refused(index, error)
-    return {"partition_index": index, "low_watermark": partition.log.start_offset, "error_code": 0}
+    return {"partition_index": index, "low_watermark": partition.start_offset, "error_code": 0}
 
 
 def _refused(index: int, error: AnabranchError) -> Row:

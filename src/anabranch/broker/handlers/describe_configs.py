@@ -9,12 +9,16 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers import config_resources
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of, with_mode
+from anabranch.cluster.forms import form_in
 from anabranch.config import ConfigEntry
 from anabranch.config.setting import ConfigSource, Kind
 from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.cluster.metadata import Topic
+
+CHANGING = "anabranch.mode.changing"
 
 
 def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
@@ -41,7 +45,8 @@ def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
             name = resource["resource_name"]
             state = broker.topics.find_view(name) or topic_of(broker, name)
             placements = broker.metadata.table.placements(state.topic)
-            return with_mode(state.settings.describe(broker.settings), placements)
+            entries = with_mode(state.settings.describe(broker.settings), placements)
+            return [*entries, *_change_under_way(state.topic)]
         case 4:
             check_broker(broker, resource["resource_name"])
             # Without a name, the defaults of all brokers are meant, which only a running cluster can change.
@@ -51,6 +56,20 @@ def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
             return _object_facts(broker)
         case other:
             raise no_such_type(other)
+
+
+def _change_under_way(topic: "Topic") -> list[ConfigEntry]:
+    """While a topic changes its mode: how many of its partitions have not gone over yet."""
+    if not topic.forms:
+        return []
+    waiting = sum(form != form_in(topic.mode) for form in topic.forms)
+    value = f"{waiting} of {topic.partition_count} partitions are still {topic.forms[_first_waiting(topic)]}"
+    doc = "Which partitions do not have the form yet that anabranch.mode asks for."
+    return [ConfigEntry(CHANGING, value, ConfigSource.NODE, Kind.STRING, doc, True, ())]
+
+
+def _first_waiting(topic: "Topic") -> int:
+    return next(place for place, form in enumerate(topic.forms) if form != form_in(topic.mode))
 
 
 def _object_facts(broker: "Broker") -> list[ConfigEntry]:

@@ -17,12 +17,23 @@ UNKNOWN = (-1, -1)
 
 def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     wanted = _wanted(broker, request["topics"])
-    kept = [(name, indexes) for name, indexes in wanted if not broker.topics.known(name).topic.is_object]
-    results = [_result(broker.data_dir, [_topic(broker, *each) for each in kept], broker.disk_room())]
+    kept = [(name, _in_store(broker, name, indexes, False)) for name, indexes in wanted]
+    results = [
+        _result(broker.data_dir, [_topic(broker, *each) for each in kept if each[1]], broker.disk_room())
+    ]
     if broker.store is not None:
-        stored = [(name, indexes) for name, indexes in wanted if broker.topics.known(name).topic.is_object]
-        results.append(_result(broker.store.url, [_named_here(broker, *each) for each in stored], UNKNOWN))
+        stored = [(name, _in_store(broker, name, indexes, True)) for name, indexes in wanted]
+        results.append(
+            _result(broker.store.url, [_named_here(broker, *each) for each in stored if each[1]], UNKNOWN)
+        )
     return {"error_code": 0, "results": results}
+
+
+def _in_store(broker: "Broker", name: str, indexes: list[int], is_stored: bool) -> list[int]:
+    """Of these partitions, those that there are and that are in the object store, or are not."""
+    topic = broker.topics.known(name).topic
+    there = [index for index in indexes if 0 <= index < topic.partition_count]
+    return [index for index in there if topic.is_stored(index) == is_stored]
 
 
 def _result(name: str, topics: list[dict[str, Any]], room: tuple[int, int]) -> dict[str, Any]:

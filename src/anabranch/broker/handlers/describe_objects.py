@@ -9,6 +9,7 @@ from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.errors import (
     AnabranchError,
     InvalidRequestError,
+    OffsetNotAvailableError,
     OffsetOutOfRangeError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -64,6 +65,10 @@ def _key_of(broker: "Broker", request: dict[str, Any]) -> "Key":
     if not 0 <= request["partition_index"] < topic.partition_count:
         raise UnknownTopicOrPartitionError(
             f"Topic {topic.name} has no partition {request['partition_index']}."
+        )
+    if topic.is_object and not topic.is_stored(request["partition_index"]):
+        raise OffsetNotAvailableError(
+            f"Partition {request['partition_index']} of {topic.name} is still on its way into the object store."
         )
     if not topic.is_object or broker.store is None:
         raise InvalidRequestError(f"The records of {topic.name} are not in an object store: fetch them.")

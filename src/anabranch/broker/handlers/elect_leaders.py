@@ -80,7 +80,7 @@ async def _unclean(broker: "Broker", call: Call, request: dict[str, Any]) -> dic
 
 async def _recovered(broker: "Broker", key: Key, timeout_ms: int, *, is_meant: bool) -> Row:
     try:
-        _check_may_be_led(broker.topics.check_index(*key))
+        _check_may_be_led(broker.topics.check_index(*key), key[1])
         if broker.peering is None:
             raise ElectionNotNeededError("A node without peers leads all its partitions.")
         message = await broker.peering.recovery.recover_or_tell(
@@ -129,7 +129,7 @@ async def _elected(broker: "Broker", call: Call, named: list[Key], timeout_ms: i
 def _to_be_asked(broker: "Broker", name: str, index: int) -> BrokerId:
     """The preferred leader, if it has to do something and can."""
     topic = broker.topics.check_index(name, index)
-    _check_may_be_led(topic)
+    _check_may_be_led(topic, index)
     preferred = _preferred(broker, topic, index)
     if broker.leaders.of(topic.topic_id, index).broker_id == preferred:
         raise ElectionNotNeededError(f"Broker {preferred} leads {name}-{index} already.")
@@ -140,8 +140,8 @@ def _to_be_asked(broker: "Broker", name: str, index: int) -> BrokerId:
     return preferred
 
 
-def _check_may_be_led(topic: "Topic") -> None:
-    if topic.is_object:
+def _check_may_be_led(topic: "Topic", index: int) -> None:
+    if topic.is_stored(index):
         raise ElectionNotNeededError(
             f"Topic {topic.name} is in the object store: every broker serves it, and none leads it."
         )

@@ -200,7 +200,7 @@ class Fetch:
                 self._broker.check_generation(partition, item.generation)
             high_watermark = partition.readable_end if partition.is_branch else partition.high_watermark
             found.high_watermark = high_watermark
-            found.start_offset = start_offset = partition.log.start_offset
+            found.start_offset = start_offset = partition.start_offset
             if item.offset != high_watermark or item.offset < start_offset:
                 self._ready.add(number)
                 if not start_offset <= item.offset <= partition.log.end_offset:
@@ -241,9 +241,7 @@ class Fetch:
                 )
             except AnabranchError as error:
                 self._note_unreadable(partition, item, error)
-                each.start_offset = (
-                    partition.log.start_offset
-                )  # It may have moved since, and clients go by it.
+                each.start_offset = partition.start_offset  # It may have moved since, and clients go by it.
                 each.fail(error)
                 continue
             if part is not None and part.count:
@@ -257,9 +255,13 @@ class Fetch:
         self, partition: Partition, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool
     ) -> Slice | None:
         """None: it is not here yet."""
-        if not partition.is_object:
+        past = partition.past
+        if past is not None and start < past.floor:
+            log, upto = past.log, min(upto, past.floor)
+        elif not partition.is_object:
             return partition.log.slice(start, bytes_max, upto, whole_first=whole_first)
-        log = cast("ObjectLog", partition.log)
+        else:
+            log = cast("ObjectLog", partition.log)
         return self._stored().slice(log, start, bytes_max, upto, whole_first=whole_first)
 
     def _stored(self) -> "FetchLoads":
@@ -294,6 +296,9 @@ class Fetch:
         part, partition = found.slice, found.item.place
         if part is None or partition is None:
             return False
+        past = partition.past
+        if past is not None and found.item.offset < past.floor < found.high_watermark:
+            return True
         if part.is_cut is not None:
             return part.is_cut
         log, upto = partition.log, Offset(found.high_watermark)
@@ -355,7 +360,9 @@ class Fetch:
 
     def _note_unreadable(self, partition: Partition, item: FetchItem, error: AnabranchError) -> None:
         self._broker.note_read_error(partition, error)
-        is_repairable = isinstance(error, CorruptDataError) and not partition.is_object
+        past = partition.past
+        is_elsewhere = partition.is_object or (past is not None and item.offset < past.floor)
+        is_repairable = isinstance(error, CorruptDataError) and not is_elsewhere
         if self._broker.peering is not None and is_repairable:
             self._broker.peering.repairs.begin(partition, Offset(item.offset))
 
@@ -405,6 +412,8 @@ def _diverges(found: Found, partition: Partition) -> bool:
     if partition.ring is None:
         return False
     item, end = found.item, partition.log.end_offset
+    if partition.past is not None and item.offset <= partition.past.floor:
+        return False  # It has read what was in the object store, and nothing is ever cut from there.
     generation, generation_end = partition.generations.end_of(Generation(item.generation_fetched), end)
     if generation == item.generation_fetched and generation_end >= item.offset:
         return False

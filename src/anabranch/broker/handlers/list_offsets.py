@@ -59,13 +59,17 @@ Found = dict[tuple[str, int], Offsets | AnabranchError]
 def handle(
     broker: "Broker", call: Call, request: dict[str, Any]
 ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
-    objects = [topic for topic in request["topics"] if _is_object(broker, topic["name"])]
+    objects = [topic for topic in request["topics"] if _is_in_store(broker, topic["name"])]
     return _look_first(broker, call, request, objects) if objects else _answer(broker, call, request, {})
 
 
-def _is_object(broker: "Broker", name: str) -> bool:
+def _is_in_store(broker: "Broker", name: str) -> bool:
+    """Some of its records are, or were, in the object store."""
     state = broker.topics.find(name)
-    return state is not None and state.topic.is_object
+    if state is None:
+        return False
+    topic = state.topic
+    return topic.is_object or bool(topic.forms) or any(placement.floor for placement in topic.placements)
 
 
 async def _look_first(
@@ -146,7 +150,7 @@ def _offset(partition: Partition, timestamp: int) -> Offsets:
         case Special.LATEST:
             return partition.readable_end, -1, partition.generation
         case Special.EARLIEST | Special.EARLIEST_LOCAL:
-            return log.start_offset, -1, partition.generation
+            return partition.start_offset, -1, partition.generation
         case Special.MAX_TIMESTAMP:
             found = log.max_timestamp()
         case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:

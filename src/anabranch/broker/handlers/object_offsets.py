@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.list_offsets import NOTHING, Found, Offsets, Special
 from anabranch.broker.object_partition import ObjectPartition
+from anabranch.broker.partition import Partition
 from anabranch.errors import AnabranchError, OffsetNotAvailableError, QuorumBusyError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.formed_log import Past
 
 STARTS = (Special.EARLIEST, Special.EARLIEST_LOCAL)
 
@@ -31,6 +33,10 @@ async def look_up(broker: "Broker", topics: list[dict[str, Any]]) -> Found:
     lookups = []
     for name, index, timestamp in asked:
         partition = broker.topics.find_partition(name, index)
+        if partition is not None and not partition.is_object:
+            if partition.past is not None and (timestamp >= 0 or timestamp == Special.MAX_TIMESTAMP):
+                lookups.append(_look_up_kept(found, partition, partition.past, timestamp))
+            continue
         if not isinstance(partition, ObjectPartition) or not partition.is_served:
             continue
         if behind is not None and timestamp not in STARTS:
@@ -46,6 +52,28 @@ async def _look_up_one(found: Found, partition: ObjectPartition, timestamp: int)
         found[partition.id] = await _offset(partition, timestamp)
     except AnabranchError as error:
         found[partition.id] = error
+
+
+async def _look_up_kept(found: Found, partition: Partition, past: "Past", timestamp: int) -> None:
+    """Of one that came from the store: by time, what lies there comes first."""
+    try:
+        if partition.log.start_offset > past.floor:
+            return  # Nothing of it counts any more.
+        if timestamp == Special.MAX_TIMESTAMP:
+            moments = [await past.max_timestamp(), partition.log.max_timestamp()]
+            newest = max((each for each in moments if each is not None), key=_time_of, default=None)
+        else:
+            newest = await past.offset_for_time(timestamp) or partition.log.offset_for_time(timestamp)
+    except AnabranchError as error:
+        found[partition.id] = error
+        return
+    is_seen = newest is not None and newest[0] < partition.high_watermark
+    found[partition.id] = (*newest, partition.generation)[:3] if newest is not None and is_seen else NOTHING
+
+
+def _time_of(moment: tuple[int, ...]) -> tuple[int, int]:
+    """The newest, and of several the first."""
+    return moment[1], -moment[0]
 
 
 async def _catch_up(broker: "Broker") -> AnabranchError | None:

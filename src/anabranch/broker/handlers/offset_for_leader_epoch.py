@@ -43,8 +43,11 @@ def _row(broker: "Broker", name: str, asked: dict[str, Any]) -> dict[str, Any]:
 def _end_of(partition: Partition, generation: int) -> tuple[int, int]:
     """Of a generation that is not known, the one before; nothing is known of one that is still to come."""
     if partition.ring is None:
-        is_ours = generation == partition.generation
-        return (partition.generation, partition.high_watermark) if is_ours else UNKNOWN
+        # Whatever was before it in the store, or has gone over to it, was never cut.
+        is_ours = generation == partition.generation or (
+            partition.is_object and 0 <= generation < partition.generation
+        )
+        return (generation, partition.high_watermark) if is_ours else UNKNOWN
     known = partition.generations
     if not 0 <= generation <= known.last:
         return UNKNOWN

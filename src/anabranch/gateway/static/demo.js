@@ -53,8 +53,9 @@ function pairOf(text) {
 
 function show(record) {
   const row = document.createElement("tr");
-  const value = record.value_base64 ?? record.value;
-  const headers = record.headers.map(([name, held]) => `${name}=${typeof held === "string" ? held : JSON.stringify(held)}`);
+  const omitted = record.omitted_bytes && `${record.omitted_bytes} bytes: too long to show here`;
+  const value = omitted ?? record.value_base64 ?? record.value;
+  const headers = (record.headers ?? []).map(([name, held]) => `${name}=${typeof held === "string" ? held : JSON.stringify(held)}`);
   const cells = [
     record.partition,
     record.offset,

@@ -1,0 +1,71 @@
+"""The past of a partition that has come back from the object store: what lies below its floor is there, whoever keeps
+what came after (`cluster/forms.py`). Every broker with the store can read it; the table says what of it is left.
+"""
+
+from typing import TYPE_CHECKING
+
+from anabranch.errors import StorageError
+from anabranch.record.object_names import Key
+from anabranch.values import Offset, TopicPartition
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+    from anabranch.broker.object_log import ObjectLog
+    from anabranch.broker.object_times import Moment
+    from anabranch.cluster.metadata import MetadataTable
+    from anabranch.record.producer_table import Producer
+
+
+class Past:
+    """Of one partition, as this broker can serve it. For the loop's thread, but for `producers`."""
+
+    def __init__(
+        self,
+        partition_id: TopicPartition,
+        key: Key,
+        floor: Offset,
+        table: "MetadataTable",
+        log: "ObjectLog | None",
+    ) -> None:
+        """`log`: None if this node has no object store."""
+        self.floor = floor
+        self.key = key
+        self._id = partition_id
+        self._table = table
+        self._log = log
+
+    @property
+    def start_offset(self) -> Offset:
+        """Where it begins; at the floor, if nothing of it is left."""
+        return min(self._table.objects.head(self.key).start, self.floor)
+
+    @property
+    def log(self) -> "ObjectLog":
+        """Raises StorageError."""
+        if self._log is None:
+            raise StorageError(
+                f"{self._id} is below offset {self.floor} in the object store, and this node was started without one: "
+                "start it with --object-store and the URL that its cluster uses."
+            )
+        return self._log
+
+    def producers(self) -> "dict[int, Producer]":
+        """What producers had written last when the partition left the store. Any thread."""
+        return dict(self._table.objects.producers(self.key).producers)
+
+    async def offset_for_time(self, timestamp_ms: int) -> "Moment | None":
+        """The first record of that time or later, with its own time. Raises as ObjectLog does."""
+        return self._below(await self.log.offset_for_time(timestamp_ms))
+
+    async def max_timestamp(self) -> "Moment | None":
+        """The first record of the newest time, with that. Raises as ObjectLog does."""
+        return self._below(await self.log.max_timestamp())
+
+    def _below(self, found: "Moment | None") -> "Moment | None":
+        """While the partition goes over to the store again, more lies there than its past."""
+        return found if found is not None and found[0] < self.floor else None
+
+
+def past_of(broker: "Broker", partition_id: TopicPartition, key: Key, floor: Offset) -> Past:
+    log = broker.objects.log_of(partition_id, key[0]) if broker.objects is not None else None
+    return Past(partition_id, key, floor, broker.metadata.table, log)
