@@ -200,7 +200,7 @@ class Calls:
 
     def known_topic(self, name: str) -> TopicView | None:
         """Without asking anybody; None: this broker knows of none."""
-        state = self._broker.topics.find(name)
+        state = self._broker.topics.find_readable(name)
         if state is None:
             return None
         topic = state.topic
@@ -229,7 +229,7 @@ class Calls:
 
     def leader(self, topic: str, partition: int) -> BrokerId | None:
         """Who leads a partition now, as far as this broker knows. Raises BrokerRefusedError if there is none such."""
-        state = self._broker.topics.find(topic)
+        state = self._broker.topics.find_readable(topic)
         if state is None:
             raise refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _no_topic(topic, 0))
         count = state.topic.partition_count
@@ -238,6 +238,8 @@ class Calls:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Topic {topic} has no partition {partition}: it has {count}, numbered from 0.",
             )
+        if self._broker.topics.find(topic) is None:
+            return self.broker_id  # One branch, which every broker serves.
         return self._broker.leader_of(state, partition)
 
     # --- records -------------------------------------------------------------------------------------------------
