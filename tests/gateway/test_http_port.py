@@ -83,7 +83,7 @@ def test_defect_is_answered_and_written_down(caplog, monkeypatch) -> None:
         answer = ask(broker, "GET", "/v1/topics")
         assert (answer.status, answer.code) == (500, "DEFECT")
         assert "KeyError" not in answer.body.decode(), "what is inside stays inside"
-        wait_until(lambda: "this is a defect" in caplog.text)
+        wait_until(lambda: "this is a defect" in caplog.text, "the line in the log")
         assert ask(broker, "GET", "/healthz").status == 200
 
 
