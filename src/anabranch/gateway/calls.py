@@ -29,6 +29,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.partition import Partition
 
 PAUSE_SECONDS = 0.05
 BEYOND_SECONDS = 0.25
@@ -98,8 +99,8 @@ class Calls(Asking):
     # --- topics --------------------------------------------------------------------------------------------------
 
     def known_topic(self, name: str) -> TopicView | None:
-        """Without asking anybody; None: this broker knows of none."""
-        state = self._broker.topics.find(name)
+        """Without asking anybody; a branch is one for readers (`orders@5`). None: this broker knows of none."""
+        state = self._broker.topics.find_readable(name)
         if state is None:
             return None
         topic = state.topic
@@ -128,7 +129,7 @@ class Calls(Asking):
 
     def leader(self, topic: str, partition: int) -> BrokerId | None:
         """Who leads a partition now, as far as this broker knows. Raises BrokerRefusedError if there is none such."""
-        state = self._broker.topics.find(topic)
+        state = self._broker.topics.find_readable(topic)
         if state is None:
             raise refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _no_topic(topic, 0))
         count = state.topic.partition_count
@@ -137,7 +138,18 @@ class Calls(Asking):
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Topic {topic} has no partition {partition}: it has {count}, numbered from 0.",
             )
+        if self._broker.topics.find(topic) is None:
+            return self._server_of_branch(state.partitions[partition])
         return self._broker.leader_of(state, partition)
+
+    def _server_of_branch(self, partition: "Partition | None") -> BrokerId | None:
+        """Any broker that holds it serves a branch as a topic of its own; None: none is known here."""
+        from anabranch.broker.branch_views import BranchView  # There is none where nobody has branches.
+
+        branches = self._broker.branches
+        if branches is None or not isinstance(partition, BranchView):
+            return None
+        return branches.views.server_of(partition)
 
     # --- records -------------------------------------------------------------------------------------------------
 
