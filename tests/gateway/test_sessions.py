@@ -356,6 +356,26 @@ def test_bad_commits_are_refused(broker: EmbeddedBroker, topic: str, body: Any) 
     assert answer.status == 400, answer
 
 
+def test_group_that_sessions_cannot_join_says_what_to_do(broker: EmbeddedBroker, topic: str) -> None:
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": topic,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        wait_until(lambda: consumer.poll(0.05) is None and consumer.assignment(), "an assignment")
+        answer = ask(broker, "POST", f"/v1/groups/{topic}/sessions", {"topics": [topic]})
+        assert (answer.status, answer.code) == (409, "INCONSISTENT_GROUP_PROTOCOL")
+        assert "range" in answer.json["error"]["message"]
+    finally:
+        consumer.close()
+
+
 def test_group_with_letters_of_any_language(broker: EmbeddedBroker, topic: str) -> None:
     session = Session(broker, "Gr%C3%BC%C3%9Fe-%E2%9C%93", topic)
     assert session.registered["group"] == "Grüße-✓"
