@@ -265,6 +265,12 @@ def test_limits_of_a_poll(broker: EmbeddedBroker, topic: str) -> None:
         assert [each for each in map(int, found) if low <= each < high] == list(range(low, high))
     session.cursor = None
     assert len(session.poll(max_bytes=1)) == 1
+    session.cursor = None
+    assert len(session.poll()) == 200
+    wait_until(
+        lambda: b"anabranch_gateway_held_bytes 0.0" in ask(broker, "GET", "/metrics").body,
+        "memory given back",
+    )
 
 
 def test_sessions_survive_a_restart_of_the_node(tmp_path: Any) -> None:
