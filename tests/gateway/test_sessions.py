@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.gateway import sessions_api
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import Answer, ask, gateway_broker
 from support.waiting import wait_until
@@ -155,16 +156,19 @@ def test_commit_of_a_partition_that_another_session_has_now_is_refused(
 def test_session_that_does_not_poll_in_time_is_over_and_is_told_the_next_step(
     broker: EmbeddedBroker, topic: str
 ) -> None:
-    session = Session(broker, topic, topic, timeout_ms=100)
+    session = Session(broker, topic, topic, timeout_ms=1500)
     broker.wait_for_group(topic, state="Empty")
     for answer in (session.ask_poll(), session.commit(offsets=[]), session.goodbye()):
         assert (answer.status, answer.code) == (410, "SESSION_OVER")
         assert f"POST /v1/groups/{topic}/sessions" in answer.json["error"]["message"]
 
 
-def test_long_poll_keeps_its_session_alive_beyond_the_timeout(broker: EmbeddedBroker, topic: str) -> None:
-    session = Session(broker, topic, topic, timeout_ms=3000)
-    assert session.poll(wait_ms=4500) == []
+def test_long_poll_keeps_its_session_alive_beyond_the_timeout(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions_api, "SLICE_MS", 200)
+    session = Session(broker, topic, topic, timeout_ms=2500)
+    assert session.poll(wait_ms=3500) == []
     assert session.poll() == []
 
 
