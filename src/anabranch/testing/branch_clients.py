@@ -113,9 +113,9 @@ class BranchWitness(ClusterWitness):
                 )
             last[branch] = record
 
-    def has_read_on(self, name: str, place: Place, seen: set[Sent], wanted: set[Sent]) -> None:
+    def has_read_on(self, name: str, place: Place, seen: set[Sent]) -> None:
         """Whoever never went back has come to the end."""
-        if missed := (self.must_be_there(place) & wanted) - seen:
+        if missed := self.must_be_there(place) - seen:
             raise SimulationError(f"{name} has read all of {place}, and missed {sorted(missed)}")
 
 
@@ -269,12 +269,12 @@ class Wanderer:
         self.seen.update(self._witness.shown(self.place, reading.found))
         self.position = max(self.position, reading.next_offset)
 
-    def finish(self, broker_id: int, then: Callable[["Wanderer"], None]) -> None:
+    def finish(self, broker_id: int, then: Callable[[ErrorCode | None], None]) -> None:
         """Read on to the end, in calm."""
 
         def heard(reading: BranchReading) -> None:
             self._heard(reading)
-            then(self)
+            then(reading.code)
 
         self._is_asking = True
         self._client.read_on(self.place, broker_id, self.position, heard, may_begin_later=True)
@@ -310,7 +310,7 @@ class GroupReader(Wanderer):
 
         self._client.commit(self.name, self.place, position, then)
 
-    def take_over(self, then: Callable[[], None] = lambda: None) -> None:
+    def take_over(self, then: Callable[[bool], None] = lambda is_known: None) -> None:
         """As a member does that has just come: from what was committed, or from the start."""
         self._is_asking = True
 
@@ -319,6 +319,6 @@ class GroupReader(Wanderer):
             if offset is not None:
                 self._client.note(f"{self.name} goes on at {offset} of {self.place}")
                 self.position = max(offset, 0)
-            then()
+            then(offset is not None)
 
         self._client.committed(self.name, self.place, heard)

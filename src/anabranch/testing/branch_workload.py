@@ -30,11 +30,12 @@ from anabranch.testing.cluster_workload import (
 from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.sim_producers import IN_FLIGHT_MAX, IdempotentProducer, PlainProducer
 from anabranch.testing.simulator import SimulationError
-from anabranch.testing.witness import Place, Sent
+from anabranch.testing.witness import Place
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 
-BRANCH_STEPS = 90
+BRANCH_STEPS = 100
+STEADY_MS = 1000
 WANDERERS_MAX = 5
 READERS_MAX = 2
 KEPT, CUT = "b0", "b1"
@@ -100,8 +101,8 @@ class BranchWorkload(ClusterWorkload):
     def _troubles(self, times: int) -> list[Action]:
         faults = self.faults
         troubles = [
-            Action(8, faults.split),
-            Action(2, faults.deafen),
+            Action(14, faults.split),
+            Action(3, faults.deafen),
             Action(1, faults.kill),
             Action(1, faults.stop),
             Action(1, faults.crash),
@@ -191,11 +192,16 @@ class BranchWorkload(ClusterWorkload):
 
     def _calm(self) -> None:
         super()._calm()
-        self._wait_for(
-            "the branches to be one",
-            lambda: not missing_branches(self.sim),
-            lambda: missing_branches(self.sim),
-        )
+        self._wait_for("the branches to be one", self._are_one, lambda: missing_branches(self.sim))
+
+    def _are_one(self) -> bool:
+        """For a while already: whoever is to reign may have waited until it had everything."""
+        end_ms = self.sim.clock.monotonic_ms() + STEADY_MS
+        while not missing_branches(self.sim):
+            if self.sim.clock.monotonic_ms() >= end_ms:
+                return True
+            self.sim.run(100)
+        return False
 
     def _wait_for(self, what: str, is_so: Callable[[], bool], why: Callable[[], str]) -> None:
         end_ms = self.sim.clock.monotonic_ms() + WHOLE_MS_MAX
@@ -215,18 +221,21 @@ class BranchWorkload(ClusterWorkload):
     def _read_place(self, place: Place) -> None:
         """At every broker that reads for others; all of them must show the same."""
         shown: dict[int, Found] = {}
-        for number in self.sim.lives:
-            reading = self._read_whole(place, number)
-            if reading.code is ErrorCode.NONE:
-                shown[number] = reading.found
-        if not shown:
-            raise SimulationError(f"{place} cannot be read in calm")
+        self._wait_for(f"anybody to show {place}", lambda: self._show(place, shown), lambda: "nobody does")
         first, *others = shown
         for number in others:
             if shown[number] != shown[first]:
                 raise SimulationError(_difference(place, first, shown[first], number, shown[number]))
         self.sim.note(f"{list(shown)} show {len(shown[first])} of {place}")
         self.witness.shown_to_all(place, shown[first], origin_in(self.sim, place))
+
+    def _show(self, place: Place, shown: dict[int, Found]) -> bool:
+        """Whether any did: somebody else may just have begun to reign."""
+        for number in self.sim.lives:
+            reading = self._read_whole(place, number)
+            if reading.code is ErrorCode.NONE:
+                shown[number] = reading.found
+        return bool(shown)
 
     def _read_whole(self, place: Place, number: int) -> BranchReading:
         done: list[BranchReading] = []
@@ -235,21 +244,24 @@ class BranchWorkload(ClusterWorkload):
         return done[0]
 
     def _finish(self, wanderer: Wanderer) -> None:
-        """Read on to the end, wherever; of a group also from what was committed."""
-        wanted = self._wanted(wanderer.place)
-        done: list[object] = []
+        """Read on to the end, wherever; of a group from what was committed."""
         if isinstance(wanderer, GroupReader):
-            wanderer.take_over(lambda: done.append(None))
-            self._wait_for(f"{wanderer.name} to go on", lambda: bool(done), lambda: "")
-        done.clear()
-        leader = self._reigns_now(wanderer.place)
-        assert leader is not None, "somebody reigns in calm"
-        wanderer.finish(leader, done.append)
-        self._wait_for(f"{wanderer.name} to finish", lambda: bool(done), lambda: "")
-        self.witness.has_read_on(wanderer.name, wanderer.place, wanderer.seen, wanted)
+            known: list[bool] = []
+            wanderer.take_over(known.append)
+            self._wait_for(f"{wanderer.name} to go on", lambda: bool(known), lambda: "nobody answers")
+        self._wait_for(
+            f"{wanderer.name} to read on", lambda: self._reads_to_end(wanderer), lambda: "nobody lets it"
+        )
+        self.witness.has_read_on(wanderer.name, wanderer.place, wanderer.seen)
 
-    def _wanted(self, place: Place) -> set[Sent]:
-        return self.witness.must_be_there(place)
+    def _reads_to_end(self, wanderer: Wanderer) -> bool:
+        codes: list[ErrorCode | None] = []
+        leader = self._reigns_now(wanderer.place)
+        if leader is None:
+            return False
+        wanderer.finish(leader, codes.append)
+        self._wait_for(f"{wanderer.name} to finish", lambda: bool(codes), lambda: "nobody answers")
+        return codes[0] is ErrorCode.NONE
 
 
 def _difference(place: Place, one: int, ones: Found, other: int, others: Found) -> str:
