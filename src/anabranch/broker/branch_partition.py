@@ -110,7 +110,7 @@ class BranchPartition(Partition):
             partition_id,
             topic_id,
             cast("Log", log),
-            BranchMode(broker_id, log.start_offset, sync_first=sync_first),
+            BranchMode(broker_id, log.end_offset if is_alone else log.start_offset, sync_first=sync_first),
             settings,
             request_sync=request_sync,
             on_publish=on_publish,
@@ -318,10 +318,11 @@ class BranchPartition(Partition):
 
     @property
     def is_settled(self) -> bool:
-        return self.mode.is_settled
+        return self.is_alone or self.mode.is_settled
 
     def check_leader(self) -> None:
-        if self.reign is None:
+        """Only the primary serves readers, if there may be another."""
+        if self.reign is None and not self.is_alone:
             raise NotOwnerError(f"This broker does not reign over {self.id} now.")
 
     def _refusal(self) -> AnabranchError | None:
