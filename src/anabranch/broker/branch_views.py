@@ -226,7 +226,7 @@ class BranchViews:
         for view in views:
             if view is not None:
                 relays.append(_Relay(self._broker.core.fetch_waits.wake, view))
-                view.base.waiting_fetches.add(relays[-1])
+                view.base.waiting_fetches[relays[-1]] = None
         state = TopicState(replace(base.topic, name=name, topic_id=topic_id), base.settings, list(views))
         self._make_room()
         self._states[base.topic.topic_id, lane] = state, relays
@@ -248,7 +248,8 @@ class BranchViews:
         state, relays = self._states.pop(key)
         for view in state.partitions:
             if isinstance(view, BranchView):
-                view.base.waiting_fetches.difference_update(relays)
+                for relay in relays:
+                    view.base.waiting_fetches.pop(relay, None)
                 view.abandon(read_only(state.topic.name))
 
     def heard(self, rows: Iterable[BranchRow]) -> None:
