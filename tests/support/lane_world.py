@@ -220,9 +220,10 @@ class LaneWorld:
     def take_in(self, keeper: Keeper, tip: Tip) -> None:
         branches = keeper.branches
         if branches.is_behind(keeper.tip, tip):
+            self.check_contained(keeper, tip)
             return
         if branches.is_behind(tip, keeper.tip):
-            keeper.tip = tip
+            self.adopt(keeper, tip)
             return
         plan = self.plan(branches, keeper.tip, tip)
         self.compare(branches, keeper.tip, tip, plan)
@@ -257,17 +258,42 @@ class LaneWorld:
             return
         for other in sorted(keeper.view):
             copied = self.keepers[other]
-            if other == slot or not self.reaches(slot, other) or copied.reigns:
+            if other == slot or not self.reaches(slot, other) or copied.reigns or self.rng.random() < 0.3:
                 continue
             copied.hear(keeper.rows)
             branches = copied.branches
             if not self.may_adopt(branches, keeper.tip, copied.tip):
                 keeper.must_join = True
                 continue
-            least = max(branches.opened[keeper.tip.lane].sources_end, keeper.tip.end - 4)
-            if copied.tip.lane == keeper.tip.lane:
-                least = max(least, copied.tip.end)
-            copied.tip = Tip(keeper.tip.lane, Offset(self.rng.randint(least, keeper.tip.end)))
+            self.adopt(copied, Tip(keeper.tip.lane, self.copied_end(copied, keeper.tip)))
+
+    def copied_end(self, copied: Keeper, tip: Tip) -> Offset:
+        """How far a copy has come: what it had is in it."""
+        row = copied.branches.opened[tip.lane]
+        line = copied.branches.line(copied.tip)
+        is_prefix = branch_lines.common_part(line, copied.branches.line(tip)) == line
+        least = row.new_start if is_prefix else row.sources_end
+        if copied.tip.lane == tip.lane:
+            least = max(least, copied.tip.end)
+        elif self.rng.random() < 0.7:
+            least = max(least, Offset(tip.end - 4))
+        return Offset(self.rng.randint(least, tip.end))
+
+    def check_contained(self, keeper: Keeper, tip: Tip) -> None:
+        there = {self.records.get(offset) for offset in offsets_of(keeper.branches.line(tip))}
+        if missing := there - self.contained(keeper) - {None}:
+            raise Broken(f"{tip} is behind {keeper.tip}, which has not {missing}")
+
+    def adopt(self, keeper: Keeper, tip: Tip) -> None:
+        before = self.contained(keeper)
+        keeper.tip = tip
+        if gone := before - self.contained(keeper):
+            raise Broken(f"{keeper.slot} had {sorted(gone)} before it took over {tip}")
+
+    def contained(self, keeper: Keeper) -> set[int]:
+        """All records of its line, removed or not."""
+        line = keeper.branches.line(keeper.tip)
+        return {self.records[offset] for offset in offsets_of(line) if offset in self.records}
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -342,7 +368,7 @@ class LaneWorld:
             keeper.hear(first.rows)
             if not self.may_adopt(keeper.branches, first.tip, keeper.tip):
                 raise Broken(f"{keeper.tip} may not become {first.tip}")
-            keeper.tip = first.tip
+            self.adopt(keeper, first.tip)
 
     def check(self) -> None:
         if len({frozenset(keeper.rows) for keeper in self.keepers}) != 1:

@@ -239,9 +239,14 @@ class BranchLog:
         self._reigning.append(batches, now_ms)
 
     def sync(self) -> Offset:
-        """Any thread: what was written by the present reign; between two there is nothing to do."""
+        """Any thread: what was written by the present reign; if there is none, all that is not on the disk yet."""
         writing = self.writing
-        return writing.sync() if writing is not None else self.end_offset
+        if writing is not None:
+            return writing.sync()
+        for log in self.lanes.logs():
+            if not log.is_synced:
+                log.sync()
+        return self.end_offset
 
     @property
     def synced_offset(self) -> Offset:

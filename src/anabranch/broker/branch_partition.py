@@ -110,7 +110,7 @@ class BranchPartition(Partition):
             partition_id,
             topic_id,
             cast("Log", log),
-            BranchMode(broker_id, log.start_offset, sync_first=sync_first),
+            BranchMode(broker_id, log.end_offset if is_alone else log.start_offset, sync_first=sync_first),
             settings,
             request_sync=request_sync,
             on_publish=on_publish,
@@ -165,8 +165,11 @@ class BranchPartition(Partition):
 
     async def adopt(self, lane: Lane, safe: Offset) -> None:
         """Go over to the line that ends in this lane, up to where that is held here; below `safe` others have it too.
-        Whether that may be is the caller's to know. Raises StorageError, UnknownBranchError; then nothing changes."""
-        await to_its_end(self._adopt(lane, safe))
+        Whether that may be is the caller's to know. Raises StorageError, UnknownBranchError; then nothing changes. To
+        cancel it does not stop it: `switching` is held until the file and this line say the same."""
+        adopting = asyncio.ensure_future(self._adopt(lane, safe))
+        adopting.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(adopting)
 
     async def _adopt(self, lane: Lane, safe: Offset) -> None:
         async with self.switching:
@@ -315,10 +318,11 @@ class BranchPartition(Partition):
 
     @property
     def is_settled(self) -> bool:
-        return self.mode.is_settled
+        return self.is_alone or self.mode.is_settled
 
     def check_leader(self) -> None:
-        if self.reign is None:
+        """Only the primary serves readers, if there may be another."""
+        if self.reign is None and not self.is_alone:
             raise NotOwnerError(f"This broker does not reign over {self.id} now.")
 
     def _refusal(self) -> AnabranchError | None:

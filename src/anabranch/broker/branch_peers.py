@@ -49,7 +49,7 @@ from anabranch.replication.branch_roles import (
     lane_of_reign,
     next_step,
 )
-from anabranch.replication.branch_rows import NO_LANE, Lane, Tip
+from anabranch.replication.branch_rows import NO_LANE, Lane, Tip, lane_of
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
@@ -287,7 +287,8 @@ class BranchPeers:
         if partition.reign is not None:
             seat.ask_copies(self._copies_for(seat), now_ms)
         elif head is not None:
-            seat.heard = Tip(head.reign, min(head.safe, head.tip.end))
+            safe = min(head.safe, head.tip.end)
+            seat.heard = Tip(lane_of(safe), safe)  # A reign may have begun of which nothing is safe yet.
             if partition.view.lane == head.reign:
                 partition.follow(head.safe)
 
@@ -329,6 +330,8 @@ class BranchPeers:
         if before is not None and not before.done():
             before.cancel()
             await asyncio.gather(before, return_exceptions=True)
+            async with seat.partition.switching:
+                pass  # What it had begun to adopt is adopted now.
         try:
             await work()
         except (NotNowError, PeerError, UnknownBranchError, MissingRecordsError) as error:

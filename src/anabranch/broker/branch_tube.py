@@ -7,7 +7,8 @@ share the next one, and one batch: never is more than one on its way to the disk
 is followed by others was safe once. Such a log is not opened.
 
 Rows are only ever added. Those of topics that are gone are left out when the log is written anew, at a start: aside,
-synced, and swapped by renaming. Its offsets go on, so that the recovery point still says how far it reached.
+synced, and swapped by renaming. Its offsets go on, so that the recovery point still says how far it reached. Other
+brokers may still tell such rows: which topics are gone is remembered in a file beside the log.
 
 All methods but `open` are for the loop's thread.
 """
@@ -22,7 +23,7 @@ from uuid import UUID
 from anabranch.broker.topic_folders import TUBE_TOPIC
 from anabranch.broker.workers import in_heavy_worker, to_its_end
 from anabranch.errors import StorageError
-from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
+from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint, read_checkpoint, write_checkpoint
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import batch_spans
@@ -41,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 TUBE_FOLDER = f"{TUBE_TOPIC}-0"
 NEW, OLD = ".new", ".deleted"
+GONE_FILE = "branch-topics-gone"
 READ_BYTES = 2**20
 CONFIG = LogConfig(retention_ms=-1)
 
@@ -61,6 +63,8 @@ class BranchTube:
         self._written: set[BranchRow] = set()
         """On their way to the disk."""
         self._branches: dict[Key, Branches] = {}
+        self._gone: set[UUID] = set()
+        """Topics whose rows nobody needs any more."""
         self._subscribers: list[Callable[[list[BranchRow]], None]] = []
         self._syncing = asyncio.Lock()
         self._log: Log | None = None
@@ -78,9 +82,11 @@ class BranchTube:
             self._finish_swap()
         except OSError as error:
             raise StorageError(f"{self._folder} cannot be opened: {error.strerror or error}.") from error
+        gone, _ = read_checkpoint(self._files, self._gone_path)
+        self._gone = {UUID(hex=topic_id) for topic_id in gone or ()}
         log = self._open_log(self._folder, point)
         rows = list(_read(log))
-        kept = [row for row in rows if not is_gone(row.topic_id)]
+        kept = [row for row in rows if row.topic_id not in self._gone and not is_gone(row.topic_id)]
         if len(kept) < len(rows):
             log = self._rewritten(log, kept)
             logger.info("%d rows of the branch log were of topics that are gone", len(rows) - len(kept))
@@ -143,6 +149,11 @@ class BranchTube:
         return self._rows
 
     @property
+    def is_fenced(self) -> bool:
+        """No row can be added until a restart."""
+        return self._own_log.fenced
+
+    @property
     def recovery_mark(self) -> RecoveryMark:
         return self._own_log.recovery_mark
 
@@ -164,13 +175,26 @@ class BranchTube:
     async def add(self, rows: Iterable[BranchRow]) -> list[BranchRow]:
         """Make rows count; which of them did not before. When this returns, all of them are on the disk. Raises
         StorageError; then nobody has heard of them."""
-        asked = list(rows)
+        asked = [row for row in rows if row.topic_id not in self._gone]
         fresh = self._want(asked)
         while not self._known.issuperset(asked):
             async with self._syncing:
                 if not self._known.issuperset(asked):
                     await to_its_end(self._write_wanted())
         return fresh
+
+    async def forget(self, topics: Iterable[UUID]) -> None:
+        """These are gone, and their ids are never given again. Raises StorageError; then their rows stay a while."""
+        self._gone |= set(topics)
+        gone = sorted(topic_id.hex for topic_id in self._gone)
+        try:
+            await in_heavy_worker(self._workers, lambda: write_checkpoint(self._files, self._gone_path, gone))
+        except OSError as error:
+            raise StorageError(f"{self._gone_path} cannot be written: {error.strerror or error}.") from error
+
+    @property
+    def _gone_path(self) -> str:
+        return f"{self._data_dir}/{GONE_FILE}"
 
     def add_now(self, rows: Iterable[BranchRow]) -> list[BranchRow]:
         """`add` at a start, when nobody is held up by it."""

@@ -7,6 +7,8 @@ all there is to it: each start is a reign, in a lane of its own, behind the line
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -19,9 +21,12 @@ from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
 from anabranch.broker.stored_state import partition_key
+from anabranch.broker.workers import in_heavy_worker, to_its_end
+from anabranch.cluster.metadata import Entry
 from anabranch.config import TopicSettings
 from anabranch.errors import NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
+from anabranch.record.lane_producers import LaneProducers
 from anabranch.replication.branch_rows import (
     FIRST_LANE,
     NO_LANE,
@@ -39,6 +44,11 @@ if TYPE_CHECKING:
     from anabranch.broker.peers import Peers
 
 logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS = 5.0
+"""After so long it is tried again to begin a lane that the disk refused."""
+Outcome = LaneProducers | StorageError
+"""The producers of a line that may be gone on with, or why it may not."""
 
 
 class BranchTopics:
@@ -60,8 +70,12 @@ class BranchTopics:
         self.tube.subscribe(self.views.heard)
         self.peers = self._meet(broker.peers) if broker.peers is not None else None
         """Who reigns among several; None: this node does."""
+        self._topic_ids = {topic.topic_id for topic in metadata.table.topics.values()}
+        self._forgetting: asyncio.Task[None] | None = None
+        metadata.subscribe(self._follow)
         self._is_stopping = False
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._retry: asyncio.Task[None] | None = None
 
     def _meet(self, peers: "Peers") -> "BranchPeers":
         from anabranch.broker.branch_peers import BranchPeers  # A node without others reads none of it.
@@ -108,6 +122,8 @@ class BranchTopics:
             finished=core.finished,
         )
         partition.on_scarce = self._renew_soon
+        if not partition.view.is_synced:
+            opener.unsynced.append(partition)
         return partition
 
     def recovery_marks(self) -> dict[str, RecoveryMark]:
@@ -130,32 +146,88 @@ class BranchTopics:
             if partition is not None:
                 partition.refresh(heard)
 
+    def _follow(self, offset: Offset, entry: Entry | None) -> None:
+        """The table of topics has changed: of those that are gone nobody needs the rows."""
+        if entry is not None and entry["type"] not in ("topic", "topic-removed"):
+            return
+        before, self._topic_ids = self._topic_ids, set(self._broker.metadata.table.topics_by_id)
+        gone = before - self._topic_ids
+        if gone and not self._is_stopping:
+            self._forgetting = asyncio.get_running_loop().create_task(self._forget(gone, self._forgetting))
+
+    async def _forget(self, gone: set[UUID], earlier: "asyncio.Task[None] | None") -> None:
+        if earlier is not None:
+            await asyncio.gather(earlier, return_exceptions=True)
+        try:
+            await self.tube.forget(gone)
+        except StorageError as error:
+            logger.warning("rows of deleted topics stay in the branch log: %s", error)
+
     # --- reigns --------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """At a start: without others every partition is ours, before the first request comes. Raises StorageError."""
+        """At a start: without others every partition is ours, before the first request comes. Where the disk refuses a
+        lane, records can be read, and it is tried again."""
         if not self._broker.is_alone:
             return
         partitions = self.partitions()
-        rows = [self.next_row(partition) for partition in partitions]
-        prepared = self._broker.workers.side_by_side(
-            [
-                lambda partition=partition, row=row: partition.prepare_reign(row)  # type: ignore[misc]
-                for partition, row in zip(partitions, rows, strict=True)
-            ]
-        )
-        self.tube.add_now(rows)
-        for partition, row, producers in zip(partitions, rows, prepared, strict=True):
-            partition.enter_reign(row, producers)
+        rows, outcomes = self._prepare(partitions)
+        try:
+            self.tube.add_now(row for row, outcome in zip(rows, outcomes, strict=True) if _is_well(outcome))
+        except StorageError as error:
+            outcomes = [error] * len(rows)
+        if self._enter(partitions, rows, outcomes) is not None:
+            self._retry = asyncio.get_running_loop().create_task(self._begin_later())
 
     async def ready(self, topic_id: UUID) -> None:
-        """A topic was made: without others, begin at once."""
+        """A topic was made, or has more partitions: without others, begin at once. Raises StorageError."""
         state = self._broker.topics.find(topic_id)
-        if state is None or not self._broker.is_alone:
+        if state is None or not self._broker.is_alone or self._is_stopping:
             return
-        for partition in state.partitions:
-            if isinstance(partition, BranchPartition) and partition.reign is None and not self._is_stopping:
-                await partition.begin_reign(self.next_row(partition))
+        error = await to_its_end(self._begin_together(_without_reign(state.partitions)))
+        if error is not None:
+            raise error
+
+    async def _begin_later(self) -> None:
+        while waiting := _without_reign(self.partitions()):
+            await asyncio.sleep(AGAIN_SECONDS)
+            if self._is_stopping or self.tube.is_fenced:
+                return
+            await to_its_end(self._begin_together(waiting))
+
+    async def _begin_together(self, partitions: list[BranchPartition]) -> StorageError | None:
+        async with AsyncExitStack() as switching:
+            for partition in partitions:
+                await switching.enter_async_context(partition.switching)
+            workers = self._broker.workers
+            rows, outcomes = await in_heavy_worker(workers, lambda: self._prepare(partitions))
+            try:
+                await self.tube.add(
+                    row for row, outcome in zip(rows, outcomes, strict=True) if _is_well(outcome)
+                )
+            except StorageError as error:
+                outcomes = [error] * len(rows)
+            return self._enter(partitions, rows, outcomes)
+
+    def _prepare(self, partitions: list[BranchPartition]) -> tuple[list[BranchRow], list[Outcome]]:
+        """Side by side, so that their syncs share what the disk does."""
+        rows = [self.next_row(partition) for partition in partitions]
+        pairs = zip(partitions, rows, strict=True)
+        tasks = [partial(_prepare_one, partition, row) for partition, row in pairs]
+        return rows, self._broker.workers.side_by_side(tasks)
+
+    def _enter(
+        self, partitions: list[BranchPartition], rows: list[BranchRow], outcomes: list[Outcome]
+    ) -> StorageError | None:
+        """Reign where everything is on the disk; the last error where it is not."""
+        failed = None
+        for partition, row, outcome in zip(partitions, rows, outcomes, strict=True):
+            if isinstance(outcome, StorageError):
+                failed = outcome
+                logger.error("%s takes no records yet, and it is tried again: %s", partition.id, outcome)
+            elif not partition.is_gone:
+                partition.enter_reign(row, outcome)
+        return failed
 
     def next_row(self, partition: BranchPartition) -> BranchRow:
         """A reign that goes on where this broker's line ends."""
@@ -191,7 +263,11 @@ class BranchTopics:
     async def stop(self) -> None:
         """The node stops: say where each of its reigns ends."""
         self._is_stopping = True
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._retry is not None:
+            self._retry.cancel()
+            await asyncio.gather(self._retry, return_exceptions=True)
+        waited = [*self._tasks.values(), *([self._forgetting] if self._forgetting is not None else [])]
+        await asyncio.gather(*waited, return_exceptions=True)
         error = NotOwnerError("The node stops: look for another primary.")
         reigning = [partition for partition in self.partitions() if partition.reign is not None]
         ended = await asyncio.gather(*(each.end_reign(error) for each in reigning), return_exceptions=True)
@@ -225,6 +301,21 @@ class BranchTopics:
             if start > branch.log.start_offset:
                 await self.delete_records(branch, start)
         await drop_removed(branch, forgotten(branch, now_ms), self._broker.workers)
+
+
+def _is_well(outcome: Outcome) -> bool:
+    return not isinstance(outcome, StorageError)
+
+
+def _prepare_one(partition: BranchPartition, row: BranchRow) -> Outcome:
+    try:
+        return partition.prepare_reign(row)
+    except StorageError as error:
+        return error
+
+
+def _without_reign(partitions: Iterable[Partition | None]) -> list[BranchPartition]:
+    return [each for each in partitions if isinstance(each, BranchPartition) and each.reign is None]
 
 
 def _none_is_gone(topic_id: UUID) -> bool:

@@ -42,7 +42,7 @@ class WaitingFetch:
         self._due: asyncio.TimerHandle | None = None
         self._timer = waits.loop.call_later(wait_ms / 1000, self.end)
         for partition in partitions:
-            partition.waiting_fetches.add(self)
+            partition.waiting_fetches[self] = None
 
     def woken(self, partitions: "list[Partition]") -> None:
         self.woken_by.update(partitions)
@@ -68,9 +68,9 @@ class WaitingFetch:
         if self._due is not None:
             self._due.cancel()
         for partition in self._partitions:
-            partition.waiting_fetches.discard(self)
+            partition.waiting_fetches.pop(self, None)
         self._partitions = []
-        self._waits.waiting.discard(self)
+        self._waits.waiting.pop(self, None)
 
 
 class FetchWaits:
@@ -78,7 +78,7 @@ class FetchWaits:
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.waiting: set[WaitingFetch] = set()
+        self.waiting: dict[WaitingFetch, None] = {}
         self.is_ended = False
         """The node stops: whoever is tried now has to answer."""
 
@@ -86,7 +86,7 @@ class FetchWaits:
         self, retry: Callable[[bool], bool], partitions: "list[Partition]", wait_ms: int
     ) -> WaitingFetch:
         fetch = WaitingFetch(self, retry, partitions, wait_ms)
-        self.waiting.add(fetch)
+        self.waiting[fetch] = None
         return fetch
 
     def end_all(self) -> None:

@@ -96,8 +96,8 @@ class LaneLogs:
         clean: bool,
         points: Mapping[Lane, RecoveryPoint] | None = None,
     ) -> None:
-        """Open what rows name (`starts`: where each begins), and put the rest out of the way. What recovery found is
-        synced: others may have been told of it. Raises StorageError."""
+        """Open what rows name (`starts`: where each begins), and put the rest out of the way. What recovery found may
+        have to be synced yet. Raises StorageError."""
         try:
             present = self._files.list(self.folder) if self._files.exists(self.folder) else []
             for name in present:
@@ -139,8 +139,6 @@ class LaneLogs:
             logger.error("recovery moved %s of %s aside: %s", entry.name, log.folder, entry.reason)
         if point is not None and log.end_offset < point.offset:
             self.has_lost_records = True
-        if not clean and not log.is_synced:
-            log.sync()
         return log
 
     def _set_aside(self, name: str) -> None:

@@ -106,7 +106,7 @@ class Partition:
         self.high_watermark = mode.safe_offset()
         self.producers = ProducerTable()
         self.snapshot_offset = Offset(-1)
-        self.waiting_fetches: set[WaitingFetch] = set()
+        self.waiting_fetches: dict[WaitingFetch, None] = {}
         self.upkeep = asyncio.Lock()
         self._gone_because: AnabranchError | None = None
         self._awaiting: deque[AppendJob] = deque()

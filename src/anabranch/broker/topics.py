@@ -303,7 +303,7 @@ class Topics:
 
     def readable(self, key: TopicKey) -> TopicState:
         """`known` for readers."""
-        return self.find_view(key) or self.known(key)
+        return self.find_readable(key) or self.known(key)
 
     def readable_partition(self, key: TopicKey, index: int) -> Partition:
         """`partition` for readers."""

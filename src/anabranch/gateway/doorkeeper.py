@@ -3,6 +3,7 @@ do, turns our errors into answers, and gives up on whoever takes no answer."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -15,6 +16,8 @@ from anabranch.gateway.protocol import Link
 
 SEND_SECONDS_MAX = 30.0
 """How long a client may leave an answer untaken."""
+CROWDED_SECONDS = 2.0
+"""The same while others wait for the memory that it takes."""
 PREFLIGHT_AGE_SECONDS = 600
 
 logger = logging.getLogger(__name__)
@@ -25,9 +28,11 @@ class UntakenError(Exception):
 
 
 class Doorkeeper:
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, is_crowded: Callable[[], bool]) -> None:
+        """`is_crowded`: whether requests wait for memory that answers hold."""
         self._app = app
         self._access = access
+        self._is_crowded = is_crowded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -64,11 +69,7 @@ class Doorkeeper:
             if not link.flow.write_paused:
                 await send(message)
                 return
-            try:
-                async with asyncio.timeout(SEND_SECONDS_MAX):
-                    await send(message)
-            except TimeoutError:
-                raise UntakenError from None
+            await self._send_slowly(send, message)
 
         try:
             await self._app(scope, receive, send_in_time)
@@ -82,6 +83,20 @@ class Doorkeeper:
                 link.abort()
             else:
                 await _answer(scope, send, error, more)
+
+    async def _send_slowly(self, send: Send, message: Message) -> None:
+        """To a client that does not keep up. It is given up sooner while others wait for the memory it holds."""
+        sending = asyncio.ensure_future(send(message))
+        waited_seconds = 0.0
+        try:
+            while not sending.done():
+                await asyncio.wait({sending}, timeout=CROWDED_SECONDS)
+                waited_seconds += CROWDED_SECONDS
+                if not sending.done() and (waited_seconds >= SEND_SECONDS_MAX or self._is_crowded()):
+                    raise UntakenError
+            sending.result()
+        finally:
+            sending.cancel()
 
 
 async def _preflight(shared: dict[str, str], send: Send) -> None:

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from anabranch.clock import Clock
 from anabranch.errors import BrokerRefusedError, GatewayError, RequestTimedOutError
+from anabranch.gateway.asking import PATIENCE_MS
 from anabranch.gateway.assignor import RANGE, range_assignment
-from anabranch.gateway.calls import PATIENCE_MS, Calls, refusal
+from anabranch.gateway.calls import Calls, refusal
 from anabranch.gateway.session_state import (
     Share,
     Wish,

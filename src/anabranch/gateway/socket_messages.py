@@ -89,10 +89,17 @@ _FIELDS = {
 }
 
 
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
 def parse_json(text: str) -> dict[str, Any]:
     """The object in a message. Raises GatewayError or InvalidRequestError."""
     try:
-        given = json.loads(text, parse_constant=_no_constant)
+        given = _DECODER.decode(text)
     except RecursionError:
         raise GatewayError("The message is nested too deeply.", "MALFORMED_JSON") from None
     except ValueError as error:
@@ -100,10 +107,6 @@ def parse_json(text: str) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InvalidRequestError('A message is a JSON object with a "type".')
     return given
-
-
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is not a JSON number")
 
 
 def message_of(given: Mapping[str, Any], topic: str | None = None) -> Message:

@@ -121,7 +121,7 @@ class Branches:
             yield each
             for span in self.line(each):
                 row = self._row(span.lane)
-                if span.end >= row.sources_end:  # Else not all that was taken in is in this line.
+                if span.end >= row.sources_end:  # Else some of what was taken in lies behind this line's end.
                     wanted.extend(row.inputs)
 
     def unmerged(self) -> list[Tip]:

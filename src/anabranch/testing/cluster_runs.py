@@ -4,6 +4,7 @@ python -m anabranch.testing.cluster_runs --seed 7             one seed, with its
 python -m anabranch.testing.cluster_runs --seeds 1000         seeds 0 to 999; --seeds 50..99: those
 python -m anabranch.testing.cluster_runs --minutes 10         as many as fit
 python -m anabranch.testing.cluster_runs --objects ...        the same with topics in an object store
+python -m anabranch.testing.cluster_runs --branches ...       the same with topics in branch mode
 """
 
 import argparse
@@ -14,6 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from itertools import count
 
+from anabranch.testing.branch_workload import BranchWorkload
 from anabranch.testing.cluster_workload import ClusterWorkload
 from anabranch.testing.object_workload import ObjectWorkload
 
@@ -38,8 +40,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", help="how many, or the first and the last: 50..99")
     parser.add_argument("--minutes", type=float, help="begin no new run after so long")
     parser.add_argument("--objects", action="store_true", help="with topics in an object store")
+    parser.add_argument("--branches", action="store_true", help="with topics in branch mode")
     chosen = parser.parse_args(arguments)
-    kind = ObjectWorkload if chosen.objects else ClusterWorkload
+    kind = ObjectWorkload if chosen.objects else BranchWorkload if chosen.branches else ClusterWorkload
     if chosen.seeds is None and chosen.minutes is None:
         return _repeat(chosen.seed or 0, kind)
     return _run_many(_seeds(chosen.seeds), chosen.minutes, kind)

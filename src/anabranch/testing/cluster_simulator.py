@@ -516,17 +516,19 @@ class ClusterSimulator:
         return f"some know others as fenced: {fenced}" if any(fenced.values()) else ""
 
     def replicas(self) -> dict[TopicPartition, dict[int, Partition]]:
-        """Every partition of a topic, wherever it is kept now, by broker."""
+        """Every partition of a topic, wherever it is kept now, by broker; those in branch mode are open everywhere, and
+        `branch_copies` looks at them."""
         found: dict[TopicPartition, dict[int, Partition]] = {}
         for number, life in self.lives.items():
             for partition in life.broker.topics.partitions():
-                found.setdefault(partition.id, {})[number] = partition
+                if not partition.is_branch:
+                    found.setdefault(partition.id, {})[number] = partition
         return found
 
     def leads(self, life: Life, place: tuple[str, int]) -> bool:
         """Whether it writes that partition now."""
-        partition = self.replicas().get(TopicPartition(*place), {}).get(life.machine.broker_id)
-        return partition is not None and partition.is_leader
+        wanted = TopicPartition(*place)
+        return any(each.id == wanted and each.is_leader for each in life.broker.topics.partitions())
 
     def is_whole(self) -> bool:
         """Everybody runs, and every copy has everything."""

@@ -231,10 +231,12 @@ class ClusterWorkload:
             raise SimulationError(f"producer id {producer_id} was given twice")
         self._producer_ids.add(producer_id)
         self._names += 1
-        name, client = f"idempotent-{self._names}", self._new_client()
-        producer = IdempotentProducer(name, place, client, self.witness, producer_id)
+        producer = self._idempotent_producer(f"idempotent-{self._names}", place, producer_id)
         self._producers.append(producer)
         self._prepare(producer)
+
+    def _idempotent_producer(self, name: str, place: Place, producer_id: int) -> IdempotentProducer:
+        return IdempotentProducer(name, place, self._new_client(), self.witness, producer_id)
 
     def _prepare(self, producer: IdempotentProducer) -> None:
         """Before it sends anything."""

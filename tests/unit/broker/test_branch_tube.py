@@ -136,6 +136,21 @@ async def test_rows_of_topics_that_are_gone_go_at_a_start_whatever_happens_meanw
 
 
 @in_loop
+async def test_rows_of_topics_that_are_gone_are_not_taken_from_others_again() -> None:
+    disk = FakeDisk()
+    tube = tube_on(disk)
+    await tube.add(ROWS)
+    await tube.forget([KEY[0]])
+    disk.kill()
+    again = tube_on(disk)
+    assert again.rows == ROWS[-1:]
+    assert await again.add(ROWS) == []
+    assert again.rows == ROWS[-1:]
+    await again.forget([OTHER[0]])
+    assert tube_on(disk).rows == []
+
+
+@in_loop
 async def test_a_log_that_has_lost_rows_in_its_middle_is_not_opened() -> None:
     disk = FakeDisk()
     tube = tube_on(disk)

@@ -9,7 +9,7 @@ from support.broker_bench import in_loop, turn
 
 class FakePartition:
     def __init__(self) -> None:
-        self.waiting_fetches: set[Any] = set()
+        self.waiting_fetches: dict[Any, None] = {}
 
 
 class Retry:
@@ -29,7 +29,7 @@ async def test_woken_fetch_that_is_answered_leaves_all_its_partitions() -> None:
     waits.wait(retry, [one, other], 60_000)
     waits.wake([one])
     assert retry.finals == [False]
-    assert (one.waiting_fetches, other.waiting_fetches, waits.waiting) == (set(), set(), set())
+    assert (one.waiting_fetches, other.waiting_fetches, waits.waiting) == ({}, {}, {})
 
 
 @in_loop
@@ -40,7 +40,7 @@ async def test_woken_fetch_that_is_still_short_goes_on_waiting() -> None:
     waits.wake([one])
     assert len(one.waiting_fetches) == 1
     waits.wake([one])
-    assert one.waiting_fetches == set()
+    assert one.waiting_fetches == {}
 
 
 @in_loop
@@ -58,7 +58,7 @@ async def test_deadline_is_the_last_try() -> None:
     retry = Retry(True)
     fetch = waits.wait(retry, [one], 60_000)
     fetch.end()
-    assert (retry.finals, one.waiting_fetches) == ([True], set())
+    assert (retry.finals, one.waiting_fetches) == ([True], {})
 
 
 @in_loop
@@ -80,7 +80,7 @@ async def test_stop_ends_everybodys_waiting() -> None:
         waits.wait(retry, [one], 60_000)
     waits.end_all()
     assert [retry.finals for retry in retries] == [[True], [True]]
-    assert waits.waiting == set()
+    assert waits.waiting == {}
 
 
 @in_loop
@@ -111,7 +111,7 @@ async def test_fetch_of_many_partitions_lets_news_gather() -> None:
     assert fetch._due is not None
     await asyncio.sleep(fetch._due.when() - asyncio.get_running_loop().time())
     await turn()
-    assert (retry.finals, partitions[2].waiting_fetches) == ([False], set())
+    assert (retry.finals, partitions[2].waiting_fetches) == ([False], {})
 
 
 @in_loop

@@ -99,7 +99,7 @@ def test_nobody_is_answered_before_readers_may_see_it() -> None:
 
 def test_whoever_wrote_the_high_watermark_follows_the_table_and_readers_are_woken() -> None:
     world = World()
-    world.partition.waiting_fetches.add(object())  # type: ignore[arg-type]
+    world.partition.waiting_fetches[object()] = None  # type: ignore[index]
     world.agree(0, 3)
     world.partition.applied(0)
     assert world.partition.high_watermark == 3

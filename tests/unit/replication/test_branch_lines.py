@@ -253,6 +253,21 @@ def test_three_lines_become_one_without_a_record_twice() -> None:
     assert late == Merge(joined, (span(2, 2, 3),)), "what was taken in does not come twice"
 
 
+def test_a_copy_that_lacks_some_of_what_a_merge_took_in_does_not_count_as_having_taken_it_in() -> None:
+    branches = Branches([branch(NOWHERE, 1), branch(NOWHERE, 2)])
+    again = Source(Lane(1), at(1, 0), at(1, 4), at(5, 0))
+    branches.add(branch(tip(2, 3), 5, again, inputs=(tip(2, 3), tip(1, 4))))
+    assert branches.is_behind(tip(5, 4), tip(1, 4))
+    assert not branches.is_behind(tip(5, 3), tip(1, 4))
+    assert branches.is_behind(tip(5, 3), tip(2, 3))
+    assert merge(branches, tip(5, 3), tip(1, 4)) == Merge(tip(5, 3), (span(1, 3, 4),))
+
+
+@pytest.mark.parametrize("seed", [471, 480, 821, 869, 1215])
+def test_nobody_takes_over_a_line_that_has_not_all_of_its_records(seed: int) -> None:
+    LaneWorld(seed).run()
+
+
 def test_records_are_traced_to_where_they_were_written_first_through_several_merges() -> None:
     branches = Branches(
         [
