@@ -414,7 +414,7 @@ def _no_topic(name: str, code: int) -> str:
         return f"There is no topic {name}: make it with `anabranch topic create {name}`."
     if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         return (
-            f"{ascii(name[:NAME_SHOWN_MAX])} is no topic: names have 1 to {NAME_LENGTH_MAX} letters, digits, dots, dashes "
+            f"{name[:NAME_SHOWN_MAX]!a} is no topic: names have 1 to {NAME_LENGTH_MAX} letters, digits, dots, dashes "
             "and underscores."
         )
     return f"Topic {name} cannot be used: {ErrorCode(code).name}."
