@@ -454,6 +454,7 @@ def test_one_value_as_it_is(broker, topic) -> None:
     broker.produce(topic, [("k ü", b"\x00\xff", [("h", b"x")]), ("gone", None)])
     answer = records_of(broker, topic, "?offset=0", accept="application/octet-stream")
     assert (answer.status, answer.body) == (200, b"\x00\xff")
+    assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["x-anabranch-key"] == "k %C3%BC"
     assert answer.headers["x-anabranch-header-h"] == "x"
     assert answer.headers["x-anabranch-next-offset"] == "1"

@@ -31,7 +31,7 @@ from anabranch.gateway.socket_messages import (
 )
 
 if TYPE_CHECKING:
-    from anabranch.gateway.lanes import Placed
+    from anabranch.gateway.baskets import Placed
     from anabranch.gateway.sockets import Sockets
 
 PUBLISHES_MAX = 1000
