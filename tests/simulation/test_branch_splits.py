@@ -90,3 +90,27 @@ def test_what_a_primary_lacks_is_read_from_whoever_has_it() -> None:
         cluster.read(1)
         cluster.sim.run(200)
         assert cluster.values(1) == [*(b"before %d" % number for number in range(5)), b"after"]
+
+
+def test_what_has_rotted_in_a_lane_is_put_back_from_another_copy() -> None:
+    cluster = BranchCluster(5)
+    with cluster.sim:
+        cluster.create()
+        for number in range(20):
+            cluster.produce(1, b"value %d" % number * 20)
+        cluster.calm()
+        leader = cluster.wait_leader(1)
+        partition = cluster.partition(leader)
+        log = partition.lanes.get(partition.view.lane)
+        assert log is not None
+        segment = log.segments[-1]
+        whole = segment.file.pread(segment.published_bytes, 0)
+        cluster.sim.machines[leader].disk.flip_bit(segment.file.path, len(whole) // 2)
+        assert segment.file.pread(len(whole), 0) != whole
+        peering = cluster.sim.broker(leader).peering
+        assert peering is not None
+        with cluster.sim._by(cluster.sim.lives[leader]):
+            peering.repairs.begin(partition, segment.base_offset)
+        cluster.sim.run(1000)
+        assert segment.file.pread(len(whole), 0) == whole
+        assert peering.repairs.regions_repaired_total == 1

@@ -91,6 +91,9 @@ class BranchPeers:
             changed=self._look_soon,
         )
         self.reading = LaneReading(peers, broker.workers, lambda: self.polling.view)
+        if broker.peering is not None:
+            broker.peering.repairs.lane_holders = lambda: sorted(self.polling.view)
+            broker.peering.repairs.read_lane = self.reading.ask
         self.borrowing = Borrowing(self.reading)
         self.reigning = Reigning(
             peers, self.reading, broker.workers, clock, lane_for=self._lane_for, copies_for=self._copies_for
