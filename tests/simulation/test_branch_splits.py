@@ -142,3 +142,21 @@ def test_partitions_are_made_where_there_is_room() -> None:
         cluster.produce(1, b"a")
         assert cluster.wait_leader(1) == 3
         assert cluster.sim.broker(1).metadata.table.topics["t"].first == (3,)
+
+
+def test_a_primary_whose_disk_fails_lets_another_reign() -> None:
+    cluster = BranchCluster(7, flush="always")
+    with cluster.sim:
+        cluster.create()
+        cluster.produce(1, b"before")
+        before = cluster.wait_leader(1)
+        cluster.sim.machines[before].disk.fail_next("sync", path_contains="lane-")
+        for number in range(5):
+            cluster.produce(others_than(before)[0], b"after %d" % number)
+        assert cluster.wait_leader(others_than(before)[0]) != before
+        assert set(cluster.acknowledged) <= set(cluster.values(others_than(before)[0]))
+        cluster.sim.kill(before)
+        cluster.sim.start(before)
+        cluster.calm()
+        for broker in (1, 2, 3):
+            assert set(cluster.acknowledged) <= set(cluster.values(broker))

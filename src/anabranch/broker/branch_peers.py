@@ -181,8 +181,8 @@ class BranchPeers:
 
     @property
     def is_short(self) -> bool:
-        """Its disk is nearly full: others have more room."""
-        return self.room.is_short
+        """Its disk is nearly full, or has failed: others had better reign."""
+        return self.room.is_short or self._topics.has_failed or self._topics.tube.is_fenced
 
     @property
     def slot(self) -> int | None:
