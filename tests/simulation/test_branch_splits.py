@@ -157,6 +157,7 @@ def test_a_primary_whose_disk_fails_lets_another_reign() -> None:
         assert set(cluster.acknowledged) <= set(cluster.values(others_than(before)[0]))
         cluster.sim.kill(before)
         cluster.sim.start(before)
+        cluster.sim.run_until(lambda: cluster.sim.broker(before).topics.find_partition("t", 0) is not None)
         cluster.calm()
         for broker in (1, 2, 3):
             assert set(cluster.acknowledged) <= set(cluster.values(broker))
