@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from anabranch.broker.branch_reads import Growth
 from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_roles import Head, Keeping, begun, is_late, kept_up
-from anabranch.replication.branch_rows import NO_LANE, Tip
+from anabranch.replication.branch_rows import NO_LANE, Lane, Tip
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class BranchSeat:
         """Since when it would be primary, and lets the present one go on until it has caught up with it."""
         self.heard: Tip | None = None
         """Up to where the line of the last primary was safe, as that said itself."""
+        self.coordinates_in: Lane | None = None
+        """Of the log of committed offsets: in which reign its groups are coordinated here."""
         self.keeping: dict[BrokerId, Keeping] = {}
         self._put_off: dict[Tip, int] = {}
 
