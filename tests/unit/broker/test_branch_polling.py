@@ -1,151 +1,82 @@
-"""Polling: rows and heads are told once, and whoever falls silent leaves the view."""
+"""Whom a broker sees that polls the others for their branches."""
 
 import asyncio
-from uuid import UUID
+from typing import Any
 
-import pytest
-
-from anabranch.broker.branch_heads import Key, decode_told, encode_told
-from anabranch.broker.branch_polling import BranchPolling
-from anabranch.broker.peer_messages import PollBranches
-from anabranch.errors import PeerProtocolError, PeerUnreachableError
-from anabranch.replication.branch_roles import Head
-from anabranch.replication.branch_rows import NO_LANE, NOWHERE, BranchRow, Lane, Tip, opened
+from anabranch.broker.branch_heads import encode_told
+from anabranch.broker.branch_polling import POLL_MS, BranchPolling
+from anabranch.broker.peer_messages import BranchRows
 from anabranch.testing.fake_clock import FakeClock
-from anabranch.values import BrokerId, Offset
+from anabranch.values import BrokerId
 
-KEY: Key = (UUID(int=1), 0)
 OTHER = BrokerId(2)
-ROWS = [opened(KEY, NOWHERE, Lane(lane)) for lane in range(3)]
-HEAD = Head(Tip(Lane(1), Offset(5)), NO_LANE, Offset(4))
+SILENCE_MS = 1500
+
+
+class Peers:
+    """One other broker, that answers or does not."""
+
+    def __init__(self) -> None:
+        self.answers = True
+
+    def is_up(self, broker: BrokerId) -> bool:
+        return self.answers
+
+    async def ask(self, broker: BrokerId, question: object, timeout_ms: int) -> BranchRows:
+        return BranchRows("boot", 0, 0, False, False, encode_told([], {}))
 
 
 class Tube:
-    """As much of a BranchTube as polling needs."""
-
-    def __init__(self, rows: list[BranchRow] | None = None) -> None:
-        self.rows = list(rows or ())
-
-    def rows_since(self, index: int) -> list[BranchRow]:
-        return self.rows[index:]
-
-    async def add(self, rows: list[BranchRow]) -> None:
-        self.rows.extend(row for row in rows if row not in self.rows)
+    async def add(self, rows: object) -> None:
+        pass
 
 
-class Side:
-    """One of two brokers that poll each other."""
-
-    def __init__(self, clock: FakeClock, rows: list[BranchRow] | None = None) -> None:
-        self.tube = Tube(rows)
-        self.heads: dict[Key, Head] = {}
-        self.other: Side | None = None
-        self.is_cut = False
-        self.changes = 0
-        self.polling = BranchPolling(
-            self,  # type: ignore[arg-type]
-            self.tube,  # type: ignore[arg-type]
-            clock,
-            1500,
-            own_heads=lambda: self.heads,
-            own_state=lambda: (True, False),
-            changed=self._changed,
-        )
-
-    def _changed(self) -> None:
-        self.changes += 1
-
-    def is_up(self, broker: BrokerId) -> bool:
-        return True
-
-    async def ask(self, to: BrokerId, question: PollBranches, timeout_ms: int) -> object:
-        assert self.other is not None
-        if self.is_cut:
-            raise PeerUnreachableError("cut")
-        return self.other.polling.answer(question)
-
-
-async def poll(side: Side, clock: FakeClock) -> None:
-    side.polling.pulse([OTHER], clock.monotonic_ms())
+async def pulse(polling: BranchPolling, clock: FakeClock, after_ms: int) -> None:
+    clock.advance(after_ms)
+    polling.pulse([OTHER], clock.monotonic_ms())
     for _ in range(5):
         await asyncio.sleep(0)
-    side.polling.pulse([OTHER], clock.monotonic_ms())
 
 
-def pair() -> tuple[FakeClock, Side, Side]:
-    clock = FakeClock()
-    one, two = Side(clock), Side(clock, ROWS)
-    one.other, two.other = two, one
-    return clock, one, two
+def polled() -> tuple[BranchPolling, FakeClock, Peers]:
+    clock, peers = FakeClock(), Peers()
+    unused: Any = Tube()
+    polling = BranchPolling(
+        peers,  # type: ignore[arg-type]
+        unused,
+        clock,
+        SILENCE_MS,
+        own_heads=dict,
+        own_state=lambda: (False, False),
+        changed=lambda: None,
+    )
+    return polling, clock, peers
 
 
-def test_what_another_has_is_known_after_a_poll_and_told_once() -> None:
-    clock, one, two = pair()
-    two.heads = {KEY: HEAD}
-
+def test_whoever_answers_is_seen_until_it_has_been_silent_for_a_while() -> None:
     async def run() -> None:
-        await poll(one, clock)
-        assert one.tube.rows == ROWS
-        assert one.polling.heads(KEY) == {OTHER: HEAD}
-        assert one.polling.seen(OTHER).is_short
-        changes = one.changes
-        clock.advance(250)
-        await poll(one, clock)
-        assert one.changes == changes  # Nothing was new.
-        two.tube.rows.append(opened(KEY, NOWHERE, Lane(7)))
-        two.heads = {KEY: HEAD._replace(safe=Offset(5))}
-        clock.advance(250)
-        await poll(one, clock)
-        assert one.tube.rows == two.tube.rows
-        assert one.polling.heads(KEY)[OTHER].safe == 5
+        polling, clock, peers = polled()
+        await pulse(polling, clock, POLL_MS)
+        assert polling.view == {OTHER}
+        peers.answers = False
+        for _ in range(SILENCE_MS // POLL_MS - 1):
+            await pulse(polling, clock, POLL_MS)
+            assert polling.view == {OTHER}
+        await pulse(polling, clock, POLL_MS)
+        assert polling.view == frozenset()
 
     asyncio.run(run())
 
 
-def test_whoever_starts_anew_is_asked_for_everything_again() -> None:
-    clock, one, _ = pair()
-
+def test_a_broker_that_was_held_up_itself_takes_nobody_for_silent() -> None:
     async def run() -> None:
-        await poll(one, clock)
-        again = Side(clock, [*reversed(ROWS), opened(KEY, NOWHERE, Lane(9))])
-        one.other = again
-        clock.advance(250)
-        await poll(one, clock)
-        assert set(one.tube.rows) == set(again.tube.rows)
+        polling, clock, peers = polled()
+        await pulse(polling, clock, POLL_MS)
+        peers.answers = False
+        await pulse(polling, clock, 10 * SILENCE_MS)
+        assert polling.view == {OTHER}
+        for _ in range(SILENCE_MS // POLL_MS):
+            await pulse(polling, clock, POLL_MS)
+        assert polling.view == frozenset()
 
     asyncio.run(run())
-
-
-def test_whoever_is_silent_leaves_the_view_and_its_heads_do_not_count() -> None:
-    clock, one, two = pair()
-    two.heads = {KEY: HEAD}
-
-    async def run() -> None:
-        await poll(one, clock)
-        assert one.polling.view == {OTHER}
-        one.is_cut = True
-        clock.advance(1499)
-        await poll(one, clock)
-        assert one.polling.view == {OTHER}
-        clock.advance(1)
-        await poll(one, clock)
-        assert one.polling.view == frozenset()
-        assert one.polling.heads(KEY) == {}
-        assert one.polling.stable_since_ms == clock.monotonic_ms()
-
-    asyncio.run(run())
-
-
-def test_what_is_told_comes_back_as_it_was() -> None:
-    told = decode_told(memoryview(encode_told(ROWS, {KEY: HEAD})))
-    assert told.rows == ROWS
-    assert told.heads == {KEY: HEAD}
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"{}", b'{"rows":[{}],"heads":[]}', b'{"rows":[],"heads":[[1,2]]}', b"[" * 100_000],
-)
-def test_what_makes_no_sense_is_refused(data: bytes) -> None:
-    with pytest.raises(PeerProtocolError):
-        decode_told(data)
