@@ -41,7 +41,7 @@ FIGURES: Mapping[str, Figure] = {
     "cpu_us_per_record": Figure("broker CPU per record", "us", Better.LESS),
     "consume_cpu_us_per_record": Figure("broker CPU per record consumed", "us", Better.LESS),
     "records_per_cpu_s": Figure("records per broker CPU-second", "/s", Better.MORE),
-    "records_per_batch": Figure("records per stored batch", "", Better.MORE),
+    "records_per_batch": Figure("size of a stored batch", "records", Better.MORE),
     "bytes_per_record": Figure("stored bytes per record", "B", Better.LESS),
     "start_s": Figure("start to first acknowledged produce", "s", Better.LESS),
     "ready_s": Figure("ready", "s", Better.LESS),

@@ -57,6 +57,19 @@ def frames_of(buffer: bytearray) -> list[tuple[int, bytes]]:
     return found
 
 
+def reading(rng: random.Random, size: int) -> str:
+    """A small JSON object as devices send them, with numbers of its own."""
+    text = json.dumps(
+        {
+            "device": f"d-{rng.randrange(10**6):06}",
+            "time": 1_767_225_600_000 + rng.randrange(10**9),
+            "celsius": round(rng.uniform(-20, 40), 2),
+            "humidity": round(rng.random(), 3),
+        }
+    )
+    return text[:size].ljust(size)
+
+
 class Writer(asyncio.Protocol):
     def __init__(self, port: int, message: bytes, times_us: list[float]) -> None:
         self._port = port
@@ -128,8 +141,9 @@ async def run(
     rng = random.Random(0)
     made = []
     for _ in range(writers):
-        value = f"{rng.getrandbits(4 * size):0{size}x}"  # What every writer says is its own: it compresses by half.
-        message = json.dumps({"type": "publish", "id": 1, "topic": topic, "value": value}).encode()
+        message = json.dumps(
+            {"type": "publish", "id": 1, "topic": topic, "value": reading(rng, size)}
+        ).encode()
         _, writer = await loop.create_connection(partial(Writer, port, message, times_us), "127.0.0.1", port)
         made.append(writer)
     await asyncio.gather(*(each.opened for each in made))

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.gateway import protocol
+from anabranch.gateway import doorkeeper, protocol
+from anabranch.gateway import gateway as gateway_module
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import Answer, all_of, ask, gateway_broker, raw
 from support.http_client import ask_at
@@ -578,3 +580,25 @@ def test_publisher_that_hangs_up_without_reading_is_no_defect(
     assert broker.records(topic)
     wait_until(lambda: b"anabranch_gateway_websockets 0.0" in ask(broker, "GET", "/metrics").body, "its end")
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_readers_that_do_not_take_their_answers_do_not_keep_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What answers may hold in memory is bounded: those who stall with it go first when others want some."""
+    monkeypatch.setattr(gateway_module, "BODY_BYTES_MAX", 8 * 2**20)
+    monkeypatch.setattr(doorkeeper, "SEND_SECONDS_MAX", 3600.0)
+    monkeypatch.setattr(doorkeeper, "CROWDED_SECONDS", 0.1)
+    with gateway_broker() as broker:
+        topic = broker.create_topic("large")
+        for _ in range(8):
+            broker.produce(topic, [os.urandom(500_000).hex().encode()])
+        stalled = [raw(broker) for _ in range(10)]
+        for link in stalled:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            target = f"/v1/topics/{topic}/partitions/0/records?offset=0&max_bytes=8000000"
+            link.sendall(f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        for _ in range(5):
+            assert ask(broker, "GET", f"/v1/topics/{topic}/partitions/0/records?max_records=1").status == 200
+        for link in stalled:
+            link.close()

@@ -1,16 +1,22 @@
 """What is seen of branches while a cluster of whole brokers is split, and afterwards: the rows, a branch as a topic of
 its own, and counters."""
 
+from collections.abc import Coroutine
 from typing import Any
+
+import pytest
 
 from anabranch.cli.branch_facts import PartitionFacts, put_together
 from anabranch.cli.branch_tree import drawn
+from anabranch.errors import BrokerRefusedError
+from anabranch.gateway.calls import Calls
 from anabranch.replication.branch_rows import Lane
 from anabranch.server.metrics import NodeCollector
 from anabranch.testing.simulator import fetch_request, produce_request, produced, records_from
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 from support.branch_cluster import TOPIC, BranchCluster
+from support.broker_bench import batch_of
 
 
 def ask(
@@ -20,6 +26,12 @@ def ask(
     cluster.sim.run_until(lambda: pending.is_settled)
     assert pending.body is not None, pending.closed_because
     return pending.body
+
+
+def done(cluster: BranchCluster, broker: int, work: Coroutine[Any, Any, Any]) -> Any:
+    task = cluster.sim.lives[broker].loop.create_task(work)
+    cluster.sim.run_until(task.done)
+    return task.result()
 
 
 def facts(cluster: BranchCluster, *brokers: int) -> PartitionFacts:
@@ -143,3 +155,20 @@ def test_counters_tell_of_a_split_and_of_what_joining_it_took() -> None:
         assert metrics["anabranch_branches_merged"] >= 1
         assert metrics["anabranch_branch_records_reappended"] >= 1
         assert metrics["anabranch_branch_silent_peers"] == 0
+
+
+def test_the_gateway_of_any_broker_reads_a_branch_and_writes_to_none() -> None:
+    cluster = BranchCluster(15)
+    with cluster.sim:
+        cluster.create()
+        cluster.produce(1, b"a")
+        cluster.calm()
+        for broker in (1, 2, 3):
+            calls, name = Calls(cluster.sim.broker(broker)), f"{TOPIC}@0"
+            view = calls.known_topic(name)
+            assert view is not None
+            fetched = done(cluster, broker, calls.fetch(name, 0, 0))
+            assert list(records_from(fetched.batches, 0)) == [(0, b"a")]
+            writing = calls.produce(name, view.topic_id, 0, batch_of(b"x"))
+            with pytest.raises(BrokerRefusedError, match="only for reading"):
+                done(cluster, broker, writing)

@@ -74,6 +74,8 @@ class Page:
             self._take(answer)
 
     def _take(self, event: dict[str, Any]) -> None:
+        if event.get("sessionId") != self._session:
+            return  # Another tab, of an earlier test: its node is gone, and it says so.
         parameters = event.get("params", {})
         match event.get("method"):
             case "Runtime.consoleAPICalled":

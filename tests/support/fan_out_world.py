@@ -86,7 +86,7 @@ class FakeClient:
         self._reads = asyncio.Event()
         self._reads.set()
         self.heard: list[dict[str, Any]] = []
-        self.outlet = Outlet(self._take, bytes_max)
+        self.outlet = Outlet(self._take, lambda text: False, bytes_max)
 
     async def _take(self, text: bytes) -> None:
         await self._reads.wait()

@@ -54,7 +54,14 @@ class BranchView(Partition):
 
     is_branch = True
 
-    def __init__(self, base: BranchPartition, name: str, topic_id: UUID, lane: Lane) -> None:
+    def __init__(
+        self,
+        base: BranchPartition,
+        name: str,
+        topic_id: UUID,
+        lane: Lane,
+        on_publish: Callable[[Partition], None],
+    ) -> None:
         self.base = base
         self.lane = lane if lane in base.branches.opened else NO_LANE
         place = TopicPartition(name, base.id.partition)
@@ -71,7 +78,7 @@ class BranchView(Partition):
             base.mode,
             base.settings,
             request_sync=_never,
-            on_publish=_never,
+            on_publish=on_publish,
             finish=_never,
             finished=_never,
         )
@@ -210,7 +217,9 @@ class BranchViews:
     def _made(self, base: TopicState, lane: Lane) -> TopicState:
         name, topic_id = f"{base.topic.name}{SIGN}{lane}", view_id(base.topic.topic_id, lane)
         views = [
-            BranchView(each, name, topic_id, lane) if isinstance(each, BranchPartition) else None
+            BranchView(each, name, topic_id, lane, self._broker.core.wake_readers)
+            if isinstance(each, BranchPartition)
+            else None
             for each in base.partitions
         ]
         relays = []
@@ -219,10 +228,20 @@ class BranchViews:
                 relays.append(_Relay(self._broker.core.fetch_waits.wake, view))
                 view.base.waiting_fetches[relays[-1]] = None
         state = TopicState(replace(base.topic, name=name, topic_id=topic_id), base.settings, list(views))
+        self._make_room()
         self._states[base.topic.topic_id, lane] = state, relays
-        if len(self._states) > VIEWS_MAX:
-            self._forget(next(iter(self._states)))
         return state
+
+    def _make_room(self) -> None:
+        """What is gone or has not been asked for lately goes, unless somebody waits for it."""
+        unused = [
+            key
+            for key, (state, _) in self._states.items()
+            if not any(each is not None and each.waiting_fetches for each in state.partitions)
+        ]
+        gone = [key for key in unused if self._broker.topics.find(key[0]) is None]
+        for key in gone or unused[: max(0, len(self._states) + 1 - VIEWS_MAX)]:
+            self._forget(key)
 
     def _forget(self, key: tuple[UUID, Lane]) -> None:
         """Whoever reads it now looks it up again."""
@@ -232,7 +251,6 @@ class BranchViews:
                 for relay in relays:
                     view.base.waiting_fetches.pop(relay, None)
                 view.abandon(read_only(state.topic.name))
-                self._broker.core.fetch_waits.wake([view])
 
     def heard(self, rows: Iterable[BranchRow]) -> None:
         """What was removed may be removed of a view too."""

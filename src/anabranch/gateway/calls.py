@@ -5,42 +5,32 @@ broker leads or coordinates, else by the broker that does, over the peer link.
     await calls.fetch("orders", 0, offset, bytes_max=2**20, wait_ms=500)
     await calls.ask_group("workers", ApiKey.HEARTBEAT, 4, {...})
 
-While nobody leads, or the one that did says so no longer, a request is tried again until its patience ends. What is
-under way to one broker is limited by kind, so that neither many readers nor many members of groups can use up what
-brokers ask each other. Raises BrokerRefusedError with Kafka's code, or RequestTimedOutError: whether it was done is
-then not known.
+While nobody leads, or the one that did says so no longer, a request is tried again until its patience ends. Raises
+BrokerRefusedError with Kafka's code, or RequestTimedOutError: whether it was done is then not known.
 """
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from anabranch.broker.carrying import carry_out
 from anabranch.broker.error_table import code_of
-from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
 from anabranch.config import TopicSettings
 from anabranch.errors import (
     AnabranchError,
     BrokerRefusedError,
     NotOwnerError,
-    PeerRefusedError,
-    PeerUnreachableError,
     RequestTimedOutError,
 )
+from anabranch.gateway.asking import CLIENT_ID, PATIENCE_MS, READ, WAIT, Asking, Body
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
-from anabranch.wire.codec import decode_response, encode_request
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.partition import Partition
 
-Body = dict[str, Any]
-CLIENT_ID = "anabranch-gateway"
-PATIENCE_MS = 10_000
-"""How long a request is tried again, unless it says otherwise."""
 PAUSE_SECONDS = 0.05
 BEYOND_SECONDS = 0.25
 """How often it is looked whether a partition has grown to an offset beyond its end."""
@@ -70,13 +60,6 @@ NOT_COORDINATED = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     }
 )
-UNDONE = ("BackPressureError", "UnsupportedVersionError", "NotOwnerError")
-"""What another broker says that has not begun with a request."""
-
-WRITE, READ, WAIT, FIND, GROUP = "write", "read", "wait", "find", "group"
-KINDS = {ApiKey.PRODUCE: WRITE, ApiKey.FETCH: READ, ApiKey.LIST_OFFSETS: FIND}
-UNDER_WAY_MAX = {WRITE: 16, READ: 32, WAIT: 512, FIND: 32, GROUP: 512}
-"""Requests to one broker, of one kind, at once; the rest waits its turn."""
 WAITING_BYTES_MAX = 64 * 1024
 """What one gets at first who waited for records of another broker: of those there may be many at once."""
 CROWDED_WAIT_MS = 250
@@ -108,99 +91,16 @@ class Fetched(NamedTuple):
     start_offset: int
 
 
-class Calls:
+class Calls(Asking):
     def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self._turns: dict[tuple[BrokerId, str], asyncio.Semaphore] = {}
+        super().__init__(broker)
         self._shared: dict[tuple[str, int, int, int, int], asyncio.Task[Fetched]] = {}
-        self.asked_total: defaultdict[str, int] = defaultdict(int)
-        """Requests by "here" or "there"."""
-
-    @property
-    def broker_id(self) -> BrokerId:
-        return BrokerId(self._broker.id)
-
-    # --- any request ---------------------------------------------------------------------------------------------
-
-    async def ask(
-        self,
-        api_key: ApiKey,
-        version: int,
-        body: Body,
-        *,
-        at: BrokerId | None = None,
-        client_id: str = CLIENT_ID,
-        host: str = "",
-        timeout_ms: int = PATIENCE_MS,
-    ) -> Body:
-        """The answer of this broker, or of the one named; error codes in it are the caller's to read.
-
-        Raises NotOwnerError if that broker cannot be reached and nothing was done, RequestTimedOutError if nobody
-        knows."""
-        return await self._ask(api_key, version, body, at, client_id, host, timeout_ms)
-
-    async def _ask(
-        self,
-        api_key: ApiKey,
-        version: int,
-        body: Body,
-        at: BrokerId | None,
-        client_id: str,
-        host: str,
-        timeout_ms: int,
-        kind: str | None = None,
-    ) -> Body:
-        question = ForwardRequest(api_key, version, client_id, host, encode_request(api_key, version, body))
-        if at is None or at == self._broker.id:
-            self.asked_total["here"] += 1
-            answer = await self._here(question, timeout_ms)
-        else:
-            self.asked_total["there"] += 1
-            turn = self._turn(at, kind or KINDS.get(api_key, GROUP))
-            answer = await self._there(at, question, timeout_ms, turn)
-        return decode_response(api_key, version, answer, 0, len(answer)) if answer else {}
-
-    async def _here(self, question: ForwardRequest, timeout_ms: int) -> memoryview:
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                return await carry_out(self._broker, question, is_far=False)
-        except TimeoutError:
-            raise RequestTimedOutError(
-                f"This broker did not answer within {timeout_ms} ms; whether it has done this is not known."
-            ) from None
-
-    async def _there(
-        self, at: BrokerId, question: ForwardRequest, timeout_ms: int, turn: asyncio.Semaphore
-    ) -> memoryview:
-        peers, clock = self._broker.peers, self._broker.clock
-        end_ms = clock.monotonic_ms() + timeout_ms
-        async with turn:
-            left_ms = end_ms - clock.monotonic_ms()
-            if peers is None or left_ms <= 0 or not peers.is_up(at):
-                raise NotOwnerError(f"Broker {at} cannot be reached from here now.")
-            try:
-                answer = await peers.ask(at, question, left_ms)
-            except PeerUnreachableError as error:
-                raise RequestTimedOutError(
-                    f"Broker {at} did not answer; whether it has done this is not known: {error}."
-                ) from error
-            except PeerRefusedError as error:
-                kind = NotOwnerError if error.kind in UNDONE else RequestTimedOutError
-                raise kind(f"Broker {at} did not do this: {error}") from error
-        assert isinstance(answer, ForwardAnswer)
-        return memoryview(answer.body)
-
-    def _turn(self, at: BrokerId, kind: str) -> asyncio.Semaphore:
-        turn = self._turns.get((at, kind))
-        if turn is None:
-            turn = self._turns[at, kind] = asyncio.Semaphore(UNDER_WAY_MAX[kind])
-        return turn
 
     # --- topics --------------------------------------------------------------------------------------------------
 
     def known_topic(self, name: str) -> TopicView | None:
-        """Without asking anybody; None: this broker knows of none."""
-        state = self._broker.topics.find(name)
+        """Without asking anybody; a branch is one for readers (`orders@5`). None: this broker knows of none."""
+        state = self._broker.topics.find_readable(name)
         if state is None:
             return None
         topic = state.topic
@@ -229,7 +129,7 @@ class Calls:
 
     def leader(self, topic: str, partition: int) -> BrokerId | None:
         """Who leads a partition now, as far as this broker knows. Raises BrokerRefusedError if there is none such."""
-        state = self._broker.topics.find(topic)
+        state = self._broker.topics.find_readable(topic)
         if state is None:
             raise refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _no_topic(topic, 0))
         count = state.topic.partition_count
@@ -238,7 +138,18 @@ class Calls:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Topic {topic} has no partition {partition}: it has {count}, numbered from 0.",
             )
+        if self._broker.topics.find(topic) is None:
+            return self._server_of_branch(state.partitions[partition])
         return self._broker.leader_of(state, partition)
+
+    def _server_of_branch(self, partition: "Partition | None") -> BrokerId | None:
+        """Any broker that holds it serves a branch as a topic of its own; None: none is known here."""
+        from anabranch.broker.branch_views import BranchView  # There is none where nobody has branches.
+
+        branches = self._broker.branches
+        if branches is None or not isinstance(partition, BranchView):
+            return None
+        return branches.views.server_of(partition)
 
     # --- records -------------------------------------------------------------------------------------------------
 
@@ -331,7 +242,7 @@ class Calls:
         kind = WAIT if wait_ms else READ
         if kind == WAIT and at != self._broker.id:
             bytes_max = min(bytes_max, WAITING_BYTES_MAX)
-            if self._turn(at, WAIT).locked():
+            if self.is_crowded(at, WAIT):
                 wait_ms = min(wait_ms, CROWDED_WAIT_MS)
         view = await self.topic(topic)
         part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max}
@@ -346,7 +257,7 @@ class Calls:
             "forgotten_topics_data": [],
             "rack_id": "",
         }
-        answer = await self._ask(
+        answer = await self.ask_as(
             ApiKey.FETCH, FETCH_VERSION, request, at, CLIENT_ID, "", wait_ms + PATIENCE_MS, kind
         )
         if answer["error_code"]:

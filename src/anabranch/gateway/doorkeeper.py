@@ -3,9 +3,11 @@ do, turns our errors into answers, and gives up on whoever takes no answer."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from anabranch.errors import AnabranchError, GatewayError
 from anabranch.gateway.access import Access
@@ -15,6 +17,8 @@ from anabranch.gateway.protocol import Link
 
 SEND_SECONDS_MAX = 30.0
 """How long a client may leave an answer untaken."""
+CROWDED_SECONDS = 2.0
+"""The same while others wait for the memory that it takes."""
 PREFLIGHT_AGE_SECONDS = 600
 
 logger = logging.getLogger(__name__)
@@ -25,14 +29,26 @@ class UntakenError(Exception):
 
 
 class Doorkeeper:
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, is_crowded: Callable[[], bool]) -> None:
+        """`is_crowded`: whether requests wait for memory that answers hold."""
         self._app = app
         self._access = access
+        self._is_crowded = is_crowded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
+        try:
+            await self._let_in(scope, receive, send)
+        except (ClientDisconnect, WebSocketDisconnect, OSError) as error:
+            logger.debug(
+                "a client of the gateway is gone in the middle of something: %s", type(error).__name__
+            )
+        except (
+            Exception
+        ):  # It costs this connection, and nobody else anything; the client was told, if it could be.
+            logger.exception("a request to the gateway failed: this is a defect")
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] in ("http", "websocket"), "there is no lifespan here"
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         is_socket = scope["type"] == "websocket"
         try:
@@ -64,16 +80,10 @@ class Doorkeeper:
             if not link.flow.write_paused:
                 await send(message)
                 return
-            try:
-                async with asyncio.timeout(SEND_SECONDS_MAX):
-                    await send(message)
-            except TimeoutError:
-                raise UntakenError from None
+            await self._send_slowly(send, message)
 
         try:
             await self._app(scope, receive, send_in_time)
-        except ClientDisconnect:
-            logger.debug("a client of the gateway is gone in the middle of its request")
         except UntakenError:
             logger.info("a client of the gateway takes no answer: its connection is closed")
             link.abort()
@@ -82,6 +92,20 @@ class Doorkeeper:
                 link.abort()
             else:
                 await _answer(scope, send, error, more)
+
+    async def _send_slowly(self, send: Send, message: Message) -> None:
+        """To a client that does not keep up. It is given up sooner while others wait for the memory it holds."""
+        sending = asyncio.ensure_future(send(message))
+        waited_seconds = 0.0
+        try:
+            while not sending.done():
+                await asyncio.wait({sending}, timeout=CROWDED_SECONDS)
+                waited_seconds += CROWDED_SECONDS
+                if not sending.done() and (waited_seconds >= SEND_SECONDS_MAX or self._is_crowded()):
+                    raise UntakenError
+            sending.result()
+        finally:
+            sending.cancel()
 
 
 async def _preflight(shared: dict[str, str], send: Send) -> None:

@@ -13,9 +13,7 @@ that is refused all the same is taken apart until only the culprit fails. What w
 """
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 from uuid import UUID
 
 from anabranch.clock import Clock
@@ -23,20 +21,19 @@ from anabranch.config import NodeSettings
 from anabranch.errors import AnabranchError, BrokerRefusedError, NotOwnerError, RequestTimedOutError
 from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import ELSEWHERE, Calls, TopicView, Written, code_of_error, refusal
+from anabranch.gateway.lanes import Headers, Lane, Placed, Waiting, fail
 from anabranch.gateway.partitioner import partition_for
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 
-Headers = Sequence[tuple[str, bytes | None]]
 Key = tuple[UUID, int]
 
 GATHERED_BYTES_MAX = 64 * 2**20
 """Held for all partitions together: waiting, and under way."""
 RECORD_OVERHEAD_BYTES = 200
 """What a waiting record costs besides its bytes."""
-BATCH_RECORDS_MAX = 10_000
 DELIVERY_MS = 20_000
 """How long a batch is tried before its writers are told that nobody knows."""
 TRY_MS = 10_000
@@ -65,25 +62,6 @@ OF_A_RECORD = frozenset(
     }
 )
 """Some record of the batch is to blame."""
-
-logger = logging.getLogger(__name__)
-
-
-class Placed(NamedTuple):
-    """Where a record has been written."""
-
-    partition: int
-    offset: int
-    timestamp: int
-
-
-class Waiting(NamedTuple):
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    timestamp: int
-    size: int
-    placed: "asyncio.Future[Placed]"
 
 
 class Producer:
@@ -201,7 +179,7 @@ class Gatherer:
             return partition_for(key, view.partition_count, view.settings.anabranch_partitioner)
         return self._sticky.setdefault(view.name, 0) % view.partition_count
 
-    def _lane(self, view: TopicView, index: int) -> "Lane":
+    def _lane(self, view: TopicView, index: int) -> Lane:
         lane = self._lanes.get((view.topic_id, index))
         if lane is None:
             lane = self._lanes[view.topic_id, index] = Lane(self, view, index)
@@ -209,7 +187,7 @@ class Gatherer:
 
     # --- for lanes -------------------------------------------------------------------------------------------
 
-    def taken(self, lane: "Lane", records: Sequence[Waiting]) -> None:
+    def taken(self, lane: Lane, records: Sequence[Waiting]) -> None:
         """A batch leaves: records without key go on to the next partition that somebody leads."""
         self.batches_total += 1
         self.records_total += len(records)
@@ -225,7 +203,7 @@ class Gatherer:
                 break  # The topic is going away.
         self._sticky[view.name] = index
 
-    def ended(self, lane: "Lane") -> None:
+    def ended(self, lane: Lane) -> None:
         """Nothing waits there any more."""
         self._lanes.pop((lane.view.topic_id, lane.index), None)
         view = self._calls.known_topic(lane.view.name)
@@ -245,7 +223,7 @@ class Gatherer:
                 await self.deliver(view, index, records[:middle])
                 await self.deliver(view, index, records[middle:])
             else:
-                _fail(records, error)
+                fail(records, error)
             return
         for number, record in enumerate(records):
             if not record.placed.done():
@@ -343,81 +321,11 @@ class Gatherer:
                 lane.task.cancel()
 
 
-class Lane:
-    """The records that wait for one partition, and the task that writes them, batch by batch."""
-
-    def __init__(self, gatherer: Gatherer, view: TopicView, index: int) -> None:
-        self._gatherer = gatherer
-        self.view = view
-        self.index = index
-        self._waiting: list[Waiting] = []
-        self._bytes = 0
-        self._full = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
-
-    def add(self, record: Waiting) -> None:
-        self._waiting.append(record)
-        self._bytes += record.size
-        if self._bytes >= self._gatherer.batch_bytes_max or len(self._waiting) >= BATCH_RECORDS_MAX:
-            self._full.set()
-        if self.task is None:
-            self.task = asyncio.ensure_future(self._run())
-
-    def hurry(self) -> None:
-        self._full.set()
-
-    async def _run(self) -> None:
-        await self._linger()
-        while self._waiting:
-            records = self._take()
-            self._gatherer.taken(self, records)
-            try:
-                await self._gatherer.deliver(self.view, self.index, records)
-            except Exception as error:  # A defect of ours must not leave its writers waiting for ever.
-                logger.exception("a gathered batch could not be written: this is a defect")
-                _fail(records, RequestTimedOutError(f"A defect, see the log: {type(error).__name__}."))
-            finally:
-                self._gatherer.budget.give(sum(record.size for record in records))
-        self.task = None
-        self._gatherer.ended(self)
-
-    async def _linger(self) -> None:
-        if self._gatherer.linger_seconds <= 0:
-            return
-        try:
-            async with asyncio.timeout(self._gatherer.linger_seconds):
-                await self._full.wait()
-        except TimeoutError:
-            pass
-
-    def _take(self) -> list[Waiting]:
-        """The next batch: as many as fit, in order."""
-        count, size = 0, 0
-        limit = min(self._gatherer.batch_bytes_max, self.view.settings.max_message_bytes)
-        for record in self._waiting[:BATCH_RECORDS_MAX]:
-            if count and size + record.size > limit:
-                break
-            size += record.size
-            count += 1
-        taken, self._waiting = self._waiting[:count], self._waiting[count:]
-        self._bytes -= size
-        if not self._waiting:
-            self._full.clear()
-        return taken
-
-
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     size = len(key or b"") + len(value or b"")
     for name, held in headers:
         size += len(name) + len(held or b"") + 8
     return size
-
-
-def _fail(records: Iterable[Waiting], error: AnabranchError) -> None:
-    for record in records:
-        if not record.placed.done():
-            record.placed.set_exception(error)
-            record.placed.exception()  # A writer that is gone is no defect.
 
 
 def _unknown(view: TopicView, index: int, error: AnabranchError) -> RequestTimedOutError:

@@ -21,8 +21,11 @@ class ClientGoneError(Exception):
 class Outlet:
     """`send` raises ClientGoneError once there is nobody on the other side."""
 
-    def __init__(self, send: Callable[[bytes], Awaitable[None]], bytes_max: int) -> None:
+    def __init__(
+        self, send: Callable[[bytes], Awaitable[None]], send_now: Callable[[bytes], bool], bytes_max: int
+    ) -> None:
         self._send = send
+        self._send_now = send_now
         self.message_bytes_max = min(MESSAGE_BYTES_MAX, bytes_max // 4)
         self._held_bytes_max = bytes_max // 4
         self.held_bytes = 0
@@ -34,10 +37,18 @@ class Outlet:
         async with self.turn:
             await self.send(text)
 
+    def say_now(self, text: bytes) -> bool:
+        """Whether it could be said at once: nobody else waits to say something, and the client has room."""
+        if self.turn.locked() or not self._send_now(text):
+            return False
+        self.sent_total += 1
+        return True
+
     async def send(self, text: bytes) -> None:
         """JSON in UTF-8, in the course of one's turn."""
         assert self.turn.locked()
-        await self._send(text)
+        if not self._send_now(text):
+            await self._send(text)
         self.sent_total += 1
 
     def hold(self, size_bytes: int) -> bool:

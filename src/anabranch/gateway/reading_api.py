@@ -33,6 +33,8 @@ RECORDS_DEFAULT, RECORDS_MAX = 500, 10_000
 BYTES_DEFAULT, BYTES_MAX = 2**20, 8 * 2**20
 WAITING_BYTES_MAX = 64 * 1024
 """What one who waited gets at first: of those there may be many at once."""
+LOAD_MS = 1000
+"""How long one waits who did not ask to, for records that are there and not here."""
 AT_ONCE_BYTES_MAX = 32 * 1024
 """More is unpacked and written as JSON by a worker."""
 JSON_GROWS_BY = 3
@@ -75,7 +77,12 @@ class Reading:
         self._gateway.calls.leader(wanted.topic, wanted.partition)  # There is such a partition.
         start = await self._start(request, wanted)
         found = await self._read_now(wanted, start)
-        if not found.read.records and wanted.wait_ms > 0:
+        if found.read.records:
+            return self._answer(wanted, found)
+        if found.read.next_offset < found.end_offset:
+            # There are records, which have to come from another broker or the object store first.
+            wanted = wanted._replace(wait_ms=max(wanted.wait_ms, LOAD_MS))
+        if wanted.wait_ms > 0:
             self._let_go(found)
             found = await self._read_later(wanted, found.read.next_offset)
         return self._answer(wanted, found)

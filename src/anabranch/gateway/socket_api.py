@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from anabranch.gateway.outlet import ClientGoneError
-from anabranch.gateway.socket_protocol import UTF8_TEXT
+from anabranch.gateway.socket_protocol import SEND_NOW, UTF8_TEXT
 from anabranch.gateway.socket_session import NotTextError, SocketSession
 from anabranch.gateway.sockets import Sockets
 
@@ -54,6 +54,7 @@ class StarletteLine:
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         self._is_closing = False
+        self._send_now: Callable[[bytes], bool] = websocket.scope[SEND_NOW]
         self.host = websocket.client.host if websocket.client is not None else ""
 
     async def receive(self) -> str | None:
@@ -64,6 +65,9 @@ class StarletteLine:
         if text is None:
             raise NotTextError
         return text
+
+    def send_now(self, text: bytes) -> bool:
+        return not self._is_closing and self._send_now(text)
 
     async def send(self, text: bytes) -> None:
         if self._is_closing:

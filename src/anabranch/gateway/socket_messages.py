@@ -81,18 +81,27 @@ Message = Publish | Subscribe | Credit | Ack | Unsubscribe
 
 _RECORD = ("key", "key_base64", "value", "value_base64", "headers", "timestamp")
 _FIELDS = {
-    "publish": {"id", "topic", "partition", *_RECORD},
-    "subscribe": {"id", "topic", "partitions", "from", "group", "filter", "credit"},
-    "credit": {"id", "records"},
-    "ack": {"id", "partition", "offset"},
-    "unsubscribe": {"id"},
+    "publish": frozenset(("type", "id", "topic", "partition", *_RECORD)),
+    "subscribe": frozenset(
+        ("type", "id", "topic", "partitions", "from", "group", "filter", "credit"),
+    ),
+    "credit": frozenset(("type", "id", "records")),
+    "ack": frozenset(("type", "id", "partition", "offset")),
+    "unsubscribe": frozenset(("type", "id")),
 }
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 def parse_json(text: str) -> dict[str, Any]:
     """The object in a message. Raises GatewayError or InvalidRequestError."""
     try:
-        given = json.loads(text, parse_constant=_no_constant)
+        given = _DECODER.decode(text)
     except RecursionError:
         raise GatewayError("The message is nested too deeply.", "MALFORMED_JSON") from None
     except ValueError as error:
@@ -102,20 +111,16 @@ def parse_json(text: str) -> dict[str, Any]:
     return given
 
 
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is not a JSON number")
-
-
 def message_of(given: Mapping[str, Any], topic: str | None = None) -> Message:
     """The message; one that names no topic is about `topic`. Raises InvalidRequestError."""
     kind = given.get("type")
     fields = _FIELDS.get(kind) if isinstance(kind, str) else None
     if fields is None:
         raise InvalidRequestError(f"type is none of {', '.join(_FIELDS)}.")
-    unknown = given.keys() - fields - {"type"}
-    if unknown:
+    if not given.keys() <= fields:
+        unknown = given.keys() - fields
         raise InvalidRequestError(
-            f"A {kind} message has no field {min(unknown)[:40]!r}: it has {', '.join(sorted(fields))}."
+            f"A {kind} message has no field {min(unknown)[:40]!r}: it has {', '.join(sorted(fields - {'type'}))}."
         )
     match kind:
         case "publish":

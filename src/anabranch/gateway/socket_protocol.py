@@ -11,11 +11,17 @@ from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
 UTF8_TEXT = "anabranch.text"
 """In a `websocket.send`, in place of `text`."""
 PARTING_SECONDS = 5.0
 """How long the last messages may take to reach the client."""
+SEND_NOW = "anabranch.send_now"
+"""In the scope: sends such a text without waiting, if it can."""
+SMALL_BYTES_MAX = 4096
+QUEUED_MAX = 64
+"""Messages of a client that were read and not dealt with, as long as they are small."""
 BUFFER_BYTES_MAX = 64 * 1024
 SYSTEM_BUFFER_BYTES = 256 * 1024
 """What the system may hold unsent for a client; left alone it takes megabytes for everyone who does not read."""
@@ -36,16 +42,37 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         super().data_received(data)
         self._part()
 
+    def send_receive_event_to_app(self) -> None:
+        """Small messages are read on for while the last one is dealt with; uvicorn stops reading after each."""
+        is_small = sum(map(len, self.frames)) <= SMALL_BYTES_MAX
+        if self.read_paused or not is_small or self.queue.qsize() >= QUEUED_MAX:
+            super().send_receive_event_to_app()
+            return
+        self.read_paused = True
+        super().send_receive_event_to_app()
+        self.read_paused = False
+
     async def send(self, message: Any) -> None:
         text = message.get(UTF8_TEXT)
         if text is None:
             await super().send(message)
             return
         await self.writable.wait()
-        if self.disconnected or self.close_sent or self.transport.is_closing():
+        if not self.send_now(text):
             raise ClientDisconnected
+
+    def send_now(self, text: bytes) -> bool:
+        """Whether the client is there and has room for it."""
+        if self.disconnected or self.close_sent or self.transport.is_closing() or not self.writable.is_set():
+            return False
         self.conn.send_text(text)
         self.transport.write(b"".join(self.conn.data_to_send()))
+        return True
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if not self.close_sent:
+            self.scope[SEND_NOW] = self.send_now  # type: ignore[literal-required]
 
     def handle_ping(self) -> None:
         if self.writable.is_set():

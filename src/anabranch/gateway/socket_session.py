@@ -7,8 +7,10 @@ whatever reason, says so with `unsubscribed`.
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from anabranch.errors import AnabranchError, InvalidRequestError
@@ -29,7 +31,7 @@ from anabranch.gateway.socket_messages import (
 )
 
 if TYPE_CHECKING:
-    from anabranch.gateway.gathering import Placed
+    from anabranch.gateway.lanes import Placed
     from anabranch.gateway.sockets import Sockets
 
 PUBLISHES_MAX = 1000
@@ -53,6 +55,10 @@ class Line(Protocol):
 
     async def send(self, text: bytes) -> None: ...
 
+    def send_now(self, text: bytes) -> bool:
+        """Whether the client is there and has room for it."""
+        ...
+
     async def close(self, code: int, reason: str) -> None: ...
 
 
@@ -66,10 +72,11 @@ class SocketSession:
         self._sockets = sockets
         self._line = line
         self._topic = topic
-        self.outlet = Outlet(line.send, sockets.unsent_bytes_max)
+        self.outlet = Outlet(line.send, line.send_now, sockets.unsent_bytes_max)
         self._publishes = asyncio.Semaphore(PUBLISHES_MAX)
         self._running: dict[Id, Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_over = False
 
     @property
     def subscriptions(self) -> int:
@@ -88,6 +95,7 @@ class SocketSession:
             await self._end()
 
     async def _end(self) -> None:
+        self._is_over = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -128,21 +136,24 @@ class SocketSession:
         except BaseException:
             self._publishes.release()
             raise
-        self._start(self._answer, message.id, placed)
+        placed.add_done_callback(partial(self._placed, message.id))
+
+    def _placed(self, own_id: Id | None, placed: "asyncio.Future[Placed]") -> None:
+        """Most answers are good and can leave at once; the others take the long way."""
+        if self._is_over:
+            return
+        is_written = not placed.cancelled() and placed.exception() is None
+        if is_written and (own_id is None or self.outlet.say_now(published_text(own_id, placed.result()))):
+            self._publishes.release()
+        else:
+            self._start(self._answer, own_id, placed)
 
     async def _answer(self, own_id: Id | None, placed: "asyncio.Future[Placed]") -> None:
         try:
             written = await placed
             if own_id is not None:
-                await self.outlet.say(
-                    {
-                        "type": "published",
-                        "id": own_id,
-                        "partition": written.partition,
-                        "offset": str(written.offset),
-                        "timestamp": written.timestamp,
-                    }
-                )
+                async with self.outlet.turn:
+                    await self.outlet.send(published_text(own_id, written))
         except AnabranchError as error:
             await self.outlet.say(error_message(own_id, error))
         finally:
@@ -204,6 +215,15 @@ class SocketSession:
         except Exception:
             logger.exception("a WebSocket met something unexpected: it is closed")
             await self._line.close(DEFECT, "The node met something unexpected and has logged it.")
+
+
+def published_text(own_id: Id, placed: "Placed") -> bytes:
+    return b'{"type":"published","id":%s,"partition":%d,"offset":"%d","timestamp":%d}' % (
+        json.dumps(own_id).encode(),
+        placed.partition,
+        placed.offset,
+        placed.timestamp,
+    )
 
 
 def error_message(own_id: Id | None, error: AnabranchError) -> dict[str, Any]:

@@ -88,7 +88,8 @@ class Subscription:
             await self._can_go_on()
             async with self._outlet.turn:
                 await self._send_next()
-            await asyncio.sleep(0)  # A socket that takes everything would leave nobody else a turn.
+            if self._ready:
+                await asyncio.sleep(0)  # A socket that takes everything would leave nobody else a turn.
 
     async def _can_go_on(self) -> None:
         while not (self._ready and self._credit > 0):
@@ -106,7 +107,7 @@ class Subscription:
             return
         chunk = self._drop_held(follow) or self._fan_out.chunk_at(follow.stream, follow.position)
         if chunk is None:
-            follow.wait = self._fan_out.wait(follow.stream, follow.position, self._arrival(follow))
+            self._wait(follow)
             return
         cut = chunk.cut(follow.position, self._credit, self._outlet.message_bytes_max, self.id, self._wanted)
         text = cut.text if cut.text is not None else self._progress(chunk, cut.next)
@@ -118,7 +119,21 @@ class Subscription:
         if text is not None:
             await self._outlet.send(text)
             self._fan_out.records_sent_total += cut.records
-        self._make_ready(follow)
+        self._go_on(follow)
+
+    def _go_on(self, follow: Follow) -> None:
+        """Most have come to the end, and wait; without credit nothing is waited for, nor read."""
+        if (
+            self._credit == 0
+            or follow.is_over
+            or self._fan_out.chunk_at(follow.stream, follow.position) is not None
+        ):
+            self._make_ready(follow)
+        else:
+            self._wait(follow)
+
+    def _wait(self, follow: Follow) -> None:
+        follow.wait = self._fan_out.wait(follow.stream, follow.position, self._arrival(follow))
 
     def _progress(self, chunk: Chunk, next_offset: int) -> bytes | None:
         """A client that loses its connection must not begin where its filter last let something through."""

@@ -24,14 +24,14 @@ def clusters_end() -> Iterator[None]:
     close_all()
 
 
-def cluster_with_topic(seed: int = 1) -> WholeCluster:
+def cluster_with_topic(seed: int = 1, mode: str = "ring") -> WholeCluster:
     cluster = whole_cluster_of(3, seed)
     row = {
         "name": "t",
         "num_partitions": PARTITIONS,
         "replication_factor": -1,
         "assignments": [],
-        "configs": [],
+        "configs": [{"name": "anabranch.mode", "value": mode}],
     }
     body = {"topics": [row], "timeout_ms": 10_000, "validate_only": False}
     assert cluster.ask(1, ApiKey.CREATE_TOPICS, 7, body)["topics"][0]["error_code"] == 0
@@ -55,18 +55,18 @@ def elsewhere(cluster: WholeCluster, index: int = 0) -> int:
     return next(each for each in sorted(cluster.lives) if each != leader)
 
 
-async def values(calls: Calls, index: int) -> list[bytes | None]:
-    """All of a partition."""
-    found: list[bytes | None] = []
+async def values(calls: Calls, index: int, topic: str = "t", wait_ms: int = 0) -> list[bytes]:
+    """All of a partition. What another broker holds of a branch has to be waited for."""
+    found: list[bytes] = []
     offset = 0
     while True:
-        fetched = await calls.fetch("t", index, offset)
+        fetched = await calls.fetch(topic, index, offset, wait_ms=wait_ms)
         read = read_records(
             fetched.batches, offset, records_max=10_000, bytes_max=2**30, unpacked_bytes_max=2**30
         )
         if not read.records:
             return found
-        found += [record.value for record in read.records]
+        found += [record.value or b"" for record in read.records]
         offset = read.next_offset
 
 
@@ -164,6 +164,53 @@ def test_nothing_is_lost_or_written_twice_when_leaders_die(seed: int) -> None:
 
     cluster.do(check())
     assert dead.is_over
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gateways_on_both_sides_of_a_split_go_on_with_a_branch_topic(seed: int) -> None:
+    cluster = cluster_with_topic(seed, mode="branch")
+    gathers = {each: gatherer_of(cluster, each) for each in cluster.lives}
+    written: list[set[bytes]] = [set() for _ in range(PARTITIONS)]
+
+    async def write(broker_id: int, when: bytes) -> None:
+        for number in range(10):
+            for index in range(PARTITIONS):
+                value = b"%s/%d/%d" % (when, broker_id, number)
+                await gathers[broker_id].send("t", index, None, value)
+                written[index].add(value)
+
+    async def write_everywhere(when: bytes) -> None:
+        await asyncio.gather(*(write(broker_id, when) for broker_id in gathers))
+
+    cluster.do(write_everywhere(b"before"))
+    cluster.net.isolate(BrokerId(1))
+    cluster.do(write_everywhere(b"split"))
+    cluster.net.heal()
+    cluster.run(15_000)
+    cluster.do(write_everywhere(b"after"))
+    cluster.run(3000)
+
+    async def check() -> None:
+        for broker_id in cluster.lives:
+            for index in range(PARTITIONS):
+                found = await values(calls_of(cluster, broker_id), index)
+                assert sorted(found) == sorted(written[index]), "each record once, at every broker"
+
+    cluster.do(check())
+    lanes = cluster.broker(1).topics.partition("t", 0).branches.opened
+
+    async def read_branches() -> None:
+        seen: set[bytes] = set()
+        for lane in lanes:
+            read = [await values(calls_of(cluster, each), 0, f"t@{lane}", 500) for each in cluster.lives]
+            assert read[0] == read[1] == read[2], "a branch is the same at every broker"
+            seen.update(read[0])
+        assert seen == written[0]
+        with pytest.raises(BrokerRefusedError, match="only for reading"):
+            await gathers[2].send(f"t@{max(lanes)}", 0, None, b"v")
+
+    assert len(lanes) > 1
+    cluster.do(read_branches())
 
 
 def test_records_wait_while_nobody_leads_and_are_refused_when_nobody_comes() -> None:

@@ -12,7 +12,8 @@ from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import AnabranchError, BrokerRefusedError, RequestTimedOutError
 from anabranch.gateway import gathering
 from anabranch.gateway.calls import TopicView, Written, refusal
-from anabranch.gateway.gathering import Gatherer, Placed
+from anabranch.gateway.gathering import Gatherer
+from anabranch.gateway.lanes import Placed
 from anabranch.record.batch import read_header
 from anabranch.record.records import Record, records_of
 from anabranch.testing.fake_clock import FakeClock
