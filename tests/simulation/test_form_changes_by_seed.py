@@ -6,8 +6,9 @@ from random import Random
 
 import pytest
 
+from anabranch.values import BrokerId
 from support.broker_cluster import close_all
-from support.form_cluster import FormCluster
+from support.form_cluster import AwayStore, FormCluster
 
 SEEDS = 24
 FORMS = {"object": "stored", "ring": "kept", "solo": "kept"}
@@ -20,12 +21,13 @@ def clusters_end() -> Iterator[None]:
 
 
 class FaultyCluster(FormCluster):
-    """One broker at a time dies, or is cut off from another, whenever time passes."""
+    """Whenever time passes, one broker at a time may die, or be cut off from the others; and the store may be away."""
 
     def __init__(self, mode: str, seed: int) -> None:
         self.chance = Random(f"faults {seed}")
         self.is_faulty = False
         self.dead: tuple[int, int] | None = None
+        self.cut_until_ms = 0
         super().__init__(mode, 2, seed)
 
     def run(self, milliseconds: int) -> None:
@@ -33,12 +35,24 @@ class FaultyCluster(FormCluster):
         if not self.is_faulty:
             return
         now_ms = self.clock.monotonic_ms()
+        self._cut_or_heal(now_ms)
+        store = self.spoil() if self.chance.random() < 0.01 else self.store
+        assert isinstance(store, AwayStore)
+        store.is_away = store.is_away and self.chance.random() > 0.05
         if self.dead is None and self.chance.random() < 0.02:
             broker_id = self.chance.choice(sorted(self.lives))
             self.kill(broker_id)
             self.dead = broker_id, now_ms + self.chance.choice([200, 2000, 8000])
         elif self.dead is not None and now_ms >= self.dead[1]:
             self.revive()
+
+    def _cut_or_heal(self, now_ms: int) -> None:
+        if self.cut_until_ms and now_ms >= self.cut_until_ms:
+            self.cut_until_ms = 0
+            self.net.heal()
+        elif not self.cut_until_ms and self.dead is None and self.chance.random() < 0.01:
+            self.cut_until_ms = now_ms + self.chance.choice([300, 3000, 6000])
+            self.net.isolate(BrokerId(self.chance.choice(sorted(self.lives))))
 
     def revive(self) -> None:
         if self.dead is not None:
@@ -47,6 +61,9 @@ class FaultyCluster(FormCluster):
 
     def settle_down(self) -> None:
         self.is_faulty = False
+        self.net.heal()
+        assert isinstance(self.store, AwayStore)
+        self.store.is_away = False
         self.revive()
         self.settle()
 
@@ -64,7 +81,10 @@ def test_nothing_is_lost_or_doubled(seed: int) -> None:
         while not cluster.lives or cluster.leader_id is None or cluster.alter(mode)["error_code"]:
             cluster.run(100)
         for _ in range(chance.choice([3, 20, 100])):  # The next wish may come before this one is fulfilled.
-            cluster.produce(chance.randrange(2))
+            index = chance.randrange(2)
+            cluster.produce(index)
+            if chance.random() < 0.05:
+                cluster.delete_below(chance.randrange(len(cluster.written[index])), index)
             cluster.run(chance.choice([5, 50, 200]))
     cluster.settle_down()
     for index in (0, 1):

@@ -27,6 +27,7 @@ RETRIABLE = {
     E.REQUEST_TIMED_OUT,
     E.KAFKA_STORAGE_ERROR,
     E.OFFSET_NOT_AVAILABLE,
+    E.NOT_CONTROLLER,
 }
 
 
@@ -38,6 +39,8 @@ class FormCluster(BrokerCluster):
         self.store = AwayStore(self.clock.wall_ms)
         self.written: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
         self.errors: set[int] = set()
+        self.deleted: dict[int, int] = {}
+        """Where each partition begins, since somebody wanted it so."""
         self.joining: dict[int, asyncio.Task[None]] = {}
         self.start(1, 2, 3)
         self.settle()
@@ -179,18 +182,21 @@ class FormCluster(BrokerCluster):
             found += _values(row["records"], start + len(found))
         return found
 
-    def delete_below(self, offset: int) -> int:
+    def delete_below(self, offset: int, index: int = 0) -> int:
         """What the answer says where the partition begins."""
         starts: list[int] = []
 
         def work(leader: int) -> int:
-            asked = {"partition_index": 0, "offset": offset}
+            asked = {"partition_index": index, "offset": offset}
             body = {"topics": [{"name": "t", "partitions": [asked]}], "timeout_ms": 5000}
             row = self.ask(leader, ApiKey.DELETE_RECORDS, 2, body)["topics"][0]["partitions"][0]
             starts.append(row["low_watermark"])
-            return int(row["error_code"])
+            # A new leader does not know yet how far its records are safe.
+            is_early = row["error_code"] == E.OFFSET_OUT_OF_RANGE
+            return int(E.OFFSET_NOT_AVAILABLE if is_early else row["error_code"])
 
-        self._retried(0, work)
+        self._retried(index, work)
+        self.deleted[index] = max(self.deleted.get(index, 0), offset)
         return starts[-1]
 
     def end_of(self, generation: int) -> tuple[int, int]:
@@ -264,7 +270,9 @@ class FormCluster(BrokerCluster):
         )
 
     def check(self, index: int = 0) -> None:
-        assert self.values(index) == self.written[index]
+        start = self.deleted.get(index, 0)
+        assert self.offset(EARLIEST, index) == start
+        assert self.values(index, start) == self.written[index][start:]
 
 
 class AwayStore(MemoryStore):

@@ -39,7 +39,9 @@ from anabranch.errors import (
     CorruptDataError,
     FencedGenerationError,
     FencedLogError,
+    NotControllerError,
     NotOwnerError,
+    PeerError,
     StorageError,
     UnknownGenerationError,
 )
@@ -389,7 +391,12 @@ class Broker:
         key = partition.topic_id, partition.id.partition
         head = self.metadata.table.objects.head(key)
         if head.start < min(offset, head.end):
-            await Proposals(self.metadata, self.peers).propose(start_entry({key: offset}))
+            try:
+                await Proposals(self.metadata, self.peers).propose(start_entry({key: offset}))
+            except PeerError as error:
+                raise NotControllerError(
+                    f"The leader of the metadata quorum cannot be asked: {error}"
+                ) from error
             await self.metadata.caught_up()
 
     async def _forget_topic(self, name: str) -> None:

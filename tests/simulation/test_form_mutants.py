@@ -1,0 +1,100 @@
+"""What keeps records safe when a topic goes into the object store and out of it: without any one of these rules a run
+is seen to lose or double records."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from anabranch.broker.formed_log import Past
+from anabranch.broker.mode_changes import Bringing
+from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.broker.topics import Topics
+from anabranch.cluster.metadata import MetadataTable
+from anabranch.replication.ring_moves import RingMoves
+from support.broker_cluster import close_all
+from support.form_cluster import FormCluster
+
+
+@pytest.fixture(autouse=True)
+def clusters_end() -> Iterator[None]:
+    yield
+    close_all()
+
+
+def there_and_back() -> None:
+    """Each time the last record is sent again, as by a producer that was not told of it."""
+    cluster = FormCluster("ring")
+    for _ in range(5):
+        cluster.produce()
+    cluster.change("object", "stored")
+    cluster.alter("ring")
+    cluster.until(lambda: cluster.is_done("kept"))
+    for mode, form in (("object", "stored"), ("ring", "kept")):
+        cluster.produce(repeat=True)
+        cluster.check()
+        cluster.change(mode, form)
+    cluster.check()
+
+
+def away_all_the_while() -> None:
+    """A broker sleeps through a change and its way back, and leads when it comes again."""
+    cluster = FormCluster("ring")
+    for _ in range(5):
+        cluster.produce()
+    sleeper = cluster.leader_of(0)
+    assert sleeper is not None
+    cluster.kill(sleeper)
+    for mode, form in (("object", "stored"), ("ring", "kept")):
+        cluster.change(mode, form)
+        for _ in range(3):
+            cluster.produce()
+    cluster.start(sleeper)
+    cluster.until(lambda: cluster.is_done("kept"))
+    partition = cluster.broker(sleeper).topics.find_partition("t", 0)
+    if partition is not None:  # It is one of the new replicas.
+        assert partition.log.start_offset == cluster.placement().floor
+    cluster.run(20_000)
+    cluster.check()
+
+
+def test_with_all_rules_nothing_is_lost_or_doubled() -> None:
+    there_and_back()
+    away_all_the_while()
+
+
+def test_producers_that_stay_behind_write_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bringing, "_news", lambda self, end: [])
+    with pytest.raises(AssertionError):
+        there_and_back()
+
+
+def test_producers_that_are_forgotten_on_the_way_back_write_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Past, "producers", lambda self: {})
+    with pytest.raises(AssertionError):
+        there_and_back()
+
+
+def test_a_view_that_ends_before_the_store_has_everything_loses_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def anywhere(self: MetadataTable, topic: Any, partition: int, entry: Any) -> None:
+        key = topic.topic_id, partition
+        original(self, topic, partition, {**entry, "start": self.objects.head(key).end})
+
+    original = MetadataTable._store
+    monkeypatch.setattr(MetadataTable, "_store", anywhere)
+    monkeypatch.setattr(RingMoves, "_is_kept_by_target", lambda self, leader, end: True)
+    with pytest.raises(AssertionError):
+        there_and_back()
+
+
+def test_a_disk_of_before_must_not_be_taken_for_one_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionOpener, "_is_of_before", lambda self, partition_id, placement: False)
+    monkeypatch.setattr(Topics, "_has_form", staticmethod(_has_kind))
+    with pytest.raises(AssertionError):
+        away_all_the_while()
+
+
+def _has_kind(partition: Any, topic: Any, placement: Any) -> bool:
+    return bool(partition.is_object == topic.is_stored(partition.id.partition))
