@@ -1,5 +1,6 @@
 """The gateway in a real browser: the demo page publishes and receives live; a page of another origin is kept out."""
 
+import base64
 import functools
 import http.server
 import threading
@@ -13,6 +14,7 @@ from clients.registries import or_skip, program
 from support.browser import Browser, Page
 from support.gateway_client import ask, gateway_broker
 from support.nginx import Nginx
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 
@@ -143,6 +145,147 @@ def test_page_works_through_a_proxy(browser: Browser, broker: EmbeddedBroker, tm
         page.wait_for(f"{ROWS} === 1")
         assert page.run(VALUES) == ["through the proxy"]
         nothing_went_wrong(page)
+
+
+def script(body: str) -> str:
+    """Run with the client at hand; what it returns is the result."""
+    return f"import('/v1/anabranch.js').then(async ({{ Anabranch }}) => {{ {body} }})"
+
+
+def test_client_says_bytes_headers_and_nothing_as_they_are(browser: Browser, broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic("client-bytes", 1)
+    page = browser.open(f"http://{broker.http_address}/v1/demo")
+    placed = page.run(
+        script(
+            f"""const client = new Anabranch();
+            const bytes = new Uint8Array(256).map((_, index) => index);
+            const all = await Promise.all([
+              client.publish("{topic}", bytes, {{ key: bytes.buffer, headers: {{ kind: "bytes" }} }}),
+              client.publish("{topic}", null, {{ key: "gone" }}),
+              client.publish("{topic}", {{ deep: [1, "ü", null] }}),
+            ]);
+            const heard = [];
+            await new Promise((done) => client.subscribe("{topic}", (record) => heard.push(record) === 3 && done(),
+              {{ from: "earliest" }}));
+            client.close();
+            const values = heard.map((each) => each.value_base64 ?? each.value);
+            return [all.map((each) => each.offset), values, heard[0].headers];"""
+        )
+    )
+    odd = bytes(range(256))
+    assert placed == [
+        ["0", "1", "2"],
+        [base64.b64encode(odd).decode(), None, {"deep": [1, "ü", None]}],
+        [["kind", "bytes"]],
+    ]
+    stored = broker.records(topic)
+    assert [(record.key, record.value) for record in stored] == [
+        (odd, odd),
+        (b"gone", None),
+        (None, '{"deep":[1,"ü",null]}'.encode()),
+    ]
+
+
+def test_client_with_a_slow_handler_is_sent_no_more_than_its_credit(
+    browser: Browser, broker: EmbeddedBroker
+) -> None:
+    topic = broker.create_topic("client-credit", 1)
+    broker.produce(topic, [b"%d" % number for number in range(100)])
+    page = browser.open(f"http://{broker.http_address}/v1/demo")
+    page.run(
+        script(
+            f"""window.handled = []; window.arrived = 0;
+            const client = new Anabranch();
+            const plain = client._heard.bind(client);
+            client._heard = (message) => {{ window.arrived += (message.records ?? []).length; plain(message); }};
+            client.subscribe("{topic}", async (record) => {{
+              await new Promise((go) => (window.go = go));
+              window.handled.push(record.value);
+            }}, {{ from: "earliest", credit: 10 }});"""
+        )
+    )
+    page.wait_for("window.arrived === 10 && window.go !== undefined")
+    for _ in range(3):
+        page.run("window.go()")
+    assert page.run("new Promise(done => setTimeout(() => done(window.arrived), 300))") == 10
+    page.run("setInterval(() => window.go(), 0)")
+    page.wait_for("window.handled.length === 100")
+    assert page.run("window.handled") == [str(number) for number in range(100)]
+    nothing_went_wrong(page)
+
+
+def test_clients_of_a_group_share_its_partitions_and_commit_what_they_handled(
+    browser: Browser, broker: EmbeddedBroker
+) -> None:
+    topic = broker.create_topic("client-group", 2)
+    pages = [browser.open(f"http://{broker.http_address}/v1/demo") for _ in range(2)]
+    for page in pages:
+        page.run(
+            script(
+                f"""window.heard = [];
+                window.client = new Anabranch();
+                client.subscribe("{topic}", (record) => {{ heard.push(record.value); }},
+                  {{ group: "pages", from: "earliest" }});"""
+            )
+        )
+    broker.wait_for_group("pages", members=2)
+    for number in range(20):
+        broker.produce(topic, [str(number).encode()], partition=number % 2)
+    for page in pages:
+        page.wait_for("window.heard.length === 10")
+    heard = [page.run("window.heard") for page in pages]
+    assert sorted(map(tuple, heard)) == [
+        tuple(str(number) for number in range(parity, 20, 2)) for parity in (0, 1)
+    ]
+    wait_until(lambda: broker.committed("pages", topic) == {0: 10, 1: 10}, "the commits")
+    for page in pages:
+        page.run("window.client.close()")
+        nothing_went_wrong(page)
+    broker.wait_for_group("pages", state="Empty")
+
+
+def test_client_filters_in_the_broker(browser: Browser, broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic("client-filter", 1)
+    for number in range(10):
+        kind = b"even" if number % 2 == 0 else b"odd"
+        broker.produce(topic, [(None, str(number).encode(), [("kind", kind)])])
+    page = browser.open(f"http://{broker.http_address}/v1/demo")
+    heard = page.run(
+        script(
+            f"""const heard = [];
+            const client = new Anabranch();
+            await new Promise((done) => client.subscribe("{topic}",
+              (record) => heard.push(record.value) === 5 && done(),
+              {{ from: "earliest", filter: {{ header: "kind", equals: "odd" }} }}));
+            client.close();
+            return heard;"""
+        )
+    )
+    assert heard == ["1", "3", "5", "7", "9"]
+
+
+def test_client_misses_nothing_and_hears_nothing_twice_over_restarts(browser: Browser) -> None:
+    with gateway_broker() as broker:
+        topic = broker.create_topic("client-restarts", 3)
+        page = browser.open(f"http://{broker.http_address}/v1/demo")
+        page.run(
+            script(
+                f"""window.heard = [];
+                window.client = new Anabranch();
+                client.subscribe("{topic}", (record) => {{ heard.push(record.partition + "/" + record.offset); }},
+                  {{ from: "earliest" }});"""
+            )
+        )
+        for start in (broker.restart, broker.kill_and_restart, lambda: None):
+            for number in range(30):
+                broker.produce(topic, [b"x"], partition=number % 3)
+            start()
+        page.wait_for("window.heard.length >= 90")
+        heard = page.run("window.heard")
+        page.run("window.client.close()")
+    for partition in range(3):
+        offsets = [int(each.split("/")[1]) for each in heard if each.startswith(f"{partition}/")]
+        assert offsets == list(range(30))
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):

@@ -5,7 +5,9 @@ import time
 import pytest
 
 from anabranch.gateway import protocol
+from anabranch.gateway.calls import Calls
 from support.gateway_client import all_of, ask, gateway_broker, raw
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,21 @@ def test_head_that_is_too_large_is_refused(broker, head: bytes) -> None:
     with raw(broker) as link:
         link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n" + head + b"\r\n")
         assert all_of(link).startswith(b"HTTP/1.1 431 ")
+
+
+def test_defect_is_answered_and_written_down(caplog, monkeypatch) -> None:
+    with gateway_broker() as broker:
+        assert ask(broker, "GET", "/v1/topics").status == 200
+
+        def broken(*_: object) -> None:
+            raise KeyError("a defect")
+
+        monkeypatch.setattr(Calls, "topics", broken)
+        answer = ask(broker, "GET", "/v1/topics")
+        assert (answer.status, answer.code) == (500, "DEFECT")
+        assert "KeyError" not in answer.body.decode(), "what is inside stays inside"
+        wait_until(lambda: "this is a defect" in caplog.text, "the line in the log")
+        assert ask(broker, "GET", "/healthz").status == 200
 
 
 def test_more_connections_than_allowed_are_refused_and_leave_room_again() -> None:

@@ -98,6 +98,14 @@ def test_topic_may_choose_murmur3(broker) -> None:
     assert answer.json["partition"] == 0x248BFA47 * 4 >> 32
 
 
+def test_topic_in_mode_branch_on_a_node_alone(broker) -> None:
+    topic = broker.create_topic(broker.unused_name("branchy"), partitions=1, anabranch_mode="branch")
+    answer = ask(broker, "POST", f"/v1/topics/{topic}/records", {"value": "v"})
+    assert (answer.status, answer.json["offset"]) == (200, "0")
+    [record] = records_of(broker, topic, "?from=earliest").json["records"]
+    assert record["value"] == "v"
+
+
 def test_partition_by_query_and_by_record(broker) -> None:
     topic = broker.create_topic(broker.unused_name("chosen"), partitions=3)
     answer = ask(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.gateway import sessions_api
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import Answer, ask, gateway_broker
 from support.waiting import wait_until
@@ -155,16 +156,19 @@ def test_commit_of_a_partition_that_another_session_has_now_is_refused(
 def test_session_that_does_not_poll_in_time_is_over_and_is_told_the_next_step(
     broker: EmbeddedBroker, topic: str
 ) -> None:
-    session = Session(broker, topic, topic, timeout_ms=100)
+    session = Session(broker, topic, topic, timeout_ms=1500)
     broker.wait_for_group(topic, state="Empty")
     for answer in (session.ask_poll(), session.commit(offsets=[]), session.goodbye()):
         assert (answer.status, answer.code) == (410, "SESSION_OVER")
         assert f"POST /v1/groups/{topic}/sessions" in answer.json["error"]["message"]
 
 
-def test_long_poll_keeps_its_session_alive_beyond_the_timeout(broker: EmbeddedBroker, topic: str) -> None:
-    session = Session(broker, topic, topic, timeout_ms=3000)
-    assert session.poll(wait_ms=4500) == []
+def test_long_poll_keeps_its_session_alive_beyond_the_timeout(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions_api, "SLICE_MS", 200)
+    session = Session(broker, topic, topic, timeout_ms=2500)
+    assert session.poll(wait_ms=3500) == []
     assert session.poll() == []
 
 
@@ -265,6 +269,12 @@ def test_limits_of_a_poll(broker: EmbeddedBroker, topic: str) -> None:
         assert [each for each in map(int, found) if low <= each < high] == list(range(low, high))
     session.cursor = None
     assert len(session.poll(max_bytes=1)) == 1
+    session.cursor = None
+    assert len(session.poll()) == 200
+    wait_until(
+        lambda: b"anabranch_gateway_held_bytes 0.0" in ask(broker, "GET", "/metrics").body,
+        "memory given back",
+    )
 
 
 def test_sessions_survive_a_restart_of_the_node(tmp_path: Any) -> None:
@@ -354,6 +364,26 @@ def test_bad_commits_are_refused(broker: EmbeddedBroker, topic: str, body: Any) 
     session = Session(broker, topic, topic)
     answer = session.commit(**body)
     assert answer.status == 400, answer
+
+
+def test_group_that_sessions_cannot_join_says_what_to_do(broker: EmbeddedBroker, topic: str) -> None:
+    import confluent_kafka
+
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": topic,
+            "partition.assignment.strategy": "cooperative-sticky",
+        }
+    )
+    try:
+        consumer.subscribe([topic])
+        wait_until(lambda: consumer.poll(0.05) is None and consumer.assignment(), "an assignment")
+        answer = ask(broker, "POST", f"/v1/groups/{topic}/sessions", {"topics": [topic]})
+        assert (answer.status, answer.code) == (409, "INCONSISTENT_GROUP_PROTOCOL")
+        assert "range" in answer.json["error"]["message"]
+    finally:
+        consumer.close()
 
 
 def test_group_with_letters_of_any_language(broker: EmbeddedBroker, topic: str) -> None:

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from anabranch.broker import branch_merging, branch_reign
+from anabranch.broker import branch_merging, branch_reign, branch_tube
 from anabranch.broker.branch_following import Following
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.broker.branch_peers import BranchPeers
 from anabranch.broker.branch_seat import BranchSeat
-from anabranch.broker.branch_tube import BranchTube
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.record.lane_producers import LaneProducers
@@ -80,11 +79,13 @@ def lane_kept(patch: Patch) -> None:
     patch.setattr(BranchPeers, "_lane_for", own_again)
 
 
-def row_not_synced(patch: Patch) -> None:
-    async def only_written(self: BranchTube) -> None:
-        self._settle(len(self._pending))
+async def unless_sync(workers: Workers, task: Callable[[], object]) -> object:
+    """`in_heavy_worker` of somebody who believes that written is safe."""
+    return None if getattr(task, "__name__", "") == "sync" else await in_heavy_worker(workers, task)
 
-    patch.setattr(BranchTube, "_sync", only_written)
+
+def row_not_synced(patch: Patch) -> None:
+    patch.setattr(branch_tube, "in_heavy_worker", unless_sync)
 
 
 def any_line_adopted(patch: Patch) -> None:
@@ -105,9 +106,6 @@ def switched_before_sync(patch: Patch) -> None:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(LaneLogs, "sync", lambda lanes, lane: Offset(0))
             return prepare(self, row)
-
-    async def unless_sync(workers: Workers, task: Callable[[], object]) -> object:
-        return None if getattr(task, "__name__", "") == "sync" else await in_heavy_worker(workers, task)
 
     patch.setattr(BranchPartition, "prepare_reign", prepare_unsynced)
     patch.setattr(branch_merging, "in_heavy_worker", unless_sync)

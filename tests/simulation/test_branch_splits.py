@@ -90,3 +90,31 @@ def test_what_a_primary_lacks_is_read_from_whoever_has_it() -> None:
         cluster.read(1)
         cluster.sim.run(200)
         assert cluster.values(1) == [*(b"before %d" % number for number in range(5)), b"after"]
+
+
+def test_a_primary_short_of_room_names_another_that_has_more() -> None:
+    cluster = BranchCluster(5, **{"branch.disk.free.min.bytes": 2**30})
+    with cluster.sim:
+        cluster.create()
+        cluster.produce(1, b"before")
+        before = cluster.wait_leader(1)
+        cluster.calm()
+        cluster.sim.machines[before].disk.capacity_bytes = 2**30
+        cluster.sim.run_until(lambda: cluster.wait_leader(1) != before)
+        cluster.produce(1, b"after")
+        cluster.calm()
+        after = cluster.partition(before)
+        slots = cluster.sim.broker(1).metadata.table.slots
+        assert after.branches.placed_slot != slots[cluster.sim.broker(before).metadata.me.directory_id]
+        assert cluster.values(2) == [b"before", b"after"]
+
+
+def test_partitions_are_made_where_there_is_room() -> None:
+    cluster = BranchCluster(6)
+    with cluster.sim:
+        for broker in (1, 2):
+            cluster.sim.machines[broker].disk.capacity_bytes = 2**39
+        cluster.create()
+        cluster.produce(1, b"a")
+        assert cluster.wait_leader(1) == 3
+        assert cluster.sim.broker(1).metadata.table.topics["t"].first == (3,)

@@ -165,11 +165,8 @@ class BranchPartition(Partition):
 
     async def adopt(self, lane: Lane, safe: Offset) -> None:
         """Go over to the line that ends in this lane, up to where that is held here; below `safe` others have it too.
-        Whether that may be is the caller's to know. Raises StorageError, UnknownBranchError; then nothing changes. To
-        cancel it does not stop it: `switching` is held until the file and this line say the same."""
-        adopting = asyncio.ensure_future(self._adopt(lane, safe))
-        adopting.add_done_callback(lambda task: task.cancelled() or task.exception())
-        await asyncio.shield(adopting)
+        Whether that may be is the caller's to know. Raises StorageError, UnknownBranchError; then nothing changes."""
+        await to_its_end(self._adopt(lane, safe))
 
     async def _adopt(self, lane: Lane, safe: Offset) -> None:
         async with self.switching:

@@ -19,6 +19,7 @@ from anabranch.broker.branch_partition import BranchPartition
 from anabranch.broker.branch_polling import BranchPolling
 from anabranch.broker.branch_reads import PIECE_BYTES_MAX, LaneReading
 from anabranch.broker.branch_reign import NotNowError, Reigning
+from anabranch.broker.branch_room import BranchRoom
 from anabranch.broker.branch_seat import BranchSeat
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import (
@@ -81,6 +82,7 @@ class BranchPeers:
         self._begun_ms = clock.monotonic_ms()
         self._silence_ms = settings.branch_silence_ms
         self.is_leaving = False
+        self.room = BranchRoom(broker, self._seats.values)
         self.polling = BranchPolling(
             peers,
             topics.tube,
@@ -140,6 +142,7 @@ class BranchPeers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self.room.stop()
         await self.borrowing.stop()
         await self.polling.stop()
 
@@ -151,6 +154,7 @@ class BranchPeers:
         self.polling.pulse(
             [row.broker_id for row in rows if row.broker_id != self._me and row.peer_port], now_ms
         )
+        self.room.pulse(self.polling.view, now_ms)
         self._look(now_ms)
 
     def _look_soon(self) -> None:
@@ -175,7 +179,7 @@ class BranchPeers:
     @property
     def is_short(self) -> bool:
         """Its disk is nearly full: others have more room."""
-        return False
+        return self.room.is_short
 
     @property
     def slot(self) -> int | None:

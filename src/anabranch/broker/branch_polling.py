@@ -73,7 +73,7 @@ class BranchPolling:
         self._seen: dict[BrokerId, Seen] = {}
         self._polls: dict[BrokerId, asyncio.Task[None]] = {}
         self._view: frozenset[BrokerId] = frozenset()
-        self.stable_since_ms = clock.monotonic_ms()
+        self.stable_since_ms = self._pulsed_ms = clock.monotonic_ms()
         """Since when the view is the same."""
 
     # --- whom this broker sees -----------------------------------------------------------------------------------
@@ -96,6 +96,7 @@ class BranchPolling:
 
     def pulse(self, others: list[BrokerId], now_ms: int) -> None:
         """Ask who is to be asked again, and see who has fallen silent."""
+        self._forgive(now_ms)
         for broker in others:
             seen = self.seen(broker)
             if now_ms - seen.asked_ms >= POLL_MS:
@@ -103,6 +104,15 @@ class BranchPolling:
         for broker in self._seen.keys() - set(others):
             del self._seen[broker]
         self._look_around(now_ms)
+
+    def _forgive(self, now_ms: int) -> None:
+        """A broker that was held up itself could hear nobody meanwhile: that was not their silence."""
+        held_up_ms = now_ms - self._pulsed_ms - POLL_MS
+        self._pulsed_ms = now_ms
+        if held_up_ms > 0:
+            for seen in self._seen.values():
+                if seen.heard_ms is not None:
+                    seen.heard_ms += held_up_ms
 
     def _look_around(self, now_ms: int) -> None:
         view = frozenset(broker for broker, seen in self._seen.items() if self._is_heard(seen, now_ms))

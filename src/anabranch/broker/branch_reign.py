@@ -127,6 +127,7 @@ class Reigning:
             try:
                 if not branches.is_behind(tip, base):
                     await self._switch(seat, await self._merge(seat, base, tip, broker, tips.values()))
+                    seat.took_in(tip, self._clock.monotonic_ms())
                     return
                 await self._catch_up(seat, tip, mine, broker)
             except MissingRecordsError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from anabranch.broker.branch_reads import Growth
 from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_roles import Head, Keeping, begun, is_late, kept_up
-from anabranch.replication.branch_rows import NO_LANE, Tip
+from anabranch.replication.branch_rows import NO_LANE, Lane, Tip
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class BranchSeat:
         self.heard: Tip | None = None
         """Up to where the line of the last primary was safe, as that said itself."""
         self.keeping: dict[BrokerId, Keeping] = {}
-        self._put_off: dict[Tip, int] = {}
+        self._put_off: dict[Tip | Lane, int] = {}
 
     @property
     def key(self) -> "Key":
@@ -75,11 +75,19 @@ class BranchSeat:
 
     def put_off(self, tip: Tip, now_ms: int) -> None:
         """Some records of that line are nowhere in view: others may bring them."""
-        self._put_off = {tip: each for tip, each in self._put_off.items() if each > now_ms}
-        self._put_off[tip] = now_ms + PUT_OFF_MS
+        self._leave_for_later(tip, now_ms)
+
+    def took_in(self, tip: Tip, now_ms: int) -> None:
+        """If that lane goes on growing, somebody writes to it who is not in view, and is copied by one who is: there
+        would be a merge for every record."""
+        self._leave_for_later(tip.lane, now_ms)
+
+    def _leave_for_later(self, what: Tip | Lane, now_ms: int) -> None:
+        self._put_off = {each: until_ms for each, until_ms in self._put_off.items() if until_ms > now_ms}
+        self._put_off[what] = now_ms + PUT_OFF_MS
 
     def is_put_off(self, tip: Tip, now_ms: int) -> bool:
-        return self._put_off.get(tip, now_ms) > now_ms
+        return max(self._put_off.get(tip, now_ms), self._put_off.get(tip.lane, now_ms)) > now_ms
 
     # --- copies of a reign ---------------------------------------------------------------------------------------
 

@@ -70,6 +70,9 @@ class BranchTopics:
         self.tube.subscribe(self.views.heard)
         self.peers = self._meet(broker.peers) if broker.peers is not None else None
         """Who reigns among several; None: this node does."""
+        if self.peers is None:
+            me = BrokerId(broker.id)
+            broker.leaders.of_branch = lambda key: (me, (me,))
         self._topic_ids = {topic.topic_id for topic in metadata.table.topics.values()}
         self._forgetting: asyncio.Task[None] | None = None
         metadata.subscribe(self._follow)

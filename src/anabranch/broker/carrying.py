@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, cast
 from anabranch.broker.call import Call, Piece
 from anabranch.broker.handlers import dispatch
 from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
-from anabranch.errors import AnabranchError, RequestTimedOutError
+from anabranch.broker.workers import Workers
+from anabranch.errors import AnabranchError, RequestTimedOutError, StorageError
 from anabranch.log.slice import Slice
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.frame import SIZE_BYTES
@@ -37,6 +38,8 @@ FOR_OTHERS = frozenset(
 )
 """What a broker asks of the one that leads a partition or coordinates a group; Produce is `routing.py`'s."""
 
+READ_AT_ONCE_BYTES_MAX = 64 * 1024
+
 
 class OwnClient:
     """Nobody's connection: takes one answer and hands it to whoever waits for it."""
@@ -45,11 +48,18 @@ class OwnClient:
         self.host = host
         self.local_address = local_address
         self.is_far = is_far
-        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
 
     def answered(self, call: Call, pieces: list[Piece] | None) -> None:
-        if not self.answer.done():
-            self.answer.set_result(b"".join(map(_bytes_of, pieces or ())))
+        """Slices of files are pinned until they are read, which happens when whoever waits has its turn."""
+        if self.answer.done():
+            return
+        try:
+            _pin(pieces or [])
+        except StorageError as error:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(pieces or [])
 
     def settled(self) -> None:
         raise AssertionError("only a connection takes the plain lane")
@@ -67,11 +77,14 @@ async def carry_out(broker: "Broker", question: ForwardRequest, *, is_far: bool)
     call = Call(client, header, memoryview(body), 0, len(body))
     dispatch(broker, call)
     try:
-        frame = await client.answer
-    except BaseException as error:
-        if not isinstance(error, AnabranchError) and call.on_close is not None:
+        pieces = await client.answer
+    except asyncio.CancelledError:
+        if client.answer.cancelled() and call.on_close is not None:
             call.on_close()
+        elif not client.answer.cancelled() and client.answer.exception() is None:
+            _unpin(client.answer.result())  # It came in the very moment in which nobody wanted it any more.
         raise
+    frame = await _read(broker.workers, pieces)
     if not frame:
         return memoryview(b"")
     _, start = parse_response_header(frame, SIZE_BYTES, len(frame), question.api_key, question.api_version)
@@ -83,7 +96,52 @@ async def asked(broker: "Broker", question: ForwardRequest) -> ForwardAnswer:
     return ForwardAnswer(await carry_out(broker, question, is_far=True))
 
 
-def _bytes_of(piece: Piece) -> bytes | bytearray | memoryview:
-    if isinstance(piece, bytes | bytearray | memoryview):
-        return piece
-    return cast(Slice, piece).read()
+# --- slices of files -------------------------------------------------------------------------------------------
+
+
+def _slices(pieces: list[Piece]) -> list[Slice]:
+    return [piece for piece in pieces if isinstance(piece, Slice)]
+
+
+def _pin(pieces: list[Piece]) -> None:
+    """All or none. Raises StorageError."""
+    pinned: list[Piece] = []
+    try:
+        for piece in _slices(pieces):
+            piece.pin()
+            pinned.append(cast(Piece, piece))
+    except StorageError:
+        _unpin(pinned)
+        raise
+
+
+def _unpin(pieces: list[Piece]) -> None:
+    for piece in _slices(pieces):
+        piece.unpin()
+
+
+def _joined(pieces: list[Piece]) -> bytes:
+    return b"".join(piece.read() if isinstance(piece, Slice) else cast(bytes, piece) for piece in pieces)
+
+
+def _read(workers: Workers, pieces: list[Piece]) -> "asyncio.Future[bytes]":
+    """The whole answer. Much of a file is read by a worker: it may not be in the system's memory."""
+    found: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def done(frame: bytes | None, error: BaseException | None) -> None:
+        _unpin(pieces)
+        if found.done():
+            return
+        if error is not None:
+            found.set_exception(error)
+        else:
+            found.set_result(frame or b"")
+
+    if sum(piece.count for piece in _slices(pieces)) > READ_AT_ONCE_BYTES_MAX:
+        workers.heavy(lambda: _joined(pieces), done)
+        return found
+    try:
+        done(_joined(pieces), None)
+    except AnabranchError as error:
+        done(None, error)
+    return found

@@ -40,9 +40,8 @@ class Choice(NamedTuple):
     replicas: list[Replicas]
     """Of each partition; empty where every broker serves all of them."""
     is_pinned: bool = False
-    first: Replicas = ()
-    """In mode branch: of each partition who is to be its first primary."""
     copies: int = 1
+    """In mode branch: on how many brokers, where so many are reached."""
 
     @property
     def placements(self) -> list[Placement]:
@@ -73,7 +72,7 @@ def by_factor(
             "No broker may keep a new partition: all of them are fenced or draining. Try again when one is back."
         )
     if mode == BRANCH:
-        return _branches(broker, name, partition_count, factor)
+        return _branches(broker, partition_count, factor)
     if mode == RING:
         check_ring_possible(len(keepers))
     default = factor_in(mode, usual_factor(broker), len(keepers))
@@ -83,19 +82,23 @@ def by_factor(
     return Choice(place(Partitions(name, 0, partition_count), keepers, wanted), is_pinned=wanted != default)
 
 
-def _branches(broker: "Broker", name: str, partition_count: int, factor: int) -> Choice:
-    """Nobody is bound to keep them: only who begins, and how many copies there are to be where so many are reached."""
+def _branches(broker: "Broker", partition_count: int, factor: int) -> Choice:
+    """Nobody is bound to keep them: it is only said how many copies there are to be where so many are reached."""
     keepers = broker.orchestrator.keepers()
     copies = (
         default_factor(broker.settings.default_replication_factor, REPLICAS) if factor == UNSET else factor
     )
     check_factor(min(copies, len(keepers)) if factor == UNSET else factor, len(keepers))
-    order = place(Partitions(name, 0, partition_count), keepers, 1)
-    return Choice(
-        [()] * partition_count,
-        is_pinned=factor != UNSET,
-        first=tuple(each[0] for each in order),
-        copies=copies,
+    return Choice([()] * partition_count, is_pinned=factor != UNSET, copies=copies)
+
+
+async def first_primaries(broker: "Broker", topic: Topic, begin: int) -> Replicas:
+    """In mode branch: who is to be the first primary of each partition from `begin` on."""
+    from anabranch.broker import branch_room  # For those alone who have such topics.
+
+    brokers = [row.broker_id for row in broker.orchestrator.keepers()]
+    return await branch_room.first_primaries(
+        broker, topic.topic_id, range(begin, topic.partition_count), brokers
     )
 
 

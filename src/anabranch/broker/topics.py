@@ -352,7 +352,6 @@ class Topics:
         placements: Sequence[Placement] = (),
         *,
         is_pinned: bool = False,
-        first: tuple[BrokerId, ...] = (),
         copies: int = 1,
     ) -> Topic:
         """The topic that would be made, if it may be."""
@@ -369,7 +368,6 @@ class Topics:
             self.check_overrides(overrides),
             tuple(placements),
             is_pinned,
-            first=first,
             copies=copies,
         )
         if not topic.is_placed and topic.is_internal:
@@ -434,9 +432,13 @@ class Topics:
             await self.branches_ready(topic.topic_id)
 
     async def add_partitions(
-        self, name: str, count: int, replicas: Sequence[Sequence[BrokerId]] = ()
+        self,
+        name: str,
+        count: int,
+        replicas: Sequence[Sequence[BrokerId]] = (),
+        first: Sequence[BrokerId] = (),
     ) -> None:
-        """`replicas`: of each of the new ones."""
+        """`replicas`: of each of the new ones; `first`: in mode branch, who is to be primary of each."""
         async with self._metadata.lock:
             current = self.check_partition_count(name, count)
             topic = self.known(name).topic
@@ -446,7 +448,7 @@ class Topics:
             here = [index for index, place in enumerate(added, current) if self._is_here(place)]
             placements = (*self._metadata.table.placements(topic), *added)
             await self._prepare(replace(topic, placements=placements), here)
-            await self._commit(partitions_entry(name, count, replicas), topic)
+            await self._commit(partitions_entry(name, count, replicas, first), topic)
         if topic.is_branch:
             await self.branches_ready(topic.topic_id)
 

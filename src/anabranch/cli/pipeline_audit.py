@@ -30,12 +30,11 @@ def audit(folder: str, gaps_allowed: bool, spark_start: SparkStart, format: str)
     Every checksum, the order of offsets, indexes and seals; exit code 1 if anything is wrong. FOLDER is a node's data
     folder, or one partition's; a node may be running on it.
     """
-    import os
-
     from anabranch.pipeline.audit import audit_folders, partition_folders
+    from anabranch.pipeline.segment_audit import name_of
 
     folders = partition_folders(folder)
-    names = {os.path.basename(one) for one in folders}
+    names = {name_of(one) for one in folders}
     holed = names if gaps_allowed else _compacted(folder)
     with one_job(spark_start, "audit", unit="segments", consequence="Nothing was changed.") as session:
         reports = audit_folders(session, folders, holed)

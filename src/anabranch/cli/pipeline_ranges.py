@@ -9,6 +9,7 @@ import time
 
 import click
 
+from anabranch.cli.branch_lines import lines_of
 from anabranch.cli.client import Broker, topic_partitions
 from anabranch.cli.common import Failure, Function
 from anabranch.cli.consume import begin_offset
@@ -53,7 +54,8 @@ def offsets_at(broker: Broker, topic: str, where: Start) -> Offsets:
         at_time = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.for_timestamp(where.number)))
         return {pair[1]: ends[pair] if offset < 0 else offset for pair, offset in at_time.items()}
     firsts = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.earliest()))
-    return {pair[1]: begin_offset(where, firsts[pair], ends[pair]) for pair in pairs}
+    lines = lines_of(broker, ends) if where.kind is Kind.LAST else {}
+    return {pair[1]: begin_offset(where, firsts[pair], ends[pair], lines.get(pair)) for pair in pairs}
 
 
 def range_of(broker: Broker, topic: str, start: Start, until: Start) -> tuple[Offsets, Offsets]:

@@ -6,7 +6,7 @@ those, one in a rack that has no copy yet is preferred; a broker that names no r
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from anabranch.cluster.metadata import BRANCH, OBJECT, BrokerRow
@@ -71,6 +71,20 @@ def walk(ring: Sequence[BrokerRow], kept: Collection[BrokerId], factor: int) -> 
         chosen.append(best)
     order = {row.broker_id: place for place, row in enumerate(ring)}
     return tuple(sorted((row.broker_id for row in chosen), key=order.__getitem__))
+
+
+ROOM_ALIKE = 0.9
+"""A disk with so much of the room of the roomiest counts as just as good: one that is a little fuller is no reason to
+let a single broker have everything."""
+
+
+def roomiest(free_bytes: Mapping[BrokerId, int], drawn: Callable[[BrokerId], int]) -> BrokerId:
+    """Of those with about the most room, the one that has drawn the greatest number."""
+    enough = ROOM_ALIKE * max(free_bytes.values())
+    return max(
+        (broker for broker, free in free_bytes.items() if free >= enough),
+        key=lambda broker: (drawn(broker), broker),
+    )
 
 
 # --- what was asked for -----------------------------------------------------------------------------------------------

@@ -219,6 +219,9 @@ class NodeSettings:
         "Topics in mode branch: a broker that does not answer for so long is on another side of a split.",
         low=300,
     )
+    branch_disk_free_min_bytes: int = long(
+        256 * MIB, "With less room on its disk a broker lets others write to topics in mode branch. 0: never."
+    )
 
     # --- the object store ---
     object_store: str | None = text(

@@ -54,7 +54,7 @@ async def _refused(request: Request, error: AnabranchError) -> Response:
 
 
 async def _defect(request: Request, error: Exception) -> Response:
-    """Whoever runs the node finds it in the log, where the web server puts it."""
+    """Whoever runs the node finds it in the log, where the doorkeeper puts it."""
     body = error_json(GatewayError("A defect of this node: its log says more.", "DEFECT", 500))
     return Response(body, 500, None, "application/json")
 

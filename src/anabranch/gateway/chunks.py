@@ -25,7 +25,9 @@ RECORD_BYTES_MAX = 8 * 1024 * 1024
 """A record whose JSON is longer is told of, and left to those who read it by HTTP."""
 RECORD_OVERHEAD_BYTES = 200
 """What a record of a chunk takes in memory besides its text."""
-_REMEMBERED_MAX = 16
+REMEMBERED_SIZES_MAX = 2
+"""How much longer than the chunk the messages may be, all together, that it remembers."""
+_REMEMBERED_OVERHEAD_BYTES = 200
 
 Encode = Callable[[Record], bytes]
 """A record as JSON, in UTF-8."""
@@ -43,7 +45,17 @@ class Cut(NamedTuple):
 
 
 class Chunk:
-    __slots__ = ("_remembered", "first", "headers", "next", "offsets", "partition", "size_bytes", "texts")
+    __slots__ = (
+        "_remembered",
+        "_room_bytes",
+        "first",
+        "headers",
+        "next",
+        "offsets",
+        "partition",
+        "size_bytes",
+        "texts",
+    )
 
     def __init__(
         self,
@@ -63,6 +75,12 @@ class Chunk:
         self.texts = texts
         self.size_bytes = sum(map(len, texts)) + RECORD_OVERHEAD_BYTES * (len(texts) + 1)
         self._remembered: dict[tuple[Id, str], Cut] = {}
+        self._room_bytes = REMEMBERED_SIZES_MAX * self.size_bytes
+
+    @property
+    def size_bytes_max(self) -> int:
+        """With all that it may remember."""
+        return (1 + REMEMBERED_SIZES_MAX) * self.size_bytes
 
     def cut(
         self, offset: int, records_max: int, bytes_max: int, subscription: Id, wanted: HeaderFilter | None
@@ -74,9 +92,14 @@ class Chunk:
         cut = self._remembered.get(key)
         if cut is None:
             cut = self._cut(offset, records_max, bytes_max, subscription, wanted)
-            if len(self._remembered) < _REMEMBERED_MAX:
-                self._remembered[key] = cut
+            self._remember(key, cut)
         return cut
+
+    def _remember(self, key: tuple[Id, str], cut: Cut) -> None:
+        cost_bytes = len(cut.text or b"") + len(key[1]) + _REMEMBERED_OVERHEAD_BYTES
+        if cost_bytes <= self._room_bytes:
+            self._room_bytes -= cost_bytes
+            self._remembered[key] = cut
 
     def _cut(
         self, offset: int, records_max: int, bytes_max: int, subscription: Id, wanted: HeaderFilter | None

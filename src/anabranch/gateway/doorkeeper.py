@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketDisconnect
 
 from anabranch.errors import AnabranchError, GatewayError
 from anabranch.gateway.access import Access
@@ -35,9 +36,19 @@ class Doorkeeper:
         self._is_crowded = is_crowded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
-            return
+        try:
+            await self._let_in(scope, receive, send)
+        except (ClientDisconnect, WebSocketDisconnect, OSError) as error:
+            logger.debug(
+                "a client of the gateway is gone in the middle of something: %s", type(error).__name__
+            )
+        except (
+            Exception
+        ):  # It costs this connection, and nobody else anything; the client was told, if it could be.
+            logger.exception("a request to the gateway failed: this is a defect")
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] in ("http", "websocket"), "there is no lifespan here"
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         is_socket = scope["type"] == "websocket"
         try:
@@ -73,8 +84,6 @@ class Doorkeeper:
 
         try:
             await self._app(scope, receive, send_in_time)
-        except ClientDisconnect:
-            logger.debug("a client of the gateway is gone in the middle of its request")
         except UntakenError:
             logger.info("a client of the gateway takes no answer: its connection is closed")
             link.abort()

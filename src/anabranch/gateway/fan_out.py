@@ -212,7 +212,7 @@ class _AtHand:
             self._drop(key)
         self._chunks[key] = (chunk, self._clock.monotonic_ms())
         insort(self._firsts.setdefault(stream, []), chunk.first)
-        self.size_bytes += chunk.size_bytes
+        self.size_bytes += chunk.size_bytes_max
         while self.size_bytes > self._budget_bytes:
             self._drop(next(iter(self._chunks)))
 
@@ -229,4 +229,4 @@ class _AtHand:
         del firsts[bisect_right(firsts, first) - 1]
         if not firsts:
             del self._firsts[stream]
-        self.size_bytes -= chunk.size_bytes
+        self.size_bytes -= chunk.size_bytes_max

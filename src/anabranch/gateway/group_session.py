@@ -87,7 +87,7 @@ class GroupSessions:
         body = _join_body(group_id, "", metadata, timeout_ms)
         answer = await self._ask(group_id, ApiKey.JOIN_GROUP, JOIN_VERSION, body, host=host)
         if answer["error_code"] != ErrorCode.MEMBER_ID_REQUIRED:
-            raise refusal(answer["error_code"], "")
+            raise refusal(answer["error_code"], _words(answer["error_code"], group_id))
         # An id is only a promise until somebody has joined with it.
         member_id = str(answer["member_id"])
         seat = Seat(group_id, member_id, NO_GENERATION, wish, decode_share(b""), timeout_ms)
@@ -276,7 +276,19 @@ def _check(code: int, group_id: str) -> None:
             ErrorCode.REBALANCE_IN_PROGRESS,
         )
     if code:
-        raise refusal(code, "")
+        raise refusal(code, _words(code, group_id))
+
+
+def _words(code: int, group_id: str) -> str:
+    """What to do about it, where the code alone does not say."""
+    return {
+        ErrorCode.INVALID_SESSION_TIMEOUT: "timeout_ms is not one that the cluster takes: see its settings "
+        "group.min.session.timeout.ms and group.max.session.timeout.ms.",
+        ErrorCode.INCONSISTENT_GROUP_PROTOCOL: f"Group {group_id} has members that do not know the assignor range, "
+        "which sessions use: take another group, or have them offer it, too.",
+        ErrorCode.GROUP_MAX_SIZE_REACHED: f"Group {group_id} has all the members it may have (group.max.size): try "
+        "again when one has left.",
+    }.get(ErrorCode(code), "")
 
 
 def _over(group_id: str) -> GatewayError:

@@ -13,9 +13,11 @@ nothing, never something else.
 import asyncio
 import heapq
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import BrokerRefusedError
 from anabranch.gateway import calls as call_values
 from anabranch.gateway.group_session import GroupSessions, Seat
@@ -32,6 +34,8 @@ PARTITION_BYTES_MIN = 16 * 1024
 """What is fetched of one partition at least, however many share a poll."""
 JSON_GROWS_BY = 3
 """What an answer costs for each byte of its records, roughly."""
+AT_ONCE_BYTES_MAX = 32 * 1024
+"""More is unpacked by a worker."""
 READS_MAX = 8
 """Partitions that are read at once, each of at least one batch: what one poll may hold is bounded by it."""
 
@@ -139,13 +143,18 @@ class SessionReader:
             if moved == offset:
                 return [], offset
             return await self._read_partition(partition, moved, records_max, bytes_max)
-        read = read_records(
+        decode = partial(
+            read_records,
             fetched.batches,
             offset,
             records_max=records_max,
             bytes_max=bytes_max,
             unpacked_bytes_max=self._gateway.settings.batch_decompressed_bytes_max,
         )
+        if len(fetched.batches) <= AT_ONCE_BYTES_MAX:
+            read = decode()
+        else:
+            read = await in_heavy_worker(self._gateway.broker.workers, decode)
         return read.records, Offset(read.next_offset)
 
     async def _after(self, error: BrokerRefusedError, partition: TopicPartition, offset: Offset) -> Offset:

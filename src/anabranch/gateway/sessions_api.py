@@ -11,6 +11,7 @@ what it covers first. What was not committed is read again by whoever has the pa
 """
 
 import json
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import BrokerRefusedError, GatewayError, InvalidRequestError
 from anabranch.gateway.group_session import GroupSessions, Seat
 from anabranch.gateway.record_json import record_json
@@ -54,6 +56,8 @@ REGISTER_WAIT_MS = 3000
 """How long a new session waits for the rest of its group; after that it gets its seat with a poll."""
 SLICE_MS = 2000
 """How often a poll that waits asks where its member stands: its heartbeat, and how it hears of a new round."""
+AT_ONCE_RECORDS_MAX = 100
+"""More are written as JSON by a worker."""
 STARTS = {"earliest": EARLIEST, "latest": LATEST, "new": LATEST}
 
 
@@ -126,9 +130,20 @@ class SessionsApi:
             "cursor": encode_cursor(found.positions),
             **({"lost": _rows({each: asked.cursor[each] for each in lost})} if lost else {}),
         }
-        text = b'%s,"records":[%s]}\n' % (_text(body)[:-1], b",".join(map(_located, found.places)))
+        if len(found.places) <= AT_ONCE_RECORDS_MAX:
+            text = _with_records(body, found.places)
+        else:
+            text = await self._in_worker(partial(_with_records, body, found.places), found.reserved)
         give = partial(self._gateway.bodies.give, found.reserved)
         return HeldAnswer(text, "application/json", {"cache-control": "no-store"}, give)
+
+    async def _in_worker(self, task: Callable[[], bytes], reserved: int) -> bytes:
+        """Many records take a while to write: nobody else should wait meanwhile."""
+        try:
+            return await in_heavy_worker(self._gateway.broker.workers, task)
+        except BaseException:
+            self._gateway.bodies.give(reserved)
+            raise
 
     async def _commit_first(self, group_id: str, member_id: str, cursor: Positions) -> list[TopicPartition]:
         """What could not be committed, because the group has moved on: no reason not to poll, on the contrary."""
@@ -218,6 +233,10 @@ def _rows(offsets: Positions) -> list[dict[str, Any]]:
         {"topic": topic, "partition": partition, "offset": str(offset)}
         for (topic, partition), offset in sorted(offsets.items())
     ]
+
+
+def _with_records(body: dict[str, Any], places: list[Place]) -> bytes:
+    return b'%s,"records":[%s]}\n' % (_text(body)[:-1], b",".join(map(_located, places)))
 
 
 def _located(place: Place) -> bytes:

@@ -81,11 +81,13 @@ Message = Publish | Subscribe | Credit | Ack | Unsubscribe
 
 _RECORD = ("key", "key_base64", "value", "value_base64", "headers", "timestamp")
 _FIELDS = {
-    "publish": {"id", "topic", "partition", *_RECORD},
-    "subscribe": {"id", "topic", "partitions", "from", "group", "filter", "credit"},
-    "credit": {"id", "records"},
-    "ack": {"id", "partition", "offset"},
-    "unsubscribe": {"id"},
+    "publish": frozenset(("type", "id", "topic", "partition", *_RECORD)),
+    "subscribe": frozenset(
+        ("type", "id", "topic", "partitions", "from", "group", "filter", "credit"),
+    ),
+    "credit": frozenset(("type", "id", "records")),
+    "ack": frozenset(("type", "id", "partition", "offset")),
+    "unsubscribe": frozenset(("type", "id")),
 }
 
 
@@ -115,10 +117,10 @@ def message_of(given: Mapping[str, Any], topic: str | None = None) -> Message:
     fields = _FIELDS.get(kind) if isinstance(kind, str) else None
     if fields is None:
         raise InvalidRequestError(f"type is none of {', '.join(_FIELDS)}.")
-    unknown = given.keys() - fields - {"type"}
-    if unknown:
+    if not given.keys() <= fields:
+        unknown = given.keys() - fields
         raise InvalidRequestError(
-            f"A {kind} message has no field {min(unknown)[:40]!r}: it has {', '.join(sorted(fields))}."
+            f"A {kind} message has no field {min(unknown)[:40]!r}: it has {', '.join(sorted(fields - {'type'}))}."
         )
     match kind:
         case "publish":

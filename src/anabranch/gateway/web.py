@@ -41,7 +41,8 @@ def _descriptors_left() -> int:
 class Web:
     def __init__(self, broker: "Broker", listener: "Listener", access: Access) -> None:
         for name in ("uvicorn.error", "uvicorn.access"):
-            logging.getLogger(name).setLevel(logging.ERROR)  # What clients do wrong they are told themselves.
+            # What clients do wrong they are told themselves, and our own defects the doorkeeper writes down.
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self.gateway = Gateway(broker, listener)
         settings = broker.settings
 

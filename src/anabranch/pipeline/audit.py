@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anabranch.errors import PipelineError
-from anabranch.pipeline.segment_audit import Finding, SegmentReport, SegmentTask, audit_segment, segment_bases
+from anabranch.pipeline.segment_audit import (
+    Finding,
+    SegmentReport,
+    SegmentTask,
+    audit_segment,
+    is_lane,
+    name_of,
+    segment_bases,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +66,8 @@ class PartitionReport:
 
 
 def partition_folders(folder: str) -> list[str]:
-    """Every folder with segments in it, at most two levels below; PipelineError if there is none."""
+    """Every folder with segments in it, at most two levels below, and the lanes of each; PipelineError if there is
+    none."""
     if not os.path.isdir(folder):
         raise PipelineError(f"There is no folder {folder}: give a node's data folder, or one partition's.")
     found = sorted(_walk(os.path.abspath(folder), DEPTH_MAX))
@@ -72,18 +81,19 @@ def _walk(folder: str, depth: int) -> Iterator[str]:
         children = list(entries)
     if segment_bases([entry.name for entry in children]):
         yield folder
-    elif depth:
-        for entry in children:
-            is_left_out = entry.name in SKIPPED or entry.name.endswith(DELETED_MARK)
-            if entry.is_dir(follow_symlinks=False) and not is_left_out:
-                yield from _walk(entry.path, depth - 1)
+        return
+    for entry in children:
+        is_left_out = entry.name in SKIPPED or entry.name.endswith(DELETED_MARK)
+        if entry.is_dir(follow_symlinks=False) and not is_left_out and (depth or is_lane(entry.path)):
+            yield from _walk(entry.path, max(0, depth - 1))
 
 
 def segment_tasks(folders: Iterable[str], gaps_allowed: Collection[str]) -> list[SegmentTask]:
-    """One task per segment that is there now. `gaps_allowed` names partitions whose cleaner leaves holes."""
+    """One task per segment that is there now. `gaps_allowed` names partitions whose cleaner leaves holes; a lane may
+    have some where a batch had come twice."""
     tasks = []
     for folder in folders:
-        may_have_gaps = os.path.basename(folder) in gaps_allowed
+        may_have_gaps = is_lane(folder) or name_of(folder) in gaps_allowed
         tasks += [SegmentTask(folder, base, may_have_gaps) for base in segment_bases(_names(folder))]
     return tasks
 

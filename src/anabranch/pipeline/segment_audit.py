@@ -43,6 +43,17 @@ SECONDS_BETWEEN_LOOKS = 0.5
 _UNSUMMED_BYTES = 17
 
 Loaded = TypeVar("Loaded")
+LANE = "lane-"
+
+
+def name_of(folder: str) -> str:
+    """What a partition is called: its folder; a lane, of a topic in mode branch, behind its partition."""
+    name = os.path.basename(folder)
+    return f"{os.path.basename(os.path.dirname(folder))}/{name}" if is_lane(folder) else name
+
+
+def is_lane(folder: str) -> bool:
+    return os.path.basename(folder).startswith(LANE)
 
 
 class SegmentTask(NamedTuple):
@@ -162,7 +173,7 @@ class SegmentAudit:
         self.base = task.base
         self.gaps_allowed = task.gaps_allowed
         self.following = _following(task.base, listing)
-        self.report = SegmentReport(os.path.basename(task.folder), task.base, end_offset=task.base)
+        self.report = SegmentReport(name_of(task.folder), task.base, end_offset=task.base)
 
     def run(self) -> SegmentReport:
         # Sidecars first: whatever they speak of is in the log by the time its size is asked for.

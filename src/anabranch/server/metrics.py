@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.objects import Objects
     from anabranch.broker.partition import Partition
+    from anabranch.broker.topics import Topics
     from anabranch.server.listener import Listener
+    from anabranch.values import TopicPartition
 
 
 class NodeCollector(Collector):
@@ -144,7 +146,7 @@ class NodeCollector(Collector):
             labels=["group", "topic", "partition"],
         )
         for group_id, topic_partition, committed in self._broker.groups.committed():
-            partition = self._broker.topics.find_partition(topic_partition.topic, topic_partition.partition)
+            partition = _readable(self._broker.topics, topic_partition)
             if partition is not None:
                 behind = _records_behind(partition, committed)
                 lag.add_metric([group_id, topic_partition.topic, str(topic_partition.partition)], behind)
@@ -156,9 +158,16 @@ def _records_behind(partition: "Partition", committed: int) -> int:
         return max(0, partition.high_watermark - committed)
     from anabranch.broker.branch_partition import BranchPartition
     from anabranch.broker.branch_report import records_behind
+    from anabranch.broker.branch_views import BranchView
 
-    assert isinstance(partition, BranchPartition)
+    assert isinstance(partition, BranchPartition | BranchView)
     return records_behind(partition, committed)
+
+
+def _readable(topics: "Topics", place: "TopicPartition") -> "Partition | None":
+    """Also of one branch, where groups may have committed too."""
+    state = topics.find_readable(place.topic)
+    return state.partitions[place.partition] if state and place.partition < len(state.partitions) else None
 
 
 def gauge(name: str, text: str, value: float, **labels: str) -> Metric:

@@ -50,6 +50,15 @@ def test_the_same_message_is_made_once_for_all() -> None:
     assert chunk.cut(0, 9, 10**6, "s", None).text is chunk.cut(0, 9, 10**6, "s", None).text
 
 
+def test_what_is_remembered_is_bounded_however_many_ask_in_their_own_way() -> None:
+    chunk = chunk_of(*(record(offset, b"x" * 1000) for offset in range(50)))
+    texts = {number: chunk.cut(0, 99, 10**6, number, None).text for number in range(100)}
+    remembered = [number for number in texts if chunk.cut(0, 99, 10**6, number, None).text is texts[number]]
+    total_bytes = sum(len(texts[number] or b"") for number in remembered)
+    assert 0 < total_bytes <= chunk.size_bytes_max - chunk.size_bytes
+    assert all(offsets_in(text) == list(range(50)) for text in texts.values())
+
+
 def test_a_cut_ends_where_credit_ends_and_goes_on_there() -> None:
     chunk = chunk_of(*(record(offset) for offset in range(5)))
     first = chunk.cut(0, 2, 10**6, "s", None)

@@ -139,7 +139,7 @@ def test_a_stalled_client_of_many_partitions_holds_no_chunk_of_each() -> None:
         await turns(200)
         assert 0 < client.outlet.held_bytes <= bytes_max // 4
         client.read_on()
-        await turns(300)
+        await turns(600)
         assert all(client.offsets(index) == [0] for index in range(50))
         assert client.outlet.held_bytes == 0
 

@@ -196,3 +196,17 @@ def test_log_that_a_writer_holds_open_is_audited_up_to_what_it_holds(folder):
     report = report_of(folder)
     log.close(clean=True)
     assert (report.findings, report.end_offset) == ([], BATCHES + 50)
+
+
+def test_lanes_of_a_branch_topic_are_told_apart_and_may_have_gaps(tmp_path):
+    for partition in ("demo-0", "demo-1"):
+        lane = tmp_path / "node" / partition / "lane-0000001024"
+        lane.mkdir(parents=True)
+        log = open_log(lane)
+        append(log, [0, 1, 5])
+        log.close(clean=True)
+    reports = gathered(map(audit_segment, segment_tasks(partition_folders(str(tmp_path)), ())))
+    assert [(report.partition, report.records, report.findings) for report in reports] == [
+        ("demo-0/lane-0000001024", 3, []),
+        ("demo-1/lane-0000001024", 3, []),
+    ]

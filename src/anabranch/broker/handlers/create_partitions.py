@@ -1,11 +1,12 @@
 """CreatePartitions, versions 0 to 3, with validate_only. Partitions are only ever added."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.broker.placing import check_brokers, of_added
+from anabranch.broker.placing import check_brokers, first_primaries, of_added
 from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
             replicas = of_added(broker, topic, asked["count"], asked["assignments"])
             check_brokers(broker, replicas)
             if not request["validate_only"]:
-                await broker.topics.add_partitions(name, asked["count"], replicas)
+                grown = replace(topic, partition_count=asked["count"])
+                first = await first_primaries(broker, grown, topic.partition_count) if topic.is_branch else ()
+                await broker.topics.add_partitions(name, asked["count"], replicas, first)
         except AnabranchError as error:
             rows.append({**refused(error), "name": name})
         else:

@@ -1,12 +1,13 @@
 """CreateTopics, versions 2 to 7, with validate_only. Where the partitions go is decided by `broker.placing`."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
-from anabranch.broker.placing import Choice, by_assignment, by_factor, check_brokers
+from anabranch.broker.placing import Choice, by_assignment, by_factor, check_brokers, first_primaries
 from anabranch.cluster.forms import OBJECT
 from anabranch.cluster.metadata import MODE_CONFIG
 from anabranch.cluster.placement import UNSET
@@ -52,9 +53,10 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
         overrides,
         choice.placements,
         is_pinned=choice.is_pinned,
-        first=choice.first,
         copies=choice.copies,
     )
+    if topic.is_branch:
+        topic = replace(topic, first=await first_primaries(broker, topic, 0))
     if not only_validate:
         await broker.topics.create(topic)
     settings = TopicSettings.from_overrides(broker.settings, topic.overrides)

@@ -1,0 +1,82 @@
+"""Whom a broker sees that polls the others for their branches."""
+
+import asyncio
+from typing import Any
+
+from anabranch.broker.branch_heads import encode_told
+from anabranch.broker.branch_polling import POLL_MS, BranchPolling
+from anabranch.broker.peer_messages import BranchRows
+from anabranch.testing.fake_clock import FakeClock
+from anabranch.values import BrokerId
+
+OTHER = BrokerId(2)
+SILENCE_MS = 1500
+
+
+class Peers:
+    """One other broker, that answers or does not."""
+
+    def __init__(self) -> None:
+        self.answers = True
+
+    def is_up(self, broker: BrokerId) -> bool:
+        return self.answers
+
+    async def ask(self, broker: BrokerId, question: object, timeout_ms: int) -> BranchRows:
+        return BranchRows("boot", 0, 0, False, False, encode_told([], {}))
+
+
+class Tube:
+    async def add(self, rows: object) -> None:
+        pass
+
+
+async def pulse(polling: BranchPolling, clock: FakeClock, after_ms: int) -> None:
+    clock.advance(after_ms)
+    polling.pulse([OTHER], clock.monotonic_ms())
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def polled() -> tuple[BranchPolling, FakeClock, Peers]:
+    clock, peers = FakeClock(), Peers()
+    unused: Any = Tube()
+    polling = BranchPolling(
+        peers,  # type: ignore[arg-type]
+        unused,
+        clock,
+        SILENCE_MS,
+        own_heads=dict,
+        own_state=lambda: (False, False),
+        changed=lambda: None,
+    )
+    return polling, clock, peers
+
+
+def test_whoever_answers_is_seen_until_it_has_been_silent_for_a_while() -> None:
+    async def run() -> None:
+        polling, clock, peers = polled()
+        await pulse(polling, clock, POLL_MS)
+        assert polling.view == {OTHER}
+        peers.answers = False
+        for _ in range(SILENCE_MS // POLL_MS - 1):
+            await pulse(polling, clock, POLL_MS)
+            assert polling.view == {OTHER}
+        await pulse(polling, clock, POLL_MS)
+        assert polling.view == frozenset()
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_was_held_up_itself_takes_nobody_for_silent() -> None:
+    async def run() -> None:
+        polling, clock, peers = polled()
+        await pulse(polling, clock, POLL_MS)
+        peers.answers = False
+        await pulse(polling, clock, 10 * SILENCE_MS)
+        assert polling.view == {OTHER}
+        for _ in range(SILENCE_MS // POLL_MS):
+            await pulse(polling, clock, POLL_MS)
+        assert polling.view == frozenset()
+
+    asyncio.run(run())
