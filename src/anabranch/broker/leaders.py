@@ -75,7 +75,7 @@ class Leaders:
     def of(self, topic_id: UUID, index: int) -> Leader:
         """A partition that the table knows."""
         topic = self._table.topics_by_id[topic_id]
-        if topic.is_branch:
+        if topic.is_branched(index):
             leader, copies = self.of_branch((topic_id, index))
             return Leader(leader, UNKNOWN_GENERATION, copies)
         if topic.is_stored(index):

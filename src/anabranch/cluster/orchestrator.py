@@ -20,6 +20,7 @@ come back from it do so by one entry.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from anabranch.cluster.forms import KEPT
 from anabranch.cluster.metadata import STORE, BrokerRow, MetadataTable, Placement, Topic
 from anabranch.cluster.placement import (
     RING,
@@ -356,6 +357,8 @@ class Orchestrator:
             return Keep(topic, partition, replicas) if replicas else None
         if topic.is_object and not placement.leaves_for_store:
             return BeginMove(topic, partition, STORE, placement.target)
+        if topic.is_branch and topic.form(partition) == KEPT and not placement.leaves_for_branches:
+            return BeginMove(topic, partition, placement.replicas, placement.target)
         return None
 
     def _keepers_of(self, cluster: Cluster, topic: Topic, partition: int, now_ms: int) -> Replicas:
