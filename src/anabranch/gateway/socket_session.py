@@ -91,6 +91,9 @@ class SocketSession:
             await self._line.close(NO_TEXT, "Messages are JSON text, and this one was bytes.")
         except ClientGoneError:
             pass
+        except Exception:
+            logger.exception("a WebSocket met something unexpected: it is closed")
+            await self._line.close(DEFECT, "The node met something unexpected and has logged it.")
         finally:
             await self._end()
 
