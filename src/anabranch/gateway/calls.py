@@ -145,6 +145,8 @@ class Calls(Asking):
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Topic {topic} has no partition {partition}: it has {count}, numbered from 0.",
             )
+        if self._broker.peers is None:  # A node alone leads whatever it has opened, in every mode.
+            return self.broker_id if state.partitions[partition] is not None else None
         if self._broker.topics.find(topic) is None:
             return self._server_of_branch(state.partitions[partition])
         return self._broker.leader_of(state, partition)
