@@ -288,6 +288,23 @@ def test_sessions_survive_a_restart_of_the_node(tmp_path: Any) -> None:
         assert session.commit().status == 200
 
 
+def test_poll_that_waits_is_answered_when_the_node_stops_and_goes_on_afterwards() -> None:
+    with gateway_broker() as broker:
+        topic = broker.create_topic("stopped")
+        session = Session(broker, "g", topic)
+        answers: list[Answer] = []
+        waiting = threading.Thread(target=lambda: answers.append(session.ask_poll(wait_ms=15_000)))
+        waiting.start()
+        wait_until(
+            lambda: b"anabranch_gateway_polls 1.0" in ask(broker, "GET", "/metrics").body, "the poll to wait"
+        )
+        broker.restart()
+        waiting.join()
+        assert [(answer.status, answer.json["records"]) for answer in answers] == [(200, [])]
+        broker.produce(topic, [b"new"])
+        assert session.poll_until(1) == ["new"]
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [
