@@ -19,7 +19,7 @@ from anabranch.record.buffers import ByteBuffer
 from anabranch.record.records import Record, records_of
 
 CHUNK_BYTES_MAX = 128 * 1024
-LOAD_BYTES_MAX = 1024 * 1024
+LOAD_BYTES_MAX = 4 * 1024 * 1024
 """How much JSON is made of one answer to a fetch; the rest is asked for again, by those who get there."""
 RECORD_BYTES_MAX = 8 * 1024 * 1024
 """A record whose JSON is longer is told of, and left to those who read it by HTTP."""
@@ -154,7 +154,7 @@ def chunks_of(data: ByteBuffer, partition: int, start: int, encode: Encode) -> l
         if header.last_offset < start:
             continue
         if not header.is_control:
-            for record in records_of(batch):
+            for record in records_of(batch, first=start):
                 if record.offset >= start and not maker.take(record):
                     return maker.chunks
         maker.covers(header.next_offset)

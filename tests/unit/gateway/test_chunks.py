@@ -111,7 +111,7 @@ def test_control_batches_and_gaps_are_covered_without_records() -> None:
 
 
 def test_much_becomes_several_chunks_without_gap_and_too_much_is_left_for_later() -> None:
-    data = build_batch([record(offset, b"x" * 10_000) for offset in range(300)])
+    data = build_batch([record(offset, b"x" * 10_000) for offset in range(900)])
     chunks = chunks_of(data, 0, 0, encoded)
     assert all(one.next == other.first for one, other in pairwise(chunks))
     assert all(chunk.size_bytes < CHUNK_BYTES_MAX + 11_000 for chunk in chunks)
