@@ -161,3 +161,25 @@ def test_a_primary_whose_disk_fails_lets_another_reign() -> None:
         cluster.calm()
         for broker in (1, 2, 3):
             assert set(cluster.acknowledged) <= set(cluster.values(broker))
+
+
+def test_groups_commit_on_both_sides_and_the_lesser_counts_afterwards() -> None:
+    cluster = BranchCluster(7, **{"offsets.mode": "branch", "offsets.topic.num.partitions": 1})
+    offsets = "__consumer_offsets"
+    with cluster.sim:
+        cluster.create()
+        cluster.commit(1, 5)
+        cluster.calm(offsets)
+        leader = cluster.wait_leader(1, offsets)
+        other = others_than(leader)[0]
+        for mine, its in ((8, 7), (20, 30)):
+            cluster.split((leader,), others_than(leader))
+            cluster.sim.run(2500)
+            cluster.commit(leader, mine)
+            cluster.commit(other, its)
+            assert (cluster.committed(leader), cluster.committed(other)) == (mine, its)
+            cluster.heal()
+            cluster.calm(offsets)
+            assert cluster.committed(1) == cluster.committed(3) == min(mine, its)
+            leader = cluster.wait_leader(1, offsets)
+            other = others_than(leader)[0]

@@ -56,6 +56,7 @@ class BranchPartition(Partition):
         "key",
         "lanes",
         "leader",
+        "on_ended",
         "on_fenced",
         "on_scarce",
         "on_written",
@@ -95,6 +96,8 @@ class BranchPartition(Partition):
         """The lane that this broker writes to now; None: it does not reign."""
         self.leader: BrokerId | None = None
         """Who reigns, as far as is known here."""
+        self.on_ended: Callable[[], None] = _nobody_copies
+        """A reign is over."""
         self.on_written: Callable[[], None] = _nobody_copies
         """Somebody may wait for what was just written, to copy it."""
         self.is_alone = is_alone
@@ -257,6 +260,7 @@ class BranchPartition(Partition):
                 self.mode.end()
                 self.view.writing = None
                 self.lost_leadership(error)
+                self.on_ended()
                 self.wake()
             return self.tip
 
