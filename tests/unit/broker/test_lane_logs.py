@@ -112,3 +112,20 @@ def test_a_disk_that_refuses_a_lane_leaves_none_behind() -> None:
     assert LANE not in lanes
     lanes.make(LANE, START)
     assert lanes.held(LANE) == Span(LANE, START, START)
+
+
+def test_what_recovery_could_not_trust_outlives_its_lane() -> None:
+    disk = FakeDisk()
+    for _ in range(2):
+        lanes = lanes_on(disk)
+        lanes.make(LANE, START)
+        lanes.append_copied(LANE, batch_at(START, b"a") + batch_at(START + 1, b"b"), 0)
+        disk.flip_bit(f"{FOLDER}/{lane_folder(LANE)}/{START:020d}.log", 30)
+        disk.kill()
+        again = lanes_on(disk, LANE)
+        assert again.held(LANE) == Span(LANE, START, START)
+        again.drop(LANE).delete()
+        disk.kill()
+    name = f"quarantine-{lane_folder(LANE)}"
+    assert disk.list(FOLDER) == [name, f"{name}.1"]
+    assert lanes_on(disk).all_held() == []
