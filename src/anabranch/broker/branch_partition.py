@@ -57,6 +57,7 @@ class BranchPartition(Partition):
         "lanes",
         "leader",
         "on_ended",
+        "on_fenced",
         "on_scarce",
         "on_written",
         "reign",
@@ -102,6 +103,8 @@ class BranchPartition(Partition):
         self.is_alone = is_alone
         self.on_scarce: Callable[[BranchPartition], None] = _nobody_cares
         """Told when the lane of this reign is nearly full."""
+        self.on_fenced: Callable[[BranchPartition], None] = _nobody_cares
+        """Told when the disk has failed this reign: nothing can be written to its lane any more."""
         self.switching = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
         self._files = files
@@ -355,6 +358,11 @@ class BranchPartition(Partition):
         self.on_written()
         if self.is_lane_scarce:
             self.on_scarce(self)
+
+    def sync_failed(self, error: StorageError) -> None:
+        super().sync_failed(error)
+        if self.view.fenced:
+            self.on_fenced(self)
 
     def count_copies(self, copies: Sequence[BrokerId]) -> None:
         """Who is to have a record before it is safe, besides this broker."""

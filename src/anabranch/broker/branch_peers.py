@@ -94,6 +94,9 @@ class BranchPeers:
             changed=self._look_soon,
         )
         self.reading = LaneReading(peers, broker.workers, lambda: self.polling.view)
+        if broker.peering is not None:
+            broker.peering.repairs.lane_holders = lambda: sorted(self.polling.view)
+            broker.peering.repairs.read_lane = self.reading.ask
         self.borrowing = Borrowing(self.reading)
         self.reigning = Reigning(
             peers, self.reading, broker.workers, clock, lane_for=self._lane_for, copies_for=self._copies_for
@@ -181,8 +184,8 @@ class BranchPeers:
 
     @property
     def is_short(self) -> bool:
-        """Its disk is nearly full: others have more room."""
-        return self.room.is_short
+        """Its disk is nearly full, or has failed: others had better reign."""
+        return self.room.is_short or self._topics.has_failed or self._topics.tube.is_fenced
 
     @property
     def slot(self) -> int | None:
