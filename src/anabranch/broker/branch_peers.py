@@ -231,6 +231,8 @@ class BranchPeers:
             return self._me, (self._me, *sorted(seat.partition.mode.copies))
         order = self.order(seat)
         leader = self._reigning_of(order, self.polling.heads(key))
+        if leader is None and seat.partition.branches.opened:
+            leader = order[0]  # Between two reigns: it is about to begin.
         if leader is None:
             return None, ()
         return leader, tuple(copies_of(order, leader, self._copies_wanted(seat)))
