@@ -19,6 +19,7 @@ from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
+from anabranch.log.names import LOG
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import batch_spans, check_batch
 from anabranch.replication.branch_lines import Span
@@ -155,7 +156,8 @@ class LaneLogs:
 
     def _set_aside(self, name: str) -> None:
         path = f"{self.folder}/{name}"
-        if not any(self._files.size(f"{path}/{each}") for each in self._files.list(path)):
+        logs = [each for each in self._files.list(path) if each.endswith(LOG)]
+        if not any(self._files.size(f"{path}/{each}") for each in logs):
             self._remove(path)
             return
         logger.warning("%s is named by no row of the branch log, and stays aside until the next start", path)
@@ -234,10 +236,21 @@ class LaneLogs:
             raise StorageError(f"{path} cannot be removed: {error.strerror or error}.") from error
 
     def _remove(self, path: str) -> None:
+        """What recovery could not trust stays, beside the lanes."""
         for name in self._files.list(path):
-            self._files.unlink(f"{path}/{name}")
+            if self._files.is_folder(f"{path}/{name}"):
+                self._files.rename(f"{path}/{name}", self._free_name(f"{name}-{path.rpartition('/')[2]}"))
+            else:
+                self._files.unlink(f"{path}/{name}")
         self._files.remove_folder(path)
         self._files.sync_folder(self.folder)
+
+    def _free_name(self, name: str) -> str:
+        path, number = f"{self.folder}/{name}", 0
+        while self._files.exists(path):
+            number += 1
+            path = f"{self.folder}/{name}.{number}"
+        return path
 
     def flush_indexes(self) -> None:
         for log in self._logs.values():

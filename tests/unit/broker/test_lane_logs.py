@@ -134,3 +134,20 @@ def test_a_copy_that_has_lost_its_beginning_is_out_of_the_way_unless_that_was_re
     assert torn.highest == LANE, "its number is not given again"
     torn.make(LANE, START)
     assert torn.append_copied(LANE, batch_at(START, b"a"), 0) == START + 1
+
+
+def test_what_recovery_could_not_trust_outlives_its_lane() -> None:
+    disk = FakeDisk()
+    for _ in range(2):
+        lanes = lanes_on(disk)
+        lanes.make(LANE, START)
+        lanes.append_copied(LANE, batch_at(START, b"a") + batch_at(START + 1, b"b"), 0)
+        disk.flip_bit(f"{FOLDER}/{lane_folder(LANE)}/{START:020d}.log", 30)
+        disk.kill()
+        again = lanes_on(disk, LANE)
+        assert again.held(LANE) == Span(LANE, START, START)
+        again.drop(LANE).delete()
+        disk.kill()
+    name = f"quarantine-{lane_folder(LANE)}"
+    assert disk.list(FOLDER) == [name, f"{name}.1"]
+    assert lanes_on(disk).all_held() == []
