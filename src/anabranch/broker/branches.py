@@ -27,11 +27,13 @@ from anabranch.config import TopicSettings
 from anabranch.errors import NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
 from anabranch.record.lane_producers import LaneProducers
+from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_rows import (
     FIRST_LANE,
     NO_LANE,
     BranchRow,
     Lane,
+    lane_limit,
     next_lane,
     opened,
     started,
@@ -107,6 +109,9 @@ class BranchTopics:
             {lane: row.new_start for lane, row in branches.opened.items()},
             clean=is_new or state.was_clean,
             points={lane: point for lane, point in known.items() if point is not None},
+            removed=branches.removed_below(
+                tuple(Span(lane, row.new_start, lane_limit(lane)) for lane, row in branches.opened.items())
+            ),
         )
         opener.has_lost_records = opener.has_lost_records or lanes.has_lost_records
         partition = BranchPartition(
