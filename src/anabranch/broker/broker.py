@@ -380,9 +380,9 @@ class Broker:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
         if partition.past is not None or partition.leaves_for_store or partition.is_gone:
-            await self._delete_stored(partition, offset)
+            await self.delete_stored(partition, offset)
 
-    async def _delete_stored(self, partition: Partition, offset: Offset) -> None:
+    async def delete_stored(self, partition: Partition, offset: Offset) -> None:
         """What of it lies in the object store: its past, and what was copied there since. Agreed on and known here
         before it shows."""
         from anabranch.broker.proposals import Proposals
