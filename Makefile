@@ -56,8 +56,8 @@ sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with 
 sim-node: $(STAMP) ## the same of one node without peers: make sim-node SEED=7
 	$(BIN)/python -m anabranch.testing.simulator $(or $(SEED),0)
 
-fuzz: $(STAMP) ## spoiled requests against a node: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py
+fuzz: $(STAMP) ## spoiled requests against a node, and nonsense against its gateway: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py tests/gateway/test_gateway_fuzz.py
 
 chaos: $(STAMP) ## faults in a cluster of real processes under load: MINUTES=10 BROKERS=3 SEED=7 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_cluster.py --minutes $(or $(MINUTES),10) --brokers $(or $(BROKERS),3) \

@@ -433,6 +433,8 @@ def link(broker: EmbeddedBroker) -> Iterator[RawSocket]:
         '{"type": "publish", "id": 1, "topic": "\\ud800", "value": 1}',
         '{"type": "publish", "id": "\\ud800", "topic": "known", "value": "\\ud800"}',
         '{"type": "publish", "id": 1, "topic": "no name", "value": 1}',
+        '{"type": "publish", "id": 1, "topic": "' + "x" * 40_000 + '", "value": 1}',
+        '{"type": "subscribe", "id": 1, "topic": "' + "x" * 40_000 + '"}',
         '{"type": "publish", "id": 1, "topic": "known", "value": NaN}',
         '{"type": "publish", "id": 1, "topic": "known", "value": "\\ud800"}',
         '{"type": "publish", "id": 1, "topic": "known", "partition": 9}',

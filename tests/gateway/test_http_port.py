@@ -1,6 +1,6 @@
 """The HTTP port itself: metrics and health, what is loaded when, and nobody holds a connection for ever."""
 
-import time
+import http.client
 
 import pytest
 
@@ -50,14 +50,14 @@ def test_what_is_not_http_is_told_so(broker) -> None:
 
 @pytest.mark.parametrize("sent", [b"GET /heal", b"", b"GET /healthz HTTP/1.1\r\nx: y\r\n"])
 def test_head_that_is_never_finished_is_dropped(broker, sent: bytes, monkeypatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.5)
     with raw(broker) as link:
         link.sendall(sent)
         assert all_of(link)[:13] == (b"HTTP/1.1 408 " if sent else b"")
 
 
 def test_second_head_on_a_connection_has_its_time_too(broker, monkeypatch) -> None:
-    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 1.0)
     with raw(broker) as link:
         link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert link.recv(65536).startswith(b"HTTP/1.1 200 ")
@@ -96,10 +96,15 @@ def test_more_connections_than_allowed_are_refused_and_leave_room_again() -> Non
         with raw(broker) as third:
             assert all_of(third).startswith(b"HTTP/1.1 503 ")
         first.close()
-        deadline = time.monotonic() + 10
-        while ask(broker, "GET", "/healthz").status != 200:
-            assert time.monotonic() < deadline
+        wait_until(lambda: is_served(broker), "room for another connection")
         second.close()
+
+
+def is_served(broker) -> bool:
+    try:
+        return ask(broker, "GET", "/healthz").status == 200
+    except (OSError, http.client.HTTPException):
+        return False  # Whoever is refused at once may not even get to hear it.
 
 
 def test_broker_stops_with_connections_open_and_with_none_ever_made() -> None:

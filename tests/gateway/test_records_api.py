@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.gateway import doorkeeper
+from anabranch.gateway import doorkeeper, gathering
 from support.gateway_client import all_of, ask, gateway_broker, raw
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
@@ -151,6 +151,23 @@ def test_record_above_the_topics_limit_fails_alone(broker) -> None:
     answer = ask(broker, "POST", f"/v1/topics/{topic}/records", [{"value": "x"}, {"value": "y" * 2000}])
     assert answer.status == 207
     assert answer.json["records"][1]["error"]["code"] == "MESSAGE_TOO_LARGE"
+
+
+def test_write_that_the_disk_refuses_once_is_tried_again_and_written_once(broker, topic) -> None:
+    broker.faults.fail_next_write(topic, error="ENOSPC")
+    assert ask(broker, "POST", f"/v1/topics/{topic}/records", {"value": "v"}).json["offset"] == "0"
+    assert [stored.value for stored in broker.records(topic)] == [b"v"]
+
+
+def test_partition_that_takes_no_writes_says_so_and_is_still_read(broker, topic, monkeypatch) -> None:
+    monkeypatch.setattr(gathering, "DELIVERY_MS", 300)
+    broker.produce(topic, ["before"])
+    broker.faults.fail_next_sync(topic)
+    answer = ask(broker, "POST", f"/v1/topics/{topic}/records", {"value": "v"})
+    assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "KAFKA_STORAGE_ERROR", "1")
+    assert ask(broker, "GET", "/healthz").status == 503
+    assert [row["value"] for row in records_of(broker, topic).json["records"]] == ["before"]
+    broker.restart()
 
 
 def test_value_as_it_is(broker, topic) -> None:
@@ -454,6 +471,7 @@ def test_one_value_as_it_is(broker, topic) -> None:
     broker.produce(topic, [("k ü", b"\x00\xff", [("h", b"x")]), ("gone", None)])
     answer = records_of(broker, topic, "?offset=0", accept="application/octet-stream")
     assert (answer.status, answer.body) == (200, b"\x00\xff")
+    assert answer.headers["x-content-type-options"] == "nosniff"
     assert answer.headers["x-anabranch-key"] == "k %C3%BC"
     assert answer.headers["x-anabranch-header-h"] == "x"
     assert answer.headers["x-anabranch-next-offset"] == "1"

@@ -163,6 +163,23 @@ def test_a_position_beyond_the_end_waits_until_it_is_reached(
     assert values(client.records(1)) == ["2"]
 
 
+def test_positions_in_a_topic_of_branches_stay_true_and_those_in_no_lane_get_nothing() -> None:
+    with gateway_broker() as branching:
+        topic = branching.create_topic("lanes", anabranch_mode="branch")
+        branching.produce(topic, ["0", "1"])
+        branching.restart()  # What is written now goes into another lane, far above.
+        with socket_client(branching) as client:
+            client.subscribe("follows", topic, from_={"offset": "2"})
+            branching.produce(topic, ["2"])
+            assert values(client.records(1)) == ["2"]
+            client.subscribe("strays", topic, from_={"offset": str(7 << 32)})
+            client.subscribe("begins", topic, from_="earliest")
+            assert values(client.records(3)) == ["0", "1", "2"]
+            branching.produce(topic, ["3"])
+            heard = [client.hear("records") for _ in range(2)]
+            assert sorted(message["id"] for message in heard) == ["begins", "follows"]
+
+
 def test_large_batches_come_whole_and_in_order(
     broker: EmbeddedBroker, client: SocketClient, topic: str
 ) -> None:

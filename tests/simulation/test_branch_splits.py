@@ -92,6 +92,30 @@ def test_what_a_primary_lacks_is_read_from_whoever_has_it() -> None:
         assert cluster.values(1) == [*(b"before %d" % number for number in range(5)), b"after"]
 
 
+def test_what_has_rotted_in_a_lane_is_put_back_from_another_copy() -> None:
+    cluster = BranchCluster(5)
+    with cluster.sim:
+        cluster.create()
+        for number in range(20):
+            cluster.produce(1, b"value %d" % number * 20)
+        cluster.calm()
+        leader = cluster.wait_leader(1)
+        partition = cluster.partition(leader)
+        log = partition.lanes.get(partition.view.lane)
+        assert log is not None
+        segment = log.segments[-1]
+        whole = segment.file.pread(segment.published_bytes, 0)
+        cluster.sim.machines[leader].disk.flip_bit(segment.file.path, len(whole) // 2)
+        assert segment.file.pread(len(whole), 0) != whole
+        peering = cluster.sim.broker(leader).peering
+        assert peering is not None
+        with cluster.sim._by(cluster.sim.lives[leader]):
+            peering.repairs.begin(partition, segment.base_offset)
+        cluster.sim.run(1000)
+        assert segment.file.pread(len(whole), 0) == whole
+        assert peering.repairs.regions_repaired_total == 1
+
+
 def test_a_primary_short_of_room_names_another_that_has_more() -> None:
     cluster = BranchCluster(5, **{"branch.disk.free.min.bytes": 2**30})
     with cluster.sim:
@@ -118,3 +142,44 @@ def test_partitions_are_made_where_there_is_room() -> None:
         cluster.produce(1, b"a")
         assert cluster.wait_leader(1) == 3
         assert cluster.sim.broker(1).metadata.table.topics["t"].first == (3,)
+
+
+def test_a_primary_whose_disk_fails_lets_another_reign() -> None:
+    cluster = BranchCluster(7, flush="always")
+    with cluster.sim:
+        cluster.create()
+        cluster.produce(1, b"before")
+        before = cluster.wait_leader(1)
+        cluster.sim.machines[before].disk.fail_next("sync", path_contains="lane-")
+        for number in range(5):
+            cluster.produce(others_than(before)[0], b"after %d" % number)
+        assert cluster.wait_leader(others_than(before)[0]) != before
+        assert set(cluster.acknowledged) <= set(cluster.values(others_than(before)[0]))
+        cluster.sim.kill(before)
+        cluster.sim.start(before)
+        cluster.sim.run_until(lambda: cluster.sim.broker(before).topics.find_partition("t", 0) is not None)
+        cluster.calm()
+        for broker in (1, 2, 3):
+            assert set(cluster.acknowledged) <= set(cluster.values(broker))
+
+
+def test_groups_commit_on_both_sides_and_the_lesser_counts_afterwards() -> None:
+    cluster = BranchCluster(7, **{"offsets.mode": "branch", "offsets.topic.num.partitions": 1})
+    offsets = "__consumer_offsets"
+    with cluster.sim:
+        cluster.create()
+        cluster.commit(1, 5)
+        cluster.calm(offsets)
+        leader = cluster.wait_leader(1, offsets)
+        other = others_than(leader)[0]
+        for mine, its in ((8, 7), (20, 30)):
+            cluster.split((leader,), others_than(leader))
+            cluster.sim.run(2500)
+            cluster.commit(leader, mine)
+            cluster.commit(other, its)
+            assert (cluster.committed(leader), cluster.committed(other)) == (mine, its)
+            cluster.heal()
+            cluster.calm(offsets)
+            assert cluster.committed(1) == cluster.committed(3) == min(mine, its)
+            leader = cluster.wait_leader(1, offsets)
+            other = others_than(leader)[0]

@@ -1,8 +1,11 @@
 """A simulated cluster with one topic in mode branch, and what a test asks of it."""
 
+from collections.abc import Callable
+
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.replication.branch_lines import Span
 from anabranch.testing.cluster_simulator import ClusterSimulator
+from anabranch.testing.in_process_client import Body
 from anabranch.testing.simulator import Producer, fetch_request, produce_request, produced, records_from
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
@@ -104,6 +107,51 @@ class BranchCluster:
 
     def values(self, asked: int, topic: str = TOPIC) -> list[bytes | None]:
         return [value for _, value in self.read(asked, topic=topic)]
+
+    # --- groups --------------------------------------------------------------------------------------------------
+
+    def commit(self, asked: int, offset: int, topic: str = TOPIC) -> None:
+        """For one group, by whoever that broker says coordinates it, until it is taken."""
+        partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+        body = {
+            "group_id": "g",
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": [{"name": topic, "partitions": [partition]}],
+        }
+
+        def is_taken(answer: Body) -> bool:
+            return bool(answer["topics"][0]["partitions"][0]["error_code"] == ErrorCode.NONE)
+
+        self._ask_coordinator(asked, ApiKey.OFFSET_COMMIT, body, is_taken)
+
+    def committed(self, asked: int, topic: str = TOPIC) -> int:
+        topics = [{"name": topic, "partition_indexes": [0]}]
+        body = {"groups": [{"group_id": "g", "topics": topics}], "require_stable": False}
+
+        def is_told(answer: Body) -> bool:
+            return not answer["groups"][0]["error_code"]
+
+        answer = self._ask_coordinator(asked, ApiKey.OFFSET_FETCH, body, is_told)
+        return int(answer["groups"][0]["topics"][0]["partitions"][0]["committed_offset"])
+
+    def _ask_coordinator(self, asked: int, api: ApiKey, body: Body, is_good: Callable[[Body], bool]) -> Body:
+        end_ms = self.sim.clock.monotonic_ms() + PATIENCE_MS
+        while self.sim.clock.monotonic_ms() < end_ms:
+            wanted = {"key_type": 0, "coordinator_keys": ["g"]}
+            found = self._answer(asked, ApiKey.FIND_COORDINATOR, 4, wanted)
+            row = found["coordinators"][0] if found is not None else None
+            if row is not None and not row["error_code"]:
+                answer = self._answer(row["node_id"], api, 8, body)
+                if answer is not None and is_good(answer):
+                    return answer
+            self.sim.run(200)
+        raise AssertionError(f"nobody answers {api!r}")
+
+    def _answer(self, broker: int, api: ApiKey, version: int, body: Body) -> Body | None:
+        pending = self.sim.send(broker, api, version, body, timeout_ms=12_000)
+        self.sim.run_until(lambda: pending.is_settled)
+        return pending.body
 
     # --- calm ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from anabranch.broker.branch_log import NO_GENERATION
+from anabranch.broker.branch_offsets import batch_of
 from anabranch.broker.branch_reads import LaneReading
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import AnabranchError
@@ -18,6 +19,7 @@ from anabranch.replication.branch_rows import Lane, Source, first_offset
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
+    from anabranch.broker.branch_offsets import Commits
     from anabranch.broker.branch_partition import BranchPartition
     from anabranch.broker.workers import Workers
     from anabranch.clock import Clock
@@ -40,8 +42,10 @@ class Merging:
         workers: "Workers",
         clock: "Clock",
         source: BrokerId | None,
+        commits: "Commits | None" = None,
     ) -> None:
-        """`source`: who has most of what is not here."""
+        """`source`: who has most of what is not here. `commits`: of groups, if that is what the records are."""
+        self._commits = commits
         self._partition = partition
         self._reading = reading
         self._workers = workers
@@ -61,12 +65,22 @@ class Merging:
             for span in kept:
                 await self._note(span)
             sources = [await self._copy(log, _without(span, removed)) for span in plan.again]
+            self._write_commits(log)
             await in_heavy_worker(self._workers, log.sync)
         except (AnabranchError, MissingRecordsError):
             dropped = partition.lanes.drop(lane)
             await in_heavy_worker(self._workers, dropped.delete)
             raise
         return tuple(source for source in sources if source is not None)
+
+    def _write_commits(self, log: "Log") -> None:
+        """Behind all else: they are what counts."""
+        records = self._commits.lesser() if self._commits is not None else []
+        if records:
+            now_ms, start = self._clock.wall_ms(), log.end_offset
+            batch = batch_of(records, start, now_ms)
+            stamp(batch, 0, start, NO_GENERATION)
+            log.append([(batch, start, Offset(start + len(records) - 1), now_ms)], now_ms)
 
     async def _note(self, span: Span) -> None:
         """Who wrote what stays."""
@@ -102,6 +116,8 @@ class Merging:
             )
             if piece is None:
                 raise MissingRecordsError(f"nobody in view holds {span.lane} from {position} on")
+            if piece.data and self._commits is not None:
+                self._commits.see(span.lane, piece.data)
             if piece.data:
                 yield piece.data
             position = piece.end

@@ -56,6 +56,8 @@ class BranchPartition(Partition):
         "key",
         "lanes",
         "leader",
+        "on_fenced",
+        "on_ended",
         "on_scarce",
         "on_written",
         "reign",
@@ -94,11 +96,15 @@ class BranchPartition(Partition):
         """The lane that this broker writes to now; None: it does not reign."""
         self.leader: BrokerId | None = None
         """Who reigns, as far as is known here."""
+        self.on_ended: Callable[[], None] = _nobody_copies
+        """A reign is over."""
         self.on_written: Callable[[], None] = _nobody_copies
         """Somebody may wait for what was just written, to copy it."""
         self.is_alone = is_alone
         self.on_scarce: Callable[[BranchPartition], None] = _nobody_cares
         """Told when the lane of this reign is nearly full."""
+        self.on_fenced: Callable[[BranchPartition], None] = _nobody_cares
+        """Told when the disk has failed this reign: nothing can be written to its lane any more."""
         self.switching = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
         self._files = files
@@ -254,6 +260,7 @@ class BranchPartition(Partition):
                 self.mode.end()
                 self.view.writing = None
                 self.lost_leadership(error)
+                self.on_ended()
                 self.wake()
             return self.tip
 
@@ -351,6 +358,11 @@ class BranchPartition(Partition):
         self.on_written()
         if self.is_lane_scarce:
             self.on_scarce(self)
+
+    def sync_failed(self, error: StorageError) -> None:
+        super().sync_failed(error)
+        if self.view.fenced:
+            self.on_fenced(self)
 
     def count_copies(self, copies: Sequence[BrokerId]) -> None:
         """Who is to have a record before it is safe, besides this broker."""

@@ -30,6 +30,7 @@ from anabranch.broker.peer_messages import (
     ReadLane,
     SealBranch,
 )
+from anabranch.broker.topics import OFFSETS_TOPIC
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.rendezvous import drawn
 from anabranch.errors import (
@@ -51,7 +52,7 @@ from anabranch.replication.branch_roles import (
     next_step,
 )
 from anabranch.replication.branch_rows import NO_LANE, Lane, Tip, lane_of
-from anabranch.values import BrokerId, Offset
+from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.branches import BranchTopics
@@ -93,6 +94,9 @@ class BranchPeers:
             changed=self._look_soon,
         )
         self.reading = LaneReading(peers, broker.workers, lambda: self.polling.view)
+        if broker.peering is not None:
+            broker.peering.repairs.lane_holders = lambda: sorted(self.polling.view)
+            broker.peering.repairs.read_lane = self.reading.ask
         self.borrowing = Borrowing(self.reading)
         self.reigning = Reigning(
             peers, self.reading, broker.workers, clock, lane_for=self._lane_for, copies_for=self._copies_for
@@ -110,6 +114,8 @@ class BranchPeers:
         if partition.key not in self._seats:
             seat = self._seats[partition.key] = BranchSeat(partition)
             partition.on_written = seat.growth.wake
+            if partition.id.topic == OFFSETS_TOPIC:
+                partition.on_ended = lambda: self._coordinate(seat)
             partition.view.elsewhere = lambda span, bytes_max, whole_first: self.borrowing.slice(
                 partition, span, bytes_max, whole_first=whole_first
             )
@@ -178,8 +184,8 @@ class BranchPeers:
 
     @property
     def is_short(self) -> bool:
-        """Its disk is nearly full: others have more room."""
-        return self.room.is_short
+        """Its disk is nearly full, or has failed: others had better reign."""
+        return self.room.is_short or self._topics.has_failed or self._topics.tube.is_fenced
 
     @property
     def slot(self) -> int | None:
@@ -290,11 +296,22 @@ class BranchPeers:
         partition = seat.partition
         if partition.reign is not None:
             seat.ask_copies(self._copies_for(seat), now_ms)
+            if partition.id.topic == OFFSETS_TOPIC:
+                self._coordinate(seat)
         elif head is not None:
             safe = min(head.safe, head.tip.end)
             seat.heard = Tip(lane_of(safe), safe)  # A reign may have begun of which nothing is safe yet.
             if partition.view.lane == head.reign:
                 partition.follow(head.safe)
+
+    def _coordinate(self, seat: BranchSeat) -> None:
+        """Groups are coordinated by whoever reigns over their log, once all of it is there."""
+        partition = seat.partition
+        lane = partition.reign if self.following.is_whole(seat) else None
+        if lane != seat.coordinates_in:
+            seat.coordinates_in = lane
+            generation = Generation(lane if lane is not None else NO_LANE)
+            self._broker.offsets_topic.on_leadership(partition, lane is not None, generation)
 
     def _is_stable(self, now_ms: int) -> bool:
         """At first nobody has had the time to answer."""

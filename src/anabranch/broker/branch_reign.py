@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 from anabranch.broker.branch_copying import Copying
 from anabranch.broker.branch_heads import decode_told
 from anabranch.broker.branch_merging import Merging, MissingRecordsError
+from anabranch.broker.branch_offsets import Commits
 from anabranch.broker.branch_reads import LaneReading
 from anabranch.broker.peer_messages import BranchSealed, SealBranch
+from anabranch.broker.topics import OFFSETS_TOPIC
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import (
     AnabranchError,
@@ -174,7 +176,8 @@ class Reigning:
             await self._copying.copy(
                 seat, span, broker
             )  # Who wrote there has to be known before anybody writes on.
-        merging = Merging(partition, self._reading, self._workers, self._clock, broker)
+        commits = _commits(partition, one, two)
+        merging = Merging(partition, self._reading, self._workers, self._clock, broker, commits)
         sources = await merging.write_aside(lane, plan, kept, removed)
         self.merges_total += 1
         self.records_again_total += merging.records_again
@@ -219,6 +222,14 @@ def _kept(branches: Branches, plan: Merge, one: tuple[Span, ...], two: tuple[Spa
     if plan.parent == NOWHERE:
         return ()
     return behind(branches.line(plan.parent), common_part(one, two))
+
+
+def _commits(partition: "BranchPartition", one: tuple[Span, ...], two: tuple[Span, ...]) -> Commits | None:
+    """For the log of committed offsets: what each side has committed."""
+    if partition.id.topic != OFFSETS_TOPIC:
+        return None
+    common = common_part(one, two)
+    return Commits(behind(one, common), behind(two, common))
 
 
 def _with_heard(seat: "BranchSeat", base: Tip) -> Tip:

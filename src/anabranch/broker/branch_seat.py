@@ -38,6 +38,8 @@ class BranchSeat:
         """Since when it would be primary, and lets the present one go on until it has caught up with it."""
         self.heard: Tip | None = None
         """Up to where the line of the last primary was safe, as that said itself."""
+        self.coordinates_in: Lane | None = None
+        """Of the log of committed offsets: in which reign its groups are coordinated here."""
         self.keeping: dict[BrokerId, Keeping] = {}
         self._put_off: dict[Tip | Lane, int] = {}
 

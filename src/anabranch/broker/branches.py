@@ -79,6 +79,8 @@ class BranchTopics:
         self._is_stopping = False
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._retry: asyncio.Task[None] | None = None
+        self.has_failed = False
+        """A sync of the disk has failed: until a restart others had better reign."""
 
     def _meet(self, peers: "Peers") -> "BranchPeers":
         from anabranch.broker.branch_peers import BranchPeers  # A node without others reads none of it.
@@ -125,6 +127,7 @@ class BranchTopics:
             finished=core.finished,
         )
         partition.on_scarce = self._renew_soon
+        partition.on_fenced = self._fenced
         if not partition.view.is_synced:
             opener.unsynced.append(partition)
         return partition
@@ -245,6 +248,12 @@ class BranchTopics:
         if highest == NO_LANE and self._broker.is_alone:
             return FIRST_LANE
         return next_lane(self.slot, highest)
+
+    def _fenced(self, partition: BranchPartition) -> None:
+        """Among peers another takes over; a node alone has nobody, and serves readers until a restart."""
+        self.has_failed = True
+        if self.peers is not None:
+            self._renew_soon(partition)
 
     def _renew_soon(self, partition: BranchPartition) -> None:
         """The numbers of its lane run out: have another before they do. Among peers the end of a reign is enough."""

@@ -401,7 +401,10 @@ class Broker:
 
     async def _forget_topic(self, name: str) -> None:
         try:
-            await self.groups.forget_topics([name])
+            views = {
+                place.topic for _, place, _ in self.groups.committed() if place.topic.startswith(f"{name}@")
+            }
+            await self.groups.forget_topics([name, *sorted(views)])
         except AnabranchError as error:
             # The topic is gone all the same; its offsets expire with their groups.
             logger.warning("groups still remember offsets of the deleted topic %s: %s", name, error)

@@ -4,10 +4,14 @@ Begun by whoever finds it: a reader, a push to another replica, the scrubber. Th
 worker. Only what lies below the high watermark is asked for, since only that is the same everywhere, and it is put back
 only if it is as long as what was there and its checksums hold (`log.repair`). Where no other broker has a healthy copy,
 or the cleaner has been at work differently there, everything stays as it is, and readers are told so as before.
+
+A lane of a branch is the same wherever it is held, to its end, so any broker in view is asked that holds it.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import ReadRecords, Records
@@ -17,7 +21,13 @@ from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError, CorruptDataError, InvalidRequestError
 from anabranch.log.repair import Rotten, Suspect, put_back, rotten, suspect
+from anabranch.log.segment import Segment
+from anabranch.replication.branch_lines import Span
+from anabranch.replication.branch_rows import lane_of
 from anabranch.values import BrokerId, Offset
+
+if TYPE_CHECKING:
+    from anabranch.broker.branch_reads import Piece
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +43,9 @@ class Repairs:
         self._clock = clock
         self._begun_ms: dict[Partition, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.lane_holders: Callable[[], Iterable[BrokerId]] = tuple
+        self.read_lane: Callable[[Any, BrokerId, Span], Awaitable[Piece | None]] | None = None
+        """Set where there are branches: who may hold lanes, and how one is asked for records of one."""
         self.regions_repaired_total = 0
         self.regions_beyond_repair_total = 0
 
@@ -40,7 +53,9 @@ class Repairs:
         """Records from this offset on cannot be read: see to it."""
         now_ms = self._clock.monotonic_ms()
         begun_ms = self._begun_ms.get(partition)
-        if partition.ring is None or (begun_ms is not None and now_ms - begun_ms < AGAIN_MS):
+        if begun_ms is not None and now_ms - begun_ms < AGAIN_MS:
+            return
+        if partition.ring is None and not partition.is_branch:
             return
         self._begun_ms = {one: ms for one, ms in self._begun_ms.items() if now_ms - ms < AGAIN_MS}
         self._begun_ms[partition] = now_ms
@@ -63,8 +78,7 @@ class Repairs:
         async with partition.upkeep:
             if partition.is_gone:
                 return
-            segments = [one for one in partition.log.segments if one.base_offset <= offset]
-            found = suspect((segments or partition.log.segments)[-1])
+            found = suspect(_segment_at(partition, offset))
             try:
                 bad = await in_heavy_worker(self._workers, lambda: rotten(found))
             except AnabranchError as error:
@@ -74,16 +88,17 @@ class Repairs:
                 await self._repair_one(partition, found, one)
 
     async def _repair_one(self, partition: Partition, found: Suspect, bad: Rotten) -> None:
-        if bad.end > partition.high_watermark:
+        if partition.ring is not None and bad.end > partition.high_watermark:
             self._give_up(partition, CorruptDataError("it is not known to be safe anywhere"))
             return
-        assert partition.ring is not None
         reason: AnabranchError = CorruptDataError("nobody else is heard")
-        for broker in partition.ring.mode.replica.others:
+        for broker in self._others(partition):
             if not self._peers.is_up(broker):
                 continue
             try:
-                data = await self._fetch(partition, broker, bad)
+                data = await (self._fetch if partition.ring is not None else self._fetch_lane)(
+                    partition, broker, bad
+                )
                 await in_heavy_worker(self._workers, lambda data=data: put_back(found.file, bad, data))  # type: ignore[misc]
             except AnabranchError as error:
                 reason = error
@@ -98,6 +113,20 @@ class Repairs:
     def _give_up(self, partition: Partition, reason: AnabranchError) -> None:
         self.regions_beyond_repair_total += 1
         logger.error("%s cannot be repaired from another broker: %s", partition.id, reason)
+
+    def _others(self, partition: Partition) -> Iterable[BrokerId]:
+        return partition.ring.mode.replica.others if partition.ring is not None else self.lane_holders()
+
+    async def _fetch_lane(self, partition: Partition, broker: BrokerId, bad: Rotten) -> bytes:
+        at, pieces, size = bad.start, [], 0
+        while self.read_lane is not None and at < bad.end and size <= bad.size_bytes:
+            piece = await self.read_lane(partition, broker, Span(lane_of(at), at, bad.end))
+            if piece is None or not piece.data:
+                break
+            at = piece.end
+            pieces.append(piece.data)
+            size += len(piece.data)
+        return b"".join(pieces)
 
     async def _fetch(self, partition: Partition, broker: BrokerId, bad: Rotten) -> bytes:
         assert partition.ring is not None
@@ -123,6 +152,13 @@ class Repairs:
             pieces.append(data)
             size += len(data)
         return b"".join(pieces)
+
+
+def _segment_at(partition: Partition, offset: Offset) -> Segment:
+    """The one with the first record from `offset` on."""
+    segments = partition.log.segments
+    filled = [one for one in segments if one.published_bytes and one.published_offset > offset]
+    return filled[0] if filled else segments[-1]
 
 
 def read_records(partition: Partition | None, question: ReadRecords) -> Records:

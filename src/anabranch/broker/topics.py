@@ -54,6 +54,8 @@ TopicKey = str | uuid.UUID
 NAME_LENGTH_MAX = 249
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
+OFFSETS_BRANCH_OVERRIDES = {"anabranch.mode": "branch", "cleanup.policy": "delete", "retention.ms": "-1"}
+"""With offsets.mode=branch: each side of a split has a coordinator for every group."""
 OPENED_SIDE_BY_SIDE_MAX = 64
 """Few logs may have much to read each, which pays in threads. Of many most have little, and threads that wait for
 each other's turn take twice as long."""
@@ -370,7 +372,8 @@ class Topics:
             is_pinned,
             copies=copies,
         )
-        if not topic.is_placed and topic.is_internal:
+        may_be = topic.is_placed or (topic.is_branch and name == OFFSETS_TOPIC)
+        if topic.is_internal and not may_be:
             raise InvalidConfigError(f"{name} is internal, and kept by brokers: leave its mode out.")
         return topic
 
@@ -412,7 +415,8 @@ class Topics:
         count = self._settings.num_partitions
         if name == OFFSETS_TOPIC:
             count = self._settings.offsets_topic_num_partitions
-            overrides = dict(OFFSETS_OVERRIDES)
+            is_branch = self._settings.offsets_mode == "branch" and self._directory_id is not None
+            overrides = dict(OFFSETS_BRANCH_OVERRIDES if is_branch else OFFSETS_OVERRIDES)
         with contextlib.suppress(TopicExistsError):  # Somebody asked a moment earlier; theirs is as good.
             await self.make(name, count, overrides)
         return self.known(name)

@@ -275,6 +275,13 @@ class NodeSettings:
         low=1,
         high=PARTITIONS_MAX,
     )
+    offsets_mode: str = choice(
+        "ring",
+        "How a cluster keeps committed offsets, fixed once they are: ring, or branch, so that groups go on on every "
+        "side of a split; then the lesser of both sides' commits counts.",
+        "ring",
+        "branch",
+    )
     offsets_retention_minutes: int = whole(10_080, "How long an empty group's offsets are kept.", low=1)
     offset_metadata_max_bytes: int = whole(4096, "The longest note a client may commit with an offset.")
 

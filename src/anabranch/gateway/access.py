@@ -87,8 +87,7 @@ class Access:
             return {}
         return {
             "access-control-allow-origin": origin,
-            "access-control-expose-headers": "x-anabranch-offset, x-anabranch-partition, x-anabranch-timestamp, "
-            "x-anabranch-next-offset, retry-after",
+            "access-control-expose-headers": "*",
             "vary": "Origin",
         }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from anabranch.broker.error_table import code_of
+from anabranch.broker.topics import NAME_LENGTH_MAX
 from anabranch.config import TopicSettings
 from anabranch.errors import (
     AnabranchError,
@@ -23,6 +24,7 @@ from anabranch.errors import (
     RequestTimedOutError,
 )
 from anabranch.gateway.asking import CLIENT_ID, PATIENCE_MS, READ, WAIT, Asking, Body
+from anabranch.gateway.texts import is_text
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -37,6 +39,7 @@ BEYOND_SECONDS = 0.25
 ANSWER_MS = 2000
 """What an answer may take on top of the time that its request may wait."""
 PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION, METADATA_VERSION, FIND_VERSION = 13, 16, 8, 12, 4
+NAME_SHOWN_MAX = 80
 LATEST, EARLIEST = -1, -2
 """Timestamps of `list_offsets` that are none."""
 TOPIC_TIMEOUT_MS = 5000
@@ -115,6 +118,10 @@ class Calls(Asking):
         view = self.known_topic(name)
         if view is not None:
             return view
+        if not is_text(name) or len(name) > NAME_LENGTH_MAX:
+            raise refusal(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, _no_topic(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
+            )
         request = {
             "topics": [{"topic_id": UUID(int=0), "name": name}],
             "allow_auto_topic_creation": may_create,
@@ -138,6 +145,8 @@ class Calls(Asking):
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Topic {topic} has no partition {partition}: it has {count}, numbered from 0.",
             )
+        if self._broker.peers is None:  # A node alone leads whatever it has opened, in every mode.
+            return self.broker_id if state.partitions[partition] is not None else None
         if self._broker.topics.find(topic) is None:
             return self._server_of_branch(state.partitions[partition])
         return self._broker.leader_of(state, partition)
@@ -405,4 +414,9 @@ def _words(code: ErrorCode) -> str:
 def _no_topic(name: str, code: int) -> str:
     if code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         return f"There is no topic {name}: make it with `anabranch topic create {name}`."
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return (
+            f"{name[:NAME_SHOWN_MAX]!a} is no topic: names have 1 to {NAME_LENGTH_MAX} letters, digits, dots, dashes "
+            "and underscores."
+        )
     return f"Topic {name} cannot be used: {ErrorCode(code).name}."

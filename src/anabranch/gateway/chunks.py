@@ -82,6 +82,14 @@ class Chunk:
         """With all that it may remember."""
         return (1 + REMEMBERED_SIZES_MAX) * self.size_bytes
 
+    def serves(self, offset: int) -> bool:
+        """Whether it is what a fetch there would answer. Between its records it may not be: a position that no branch
+        of the topic knows gets nothing, though there be records with higher offsets."""
+        if offset == self.first:
+            return True
+        index = bisect_left(self.offsets, offset)
+        return index < len(self.offsets) and self.offsets[index] == offset
+
     def cut(
         self, offset: int, records_max: int, bytes_max: int, subscription: Id, wanted: HeaderFilter | None
     ) -> Cut:

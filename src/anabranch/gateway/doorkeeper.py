@@ -20,6 +20,8 @@ SEND_SECONDS_MAX = 30.0
 CROWDED_SECONDS = 2.0
 """The same while others wait for the memory that it takes."""
 PREFLIGHT_AGE_SECONDS = 600
+NO_GUESSING = (b"x-content-type-options", b"nosniff")
+"""What a record holds is never taken for a page, whatever it looks like."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +71,13 @@ class Doorkeeper:
         has_begun = False
         link: Link = scope["anabranch.link"]
         CONNECTION_LOST.set(link.lost)
-        shared = [(name.encode(), value.encode("latin-1")) for name, value in more.items()]
+        shared = [NO_GUESSING, *((name.encode(), value.encode("latin-1")) for name, value in more.items())]
 
         async def send_in_time(message: Message) -> None:
             nonlocal has_begun
             if message["type"] == "http.response.start":
                 has_begun = True
-                if shared:
-                    message["headers"] = [*message.get("headers", ()), *shared]
+                message["headers"] = [*message.get("headers", ()), *shared]
             if not link.flow.write_paused:
                 await send(message)
                 return

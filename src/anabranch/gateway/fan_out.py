@@ -138,12 +138,17 @@ class FanOut:
         """At least one chunk. Whatever may be over in a moment is waited for, as long as anybody waits with us."""
         pause_seconds = PAUSE_SECONDS
         while True:
+            begun_ms = self.clock.monotonic_ms()
             try:
                 self.loads_total += 1
                 chunks = await self._source.load(stream, offset, WAIT_MS)
                 if chunks:
                     return chunks
                 pause_seconds = PAUSE_SECONDS
+                if self.clock.monotonic_ms() - begun_ms < WAIT_MS // 2:
+                    await asyncio.sleep(
+                        pause_seconds
+                    )  # It has not waited: asking at once again would not help.
             except (NotOwnerError, RequestTimedOutError, BrokerRefusedError) as error:
                 if isinstance(error, BrokerRefusedError) and not is_passing(error):
                     raise
@@ -198,7 +203,7 @@ class _AtHand:
             return None
         key = (stream, firsts[index])
         chunk, made_ms = self._chunks[key]
-        if offset >= chunk.next:
+        if not chunk.serves(offset):
             return None
         if self._clock.monotonic_ms() - made_ms > AGE_MS_MAX:
             self._drop(key)

@@ -3,7 +3,7 @@
     gather = Gatherer(calls, settings, clock)
     partition, offset, timestamp = await gather.send("orders", None, b"key", b"value")
 
-    writers > Lane of the partition > one RecordBatch > produce, at whoever leads > each writer gets its own offset
+    writers > Basket of the partition > one RecordBatch > produce, at whoever leads > each writer gets its own offset
 
 A lone record lingers a moment for company; while a batch of its partition is under way, the next one gathers until
 that is answered. Batches carry a producer id of this node and a sequence, so that one whose answer was lost is sent
@@ -19,9 +19,9 @@ from uuid import UUID
 from anabranch.clock import Clock
 from anabranch.config import NodeSettings
 from anabranch.errors import AnabranchError, BrokerRefusedError, NotOwnerError, RequestTimedOutError
+from anabranch.gateway.baskets import Basket, Headers, Placed, Waiting, fail
 from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import ELSEWHERE, Calls, TopicView, Written, code_of_error, refusal
-from anabranch.gateway.lanes import Headers, Lane, Placed, Waiting, fail
 from anabranch.gateway.partitioner import partition_for
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
@@ -82,7 +82,7 @@ class Gatherer:
         self.batch_bytes_max = settings.gateway_batch_bytes_max
         self._codec = CODECS[settings.gateway_compression]
         self.budget = Budget(GATHERED_BYTES_MAX)
-        self._lanes: dict[Key, Lane] = {}
+        self._baskets: dict[Key, Basket] = {}
         self._producers: dict[Key, Producer] = {}
         self._spoiled: set[Key] = set()
         """Partitions that may know more of this node's id than it knows itself."""
@@ -130,7 +130,7 @@ class Gatherer:
             raise refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The node stops: send this to another broker.")
         index = self._partition(view, partition, key)
         placed: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-        self._lane(view, index).add(Waiting(key, value, headers, time_ms, size, placed))
+        self._basket(view, index).add(Waiting(key, value, headers, time_ms, size, placed))
         return placed
 
     def _check(self, view: TopicView, key: bytes | None, time_ms: int, size: int) -> None:
@@ -179,23 +179,23 @@ class Gatherer:
             return partition_for(key, view.partition_count, view.settings.anabranch_partitioner)
         return self._sticky.setdefault(view.name, 0) % view.partition_count
 
-    def _lane(self, view: TopicView, index: int) -> Lane:
-        lane = self._lanes.get((view.topic_id, index))
-        if lane is None:
-            lane = self._lanes[view.topic_id, index] = Lane(self, view, index)
-        return lane
+    def _basket(self, view: TopicView, index: int) -> Basket:
+        basket = self._baskets.get((view.topic_id, index))
+        if basket is None:
+            basket = self._baskets[view.topic_id, index] = Basket(self, view, index)
+        return basket
 
-    # --- for lanes -------------------------------------------------------------------------------------------
+    # --- for baskets -------------------------------------------------------------------------------------------
 
-    def taken(self, lane: Lane, records: Sequence[Waiting]) -> None:
+    def taken(self, basket: Basket, records: Sequence[Waiting]) -> None:
         """A batch leaves: records without key go on to the next partition that somebody leads."""
         self.batches_total += 1
         self.records_total += len(records)
-        view = lane.view
-        if self._sticky.get(view.name) != lane.index:
+        view = basket.view
+        if self._sticky.get(view.name) != basket.index:
             return
         for step in range(1, view.partition_count + 1):
-            index = (lane.index + step) % view.partition_count
+            index = (basket.index + step) % view.partition_count
             try:
                 if self._calls.leader(view.name, index) is not None:
                     break
@@ -203,13 +203,13 @@ class Gatherer:
                 break  # The topic is going away.
         self._sticky[view.name] = index
 
-    def ended(self, lane: Lane) -> None:
+    def ended(self, basket: Basket) -> None:
         """Nothing waits there any more."""
-        self._lanes.pop((lane.view.topic_id, lane.index), None)
-        view = self._calls.known_topic(lane.view.name)
-        if view is None or view.topic_id != lane.view.topic_id:
-            self._sticky.pop(lane.view.name, None)
-            for key in [key for key in self._producers if key[0] == lane.view.topic_id]:
+        self._baskets.pop((basket.view.topic_id, basket.index), None)
+        view = self._calls.known_topic(basket.view.name)
+        if view is None or view.topic_id != basket.view.topic_id:
+            self._sticky.pop(basket.view.name, None)
+            for key in [key for key in self._producers if key[0] == basket.view.topic_id]:
                 del self._producers[key]
                 self._spoiled.discard(key)
 
@@ -309,16 +309,16 @@ class Gatherer:
     async def close(self) -> None:
         """Take nothing more; what waits is written, or failed, before this returns."""
         self._is_closing = True
-        for lane in list(self._lanes.values()):
-            lane.hurry()
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for basket in list(self._baskets.values()):
+            basket.hurry()
+        tasks = [basket.task for basket in self._baskets.values() if basket.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abort(self) -> None:
         """Nobody waits for what is still under way."""
-        for lane in self._lanes.values():
-            if lane.task is not None:
-                lane.task.cancel()
+        for basket in self._baskets.values():
+            if basket.task is not None:
+                basket.task.cancel()
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:

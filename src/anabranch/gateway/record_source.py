@@ -36,10 +36,13 @@ class RecordSource:
 
     async def load(self, stream: Stream, offset: int, wait_ms: int) -> list[Chunk]:
         """Raises AnabranchError; a topic that was deleted is gone, though there be another of its name."""
-        if offset >= self._ends.get(stream, -1):
-            return await self._load(stream, offset, wait_ms)
-        async with self._turns:
-            return await self._load(stream, offset, 0)
+        if offset < self._ends.get(stream, -1):
+            async with self._turns:
+                chunks = await self._load(stream, offset, 0)
+            if chunks:
+                return chunks
+            # There is nothing, though there are records behind it: a position that no branch of the topic knows.
+        return await self._load(stream, offset, wait_ms)
 
     async def _load(self, stream: Stream, offset: int, wait_ms: int) -> list[Chunk]:
         self._check_topic(stream)

@@ -19,9 +19,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from anabranch.errors import AnabranchError, GatewayError
+from anabranch.gateway.baskets import Placed
 from anabranch.gateway.bodies import body_of, lines_of
 from anabranch.gateway.errors import error_body, headers_of, status_of
-from anabranch.gateway.lanes import Placed
 from anabranch.gateway.queries import LONG_MAX, check_known, one_of, whole_or_none
 from anabranch.gateway.record_json import NewRecord, from_base64, new_record, parse_json
 from anabranch.gateway.responses import JsonAnswer, StreamedAnswer

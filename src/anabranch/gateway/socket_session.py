@@ -31,7 +31,7 @@ from anabranch.gateway.socket_messages import (
 )
 
 if TYPE_CHECKING:
-    from anabranch.gateway.lanes import Placed
+    from anabranch.gateway.baskets import Placed
     from anabranch.gateway.sockets import Sockets
 
 PUBLISHES_MAX = 1000
@@ -91,6 +91,9 @@ class SocketSession:
             await self._line.close(NO_TEXT, "Messages are JSON text, and this one was bytes.")
         except ClientGoneError:
             pass
+        except Exception:
+            logger.exception("a WebSocket met something unexpected: it is closed")
+            await self._line.close(DEFECT, "The node met something unexpected and has logged it.")
         finally:
             await self._end()
 

@@ -109,7 +109,10 @@ class BranchWorkload(ClusterWorkload):
             Action(2, faults.crash_soon),
             Action(1, faults.pause),
             Action(1, faults.slow_disk),
+            Action(1, faults.fill_disk),
+            Action(1, faults.fail_disk),
             Action(1, faults.spoil_net),
+            Action(1, faults.cut),
         ]
         return [Action(min(times, 2) * action.weight, action.act) for action in troubles]
 

@@ -18,6 +18,7 @@ from anabranch.cluster.placement import (
     default_factor,
     place,
     ring_of,
+    roomiest,
     walk,
 )
 from anabranch.cluster.tokens import partition_token, replicas_of
@@ -136,3 +137,9 @@ def test_a_broker_keeps_only_so_many_partitions_together_with_others() -> None:
     check_room(kept, [(2,)] * SHARED_MAX)
     with pytest.raises(InvalidPartitionsError, match=f"Broker 2 would keep {SHARED_MAX + 1} partitions"):
         check_room(kept, [(2, 3), (4, 2)])
+
+
+def test_the_roomiest_is_taken_and_of_those_alike_the_one_drawn() -> None:
+    drawn = {BrokerId(1): 5, BrokerId(2): 7, BrokerId(3): 9}
+    assert roomiest({BrokerId(1): 1000, BrokerId(2): 950, BrokerId(3): 100}, drawn.__getitem__) == 2
+    assert roomiest({BrokerId(1): 1000, BrokerId(2): 800, BrokerId(3): 100}, drawn.__getitem__) == 1

@@ -8,9 +8,11 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import BrokerRefusedError, NotOwnerError, RequestTimedOutError
+from anabranch.gateway.chunks import Chunk, chunks_of
 from anabranch.gateway.fan_out import AGE_MS_MAX, WAIT_MS, WOKEN_AT_ONCE, Stream
+from anabranch.record.builder import BatchBuilder
 from anabranch.wire.error_codes import ErrorCode
-from support.fan_out_world import OTHER, STREAM, Arrivals, FanOutWorld, on_virtual_loop, turns
+from support.fan_out_world import OTHER, STREAM, Arrivals, FanOutWorld, encoded, on_virtual_loop, turns
 
 
 def played(scene: Callable[[FanOutWorld], Awaitable[None]], budget_bytes: int = 2**20) -> None:
@@ -66,6 +68,23 @@ def test_a_load_goes_on_after_a_wait_without_records() -> None:
     played(scene)
 
 
+def test_a_source_that_does_not_wait_is_not_asked_without_pause() -> None:
+    async def scene(world: FanOutWorld) -> None:
+        asked = 0
+
+        async def load(*_: object) -> list[Chunk]:
+            nonlocal asked
+            asked += 1
+            return []
+
+        world.source.load = load  # type: ignore[method-assign]
+        world.fan_out.wait(STREAM, 0, Arrivals())
+        await asyncio.sleep(60)
+        assert 60 <= asked <= 300
+
+    played(scene)
+
+
 def test_the_last_who_leaves_calls_the_load_off() -> None:
     async def scene(world: FanOutWorld) -> None:
         one, other = Arrivals(), Arrivals()
@@ -114,6 +133,18 @@ def test_a_chunk_is_at_hand_for_those_who_come_a_little_later_and_in_its_middle(
         assert world.fan_out.chunk_at(Stream("t", UUID(int=2), 0), 0) is None
 
     played(scene)
+
+
+def test_a_position_between_records_is_asked_of_the_broker() -> None:
+    builder = BatchBuilder(0)
+    for offset in (0, 1, 5 << 32):
+        builder = builder if offset < 2 else BatchBuilder(offset)
+        builder.add(None, b"x", timestamp_ms=0, offset=offset)
+        if offset == 1:
+            first = builder.build()
+    (chunk,) = chunks_of(first + builder.build(), 0, 0, encoded)
+    assert chunk.next == (5 << 32) + 1
+    assert [offset for offset in (0, 1, 2, 3 << 32, 5 << 32) if chunk.serves(offset)] == [0, 1, 5 << 32]
 
 
 def test_what_is_old_is_not_at_hand_and_not_kept() -> None:

@@ -11,12 +11,13 @@ import pytest
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import AnabranchError, BrokerRefusedError, RequestTimedOutError
 from anabranch.gateway import gathering
+from anabranch.gateway.baskets import Placed
 from anabranch.gateway.calls import TopicView, Written, refusal
 from anabranch.gateway.gathering import Gatherer
-from anabranch.gateway.lanes import Placed
 from anabranch.record.batch import read_header
 from anabranch.record.records import Record, records_of
 from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.virtual_loop import VirtualLoop
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_bench import in_loop, turn
@@ -94,15 +95,22 @@ async def test_records_gather_while_a_batch_is_under_way() -> None:
     assert [read_header(batch).record_count for batch in calls.batches] == [1, 50]
 
 
-@in_loop
-async def test_lone_record_lingers_for_company_but_not_for_long() -> None:
-    calls = FakeCalls()
-    gather = make(calls, gateway_linger_ms=20)
-    first = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
-    await asyncio.sleep(0.001)
-    second = asyncio.ensure_future(gather.send("t", 0, None, b"b"))
-    await asyncio.gather(first, second)
+def test_lone_record_lingers_for_company_but_not_for_long() -> None:
+    calls, clock = FakeCalls(), FakeClock()
+    loop = VirtualLoop(clock, lambda: False)
+
+    async def body() -> None:
+        gather = make(calls, gateway_linger_ms=20)
+        first = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
+        await asyncio.sleep(0.015)
+        second = asyncio.ensure_future(gather.send("t", 0, None, b"b"))
+        await asyncio.gather(first, second)
+
+    begun_ms = clock.monotonic_ms()
+    loop.run_until_complete(body())
+    loop.close()
     assert [read_header(batch).record_count for batch in calls.batches] == [2]
+    assert clock.monotonic_ms() - begun_ms == 20
 
 
 @in_loop

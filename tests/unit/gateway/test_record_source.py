@@ -108,3 +108,16 @@ def test_only_a_few_of_those_behind_are_read_for_at_once() -> None:
         return highest
 
     assert asyncio.run(most()) == BEHIND_AT_ONCE_MAX
+
+
+def test_a_position_where_nothing_is_though_records_follow_is_waited_at() -> None:
+    calls: Any = FakeCalls(b"", *[SAME] * 6)
+    calls.end = 100
+    source = RecordSource(calls, Workers(), record_json)  # type: ignore[arg-type]
+
+    async def load() -> None:
+        for _ in range(2):
+            assert await source.load(STREAM, 7, 1000) == []
+
+    asyncio.run(load())
+    assert calls.waits == [1000, 0, 1000]

@@ -1,4 +1,4 @@
-"""Lane: the records that wait for one partition, and the task that writes them, batch by batch."""
+"""Basket: the records that wait for one partition, and the task that writes them, batch by batch."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ class Waiting(NamedTuple):
     placed: "asyncio.Future[Placed]"
 
 
-class Lane:
+class Basket:
     def __init__(self, gatherer: "Gatherer", view: TopicView, index: int) -> None:
         self._gatherer = gatherer
         self.view = view
