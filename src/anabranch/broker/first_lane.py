@@ -25,7 +25,17 @@ from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
 from anabranch.log.names import base_offset_of
 from anabranch.log.settings import LogConfig
-from anabranch.replication.branch_rows import NO_LANE, NOWHERE, BranchRow, Lane, Tip, lane_of, opened, sealed
+from anabranch.replication.branch_rows import (
+    NO_LANE,
+    NOWHERE,
+    BranchRow,
+    Lane,
+    Tip,
+    lane_of,
+    opened,
+    sealed,
+    started,
+)
 from anabranch.replication.ring_effects import Kept
 from anabranch.values import Offset
 
@@ -47,8 +57,9 @@ def first_tip(placement: Placement) -> Tip:
 
 def first_rows(key: tuple[UUID, int], placement: Placement) -> list[BranchRow]:
     """The same at every broker."""
-    lane = first_lane(placement)
-    return [opened(key, NOWHERE, lane, start=placement.lane_start), sealed(key, first_tip(placement))]
+    lane, start = first_lane(placement), placement.lane_start
+    rows = [opened(key, NOWHERE, lane, start=Offset(0)), sealed(key, first_tip(placement))]
+    return [*rows, started(key, lane, start)] if start else rows
 
 
 class FirstLane(NamedTuple):

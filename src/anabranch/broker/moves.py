@@ -20,7 +20,7 @@ from anabranch.errors import (
     UnknownTopicIdError,
 )
 from anabranch.replication.ring_effects import AskForDisk, EndView, Unseal
-from anabranch.values import BrokerId
+from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -135,7 +135,7 @@ class Moves:
                     start=question.start,
                     generation=question.generation,
                     move=question.move,
-                    lane_start=question.lane_start,
+                    lane_start=Offset(question.lane_start),
                 )
                 await metadata.commit(boundary_entry(question.topic_id, question.partition, placement))
             return ViewBegun(self._placement(question).view)

@@ -164,7 +164,7 @@ class BeginView:
     generation: Generation
     replicas: tuple[BrokerId, ...]
     move: int
-    lane_start: Offset
+    lane_start: int
     """If it goes over to branches: where its records begin; else -1."""
 
 
