@@ -1,5 +1,6 @@
 """Three brokers and a topic that goes over to branches while it is written to: offsets have gaps from then on."""
 
+from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import records_of
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
@@ -27,6 +28,23 @@ class JoinCluster(FormCluster):
         self._retried(index, work)
         if not repeat:
             written.append(b"%d" % number)
+
+    def write_alone(self, leader: int, value: bytes) -> None:
+        """To a leader that nobody follows any more: it is in its log, and nowhere else."""
+        builder = BatchBuilder()
+        builder.add(b"k", value, timestamp_ms=self.clock.wall_ms())
+        rows = [{"index": 0, "records": bytes(builder.build())}]
+        body = {
+            "transactional_id": None,
+            "acks": -1,
+            "timeout_ms": 200,
+            "topic_data": [{"name": "t", "partition_data": rows}],
+        }
+        partition = self.broker(leader).topics.partition("t", 0)
+        end = partition.log.end_offset
+        answer = self.ask(leader, ApiKey.PRODUCE, 9, body)
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] != 0
+        assert partition.log.end_offset == end + 1
 
     def values(self, index: int = 0, start: int = 0) -> list[bytes]:
         found: list[bytes] = []

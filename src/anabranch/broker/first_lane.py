@@ -88,9 +88,10 @@ class FirstLane(NamedTuple):
             if not self._is_equal:
                 self._clear()
                 return None
-            joining = {"end": self._completed(config, cache, point)}
+            end = self._completed(config, cache, point)
+            joining = {"end": end, "names": self._segment_files()}
             write_checkpoint(self.files, f"{self.folder}/{JOINING_FILE}", joining)
-        self._move()
+        self._move(joining["names"])
         return RecoveryPoint(Offset(joining["end"]), Offset(joining["end"]))
 
     @property
@@ -125,16 +126,23 @@ class FirstLane(NamedTuple):
         log.close(clean=True)
         return log.end_offset
 
-    def _move(self) -> None:
+    def _segment_files(self) -> list[str]:
+        return sorted(name for name in self.files.list(self.folder) if base_offset_of(name) is not None)
+
+    def _move(self, names: list[str]) -> None:
+        """Those that are not there yet. Others of such a name are of a start that did not know of the change yet, and
+        found no log here."""
         files, folder = self.files, self.folder
         lane = first_lane(self.placement)
         target = f"{folder}/{lane_folder(lane)}"
         if not files.exists(target):
             files.make_folder(target)
-        for name in files.list(folder):
-            if base_offset_of(name) is not None:
+        for name in names:
+            if not files.exists(f"{target}/{name}"):
                 files.rename(f"{folder}/{name}", f"{target}/{name}")
         files.sync_folder(target)
+        for name in self._segment_files():
+            files.unlink(f"{folder}/{name}")
         files.sync_folder(folder)
         write_checkpoint(files, f"{folder}/{BRANCH_FILE}", {"adopted": lane, "next": NO_LANE})
         for name in (RING_FILE, JOINING_FILE):

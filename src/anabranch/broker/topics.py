@@ -102,6 +102,8 @@ class Topics:
         """Logs made before the entry that names them."""
         self._work = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        """Logs whose files go over to lanes."""
         self._is_stopping = False
         self._is_current = asyncio.Event()
         if directory_id is None:
@@ -612,7 +614,9 @@ class Topics:
                 [partition], NotOwnerError(f"{partition.id} is kept in another way now: ask again.")
             )
         if state.topic.is_branched(index) and not partition.is_object:
-            self._begin(self._close_for_lanes(partition))
+            closing = self._begin(self._close_for_lanes(partition))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
         else:
             self._begin(self._discard_later(partition))
 
@@ -645,6 +649,7 @@ class Topics:
         while self._states.get(state.topic.topic_id) is state and not self._is_stopping:
             try:
                 self._line_up_forms(state)
+                await asyncio.gather(*self._closing)  # Files of an open log are not moved.
                 async with self._work:
                     await self._close_others(state)
                     await self._open_missing(state)
@@ -706,10 +711,11 @@ class Topics:
             await self._discard(partitions)
         await self.on_removed(name)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

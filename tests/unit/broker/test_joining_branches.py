@@ -9,6 +9,7 @@ from anabranch.broker.first_lane import JOINING_FILE, FirstLane
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_cluster import close_all
+from support.form_cluster import LATEST
 from support.join_cluster import JoinCluster
 
 
@@ -122,19 +123,20 @@ def test_files_that_were_moved_half_way_are_moved_on(monkeypatch: pytest.MonkeyP
     for _ in range(40):
         cluster.produce()
     cluster.run(1000)
-    broken, move = [], FirstLane._move
+    broken: list[str] = []
+    move = FirstLane._move
 
-    def torn(self: FirstLane) -> None:
+    def torn(self: FirstLane, names: list[str]) -> None:
         if broken:
-            move(self)
+            move(self, names)
             return
         broken.append(self.folder)
         target = f"{self.folder}/lane-0000000000"
         self.files.make_folder(target)
-        names = sorted(name for name in self.files.list(self.folder) if name[:20].isdecimal())
         assert len(names) > 4
         for name in names[: step * len(names) // 3]:
             self.files.rename(f"{self.folder}/{name}", f"{target}/{name}")
+            self.files.write(f"{self.folder}/{name}", b"", sync=True)  # As a start that finds no log here.
         raise OSError(28, "the power is cut")
 
     monkeypatch.setattr(FirstLane, "_move", torn)
@@ -142,10 +144,45 @@ def test_files_that_were_moved_half_way_are_moved_on(monkeypatch: pytest.MonkeyP
     assert broken
     cluster.run(8000)
     cluster.check()
+    ends = {life.broker.branches.find(cluster.key()).lanes.held(0) for life in cluster.lives.values()}  # type: ignore[union-attr, arg-type]
+    assert len(ends) == 1
     for broker, life in cluster.lives.items():
         names = life.disk.list("data/t-0")
         assert JOINING_FILE not in names, broker
         assert not any(name.endswith(".log") for name in names)
+
+
+def test_what_only_a_former_leader_has_is_in_nobodys_lane() -> None:
+    cluster = JoinCluster("ring")
+    for _ in range(5):
+        cluster.produce()
+    cluster.run(1000)
+    leader = cluster.leader_of(0)
+    assert leader is not None
+    others = {1, 2, 3} - {leader}
+    for broker in others:
+        cluster.kill(broker)
+    cluster.write_alone(leader, b"nobody was told that this is safe")
+    cluster.kill(leader)
+    for broker in others:
+        cluster.start(broker)
+    cluster.until(lambda: cluster.leader_id is not None and cluster.leader_of(0) in others)
+    cluster.produce()
+    cluster.change("branch", "branched")
+    cluster.start(leader)
+    cluster.until(lambda: cluster.is_done("branched"))
+    cluster.produce()
+    cluster.run(5000)
+    for broker in others:
+        cluster.kill(broker)
+    cluster.run(5000)
+    cluster.check()
+
+
+def test_without_the_rule_which_replicas_are_equal_it_would_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FirstLane, "_is_equal", property(lambda self: True))
+    with pytest.raises(AssertionError):
+        test_what_only_a_former_leader_has_is_in_nobodys_lane()
 
 
 def test_a_change_that_is_called_off_before_it_is_done_leaves_the_ring() -> None:
@@ -172,6 +209,17 @@ def test_the_table_says_the_same_after_a_snapshot() -> None:
     copy.restore(table.snapshot())
     assert copy.topics == table.topics
     assert table.topics["t"].copies == 3
+
+
+def test_clients_that_knew_a_generation_believe_whoever_reigns_and_are_not_told_of_a_cut() -> None:
+    cluster = JoinCluster("ring")
+    cluster.produce()
+    before = cluster.generation()
+    cluster.change("branch", "branched")
+    assert cluster.generation() > before
+    generation, end = cluster.end_of(before)
+    assert generation == before
+    assert end >= cluster.offset(LATEST)
 
 
 def test_what_cannot_be_changed_is_refused_with_the_reason() -> None:
