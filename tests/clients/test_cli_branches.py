@@ -132,3 +132,13 @@ def test_nothing_is_written_to_a_branch_and_none_is_made(cli: Cli) -> None:
     producer.produce(f"{TOPIC}@0", b"x", on_delivery=lambda error, _: refused.append(error))
     producer.flush(20)
     assert [error.code() for error in refused] == [confluent_kafka.KafkaError.TOPIC_EXCEPTION]
+
+
+def test_what_groups_read_of_branches_is_forgotten_with_the_topic(cli: Cli) -> None:
+    cli("topic", "create", "gone", "--mode", "branch", "--partitions", 1)
+    cli("produce", "gone", given="x\n")
+    assert cli("consume", "gone@0", "--group", "reader").split() == ["x"]
+    assert [row["topic"] for row in cli.json("group", "describe", "reader")["partitions"]] == ["gone@0"]
+    cli("topic", "delete", "gone", "--yes")
+    result = cli.run("group", "describe", "reader", "--format", "json")
+    assert result.returncode == 1 or json.loads(result.stdout)["partitions"] == []

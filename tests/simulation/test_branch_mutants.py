@@ -28,15 +28,11 @@ from anabranch.replication import branch_lines
 from anabranch.replication.branch_lines import Branches, Merge, merge
 from anabranch.replication.branch_roles import Head
 from anabranch.replication.branch_rows import BranchRow, Lane, Tip
-from anabranch.testing.branch_copies import branch_copies, missing_branches
 from anabranch.testing.branch_workload import BranchWorkload
 from anabranch.testing.cluster_runs import trace_of
-from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.in_process_client import Body
-from anabranch.testing.simulator import SimulationError, fetch_request, produce_request, records_from
-from anabranch.values import BrokerId, Offset, TopicPartition
-from anabranch.wire.api_keys import ApiKey
-from anabranch.wire.error_codes import ErrorCode
+from anabranch.testing.simulator import SimulationError
+from anabranch.values import BrokerId, Offset
+from support.branch_schedule import BranchSchedule
 
 Patch = pytest.MonkeyPatch
 SEEDS_MAX = 40
@@ -114,102 +110,18 @@ def switched_before_sync(patch: Patch) -> None:
 # --- schedules -----------------------------------------------------------------------------------------------------
 
 
-class BranchSchedule:
-    """Three brokers and one topic with a copy at each."""
-
-    def __init__(self, seed: int = 1) -> None:
-        self.sim = ClusterSimulator(seed, 3)
-        self.sim.start_all()
-        topic = {
-            "name": "t",
-            "num_partitions": 1,
-            "replication_factor": 3,
-            "configs": [{"name": "anabranch.mode", "value": "branch"}],
-        }
-        body = self.ask(1, ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 5000})
-        assert body["topics"][0]["error_code"] == ErrorCode.NONE
-        self.settle()
-
-    def __enter__(self) -> "BranchSchedule":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.sim.close()
-
-    def ask(self, broker_id: int, api: ApiKey, version: int, body: Body) -> Body:
-        pending = self.sim.send(broker_id, api, version, body)
-        self.sim.run_until(lambda: pending.is_settled)
-        assert pending.body is not None, pending.closed_because
-        return pending.body
-
-    def settle(self) -> None:
-        self.sim.run_until(lambda: not missing_branches(self.sim))
-
-    def partition(self, broker_id: int) -> BranchPartition:
-        return branch_copies(self.sim)[TopicPartition("t", 0)][broker_id]
-
-    def primary(self) -> int:
-        (found,) = [number for number in self.sim.lives if self.partition(number).reign is not None]
-        return found
-
-    def write(self, broker_id: int, value: bytes) -> None:
-        body = produce_request("t", 0, [value], self.sim.clock.wall_ms(), -1, None)
-        answer = self.ask(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 20_000})
-        assert answer["responses"][0]["partition_responses"][0]["error_code"] == ErrorCode.NONE
-
-    def cut_off(self, broker_id: int) -> None:
-        """Until it reigns, and the others have somebody else."""
-        self.sim.net.isolate(BrokerId(broker_id))
-        others = [number for number in self.sim.lives if number != broker_id]
-        self.sim.run_until(
-            lambda: (
-                self.partition(broker_id).reign is not None
-                and sum(self.partition(number).reign is not None for number in others) == 1
-            )
-        )
-
-    def values(self) -> list[bytes]:
-        """As a new reader sees them."""
-        found: list[bytes] = []
-        offset = 0
-        while True:
-            wanted = {**fetch_request("t", 0, offset), "max_wait_ms": 100}
-            answer = self.ask(self.primary(), ApiKey.FETCH, 12, wanted)["responses"][0]["partitions"][0]
-            assert answer["error_code"] == ErrorCode.NONE, ErrorCode(answer["error_code"])
-            more = list(records_from(answer["records"], offset))
-            if not more:
-                return found
-            found += [value or b"" for _, value in more]
-            offset = more[-1][0] + 1
-
-
 def the_power_goes_behind_the_switch() -> None:
     """Just as the row that joins two lines is on the disk."""
     for seed in range(6):
         with BranchSchedule(seed) as world:
-            lone = world.primary()
-            world.write(lone, b"common")
-            world.cut_off(lone)
-            (other,) = [
-                number for number in world.sim.lives if number != lone and world.partition(number).reign
-            ]
-            for number in range(4):
-                world.write(lone, b"lone %d" % number)
-                world.write(other, b"other %d" % number)
+            expected = world.fall_apart()
             world.sim.net.heal()
-            joined: list[int] = []
-            while not joined:
+            while not (joined := world.joined()):
                 world.sim.run(1)
-                joined = [
-                    number
-                    for number in world.sim.lives
-                    if any(row.inputs for row in world.partition(number).branches.opened.values())
-                ]
             world.sim.crash(joined[0])
             world.sim.start(joined[0])
             world.settle()
-            expected = {b"common", *(b"%s %d" % (who, n) for who in (b"lone", b"other") for n in range(4))}
-            if sorted(world.values()) != sorted(expected):
+            if sorted(world.values()) != expected:
                 raise SimulationError(f"seed {seed}: {world.values()}")
 
 

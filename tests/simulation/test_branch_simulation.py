@@ -29,6 +29,9 @@ HAPPENS = (
     "is killed",
     "the power of",
     "stands still",
+    "cut from",
+    "is nearly full",
+    "will fail",
 )
 
 

@@ -10,7 +10,7 @@ from anabranch.errors import StoreUnavailableError
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.objects.store import Buffer
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.object_names import Key
+from anabranch.record.object_names import Key, object_id_of
 from anabranch.record.records import records_of
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.wire.api_keys import ApiKey
@@ -280,7 +280,7 @@ class AwayStore(MemoryStore):
     puts_left = 0
 
     async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
-        if self.is_away:
+        if self.is_away and object_id_of(name) is not None:
             self.puts_left -= 1
             if self.puts_left < 0:
                 raise StoreUnavailableError("The store is away.")

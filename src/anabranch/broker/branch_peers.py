@@ -406,6 +406,7 @@ class BranchPeers:
     async def _become(self, seat: BranchSeat) -> None:
         seat.is_unwelcome = False
         seat.looked_at = None
+        before = seat.partition.reign
         try:
             async with self._becoming:
                 if not seat.is_unwelcome:
@@ -413,7 +414,18 @@ class BranchPeers:
         finally:
             seat.growth.wake()
             self.polling.tell_news()
-        logger.info("%s: this broker reigns in branch %s", seat.partition.id, seat.partition.reign)
+        if seat.partition.reign != before:
+            logger.info("%s: this broker reigns in branch %s", seat.partition.id, seat.partition.reign)
+        else:
+            self._leave_apart(seat)
+
+    def _leave_apart(self, seat: BranchSeat) -> None:
+        """Somebody has what is not in this line, and does not say how it ends, as with a disk that has failed: not to
+        be asked again and again."""
+        partition = seat.partition
+        for head in self.polling.heads(seat.key).values():
+            if not is_behind_or_unknown(partition.branches, partition.tip, head.tip):
+                seat.put_off(head.tip, self._clock.monotonic_ms())
 
     async def _follow(self, seat: BranchSeat, leader: BrokerId) -> None:
         await self.following.follow(seat, leader, lambda: self.polling.heads(seat.key).get(leader))

@@ -380,9 +380,9 @@ class Broker:
             await self.housekeeping.keep_start_offset(partition, offset)
             partition.log.advance_start(max(offset, partition.log.start_offset))
         if partition.past is not None or partition.leaves_for_store or partition.is_gone:
-            await self._delete_stored(partition, offset)
+            await self.delete_stored(partition, offset)
 
-    async def _delete_stored(self, partition: Partition, offset: Offset) -> None:
+    async def delete_stored(self, partition: Partition, offset: Offset) -> None:
         """What of it lies in the object store: its past, and what was copied there since. Agreed on and known here
         before it shows."""
         from anabranch.broker.proposals import Proposals
@@ -401,7 +401,10 @@ class Broker:
 
     async def _forget_topic(self, name: str) -> None:
         try:
-            await self.groups.forget_topics([name])
+            views = {
+                place.topic for _, place, _ in self.groups.committed() if place.topic.startswith(f"{name}@")
+            }
+            await self.groups.forget_topics([name, *sorted(views)])
         except AnabranchError as error:
             # The topic is gone all the same; its offsets expire with their groups.
             logger.warning("groups still remember offsets of the deleted topic %s: %s", name, error)

@@ -24,7 +24,7 @@ from anabranch.broker.cleaning import Cleaning
 from anabranch.broker.partition import Partition
 from anabranch.broker.scrubbing import Scrubbing
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.errors import CorruptDataError, StorageError
+from anabranch.errors import CorruptDataError, NotControllerError, QuorumBusyError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
 from anabranch.values import Offset
 
@@ -286,6 +286,17 @@ class Housekeeping:
             await self._broker.branches.retain(partition, now_ms)
         else:
             await self._drop_expired(partition, now_ms)
+        await self._drop_past(partition)
+
+    async def _drop_past(self, partition: Partition) -> None:
+        """Of a partition that came from the object store and has lost records since, nothing older is kept there."""
+        past = partition.past
+        if past is None or partition.log.start_offset <= past.floor or not partition.is_leader:
+            return
+        try:
+            await self._broker.delete_stored(partition, past.floor)
+        except (NotControllerError, QuorumBusyError) as error:
+            logger.info("the past of %s stays in the object store for now: %s", partition.id, error)
 
     async def _drop_expired(self, partition: Partition, now_ms: int) -> None:
         log = partition.log

@@ -12,6 +12,7 @@ partition has gone over, and the partition goes over only at the very offset up 
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.broker.partition import Partition
@@ -90,7 +91,7 @@ class ModeChanges:
                 if bringing is None or (bringing.generation, bringing.move) != (generation, move):
                     bringing = Bringing(self._broker, self._objects, partition, generation, move)
                 try:
-                    await bringing.go_on()
+                    pause = PAUSE_SECONDS if await bringing.go_on() else 0.0
                     complaint = ""
                 except AnabranchError as error:
                     if str(error) != complaint:
@@ -135,20 +136,23 @@ class Bringing:
         self._sent: dict[int, list[Any]] = {}
         """Of each producer, what the table was told last: by this leadership, for nobody knows what others told."""
 
-    async def go_on(self) -> None:
-        """Bring what there is and say how far that is. Raises what the disk, the store or the quorum says."""
+    async def go_on(self) -> bool:
+        """Bring a piece, and if that was all there was, say so: only then is it time to let nobody write. Whether it
+        was. Raises what the disk, the store or the quorum says."""
         partition, head = self._partition, self._broker.metadata.table.objects.head(self._key)
-        if partition.high_watermark < head.end:
-            return  # A new leader does not know yet how much of its log is safe.
-        piece = await self._read(max(head.end, partition.log.start_offset), partition.high_watermark)
+        safe = partition.high_watermark
+        if safe < head.end:
+            return True  # A new leader does not know yet how much of its log is safe.
+        piece = await self._read(max(head.end, partition.log.start_offset), safe)
         start = max(head.start, min(partition.start_offset, piece.end))
         producers = self._news(piece.end)
         if piece.end > head.end or start > head.start or producers:
             rows = await self._put(piece.data) if piece.data else []
             await self._agree(Import(self._key, self.move, start, piece.end, rows, producers))
         known = self._broker.metadata.table.objects.head(self._key)
-        if min(partition.start_offset, piece.end) <= known.start:
+        if piece.end == safe and min(partition.start_offset, piece.end) <= known.start:
             self._say(piece.end)  # Else somebody has deleted records meanwhile, which must not come back.
+        return piece.end == safe
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -176,7 +180,9 @@ class Bringing:
         made = await in_heavy_worker(workers, lambda: kept_range(b"".join(data)))
         for _ in range(NAMES_TRIED_MAX):
             object_id = names.take(table)
-            pieces, rows = build_object({self._key: [made]}, object_id)
+            pieces, rows = await in_heavy_worker(
+                workers, partial(build_object, {self._key: [made]}, object_id)
+            )
             try:
                 await self._objects.store.put(object_id.name, pieces)
             except ObjectExistsError:

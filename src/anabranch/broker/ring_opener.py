@@ -66,6 +66,8 @@ class RingOpener:
             sync_first=sync_first,
             safe=partition.high_watermark,
         )
+        if placement.since_view == placement.view > 0 and kept.promised == placement.generation:
+            mode.replica.begin_at_once()  # It has just come from the object store: nobody has led it here yet.
         partition.mode = mode
         partition.ring = Effects(
             partition,

@@ -19,7 +19,8 @@ from anabranch.cli.branch_tree import (
 from anabranch.replication.branch_history import records_between
 from anabranch.replication.branch_lines import Span
 
-COUNT_COLUMN = 4
+BRANCH_COLUMN, COUNT_COLUMN = 0, 4
+STATE_COLOURS = {"written": "green", "open": "red"}
 
 
 def print_tree(facts: PartitionFacts, rows_max: int | None) -> None:
@@ -75,11 +76,16 @@ def _cells(facts: PartitionFacts, stretch: Stretch) -> tuple[str, ...]:
 
 
 def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Numbers to the right."""
+    """Numbers to the right; on a terminal in git's colours."""
     return "  ".join(
-        cell.rjust(width) if at == COUNT_COLUMN else cell.ljust(width)
+        _coloured(at, cell, cell.rjust(width) if at == COUNT_COLUMN else cell.ljust(width))
         for at, (cell, width) in enumerate(zip(cells, widths, strict=True))
     )
+
+
+def _coloured(at: int, cell: str, text: str) -> str:
+    colour = "yellow" if at == BRANCH_COLUMN else STATE_COLOURS.get(cell)
+    return text if colour is None else click.style(text, fg=colour)
 
 
 def facts_as_json(facts: PartitionFacts) -> dict[str, Any]:

@@ -149,6 +149,10 @@ class RingState:
         """What comes next happens now."""
         self._now_ms = now_ms
 
+    def begin_at_once(self) -> None:
+        """Nobody can have led this view yet, so whoever is first need not wait for silence."""
+        self._is_new = True
+
     def _stop(self) -> None:
         self.leader = self.candidate = self.copying = self._following = self._asked = None
         self.stored_end = NOTHING_STORED

@@ -8,6 +8,7 @@ import pytest
 
 from anabranch.broker import mode_changes
 from anabranch.cluster.metadata import MetadataTable
+from anabranch.replication.ring_state import SILENCE_MS
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_cluster import close_all
@@ -178,6 +179,32 @@ def test_retention_deletes_what_is_left_in_the_store() -> None:
     cluster.run(400_000)
     assert cluster.offset(EARLIEST) >= floor
     assert cluster.head().size_bytes == 0
+
+
+def test_the_past_goes_when_the_first_records_behind_it_have_gone() -> None:
+    cluster = FormCluster("object")
+    cluster.produce()
+    cluster.change("ring", "kept")
+    for _ in range(3):
+        cluster.produce()
+    leader = cluster.leader_of(0)
+    assert leader is not None
+    partition = cluster.broker(leader).topics.partition("t", 0)
+    partition.log.advance_start(cluster.placement().floor + 1)  # As retention by size does.
+    assert cluster.offset(EARLIEST) == cluster.placement().floor + 1
+    assert cluster.head().size_bytes > 0
+    cluster.run(400_000)
+    assert cluster.head().size_bytes == 0
+
+
+def test_a_partition_that_comes_from_the_store_is_led_at_once() -> None:
+    cluster = FormCluster("object")
+    cluster.produce()
+    assert cluster.alter("ring")["error_code"] == 0
+    cluster.until(lambda: cluster.forms() == {"kept"})
+    begun_ms = cluster.clock.monotonic_ms()
+    cluster.produce()
+    assert cluster.clock.monotonic_ms() - begun_ms < SILENCE_MS
 
 
 def test_what_cannot_be_is_refused_with_a_sentence() -> None:

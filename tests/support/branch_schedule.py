@@ -1,0 +1,117 @@
+"""Schedules of whole brokers with a topic in branch mode: what happens when is written down, and not left to a seed."""
+
+from collections.abc import Iterable
+
+from anabranch.broker.branch_partition import BranchPartition
+from anabranch.testing.branch_copies import branch_copies, missing_branches
+from anabranch.testing.cluster_simulator import ClusterSimulator
+from anabranch.testing.in_process_client import Body, Pending
+from anabranch.testing.simulator import Producer, fetch_request, produce_request, produced, records_from
+from anabranch.values import BrokerId, TopicPartition
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode
+
+TIME_MS = 1_700_000_000_000
+"""Of every record: whoever sends one again sends the same bytes."""
+
+
+class BranchSchedule:
+    """Three brokers and one topic with a copy at each."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.sim = ClusterSimulator(seed, 3)
+        self.sim.start_all()
+        topic = {
+            "name": "t",
+            "num_partitions": 1,
+            "replication_factor": 3,
+            "configs": [{"name": "anabranch.mode", "value": "branch"}],
+        }
+        body = self.ask(1, ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 5000})
+        assert body["topics"][0]["error_code"] == ErrorCode.NONE
+        self.settle()
+
+    def __enter__(self) -> "BranchSchedule":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sim.close()
+
+    def ask(self, broker_id: int, api: ApiKey, version: int, body: Body) -> Body:
+        pending = self.sim.send(broker_id, api, version, body)
+        self.sim.run_until(lambda: pending.is_settled)
+        assert pending.body is not None, pending.closed_because
+        return pending.body
+
+    def settle(self) -> None:
+        self.sim.run_until(lambda: not missing_branches(self.sim))
+
+    def partition(self, broker_id: int) -> BranchPartition:
+        return branch_copies(self.sim)[TopicPartition("t", 0)][broker_id]
+
+    def primary(self, among: Iterable[int] | None = None) -> int:
+        brokers = self.sim.lives if among is None else among
+        (found,) = [number for number in brokers if self.partition(number).reign is not None]
+        return found
+
+    def send(self, broker_id: int, value: bytes, producer: Producer | None = None) -> Pending:
+        body = produce_request("t", 0, [value], TIME_MS, -1, producer)
+        return self.sim.send(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 20_000})
+
+    def write(self, broker_id: int, value: bytes, producer: Producer | None = None) -> int:
+        """Until it is acknowledged; its offset."""
+        pending = self.send(broker_id, value, producer)
+        self.sim.run_until(lambda: pending.is_settled)
+        answer = produced(pending)
+        assert answer is not None, pending.closed_because
+        assert answer[0] == ErrorCode.NONE, answer
+        return answer[1]
+
+    def cut_off(self, broker_id: int) -> None:
+        """Until it reigns, and the others have somebody else."""
+        self.sim.net.isolate(BrokerId(broker_id))
+        others = [number for number in self.sim.lives if number != broker_id]
+        self.sim.run_until(
+            lambda: (
+                self.partition(broker_id).reign is not None
+                and sum(self.partition(number).reign is not None for number in others) == 1
+            )
+        )
+
+    def fall_apart(self) -> list[bytes]:
+        """The primary is cut off, and records are written on both sides; all that there are, sorted."""
+        lone = self.primary()
+        self.write(lone, b"common")
+        self.cut_off(lone)
+        other = self.primary(among=[number for number in self.sim.lives if number != lone])
+        for number in range(4):
+            self.write(lone, b"lone %d" % number)
+            self.write(other, b"other %d" % number)
+        return sorted([b"common", *(b"%s %d" % (side, n) for side in (b"lone", b"other") for n in range(4))])
+
+    def is_joining(self, broker_id: int) -> bool:
+        """It writes to a lane that no row names yet."""
+        partition = self.partition(broker_id)
+        return any(lane not in partition.branches.opened for lane in partition.lanes)
+
+    def joined(self) -> list[int]:
+        """Those who know of a branch that has joined others."""
+        return [
+            number
+            for number in self.sim.lives
+            if any(row.inputs for row in self.partition(number).branches.opened.values())
+        ]
+
+    def values(self) -> list[bytes]:
+        """As a new reader sees them."""
+        found: list[bytes] = []
+        offset = 0
+        while True:
+            wanted = {**fetch_request("t", 0, offset), "max_wait_ms": 100}
+            answer = self.ask(self.primary(), ApiKey.FETCH, 12, wanted)["responses"][0]["partitions"][0]
+            assert answer["error_code"] == ErrorCode.NONE, ErrorCode(answer["error_code"])
+            more = list(records_from(answer["records"], offset))
+            if not more:
+                return found
+            found += [value or b"" for _, value in more]
+            offset = more[-1][0] + 1
