@@ -5,7 +5,7 @@ network is whole and calm:
 
     lost       acknowledged to somebody, on whichever side, and not in the topic at the end
     duplicate  an idempotent producer's record is in the topic twice for a reader that begins at its end
-    order      records of one producer are in another order than it sent them
+    order      records of one producer that were acknowledged in one branch are in another order than it sent them
     invented   a value that nobody sent
     missed     a consumer that read all the time, and never went back, has not seen what was acknowledged
     rewritten  one offset was read with two values, by anybody at any time
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from anabranch.replication.branch_rows import LANE_BITS
 from chaos.history import Violation
 
 
@@ -77,8 +78,11 @@ def _lost(clients: list[Client], final: list[Seen]) -> Iterator[Violation]:
 
 def _duplicates_and_order(clients: list[Client], final: list[Seen]) -> Iterator[Violation]:
     known = {client.name: client for client in clients}
+    branches = {
+        (client.name, ack.number): ack.offset >> LANE_BITS for client in clients for ack in client.acks
+    }
     found: dict[str, Seen] = {}
-    last: dict[tuple[str, int], int] = defaultdict(lambda: -1)
+    last: dict[tuple[str, int, int], int] = defaultdict(lambda: -1)
     for seen in sorted(final):
         name, _, digits = seen.value.rpartition("-")
         client = known.get(name)
@@ -91,10 +95,13 @@ def _duplicates_and_order(clients: list[Client], final: list[Seen]) -> Iterator[
             yield Violation("duplicate", f"{seen.value} at {_place(found[seen.value])} and {_place(seen)}")
             continue
         found[seen.value] = seen
-        before = last[name, seen.partition]
+        branch = branches.get((name, int(digits)))
+        if branch is None:
+            continue  # Nobody was told where it is.
+        before = last[name, seen.partition, branch]
         if int(digits) < before:
             yield Violation("order", f"{seen.value} at {_place(seen)} comes after number {before}")
-        last[name, seen.partition] = max(before, int(digits))
+        last[name, seen.partition, branch] = max(before, int(digits))
 
 
 def _missed(clients: list[Client]) -> Iterator[Violation]:

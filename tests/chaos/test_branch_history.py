@@ -40,10 +40,18 @@ def test_a_second_copy_is_a_duplicate_unless_its_producer_counts_nothing() -> No
     assert kinds(clients, final) == []
 
 
-def test_records_of_one_producer_keep_their_order() -> None:
+def test_records_of_one_producer_and_one_branch_keep_their_order() -> None:
     clients, final = sound()
     final[0], final[1] = Seen(0, 1, "a-0"), Seen(0, 0, "a-1")
     assert "order" in kinds(clients, final)
+
+
+def test_a_producer_that_went_to_another_branch_may_have_gone_there_before_both_were_joined() -> None:
+    clients, final = sound()
+    final[2], final[3] = Seen(0, 1 << 32, "b-1"), Seen(0, 2 << 32, "b-0")
+    for client in clients:
+        client.reads = list(final)
+    assert kinds(clients, final) == []
 
 
 @pytest.mark.parametrize("value", ["c-0", "a-2", "a-x", ""])
