@@ -96,15 +96,18 @@ class LaneLogs:
         *,
         clean: bool,
         points: Mapping[Lane, RecoveryPoint] | None = None,
+        removed: Mapping[Lane, Offset] | None = None,
     ) -> None:
-        """Open what rows name (`starts`: where each begins), and put the rest out of the way. What recovery found may
-        have to be synced yet. Raises StorageError."""
+        """Open what rows name (`starts`: where each begins; `removed`: below which offset of one nothing is wanted any
+        more), and put the rest out of the way. What recovery found may have to be synced yet. Raises StorageError."""
         try:
             present = self._files.list(self.folder) if self._files.exists(self.folder) else []
             for name in present:
                 found = _LANE_FOLDER.fullmatch(name)
                 if found is not None:
-                    self._open_one(Lane(int(found[1])), name, starts, clean, points or {})
+                    lane = Lane(int(found[1]))
+                    self._open_one(lane, name, starts, clean, points or {})
+                    self._drop_torn(lane, name, max(starts.get(lane, 0), (removed or {}).get(lane, 0)))
         except OSError as error:
             raise StorageError(f"{self.folder} cannot be opened: {error.strerror or error}.") from error
 
@@ -123,6 +126,15 @@ class LaneLogs:
             self._set_aside(name)
         else:
             self._put(lane, self._opened(lane, starts[lane], clean, points.get(lane)))
+
+    def _drop_torn(self, lane: Lane, name: str, start: int) -> None:
+        """A copy whose beginning went in a crash, because it was not synced yet, would never get that back: it has to
+        be copied anew."""
+        log = self._logs.get(lane)
+        if log is not None and log.start_offset > start and not log.damaged:
+            logger.warning("%s lacks what is below %d, and goes", log.folder, log.start_offset)
+            self.drop(lane)
+            self._set_aside(name)
 
     def _opened(self, lane: Lane, start: Offset, clean: bool, point: RecoveryPoint | None) -> Log:
         log = Log.open(
