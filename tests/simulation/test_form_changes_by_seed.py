@@ -10,7 +10,7 @@ from anabranch.values import BrokerId
 from support.broker_cluster import close_all
 from support.form_cluster import AwayStore, FormCluster
 
-SEEDS = 12
+SEEDS = 8
 FORMS = {"object": "stored", "ring": "kept", "solo": "kept"}
 
 

@@ -17,6 +17,7 @@ from anabranch.broker.branch_removal import drop_removed, expired_start, forgott
 from anabranch.broker.branch_report import BranchCounts
 from anabranch.broker.branch_tube import TUBE_FOLDER, BranchTube, Key
 from anabranch.broker.branch_views import BranchViews
+from anabranch.broker.lane_gaps import LaneGaps
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
@@ -68,6 +69,7 @@ class BranchTopics:
         )
         self.views = BranchViews(broker)
         self.counts = BranchCounts()
+        self.gaps = LaneGaps(broker.workers)
         self.tube.subscribe(self._heard)
         self.tube.subscribe(self.views.heard)
         self.peers = self._meet(broker.peers) if broker.peers is not None else None
@@ -283,6 +285,7 @@ class BranchTopics:
         if self._retry is not None:
             self._retry.cancel()
             await asyncio.gather(self._retry, return_exceptions=True)
+        await self.gaps.stop()
         waited = [*self._tasks.values(), *([self._forgetting] if self._forgetting is not None else [])]
         await asyncio.gather(*waited, return_exceptions=True)
         error = NotOwnerError("The node stops: look for another primary.")
