@@ -175,6 +175,8 @@ class Import(NamedTuple):
     rows: Sequence[Row]
     producers: Sequence[Sequence[Any]]
     """Of each that has written since: what it wrote last below `end`, as ProducerTable.snapshot says it."""
+    is_anew: bool = False
+    """What was copied before is given up: it came from another log, and compaction leaves each with less."""
 
 
 def import_entry(broker: BrokerId, epoch: int, part: Import) -> Entry:
@@ -188,6 +190,7 @@ def import_entry(broker: BrokerId, epoch: int, part: Import) -> Entry:
         "end": part.end,
         "rows": b64encode(pack_rows(part.rows)).decode(),
         "producers": [list(each) for each in part.producers],
+        "anew": part.is_anew,
     }
 
 
@@ -200,6 +203,7 @@ def import_of(entry: Entry) -> Import:
         Offset(entry["end"]),
         list(unpack_rows(b64decode(entry["rows"]))),
         entry["producers"],
+        bool(entry["anew"]),
     )
 
 

@@ -340,7 +340,7 @@ class ObjectTable:
         if topic is None or not 0 <= part.key[1] < topic.partition_count or topic.form(part.key[1]) == STORED:
             return False
         placement = self._agreed.placement(topic, part.key[1])
-        at = self.head(part.key).end
+        at = placement.floor if part.is_anew else self.head(part.key).end
         for row in part.rows:
             if not at <= row.base_offset < row.next_offset:
                 return False
@@ -348,6 +348,9 @@ class ObjectTable:
         return placement.leaves_for_store and placement.move == part.move and at <= part.end
 
     def _take_in(self, part: Import) -> None:
+        if part.is_anew:
+            topic = self._agreed.topics_by_id[part.key[0]]
+            self.take_back(part.key, self._agreed.placement(topic, part.key[1]).floor)
         partition = self._partition(part.key)
         for row in part.rows:
             self._append(partition, row)

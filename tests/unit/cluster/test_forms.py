@@ -116,6 +116,25 @@ def test_rows_of_another_decision_or_with_a_gap_backwards_count_for_nothing() ->
     assert late in set(world.table.objects.unreferenced())
 
 
+def test_who_begins_anew_gives_up_what_was_copied_and_nothing_below_the_floor() -> None:
+    world = World("ring")
+    world.change("object")
+    move = world.leave()
+    world.bring(0, 10, move)
+    world.end_view(10, move)
+    world.change("ring")
+    world.agree(keep_entry(TOPIC, 0, [BrokerId(2)]))
+    world.change("object")
+    move = world.leave()
+    given_up = world.bring(10, 15, move)
+    anew = Import(KEY, move, Offset(0), Offset(10), [], [], is_anew=True)
+    world.agree(import_entry(BrokerId(3), world.epoch, anew))
+    assert world.stored_end == 10
+    assert set(world.table.objects.unreferenced()) == {given_up}
+    world.bring(10, 20, move)
+    assert [row.next_offset for row in world.table.objects.rows(KEY, Offset(0), 9)] == [10, 20]
+
+
 def test_a_topic_that_shall_stay_after_all_takes_back_what_was_copied() -> None:
     world = World("ring")
     world.change("object")
