@@ -14,7 +14,7 @@ from bench.loads import Load
 from bench.loads.clients import Clients, ManyTopics
 from bench.loads.cluster import Ring, Workers
 from bench.loads.flush import Batched, Single
-from bench.loads.gateway import KafkaSingles, SocketWriters
+from bench.loads.gateway import KafkaSingles, SocketSubscribers, SocketWriters
 from bench.loads.growth import LogGrowth
 from bench.loads.life import Fixture, LoadedMemory, Restart, Start
 from bench.loads.objects import FOLDER, ObjectBrokers, ObjectLatency, ObjectProduce, ObjectRead
@@ -281,6 +281,14 @@ GATEWAY_ROWS = (
         "the same records as Kafka batches of one: 100 raw connections, acks=all",
         KafkaSingles(),
         GATEWAY_FIGURES,
+        sides=OURS_ONLY,
+        set=GATEWAY,
+    ),
+    Row(
+        "gateway-subscribers",
+        "gateway: 1,000 WebSocket subscribers each hear 400 records of 100 B, written in bursts of 20",
+        SocketSubscribers(),
+        ("records_per_cpu_s", "consumed_per_s", "generator_cores"),
         sides=OURS_ONLY,
         set=GATEWAY,
     ),

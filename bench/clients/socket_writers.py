@@ -120,6 +120,12 @@ class Writer(asyncio.Protocol):
         else:
             self._end(f"instead of an acknowledgement came {payload[:300]!r}")
 
+    def say_once(self) -> None:
+        """One message; `ended` tells that it is acknowledged."""
+        self.goes_on = False
+        self.ended = asyncio.get_running_loop().create_future()
+        self.send()
+
     def send(self) -> None:
         self._sent_at = time.perf_counter()
         self._transport.write(self._frame)

@@ -68,6 +68,30 @@ class KafkaSingles:
         }
 
 
+@dataclass(frozen=True)
+class SocketSubscribers:
+    """All of them hear every record, in order."""
+
+    subscribers: int = 1000
+    records: int = 400
+
+    def run(self, turn: Turn) -> Figures:
+        port = free_port()
+        with turn.field.fresh(OURS, words=("--http", f"127.0.0.1:{port}")) as broker:
+            broker.start()
+            with broker.client() as client:
+                client.create_topic(TOPIC, 1)
+            command = [sys.executable, "-m", "bench.clients.socket_subscribers", "--port", str(port)]
+            command += ["--topic", TOPIC, "--subscribers", str(self.subscribers)]
+            with cpu_of(broker) as cpu:
+                answer = run_json([*command, "--records", str(self.records)])
+        return {
+            "records_per_cpu_s": answer["deliveries"] / cpu.seconds,
+            "consumed_per_s": answer["deliveries"] / answer["seconds"],
+            "generator_cores": answer["generator_cores"],
+        }
+
+
 def stored_figures(broker: Broker, acknowledged: int) -> Figures:
     """What is in the log's files: a node that drops records must not look fast."""
     headers = [header for path in _segments(broker) for header in _headers(path.read_bytes())]

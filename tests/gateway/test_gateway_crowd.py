@@ -2,13 +2,12 @@
 stops reading costs no more than it was granted."""
 
 import asyncio
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.clients.socket_writers import HANDSHAKE, TEXT, frame, frames_of, run
+from bench.clients.socket_subscribers import SECONDS_MAX, crowd
+from bench.clients.socket_writers import run
 from bench.measure import resident_mb
 
 from anabranch.record.batch import BatchHeader, batch_spans, read_header
@@ -21,7 +20,6 @@ from support.waiting import wait_until
 SUBSCRIBERS = 1000
 RECORDS = 200
 WRITERS = 100
-OFFSETS = re.compile(rb'"offset":"(\d+)"')
 IDLE_SUBSCRIBERS = 10
 BACKLOG_MB = 64
 SUBSCRIBER_MB = 1
@@ -38,89 +36,11 @@ def http_port(node: NodeProcess) -> int:
     return int(str(node.ready["http"]).rpartition(":")[2])
 
 
-class Subscriber(asyncio.Protocol):
-    """Counts what it hears, and checks that it is the next."""
-
-    def __init__(self, port: int, topic: str, count: int) -> None:
-        self._port = port
-        self._message = json.dumps(
-            {"type": "subscribe", "id": 1, "topic": topic, "credit": 2**31 - 1}
-        ).encode()
-        self._count = count
-        self._buffer = bytearray()
-        self._is_open = False
-        self.next_offset = 0
-        loop = asyncio.get_running_loop()
-        self.subscribed: asyncio.Future[None] = loop.create_future()
-        self.heard_all: asyncio.Future[None] = loop.create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.write(HANDSHAKE.format(port=self._port).encode())
-
-    def connection_lost(self, error: Exception | None) -> None:
-        for each in (self.subscribed, self.heard_all):
-            if not each.done():
-                each.set_exception(ConnectionError(f"lost after {self.next_offset} records"))
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        if not self._is_open:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            assert self._buffer.startswith(b"HTTP/1.1 101"), bytes(self._buffer)
-            del self._buffer[: end + 4]
-            self._is_open = True
-            self.transport.write(frame(TEXT, self._message))
-        for opcode, payload in frames_of(self._buffer):
-            if opcode == TEXT:
-                self._hear(payload)
-
-    def _hear(self, payload: bytes) -> None:
-        if b'"type":"subscribed"' in payload:
-            self.subscribed.set_result(None)
-            return
-        assert b'"type":"records"' in payload, payload
-        offsets = [int(each) for each in OFFSETS.findall(payload)]
-        assert offsets == list(range(self.next_offset, self.next_offset + len(offsets)))
-        self.next_offset += len(offsets)
-        if self.next_offset == self._count:
-            self.heard_all.set_result(None)
-
-
-async def _crowd(node: NodeProcess, topic: str) -> list[int]:
-    """How many records each has heard."""
-    loop, port = asyncio.get_running_loop(), http_port(node)
-    crowd = [
-        (await loop.create_connection(lambda: Subscriber(port, topic, RECORDS), "127.0.0.1", port))[1]
-        for _ in range(SUBSCRIBERS)
-    ]
-    try:
-        await asyncio.gather(*(each.subscribed for each in crowd))
-        publishing = asyncio.create_task(asyncio.to_thread(_publish, node, topic))
-        await asyncio.gather(*(each.heard_all for each in crowd), publishing)
-        return [each.next_offset for each in crowd]
-    finally:
-        for each in crowd:
-            each.transport.abort()
-
-
-def _publish(node: NodeProcess, topic: str) -> None:
-    """In several bursts, so that they are heard in many messages and not in one."""
-    with RawSocket(str(node.ready["http"])) as link:
-        for number in range(RECORDS):
-            link.say({"type": "publish", "id": number, "topic": topic, "value": f"record {number}"})
-            if number % 20 == 19:
-                for _ in range(20):
-                    assert link.hear()["type"] == "published"
-
-
 def test_thousand_subscribers_each_hear_every_record_in_order(node: NodeProcess) -> None:
     with RawClient(node.bootstrap) as client:
         client.create_topic("crowd")
-    assert asyncio.run(asyncio.wait_for(_crowd(node, "crowd"), 120)) == [RECORDS] * SUBSCRIBERS
+    work = crowd(http_port(node), "crowd", SUBSCRIBERS, RECORDS)
+    assert asyncio.run(asyncio.wait_for(work, SECONDS_MAX))["deliveries"] == SUBSCRIBERS * RECORDS
 
 
 def test_small_writers_become_few_compressed_batches(node: NodeProcess) -> None:

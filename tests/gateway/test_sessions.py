@@ -9,6 +9,7 @@ import pytest
 from anabranch.gateway import sessions_api
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import Answer, ask, gateway_broker
+from support.raw_socket import RawSocket
 from support.waiting import wait_until
 
 
@@ -222,6 +223,26 @@ def test_kafka_consumer_and_session_share_a_group(broker: EmbeddedBroker, topic:
     wait_until(lambda: session.poll() == [] and len(session.answer["partitions"]) == 2, "all of it")
 
 
+@pytest.mark.parametrize("leads", ["socket", "session"])
+def test_socket_and_session_share_a_group(broker: EmbeddedBroker, topic: str, leads: str) -> None:
+    first = Session(broker, topic, topic, timeout_ms=10_000) if leads == "session" else None
+    with RawSocket(broker.http_address or "") as link:
+        link.say({"type": "subscribe", "id": 1, "topic": topic, "group": topic, "from": "earliest"})
+        if first is None:
+            link.hear_of("assigned")
+            session = Session(broker, topic, topic, timeout_ms=10_000)
+        else:
+            session = first
+        wait_until(lambda: session.poll() == [] and len(session.answer["partitions"]) == 1, "a share")
+        mine = session.answer["partitions"][0]["partition"]
+        while list(link.hear_of("assigned")["offsets"]) != [str(1 - mine)]:
+            pass
+        broker.produce(topic, [b"by http"], partition=mine)
+        broker.produce(topic, [b"by socket"], partition=1 - mine)
+        assert session.poll_until(1) == ["by http"]
+        assert [record["value"] for record in link.hear_of("records")["records"]] == ["by socket"]
+
+
 def test_member_of_another_kind_cannot_be_used_as_a_session(broker: EmbeddedBroker, topic: str) -> None:
     import confluent_kafka
 
@@ -286,6 +307,23 @@ def test_sessions_survive_a_restart_of_the_node(tmp_path: Any) -> None:
         broker.kill_and_restart()
         assert session.poll() == ["b"]
         assert session.commit().status == 200
+
+
+def test_poll_that_waits_is_answered_when_the_node_stops_and_goes_on_afterwards() -> None:
+    with gateway_broker() as broker:
+        topic = broker.create_topic("stopped")
+        session = Session(broker, "g", topic)
+        answers: list[Answer] = []
+        waiting = threading.Thread(target=lambda: answers.append(session.ask_poll(wait_ms=15_000)))
+        waiting.start()
+        wait_until(
+            lambda: b"anabranch_gateway_polls 1.0" in ask(broker, "GET", "/metrics").body, "the poll to wait"
+        )
+        broker.restart()
+        waiting.join()
+        assert [(answer.status, answer.json["records"]) for answer in answers] == [(200, [])]
+        broker.produce(topic, [b"new"])
+        assert session.poll_until(1) == ["new"]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,16 @@
 """Sessions by HTTP in a cluster: every request of one goes to another broker, and the group's coordinator dies."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.api_keys import ApiKey
+from clients.registries import or_skip, program
 from support.gateway_client import Answer
 from support.http_client import ask_at
+from support.nginx import Nginx
 from support.raw_client import RawClient
 from support.waiting import wait_until
 
@@ -69,6 +72,30 @@ def test_session_goes_on_at_any_broker_and_when_its_coordinator_dies(cluster: Cl
         assert offsets == list(range(len(offsets)))
     assert len(by_partition) == 3
     assert wait_until(lambda: session.ask("DELETE", "").status == 204, "goodbye")
+
+
+@pytest.mark.interop
+def test_session_behind_a_proxy_that_asks_brokers_in_turn(cluster: ClusterProcesses, tmp_path: Path) -> None:
+    or_skip(lambda: program("nginx", "nginx-light"))
+    cluster.recover()
+    _make_topic(cluster, "turns")
+    doors = [info.http for info in cluster.brokers if info.http is not None]
+    with Nginx(tmp_path, *doors) as proxy:
+        asked = {"topics": ["turns"], "from": "earliest"}
+        path = ask_at(proxy.address, "POST", "/v1/groups/turns/sessions", asked).headers["location"]
+        for number in range(30):
+            target = f"/v1/topics/turns/records?partition={number % 3}"
+            assert ask_at(proxy.address, "POST", target, {"value": str(number)}).status == 200
+        found: list[str] = []
+        cursor = ""
+        while len(found) < 30:
+            answer = ask_at(proxy.address, "GET", f"{path}/records?wait_ms=2000&max_records=4{cursor}")
+            assert answer.status == 200, answer
+            found += [record["value"] for record in answer.json["records"]]
+            cursor = f"&commit=true&cursor={answer.json['cursor']}"
+        assert sorted(map(int, found)) == list(range(30))
+        assert ask_at(proxy.address, "DELETE", path).status == 204
+        assert proxy.asked() == set(doors)
 
 
 def _poll_until(

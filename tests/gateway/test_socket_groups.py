@@ -164,6 +164,20 @@ def test_ending_the_subscription_leaves_the_group(broker: EmbeddedBroker, topic:
         broker.wait_for_group(f"of-{topic}", state="Empty")
 
 
+def test_partitions_that_are_added_are_shared_out_too(broker: EmbeddedBroker, topic: str) -> None:
+    with member(broker, topic) as client:
+        assert partitions(client.hear("assigned")) == {0, 1, 2, 3}
+        request = {
+            "topics": [{"name": topic, "count": 6, "assignments": None}],
+            "timeout_ms": 5000,
+            "validate_only": False,
+        }
+        life = broker._running()
+        life.run(life.client.ask(ApiKey.CREATE_PARTITIONS, 1, request))
+        client.hear("revoked")
+        assert partitions(client.hear("assigned")) == set(range(6))
+
+
 def test_two_subscriptions_of_one_socket_are_two_members(broker: EmbeddedBroker, topic: str) -> None:
     with member(broker, topic) as client:
         client.hear("assigned")

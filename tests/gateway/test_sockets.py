@@ -7,6 +7,7 @@ from websockets.exceptions import ConnectionClosed
 
 from anabranch.gateway import socket_session, sockets
 from anabranch.testing import EmbeddedBroker
+from anabranch.wire.api_keys import ApiKey
 from support.gateway_client import ask, gateway_broker
 from support.socket_client import SocketClient, socket_client
 
@@ -205,7 +206,7 @@ def test_partitions_that_are_added_are_followed_from_their_beginning(
 async def _grow(broker: EmbeddedBroker, topic: str, count: int) -> None:
     topics = [{"name": topic, "count": count, "assignments": None}]
     request = {"topics": topics, "timeout_ms": 5000, "validate_only": False}
-    await broker._running().client.ask(37, 1, request)
+    await broker._running().client.ask(ApiKey.CREATE_PARTITIONS, 1, request)
 
 
 # --- what goes wrong ---------------------------------------------------------------------------------------------

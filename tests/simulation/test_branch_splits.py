@@ -144,25 +144,6 @@ def test_partitions_are_made_where_there_is_room() -> None:
         assert cluster.sim.broker(1).metadata.table.topics["t"].first == (3,)
 
 
-def test_a_primary_whose_disk_fails_lets_another_reign() -> None:
-    cluster = BranchCluster(7, flush="always")
-    with cluster.sim:
-        cluster.create()
-        cluster.produce(1, b"before")
-        before = cluster.wait_leader(1)
-        cluster.sim.machines[before].disk.fail_next("sync", path_contains="lane-")
-        for number in range(5):
-            cluster.produce(others_than(before)[0], b"after %d" % number)
-        assert cluster.wait_leader(others_than(before)[0]) != before
-        assert set(cluster.acknowledged) <= set(cluster.values(others_than(before)[0]))
-        cluster.sim.kill(before)
-        cluster.sim.start(before)
-        cluster.sim.run_until(lambda: cluster.sim.broker(before).topics.find_partition("t", 0) is not None)
-        cluster.calm()
-        for broker in (1, 2, 3):
-            assert set(cluster.acknowledged) <= set(cluster.values(broker))
-
-
 def test_groups_commit_on_both_sides_and_the_lesser_counts_afterwards() -> None:
     cluster = BranchCluster(7, **{"offsets.mode": "branch", "offsets.topic.num.partitions": 1})
     offsets = "__consumer_offsets"
@@ -183,3 +164,67 @@ def test_groups_commit_on_both_sides_and_the_lesser_counts_afterwards() -> None:
             assert cluster.committed(1) == cluster.committed(3) == min(mine, its)
             leader = cluster.wait_leader(1, offsets)
             other = others_than(leader)[0]
+
+
+def test_a_broker_that_stops_lets_another_reign_first_and_takes_over_again_when_it_is_back() -> None:
+    cluster = BranchCluster(8)
+    with cluster.sim:
+        cluster.create()
+        cluster.produce(1, b"before")
+        cluster.calm()
+        leader = cluster.wait_leader(1)
+        other = others_than(leader)[0]
+        cluster.sim.stop(leader)
+        cluster.sim.run_until(lambda: leader not in cluster.sim.lives)
+        assert cluster.wait_leader(other) != leader
+        assert (
+            not cluster.partition(other).tube.rows[-1].inputs
+        )  # It was handed over, and nothing had to be joined.
+        cluster.produce(other, b"meanwhile")
+        cluster.sim.start(leader)
+        cluster.sim.run_until(lambda: cluster.sim.lives[leader].is_ready)
+        cluster.sim.run_until(lambda: cluster.wait_leader(other) == leader)
+        cluster.produce(other, b"after")
+        assert cluster.values(other) == [b"before", b"meanwhile", b"after"]
+        lanes = [row.new for row in cluster.partition(other).branches.opened.values()]
+        assert len(lanes) == len(set(lanes)) == 3
+
+
+def test_a_batch_sent_to_both_sides_is_there_once() -> None:
+    cluster = BranchCluster(9)
+    with cluster.sim:
+        cluster.create()
+        cluster.produce(1, b"first", producer=(7, 0, 0))
+        cluster.calm()
+        leader = cluster.wait_leader(1)
+        other = others_than(leader)[0]
+        cluster.split((leader,), others_than(leader))
+        cluster.sim.run(2500)
+        cluster.freeze_time()
+        cluster.produce(leader, b"twice", producer=(7, 0, 1))
+        cluster.produce(other, b"twice", producer=(7, 0, 1))
+        cluster.produce(other, b"once", producer=(7, 0, 2))
+        cluster.heal()
+        cluster.calm()
+        assert cluster.values(1) == [b"first", b"twice", b"once"]
+        cluster.produce(1, b"once", producer=(7, 0, 2))
+        assert cluster.values(1) == [b"first", b"twice", b"once"]
+
+
+def test_a_primary_whose_disk_fails_lets_another_reign() -> None:
+    cluster = BranchCluster(7, flush="always")
+    with cluster.sim:
+        cluster.create()
+        cluster.produce(1, b"before")
+        before = cluster.wait_leader(1)
+        cluster.sim.machines[before].disk.fail_next("sync", path_contains="lane-")
+        for number in range(5):
+            cluster.produce(others_than(before)[0], b"after %d" % number)
+        assert cluster.wait_leader(others_than(before)[0]) != before
+        assert set(cluster.acknowledged) <= set(cluster.values(others_than(before)[0]))
+        cluster.sim.kill(before)
+        cluster.sim.start(before)
+        cluster.sim.run_until(lambda: cluster.sim.broker(before).topics.find_partition("t", 0) is not None)
+        cluster.calm()
+        for broker in (1, 2, 3):
+            assert set(cluster.acknowledged) <= set(cluster.values(broker))

@@ -2,14 +2,17 @@
 its own, and counters."""
 
 from collections.abc import Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from anabranch.broker.branch_report import records_behind
 from anabranch.cli.branch_facts import PartitionFacts, put_together
 from anabranch.cli.branch_tree import drawn
 from anabranch.errors import BrokerRefusedError
 from anabranch.gateway.calls import Calls
+from anabranch.replication.branch_history import records_between
 from anabranch.replication.branch_rows import Lane
 from anabranch.server.metrics import NodeCollector
 from anabranch.testing.simulator import fetch_request, produce_request, produced, records_from
@@ -172,3 +175,36 @@ def test_the_gateway_of_any_broker_reads_a_branch_and_writes_to_none() -> None:
             writing = calls.produce(name, view.topic_id, 0, batch_of(b"x"))
             with pytest.raises(BrokerRefusedError, match="only for reading"):
                 done(cluster, broker, writing)
+
+
+def send_batch(cluster: BranchCluster, leader: int, body: dict[str, Any]) -> None:
+    pending = cluster.sim.send(leader, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 5000})
+    cluster.sim.run_until(lambda: pending.is_settled)
+    answer = produced(pending)
+    assert answer is not None
+    assert answer[0] == ErrorCode.NONE, answer
+
+
+def test_a_batch_that_was_sent_to_both_sides_is_not_counted_twice() -> None:
+    """It is left out when they are joined, and leaves a gap in the branch that joins them."""
+    cluster = BranchCluster(16)
+    with cluster.sim:
+        leader, other = split_and_written(cluster)
+        repeated = produce_request(TOPIC, 0, [b"r1", b"r2"], cluster.sim.clock.wall_ms(), -1, (7, 0, 0))
+        for primary in (leader, other):
+            cluster.produce(primary, b"one of %d" % primary)
+            send_batch(cluster, primary, repeated)
+            cluster.produce(primary, b"two of %d" % primary)
+        cluster.heal()
+        cluster.calm()
+        cluster.produce(1, b"after")
+        cluster.calm()
+        values = cluster.values(1)
+        assert sorted(values).count(b"r1") == 1  # type: ignore[type-var]
+        found = facts(cluster, cluster.wait_leader(1))
+        gaps = sum(one.lane == other.lane for one, other in pairwise(found.line))
+        assert gaps == 1, "there is one, or this test shows nothing"
+        assert records_between(found.line, 0, 2**63) == len(values) == 10
+        broker = cluster.sim.broker(cluster.wait_leader(1))
+        assert broker.branches is not None
+        assert records_behind(broker.branches.gaps, cluster.partition(broker.id), 0) == 10

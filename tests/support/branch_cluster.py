@@ -20,6 +20,7 @@ class BranchCluster:
         self.sim = ClusterSimulator(seed, brokers, settings=settings)
         self.sim.start_all()
         self.acknowledged: list[bytes] = []
+        self._record_ms: int | None = None
 
     def create(self, topic: str = TOPIC, factor: int = -1) -> None:
         body = {
@@ -71,6 +72,10 @@ class BranchCluster:
 
     # --- records -------------------------------------------------------------------------------------------------
 
+    def freeze_time(self) -> None:
+        """Batches of the same records are the same from now on: a producer that repeats one does not change it."""
+        self._record_ms = self.sim.clock.wall_ms()
+
     def produce(
         self, asked: int, *values: bytes, producer: Producer | None = None, topic: str = TOPIC
     ) -> int:
@@ -78,7 +83,8 @@ class BranchCluster:
         end_ms = self.sim.clock.monotonic_ms() + PATIENCE_MS
         while self.sim.clock.monotonic_ms() < end_ms:
             leader = self.wait_leader(asked, topic)
-            body = produce_request(topic, 0, values, self.sim.clock.wall_ms(), -1, producer)
+            now_ms = self._record_ms or self.sim.clock.wall_ms()
+            body = produce_request(topic, 0, values, now_ms, -1, producer)
             pending = self.sim.send(leader, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 5000}, timeout_ms=6000)
             self.sim.run_until(lambda request=pending: request.is_settled)  # type: ignore[misc]
             answer = produced(pending)

@@ -28,7 +28,8 @@ pid {folder}/nginx.pid;
 error_log stderr warn;
 events {{ worker_connections 4096; }}
 http {{
-    access_log {folder}/access.log;
+    log_format upstreams '$upstream_addr $status $request';
+    access_log {folder}/access.log upstreams;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
@@ -93,6 +94,11 @@ class Nginx:
                 if self._process.poll() is not None or time.monotonic() > end:
                     raise RuntimeError(f"nginx did not come up: {self.last_words()}") from None
                 time.sleep(0.02)
+
+    def asked(self) -> set[str]:
+        """Who has answered requests so far."""
+        lines = (self._folder / "access.log").read_text().splitlines()
+        return {line.split(" ")[0].rstrip(",") for line in lines}
 
     def last_words(self) -> str:
         return (self._folder / "nginx.log").read_text(errors="replace")[-2000:]

@@ -6,6 +6,7 @@ from anabranch.broker.branch_merging import MissingRecordsError
 from anabranch.broker.branch_reads import LaneReading, Piece
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.replication.branch_lines import Span
+from anabranch.replication.branch_rows import Lane
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Copying:
             piece = await self._reading.read_elsewhere(seat.partition, rest, source)
             if piece is None:
                 raise MissingRecordsError(f"nobody in view holds lane {span.lane} from {position} on")
-            position = self.put(seat, rest, piece)
+            position = await self.put(seat, rest, piece)
         log = seat.partition.lanes.get(span.lane)
         if log is not None and not seat.is_held(span):
             await in_heavy_worker(self._workers, log.sync)
@@ -41,13 +42,19 @@ class Copying:
         wanted = max(start, seat.removed(span.lane))
         return Offset(wanted if log is None else max(wanted, log.end_offset))
 
-    def put(self, seat: "BranchSeat", span: Span, piece: Piece) -> Offset:
+    async def put(self, seat: "BranchSeat", span: Span, piece: Piece) -> Offset:
         """Write what came for a span that begins where the copy here ends; the answer is where it ends now. Raises
         StorageError, CorruptDataError."""
         lanes = seat.partition.lanes
-        if span.lane not in lanes:
-            lanes.make(span.lane, span.start)
+        await self.make(seat, span.lane, span.start)
         if piece.data:
             lanes.append_copied(span.lane, piece.data, self._clock.wall_ms())
         lanes.extend(span.lane, piece.end)
         return piece.end
+
+    async def make(self, seat: "BranchSeat", lane: Lane, start: Offset) -> None:
+        """Have a lane here to copy to, if there is none. Raises StorageError."""
+        lanes = seat.partition.lanes
+        async with seat.making:
+            if lane not in lanes:
+                await in_heavy_worker(self._workers, lambda: lanes.make(lane, start))

@@ -57,8 +57,7 @@ class Following:
             await self._copying.copy(seat, span, primary)
         if not may_adopt(branches, head.tip, partition.tip, seat.is_held):
             return False
-        if head.reign not in partition.lanes:
-            partition.lanes.make(head.reign, branches.opened[head.reign].new_start)
+        await self._copying.make(seat, head.reign, branches.opened[head.reign].new_start)
         await partition.adopt(head.reign, head.safe)
         logger.info("%s follows branch %d of broker %d", partition.id, head.reign, primary)
         return True
@@ -72,7 +71,7 @@ class Following:
         span = Span(lane, self._copying.position(seat, Span(lane, Offset(0), Offset(0))), lane_limit(lane))
         answer = await self._reading.ask_lane(partition, primary, span, wait_ms=WAIT_MS, is_copying=True)
         if answer.data:
-            self._copying.put(seat, span, piece_of(answer, span))
+            await self._copying.put(seat, span, piece_of(answer, span))
             log = partition.lanes.get(lane)
             assert log is not None
             await in_heavy_worker(self._workers, log.sync)

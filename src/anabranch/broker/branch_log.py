@@ -11,6 +11,7 @@ nothing either, unless there is nobody else who could have them: then they are l
 For the loop's thread, but for `sync`.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -55,6 +56,10 @@ class BranchLog:
         self._before: Line = ()
         self._first = Offset(0)
         self._removed: dict[Lane, Offset] = {}
+        self._filled: Line = ()
+        self._ends: list[Offset] = []
+        """What there is to be read before the last lane, and where each of these ends: of a thousand starts most lanes
+        may be empty or gone."""
         self._start_offset = Offset(0)
 
     # --- the line ------------------------------------------------------------------------------------------------
@@ -74,6 +79,15 @@ class BranchLog:
             return
         line = self.line
         self._removed = self._branches.removed_below(line)
+        left = (
+            Span(span.lane, max(span.start, self._removed.get(span.lane, span.start)), span.end)
+            for span in self._before
+        )
+        self._filled = tuple(span for span in left if span.start < span.end)
+        self._ends = [span.end for span in self._filled]
+        self._start_offset = max(self._start_offset, self._start_of(line))
+
+    def _start_of(self, line: Line) -> Offset:
         start = line[0].start
         for span in line:
             removed = self._removed.get(span.lane)
@@ -82,9 +96,8 @@ class BranchLog:
             start = removed
             if removed < span.end:
                 break
-        if start == line[0].start:
-            start = Offset(0)  # Nothing was removed, so nobody comes too late, whichever lane was the first.
-        self._start_offset = max(self._start_offset, start)
+        # If nothing was removed, nobody comes too late, whichever lane was the first.
+        return Offset(0) if start == line[0].start else start
 
     @property
     def tip(self) -> Tip:
@@ -116,7 +129,7 @@ class BranchLog:
         earlier one ends: whoever has read that far has read everything, and clients tell so by this number alone."""
         if end > self._first:
             return end
-        ends = (min(span.end, end) for span in reversed(self._before) if span.start < min(span.end, end))
+        ends = (min(span.end, end) for span in reversed(self._filled) if span.start < min(span.end, end))
         return max(next(ends, self._start_offset), self._start_offset)
 
     # --- reading -------------------------------------------------------------------------------------------------
@@ -159,11 +172,17 @@ class BranchLog:
 
     def _spans_from(self, start: Offset, upto: Offset) -> Iterator[Span]:
         """What the line has in [start, upto) that was not removed."""
-        for span in self.line:
-            first = max(start, span.start, self._removed.get(span.lane, span.start))
+        first = bisect_right(self._ends, start)
+        for span in (*self._filled[first:], self._last):
+            begin = max(start, span.start)
             end = min(span.end, upto)
-            if first < end:
-                yield Span(span.lane, first, end)
+            if begin < end:
+                yield Span(span.lane, begin, end)
+
+    @property
+    def _last(self) -> Span:
+        start = max(self._first, self._removed.get(self.lane, self._first))
+        return Span(self.lane, start, self.end_offset)
 
     def missing_at(self, start: Offset, upto: Offset) -> Span | None:
         """What of the line would be read next from `start` on and is not held here; None: what is read next is here, or

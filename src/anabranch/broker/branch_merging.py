@@ -60,7 +60,8 @@ class Merging:
         """Into a new lane, synced. `kept`: what stays of the lines behind what they have in common. Raises
         MissingRecordsError, AnabranchError; then the lane is dropped."""
         partition = self._partition
-        log = partition.lanes.make(lane, first_offset(lane))
+        lanes = partition.lanes
+        log = await in_heavy_worker(self._workers, lambda: lanes.make(lane, first_offset(lane)))
         try:
             for span in kept:
                 await self._note(span)

@@ -32,7 +32,6 @@ from anabranch.broker.peer_messages import (
 )
 from anabranch.broker.topics import OFFSETS_TOPIC
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.cluster.rendezvous import drawn
 from anabranch.errors import (
     AnabranchError,
     InvalidRequestError,
@@ -51,7 +50,7 @@ from anabranch.replication.branch_roles import (
     lane_of_reign,
     next_step,
 )
-from anabranch.replication.branch_rows import NO_LANE, Lane, Tip, lane_of
+from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, Tip, lane_of
 from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
@@ -62,6 +61,8 @@ if TYPE_CHECKING:
 
 STABLE_MS = 300
 QUIET_MS = 1000
+BECOMING_MAX = 16
+"""Partitions of which a broker becomes primary at the same time: each costs the disk several syncs."""
 CATCH_UP_MS_MAX = 10_000
 NOTHING_HELD = (Offset(0), Offset(0))
 
@@ -102,6 +103,10 @@ class BranchPeers:
             peers, self.reading, broker.workers, clock, lane_for=self._lane_for, copies_for=self._copies_for
         )
         self.following = Following(self.reading, broker.workers, clock)
+        self._becoming = asyncio.Semaphore(BECOMING_MAX)
+        self._rows: dict[Key, list[BranchRow]] = {}
+        self._keep_rows(topics.tube.rows)
+        topics.tube.subscribe(self._keep_rows)
         self._is_over = False
         self._is_look_due = False
         broker.leaders.of_branch = self.leader_of
@@ -203,7 +208,7 @@ class BranchPeers:
             seen = self.polling.seen(broker)
             is_short, is_leaving = seen.is_short, seen.is_leaving
         stays = not (is_short or is_leaving or (row is not None and row.is_draining))
-        return Rank(stays, broker == self._chosen(seat), drawn(*seat.key, broker), broker)
+        return Rank(stays, broker == self._chosen(seat), seat.drawn(broker), broker)
 
     def _chosen(self, seat: BranchSeat) -> BrokerId | None:
         """Who was named to be primary: in a row, or when the topic was made."""
@@ -231,6 +236,8 @@ class BranchPeers:
             return self._me, (self._me, *sorted(seat.partition.mode.copies))
         order = self.order(seat)
         leader = self._reigning_of(order, self.polling.heads(key))
+        if leader is None and seat.partition.branches.opened:
+            leader = order[0]  # Between two reigns: it is about to begin.
         if leader is None:
             return None, ()
         return leader, tuple(copies_of(order, leader, self._copies_wanted(seat)))
@@ -267,6 +274,11 @@ class BranchPeers:
         partition, heads = seat.partition, self.polling.heads(seat.key)
         if partition.is_gone:
             return
+        sight = self._sight(seat, heads)
+        if seat.looked_at == sight:
+            if partition.reign is not None:
+                seat.count_copies(now_ms)
+            return
         order = self.order(seat)
         leader = self._reigning_of(order, heads)
         self._hear(seat, heads.get(leader) if leader is not None else None, now_ms)
@@ -285,6 +297,31 @@ class BranchPeers:
             self._begin(seat, None, lambda: self._become(seat))
         elif leader is not None and self._is_to_follow(seat, leader, order):
             self._begin(seat, leader, lambda: self._follow(seat, leader))
+        elif step is not Step.REIGN and self._is_at_rest(seat, leader, now_ms):
+            seat.looked_at = sight
+
+    def _sight(self, seat: BranchSeat, heads: dict[BrokerId, Head]) -> object:
+        """All that a decision depends on, but for the time."""
+        branches, polling = seat.partition.branches, self.polling
+        known = (len(branches.opened), branches.placed_slot, self._broker.metadata.applied_end)
+        return (
+            polling.view,
+            polling.news_at,
+            heads,
+            seat.head,
+            seat.is_busy,
+            known,
+            self.is_short,
+            self.is_leaving,
+        )
+
+    def _is_at_rest(self, seat: BranchSeat, leader: BrokerId | None, now_ms: int) -> bool:
+        """It reigns, or follows whoever does, and nothing changes by the mere passing of time."""
+        if seat.has_put_off or not self._is_stable(now_ms) or not self.following.is_whole(seat):
+            return False
+        return (seat.partition.reign is not None and not seat.is_busy) or (
+            seat.is_busy and leader is not None and seat.follows == leader
+        )
 
     def _is_to_follow(self, seat: BranchSeat, leader: BrokerId, order: list[BrokerId]) -> bool:
         """Whoever keeps a copy does, and whoever is to reign next."""
@@ -364,12 +401,27 @@ class BranchPeers:
 
     async def _become(self, seat: BranchSeat) -> None:
         seat.is_unwelcome = False
+        seat.looked_at = None
+        before = seat.partition.reign
         try:
-            await self.reigning.become(seat, self.polling.view)
+            async with self._becoming:
+                if not seat.is_unwelcome:
+                    await self.reigning.become(seat, self.polling.view)
         finally:
             seat.growth.wake()
             self.polling.tell_news()
-        logger.info("%s: this broker reigns in branch %s", seat.partition.id, seat.partition.reign)
+        if seat.partition.reign != before:
+            logger.info("%s: this broker reigns in branch %s", seat.partition.id, seat.partition.reign)
+        else:
+            self._leave_apart(seat)
+
+    def _leave_apart(self, seat: BranchSeat) -> None:
+        """Somebody has what is not in this line, and does not say how it ends, as with a disk that has failed: not to
+        be asked again and again."""
+        partition = seat.partition
+        for head in self.polling.heads(seat.key).values():
+            if not is_behind_or_unknown(partition.branches, partition.tip, head.tip):
+                seat.put_off(head.tip, self._clock.monotonic_ms())
 
     async def _follow(self, seat: BranchSeat, leader: BrokerId) -> None:
         await self.following.follow(seat, leader, lambda: self.polling.heads(seat.key).get(leader))
@@ -384,6 +436,10 @@ class BranchPeers:
         ):
             work = self._after(None, lambda: self.following.backfill(seat), seat)
             seat.backfill = asyncio.get_running_loop().create_task(work)
+
+    def _keep_rows(self, rows: list[BranchRow]) -> None:
+        for row in rows:
+            self._rows.setdefault(row.key, []).append(row)
 
     # --- what others ask -------------------------------------------------------------------------------------------
 
@@ -423,7 +479,7 @@ class BranchPeers:
             log = partition.lanes.get(tip.lane)
             if log is not None:
                 await in_heavy_worker(self._broker.workers, log.sync)
-        rows = [row for row in self._topics.tube.rows if row.key == seat.key]
+        rows = self._rows.get(seat.key, [])
         return BranchSealed(tip.lane, tip.end, encode_told(rows, {}))
 
     async def _read(self, seat: BranchSeat, sender: BrokerId, question: ReadLane) -> LaneRecords:

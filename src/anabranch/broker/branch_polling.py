@@ -75,6 +75,8 @@ class BranchPolling:
         self._view: frozenset[BrokerId] = frozenset()
         self.stable_since_ms = self._pulsed_ms = clock.monotonic_ms()
         """Since when the view is the same."""
+        self.news_at = 0
+        """Counts what somebody has said of itself, as that it leaves."""
 
     # --- whom this broker sees -----------------------------------------------------------------------------------
 
@@ -169,7 +171,9 @@ class BranchPolling:
             seen.heads.clear()
         seen.boot, seen.rows_end, seen.heads_at = answer.boot, answer.rows_end, answer.heads_at
         seen.heads.update(told.heads)
-        seen.is_short, seen.is_leaving = answer.is_short, answer.is_leaving
+        if (seen.is_short, seen.is_leaving) != (answer.is_short, answer.is_leaving):
+            seen.is_short, seen.is_leaving = answer.is_short, answer.is_leaving
+            self.news_at += 1
         seen.heard_ms = self._clock.monotonic_ms()
         self._look_around(seen.heard_ms)
         if told.rows or told.heads:

@@ -120,6 +120,7 @@ class Reigning:
         if partition.reign is not None:
             if all(seat.is_put_off(tip, self._clock.monotonic_ms()) for tip in others):
                 return
+            await self._bring_near(seat, tips)
             await partition.end_reign(NotOwnerError(f"{partition.id} is joined with another branch of it."))
         await self._sync_tip(partition)
         mine = base = partition.tip
@@ -142,6 +143,19 @@ class Reigning:
             partition.key, base, self._lane_for(seat, _lanes(tips, base)), time_ms=self._clock.wall_ms()
         )
         await self._switch(seat, row)
+
+    async def _bring_near(self, seat: "BranchSeat", tips: dict[BrokerId, Tip]) -> None:
+        """While this broker still reigns: what it lacks of the others' lines, so that writes pause only for what has to
+        be written again here."""
+        branches, mine = seat.partition.branches, seat.partition.tip
+        for broker, tip in tips.items():
+            if not branches.is_behind(mine, tip):
+                line = branches.line(tip)
+                try:
+                    for span in behind(line, common_part(line, branches.line(mine))):
+                        await self._copying.copy(seat, span, broker)
+                except MissingRecordsError as error:
+                    logger.debug("%s: %s", seat.partition.id, error)
 
     async def _sync_tip(self, partition: "BranchPartition") -> None:
         """Others are told of it, and go by it: it has to be there after a crash."""

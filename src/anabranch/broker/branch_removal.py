@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.broker.workers import Workers, in_heavy_worker
+from anabranch.log.log import Log
 from anabranch.log.retention import Age, expired_count, is_expired
 from anabranch.log.segment import Segment
 from anabranch.replication.branch_rows import Lane
@@ -60,8 +61,8 @@ def _ages(partition: BranchPartition) -> Iterator[tuple[Age, Segment]]:
 
 
 def forgotten(partition: BranchPartition, now_ms: int) -> list[Lane]:
-    """Lanes below the line's end that are not in it, or no more, and whose records are all too old. Raises
-    StorageError."""
+    """Lanes below the line's end that are not in it, or no more, and whose records are all too old; and those without
+    any. Raises StorageError."""
     view, config = partition.view, partition.view.config
     ends = {span.lane: span.end for span in view.line}
     ends.pop(view.lane, None)
@@ -71,6 +72,11 @@ def forgotten(partition: BranchPartition, now_ms: int) -> list[Lane]:
         assert log is not None
         # Above the lane of the line are those that it may go on with: what is copied now, or joined.
         is_used = lane >= view.lane or view.removed.get(lane, Offset(-1)) < ends.get(lane, Offset(-1))
+        if partition.is_alone and _is_blank(log) and lane < view.lane:
+            found.append(
+                lane
+            )  # Of a life in which nobody wrote. With others, it may be just about to be filled.
+            continue
         if is_used or not log.size_bytes:
             continue
         if all(
@@ -80,6 +86,10 @@ def forgotten(partition: BranchPartition, now_ms: int) -> list[Lane]:
         ):
             found.append(lane)
     return found
+
+
+def _is_blank(log: Log) -> bool:
+    return log.start_offset == log.end_offset and not log.size_bytes and not log.damaged
 
 
 async def drop_removed(partition: BranchPartition, lanes: Iterable[Lane], workers: Workers) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.broker.branch_views import BranchView
+from anabranch.broker.lane_gaps import LaneGaps, without_gaps
 from anabranch.replication.branch_history import (
     joins,
     lane_ends,
@@ -32,7 +33,9 @@ NOBODY = -1
 # --- DescribeBranches ------------------------------------------------------------------------------------------------
 
 
-def describe(broker: "Broker", partition: BranchPartition | BranchView, rows: Sequence[BranchRow]) -> Body:
+def describe(
+    broker: "Broker", gaps: LaneGaps, partition: BranchPartition | BranchView, rows: Sequence[BranchRow]
+) -> Body:
     """`rows`: those of the partition, as far as they are wanted."""
     base = partition.base if isinstance(partition, BranchView) else partition
     leader, copies = leader_of(broker, base)
@@ -51,21 +54,22 @@ def describe(broker: "Broker", partition: BranchPartition | BranchView, rows: Se
         "log_start_offset": partition.log.start_offset,
         "high_watermark": partition.readable_end,
         "copies_in_view": list(copies),
-        "line": [_span(each) for each in served_line(partition)],
+        "line": [_span(each) for each in served_line(gaps, partition)],
         "held": [_span(each) for each in base.lanes.all_held()],
         "rows": [_row(row) for row in rows],
     }
 
 
-def served_line(partition: BranchPartition | BranchView) -> Line:
+def served_line(gaps: LaneGaps, partition: BranchPartition | BranchView) -> Line:
     """Where there are records to read now."""
     base = partition.base if isinstance(partition, BranchView) else partition
-    return present_line(base.branches, partition.line, partition.high_watermark)
+    line = present_line(base.branches, partition.line, partition.high_watermark)
+    return without_gaps(line, (gap for span in line for gap in gaps.known(base, span.lane)))
 
 
-def records_behind(partition: BranchPartition | BranchView, committed: int) -> int:
+def records_behind(gaps: LaneGaps, partition: BranchPartition | BranchView, committed: int) -> int:
     """How many records a group that has committed this offset has still to read."""
-    return records_between(served_line(partition), committed, partition.high_watermark)
+    return records_between(served_line(gaps, partition), committed, partition.high_watermark)
 
 
 def leader_of(broker: "Broker", partition: BranchPartition) -> tuple[BrokerId | None, tuple[BrokerId, ...]]:
@@ -150,11 +154,11 @@ class BranchCounts:
     def __init__(self) -> None:
         self._known: dict[Key, _PartitionCounts] = {}
 
-    def counts(self, partitions: Iterable[BranchPartition]) -> Counts:
+    def counts(self, partitions: Iterable[BranchPartition], gaps: LaneGaps) -> Counts:
         known = {each.key: self._known.get(each.key) or _PartitionCounts(each) for each in partitions}
         self._known = known
         for each in known.values():
-            each.count()
+            each.count(gaps)
         return Counts(
             sum(max(0, each.open - 1) for each in known.values()),
             sum(each.joined for each in known.values()),
@@ -170,16 +174,20 @@ class _PartitionCounts:
         self.open = self.joined = self.reappended = 0
         self._rows_at = (-1, -1)
         self._unsealed: list[Lane] = []
+        self._again: list[Lane] = []
         self._ends: list[Offset] = []
 
-    def count(self) -> None:
+    def count(self, gaps: LaneGaps) -> None:
         branches, lanes = self.partition.branches, self.partition.lanes
         rows_at = len(branches.opened), len(branches.sealed)
         is_new = rows_at != self._rows_at
         if is_new:
             self._rows_at = rows_at
             self._unsealed = [lane for lane in branches.opened if lane not in branches.sealed]
-            self.joined, self.reappended = joins(branches), reappended(branches)
+            self.joined = joins(branches)
+            self._again = [lane for lane, row in branches.opened.items() if row.sources]
+        repeats = sum(gap.count_max for lane in self._again for gap in gaps.known(self.partition, lane))
+        self.reappended = reappended(branches) - repeats if self._again else 0
         held = {span.lane: span.end for lane in self._unsealed if (span := lanes.held(lane)) is not None}
         if is_new or (len(self._unsealed) > 1 and list(held.values()) != self._ends):
             self._ends = list(held.values())

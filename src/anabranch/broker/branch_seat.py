@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.branch_reads import Growth
+from anabranch.cluster.rendezvous import drawn
 from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_roles import Head, Keeping, begun, is_late, kept_up
 from anabranch.replication.branch_rows import NO_LANE, Lane, Tip
@@ -26,6 +27,11 @@ class BranchSeat:
     def __init__(self, partition: "BranchPartition") -> None:
         self.partition = partition
         self.growth = Growth()
+        self.making = asyncio.Lock()
+        """Held while a lane is made here to copy to."""
+        self.looked_at: object = None
+        """What there was to see when nothing had to be done."""
+        self._drawn: dict[BrokerId, int] = {}
         self.task: asyncio.Task[None] | None = None
         self.follows: BrokerId | None = None
         """Whom the task follows; None: there is none, or it is about becoming primary."""
@@ -46,6 +52,16 @@ class BranchSeat:
     @property
     def key(self) -> "Key":
         return self.partition.key
+
+    def drawn(self, broker: BrokerId) -> int:
+        """The number that a broker draws for this partition."""
+        if broker not in self._drawn:
+            self._drawn[broker] = drawn(*self.key, broker)
+        return self._drawn[broker]
+
+    @property
+    def has_put_off(self) -> bool:
+        return bool(self._put_off)
 
     @property
     def head(self) -> Head:

@@ -17,6 +17,7 @@ from anabranch.broker.branch_removal import drop_removed, expired_start, forgott
 from anabranch.broker.branch_report import BranchCounts
 from anabranch.broker.branch_tube import TUBE_FOLDER, BranchTube, Key
 from anabranch.broker.branch_views import BranchViews
+from anabranch.broker.lane_gaps import LaneGaps
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
@@ -27,11 +28,13 @@ from anabranch.config import TopicSettings
 from anabranch.errors import NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
 from anabranch.record.lane_producers import LaneProducers
+from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_rows import (
     FIRST_LANE,
     NO_LANE,
     BranchRow,
     Lane,
+    lane_limit,
     next_lane,
     opened,
     started,
@@ -66,6 +69,7 @@ class BranchTopics:
         )
         self.views = BranchViews(broker)
         self.counts = BranchCounts()
+        self.gaps = LaneGaps(broker.workers)
         self.tube.subscribe(self._heard)
         self.tube.subscribe(self.views.heard)
         self.peers = self._meet(broker.peers) if broker.peers is not None else None
@@ -107,6 +111,9 @@ class BranchTopics:
             {lane: row.new_start for lane, row in branches.opened.items()},
             clean=is_new or state.was_clean,
             points={lane: point for lane, point in known.items() if point is not None},
+            removed=branches.removed_below(
+                tuple(Span(lane, row.new_start, lane_limit(lane)) for lane, row in branches.opened.items())
+            ),
         )
         opener.has_lost_records = opener.has_lost_records or lanes.has_lost_records
         partition = BranchPartition(
@@ -278,6 +285,7 @@ class BranchTopics:
         if self._retry is not None:
             self._retry.cancel()
             await asyncio.gather(self._retry, return_exceptions=True)
+        await self.gaps.stop()
         waited = [*self._tasks.values(), *([self._forgetting] if self._forgetting is not None else [])]
         await asyncio.gather(*waited, return_exceptions=True)
         error = NotOwnerError("The node stops: look for another primary.")

@@ -19,6 +19,7 @@ from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
+from anabranch.log.names import LOG
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import batch_spans, check_batch
 from anabranch.replication.branch_lines import Span
@@ -95,15 +96,18 @@ class LaneLogs:
         *,
         clean: bool,
         points: Mapping[Lane, RecoveryPoint] | None = None,
+        removed: Mapping[Lane, Offset] | None = None,
     ) -> None:
-        """Open what rows name (`starts`: where each begins), and put the rest out of the way. What recovery found may
-        have to be synced yet. Raises StorageError."""
+        """Open what rows name (`starts`: where each begins; `removed`: below which offset of one nothing is wanted any
+        more), and put the rest out of the way. What recovery found may have to be synced yet. Raises StorageError."""
         try:
             present = self._files.list(self.folder) if self._files.exists(self.folder) else []
             for name in present:
                 found = _LANE_FOLDER.fullmatch(name)
                 if found is not None:
-                    self._open_one(Lane(int(found[1])), name, starts, clean, points or {})
+                    lane = Lane(int(found[1]))
+                    self._open_one(lane, name, starts, clean, points or {})
+                    self._drop_torn(lane, name, max(starts.get(lane, 0), (removed or {}).get(lane, 0)))
         except OSError as error:
             raise StorageError(f"{self.folder} cannot be opened: {error.strerror or error}.") from error
 
@@ -122,6 +126,15 @@ class LaneLogs:
             self._set_aside(name)
         else:
             self._put(lane, self._opened(lane, starts[lane], clean, points.get(lane)))
+
+    def _drop_torn(self, lane: Lane, name: str, start: int) -> None:
+        """A copy whose beginning went in a crash, because it was not synced yet, would never get that back: it has to
+        be copied anew."""
+        log = self._logs.get(lane)
+        if log is not None and log.start_offset > start and not log.damaged:
+            logger.warning("%s lacks what is below %d, and goes", log.folder, log.start_offset)
+            self.drop(lane)
+            self._set_aside(name)
 
     def _opened(self, lane: Lane, start: Offset, clean: bool, point: RecoveryPoint | None) -> Log:
         log = Log.open(
@@ -143,7 +156,8 @@ class LaneLogs:
 
     def _set_aside(self, name: str) -> None:
         path = f"{self.folder}/{name}"
-        if not any(self._files.size(f"{path}/{each}") for each in self._files.list(path)):
+        logs = [each for each in self._files.list(path) if each.endswith(LOG)]
+        if not any(self._files.size(f"{path}/{each}") for each in logs):
             self._remove(path)
             return
         logger.warning("%s is named by no row of the branch log, and stays aside until the next start", path)
@@ -222,10 +236,21 @@ class LaneLogs:
             raise StorageError(f"{path} cannot be removed: {error.strerror or error}.") from error
 
     def _remove(self, path: str) -> None:
+        """What recovery could not trust stays, beside the lanes."""
         for name in self._files.list(path):
-            self._files.unlink(f"{path}/{name}")
+            if self._files.is_folder(f"{path}/{name}"):
+                self._files.rename(f"{path}/{name}", self._free_name(f"{name}-{path.rpartition('/')[2]}"))
+            else:
+                self._files.unlink(f"{path}/{name}")
         self._files.remove_folder(path)
         self._files.sync_folder(self.folder)
+
+    def _free_name(self, name: str) -> str:
+        path, number = f"{self.folder}/{name}", 0
+        while self._files.exists(path):
+            number += 1
+            path = f"{self.folder}/{name}.{number}"
+        return path
 
     def flush_indexes(self) -> None:
         for log in self._logs.values():

@@ -125,17 +125,21 @@ def drawn(facts: PartitionFacts) -> Iterator[Drawn]:
             continue
         for note in notes:  # There was no line to put it beside.
             yield Drawn("|", None, note)
-        notes = _notes(facts.branches.opened[node.lane]) if node.is_first else []
+        notes = _notes(facts.line, facts.branches.opened[node.lane]) if node.is_first else []
         yield Drawn(drawing, node, "")
     for note in notes:
         yield Drawn("", None, note)
 
 
-def _notes(row: BranchRow) -> list[str]:
+def _notes(line: Line, row: BranchRow) -> list[str]:
     if not row.inputs:
         return []
     lanes = sorted({tip.lane for tip in row.inputs} | ({row.old} - {NO_LANE}))
     count = sum(source.end - source.start for source in row.sources)
+    if any(
+        span.lane == row.new for span in line
+    ):  # There it is known which of them were left out as repeats.
+        count = records_between(line, row.new_start, row.sources_end)
     again = f"{count} record{'' if count == 1 else 's'} written again" if count else "nothing written again"
     return [f"joins {_listed(lanes)}: {again}"]
 
@@ -156,7 +160,9 @@ def _is_in(line: Line, stretch: Stretch) -> bool:
 
 
 def records_of(facts: PartitionFacts, stretch: Stretch) -> int:
-    """Those that are left of it."""
+    """Those that are left of it; in the line that is served, those that can be read."""
+    if stretch.start < stretch.end and _is_in(facts.line, stretch):
+        return records_between(facts.line, stretch.start, stretch.end)
     span = Span(stretch.lane, stretch.start, stretch.end)
     removed = facts.branches.removed_below((span,)).get(stretch.lane, stretch.start)
     return records_between((span,), removed, stretch.end)

@@ -26,6 +26,7 @@ CHANGING_CONFIG = "anabranch.mode.changing"
 """There while a topic changes its mode, and says how far that has come."""
 BRANCH = "branch"
 BRANCHES_SHOWN = 5
+TOPIC_RESOURCE = 2
 
 
 @click.group(cls=Group)
@@ -109,7 +110,7 @@ def list_(internal: bool, broker: Broker, format: str) -> None:
     admin = broker.admin()
     found = broker.partitions(admin)
     names = [name for name in found if internal or not name.startswith("__")]
-    modes = _modes(broker, admin, names)
+    modes = _modes(broker, names)
     rows = [(name, len(found[name]), modes.get(name)) for name in names]
     if format == "json":
         show_json([{"topic": name, "partitions": count, "mode": mode} for name, count, mode in rows])
@@ -128,7 +129,7 @@ def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
     """Show a topic's partitions, offsets and configs."""
     admin = broker.admin()
     pairs = broker.partitions_of(admin, name)
-    entries = _configs(broker, admin, [name])[name]
+    entries = _configs(broker, admin, name)
     mode = entries[MODE_CONFIG].value
     partitions = _partition_rows(broker, admin, pairs, has_branches=mode == BRANCH)
     configs = {
@@ -185,21 +186,31 @@ def _cells(row: dict[str, Any]) -> list[object]:
     return cells
 
 
-def _modes(broker: Broker, admin: "AdminClient", names: list[str]) -> dict[str, str | None]:
-    """How each topic keeps its records safe; another Kafka does not say."""
-    found = _configs(broker, admin, names)
-    return {name: entries[MODE_CONFIG].value for name, entries in found.items() if MODE_CONFIG in entries}
+def _modes(broker: Broker, names: list[str]) -> dict[str, str]:
+    """How each topic keeps its records safe; another Kafka does not say. Only this config is asked for, which
+    librdkafka cannot: a cluster may have ten thousand topics."""
+    if not names:
+        return {}
+    from anabranch.local_cluster.cluster_client import ClusterClient
+    from anabranch.wire.api_keys import ApiKey
+
+    asked = [
+        {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": [MODE_CONFIG]}
+        for name in names
+    ]
+    with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
+        rows = client.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": asked})["results"]
+    return {row["resource_name"]: config["value"] for row in rows for config in row["configs"] or ()}
 
 
-def _configs(broker: Broker, admin: "AdminClient", names: list[str]) -> "dict[str, dict[str, ConfigEntry]]":
+def _configs(broker: Broker, admin: "AdminClient", name: str) -> "dict[str, ConfigEntry]":
     from confluent_kafka.admin import ConfigResource
 
-    resources = {name: ConfigResource(ConfigResource.Type.TOPIC, name) for name in names}
-    if not resources:
-        return {}
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     with broker.errors():
-        answers = admin.describe_configs(list(resources.values()), request_timeout=broker.seconds_max)
-        return {name: answers[resource].result() for name, resource in resources.items()}
+        answers = admin.describe_configs([resource], request_timeout=broker.seconds_max)
+        found: dict[str, ConfigEntry] = answers[resource].result()
+    return found
 
 
 def _is_from_node(entry: "ConfigEntry") -> bool:

@@ -412,6 +412,8 @@ def _words(code: ErrorCode) -> str:
 
 
 def _no_topic(name: str, code: int) -> str:
+    if "@" in name:
+        return f"There is no branch {name[:NAME_SHOWN_MAX]!a}: `anabranch branch list` tells which there are."
     if code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         return f"There is no topic {name}: make it with `anabranch topic create {name}`."
     if code == ErrorCode.INVALID_TOPIC_EXCEPTION:

@@ -19,7 +19,7 @@ from anabranch.record.buffers import ByteBuffer
 from anabranch.record.records import Record, records_of
 
 CHUNK_BYTES_MAX = 128 * 1024
-LOAD_BYTES_MAX = 1024 * 1024
+LOAD_BYTES_MAX = 4 * 1024 * 1024
 """How much JSON is made of one answer to a fetch; the rest is asked for again, by those who get there."""
 RECORD_BYTES_MAX = 8 * 1024 * 1024
 """A record whose JSON is longer is told of, and left to those who read it by HTTP."""
@@ -154,7 +154,7 @@ def chunks_of(data: ByteBuffer, partition: int, start: int, encode: Encode) -> l
         if header.last_offset < start:
             continue
         if not header.is_control:
-            for record in records_of(batch):
+            for record in records_of(batch, first=start):
                 if record.offset >= start and not maker.take(record):
                     return maker.chunks
         maker.covers(header.next_offset)
@@ -181,13 +181,7 @@ class _Maker:
 
     def take(self, record: Record) -> bool:
         """False: enough, and everything taken is in a chunk."""
-        text = self._encode(record)
-        if len(text) > RECORD_BYTES_MAX:
-            text = b'{"offset":"%d","timestamp":%d,"omitted_bytes":%d}' % (
-                record.offset,
-                record.timestamp,
-                len(text),
-            )
+        text = self._text(record)
         self._offsets.append(record.offset)
         self._headers.append(record.headers)
         self._texts.append(text)
@@ -196,6 +190,15 @@ class _Maker:
         if self._bytes >= CHUNK_BYTES_MAX:
             self.close()
         return self._made_bytes < LOAD_BYTES_MAX
+
+    def _text(self, record: Record) -> bytes:
+        size_bytes = _size_of(record)
+        if size_bytes <= RECORD_BYTES_MAX:  # Else it would take long only to find out how long its JSON is.
+            text = self._encode(record)
+            if len(text) <= RECORD_BYTES_MAX:
+                return text
+        fields = record.offset, record.timestamp, size_bytes
+        return b'{"offset":"%d","timestamp":%d,"omitted_bytes":%d}' % fields
 
     def covers(self, next_offset: int) -> None:
         """Nothing lies between what was taken and this offset."""
@@ -210,3 +213,8 @@ class _Maker:
         self._made_bytes += self._bytes
         self._first = self._next
         self._begin()
+
+
+def _size_of(record: Record) -> int:
+    held = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + held

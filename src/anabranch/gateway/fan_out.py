@@ -23,7 +23,7 @@ from anabranch.errors import AnabranchError, BrokerRefusedError, NotOwnerError, 
 from anabranch.gateway.chunks import Chunk
 from anabranch.wire.error_codes import ErrorCode
 
-BUDGET_BYTES = 32 * 1024 * 1024
+BUDGET_BYTES = 64 * 1024 * 1024
 AGE_MS_MAX = 5000
 """How long a chunk is at hand: what a merge of branches has replaced must not be seen for long."""
 WAIT_MS = 20_000

@@ -136,7 +136,7 @@ class GroupMember:
 
     async def beat(self) -> bool:
         """Whether the group is as it was. Raises what makes membership impossible."""
-        if any(self._count(topic) != count for topic, count in self._counts.items() if self._is_leader):
+        if self._is_leader and any(self._count(topic) != count for topic, count in self._counts.items()):
             return False  # There are partitions nobody has yet, or topics that are gone: share out anew.
         request = {
             "group_id": self._group_id,

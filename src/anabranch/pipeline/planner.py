@@ -7,6 +7,7 @@ runs into it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
@@ -292,11 +293,12 @@ def _files_of(data_folder: str, place: TopicPartition, view: View) -> list[Segme
 def _branch_stretches(task: Range, files: Sequence[SegmentFile]) -> tuple[Stretch, ...]:
     """What lies beyond a line's part of a branch is in that branch's files too, and not in the line."""
     found: list[Stretch] = []
-    for span in task.line or ():
-        start, end = max(task.start, span.start), min(task.end, span.end)
+    for branch, spans in groupby(task.line or (), key=lambda span: span.branch):
+        first, *rest = spans
+        last = rest[-1] if rest else first  # Between two spans of one branch there is nothing to read.
+        start, end = max(task.start, first.start), min(task.end, last.end)
         if start < end:
-            mine = [file for file in files if branch_of(file.base_offset) == span.branch]
-            found += stretches(start, end, mine)
+            found += stretches(start, end, [file for file in files if branch_of(file.base_offset) == branch])
     return tuple(found)
 
 

@@ -44,21 +44,29 @@ def _record_end(payload: ByteBuffer, position: int) -> tuple[int, int]:
     return start, start + length
 
 
-def records_of(batch: ByteBuffer, bytes_max: int = RECORDS_BYTES_MAX) -> Iterator[Record]:
+def records_of(
+    batch: ByteBuffer, bytes_max: int = RECORDS_BYTES_MAX, first: int | None = None
+) -> Iterator[Record]:
     """The records of one whole batch, each checked as its turn comes; unpacking is checked at once.
 
     Deltas must grow and stay within the header's last: in a batch without gaps they are then 0, 1, 2 and so
-    on, and one that the cleaner thinned may skip some.
+    on, and one that the cleaner thinned may skip some. Who needs only those from the offset `first` on is
+    spared most of the others, but not all.
     """
     header = read_header(batch)
     if header.record_count < 0:
         raise InvalidRecordError(f"A batch cannot have {header.record_count} records.")
-    return _walk(header, payload_of(batch, bytes_max))
+    skipped = 0
+    if first is not None and header.record_count == header.last_offset_delta + 1:  # Else there are gaps.
+        skipped = min(max(0, first - header.base_offset), header.record_count)
+    return _walk(header, payload_of(batch, bytes_max), skipped)
 
 
-def _walk(header: BatchHeader, payload: bytes | memoryview) -> Iterator[Record]:
-    position, delta_before = 0, -1
-    for _ in range(header.record_count):
+def _walk(header: BatchHeader, payload: bytes | memoryview, skipped: int) -> Iterator[Record]:
+    position, delta_before = 0, skipped - 1
+    for _ in range(skipped):
+        _, position = _record_end(payload, position)
+    for _ in range(header.record_count - skipped):
         body, end = _record_end(payload, position)
         # A reader of this slice cannot stray into the next record, whatever the lengths inside say.
         record, delta = _read_record(header, payload[body:end])

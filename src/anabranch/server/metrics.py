@@ -118,7 +118,7 @@ class NodeCollector(Collector):
         from anabranch.broker.branch_report import silences
 
         partitions = branches.partitions()
-        counts = branches.counts.counts(partitions)
+        counts = branches.counts.counts(partitions, branches.gaps)
         yield gauge("anabranch_branch_partitions", "Partitions in mode branch.", len(partitions))
         yield gauge(
             "anabranch_branches_open",
@@ -148,20 +148,20 @@ class NodeCollector(Collector):
         for group_id, topic_partition, committed in self._broker.groups.committed():
             partition = _readable(self._broker.topics, topic_partition)
             if partition is not None:
-                behind = _records_behind(partition, committed)
+                behind = _records_behind(self._broker, partition, committed)
                 lag.add_metric([group_id, topic_partition.topic, str(topic_partition.partition)], behind)
         yield lag
 
 
-def _records_behind(partition: "Partition", committed: int) -> int:
-    if not partition.is_branch:
+def _records_behind(broker: "Broker", partition: "Partition", committed: int) -> int:
+    if not partition.is_branch or broker.branches is None:
         return max(0, partition.high_watermark - committed)
     from anabranch.broker.branch_partition import BranchPartition
     from anabranch.broker.branch_report import records_behind
     from anabranch.broker.branch_views import BranchView
 
     assert isinstance(partition, BranchPartition | BranchView)
-    return records_behind(partition, committed)
+    return records_behind(broker.branches.gaps, partition, committed)
 
 
 def _readable(topics: "Topics", place: "TopicPartition") -> "Partition | None":

@@ -6,6 +6,7 @@ end, once, for a reader who begins anew; what one producer wrote to one branch s
 where it was, at whichever broker, and never goes back, misses nothing.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
@@ -92,10 +93,12 @@ class BranchWitness(ClusterWitness):
         if other != record:
             raise SimulationError(f"offset {offset} of {place} names {other} and {record}")
 
-    def shown_to_all(self, place: Place, found: Found, origin: Origin) -> None:
-        """From the start, when all is well."""
+    def shown_to_all(self, place: Place, found: Found, origin: Origin, *, may_repeat: bool) -> None:
+        """From the start, when all is well. `may_repeat`: what an idempotent producer has sent to two sides, of which
+        one had no copy, may be there twice."""
         records = self.shown(place, found)
-        if twice := {record for record in records if records.count(record) > 1}:
+        twice = {record for record, times in Counter(records).items() if times > 1}
+        if twice := {each for each in twice if not (may_repeat and each.producer.startswith("idempotent"))}:
             raise SimulationError(f"{sorted(twice)} are in {place} more than once")
         if lost := self.must_be_there(place) - set(records):
             raise SimulationError(f"{sorted(lost)} of {place} were acknowledged, and are lost")

@@ -6,6 +6,7 @@ everything is whole, or falls apart another way; and now and then a broker dies 
 
 from random import Random
 
+from anabranch.testing.branch_copies import missing_branches
 from anabranch.testing.cluster_faults import ClusterFaults
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.values import BrokerId
@@ -20,8 +21,8 @@ OTHER_CHANCE = 0.2
 
 
 class BranchFaults(ClusterFaults):
-    def __init__(self, sim: ClusterSimulator, rng: Random) -> None:
-        super().__init__(sim, rng, may_lose_disks=False)
+    def __init__(self, sim: ClusterSimulator, rng: Random, *, may_lose_disks: bool) -> None:
+        super().__init__(sim, rng, may_lose_disks=may_lose_disks)
         self._splits = 0
         self.is_split = False
 
@@ -56,6 +57,11 @@ class BranchFaults(ClusterFaults):
         for other in others:
             self._sim.net.cut(BrokerId(other), BrokerId(deaf), one_way=True)
         self._until_whole()
+
+    def lose_disk(self) -> None:
+        """When others have everything that it has."""
+        if not self.is_split and not missing_branches(self._sim):
+            super().lose_disk()
 
     def _until_whole(self) -> None:
         self._splits += 1

@@ -36,6 +36,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 BRANCH_STEPS = 100
 STEADY_MS = 1000
+WHOLE_TRIES_MAX = 30
 WANDERERS_MAX = 5
 READERS_MAX = 2
 KEPT, CUT = "b0", "b1"
@@ -49,12 +50,15 @@ class BranchWorkload(ClusterWorkload):
     def __init__(self, seed: int, *, steps: int = BRANCH_STEPS) -> None:
         chosen = Random(seed + 2)
         self._brokers = chosen.choice((2, 3, 3, 4, 5))
-        self._offsets_mode = "ring"
+        self._offsets_mode = chosen.choice(("ring", "branch"))
         self._has_removal = chosen.random() < 0.4
+        self._loses_disks = self._brokers > 2 and chosen.random() < 0.4
         self._wanderers: list[Wanderer] = []
         super().__init__(seed, steps=steps)
         self._copies_min = 2
-        self._copies = {topic: chosen.randint(1, min(3, self._brokers)) for topic in self._partitions}
+        fewest, most = 2 if self._loses_disks else 1, min(3, self._brokers)
+        for topic in self._partitions:
+            self._copies[topic] = chosen.choice((most, chosen.randint(fewest, most)))
 
     # --- what is simulated ------------------------------------------------------------------------------------------
 
@@ -72,7 +76,7 @@ class BranchWorkload(ClusterWorkload):
         return BranchClient(self.sim, self._rng)
 
     def _topics(self) -> dict[str, int]:
-        self.faults = BranchFaults(self.sim, self._rng)
+        self.faults = BranchFaults(self.sim, self._rng, may_lose_disks=self._loses_disks)
         return {KEPT: 1, **({CUT: 1} if self._has_removal else {})}
 
     def _first_topics(self) -> list[str]:
@@ -113,8 +117,17 @@ class BranchWorkload(ClusterWorkload):
             Action(1, faults.fail_disk),
             Action(1, faults.spoil_net),
             Action(1, faults.cut),
+            Action(2, self._swap_a_disk),
         ]
         return [Action(min(times, 2) * action.weight, action.act) for action in troubles]
+
+    def _swap_a_disk(self) -> None:
+        """Once everybody has everything, which may take a while."""
+        for _ in range(WHOLE_TRIES_MAX if self._loses_disks else 0):
+            if not self.faults.is_split and self.sim.is_whole() and not missing_branches(self.sim):
+                self.faults.lose_disk()
+                return
+            self.faults.pass_time(100)
 
     # --- producers --------------------------------------------------------------------------------------------------
 
@@ -230,7 +243,11 @@ class BranchWorkload(ClusterWorkload):
             if shown[number] != shown[first]:
                 raise SimulationError(_difference(place, first, shown[first], number, shown[number]))
         self.sim.note(f"{list(shown)} show {len(shown[first])} of {place}")
-        self.witness.shown_to_all(place, shown[first], origin_in(self.sim, place))
+        # A side without any copy cannot know what a producer had written before.
+        is_known_everywhere = self._copies[place[0]] == self._brokers
+        self.witness.shown_to_all(
+            place, shown[first], origin_in(self.sim, place), may_repeat=not is_known_everywhere
+        )
 
     def _show(self, place: Place, shown: dict[int, Found]) -> bool:
         """Whether any did: somebody else may just have begun to reign."""

@@ -28,6 +28,7 @@ from typing import Self
 from unittest.mock import patch
 
 from anabranch.broker import metadata_log
+from anabranch.broker.branch_partition import BranchPartition
 from anabranch.broker.broker import Broker
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow
@@ -161,6 +162,7 @@ class Life:
         return (
             self._stopping is not None
             or self.broker.metadata._ended_because is not None
+            or (self.broker.branches is not None and self.broker.branches.tube.is_fenced)
             or any(_is_fenced(partition) for partition in self.broker.partitions())
         )
 
@@ -599,6 +601,8 @@ class ClusterSimulator:
 
 
 def _is_fenced(partition: Partition) -> bool:
+    if isinstance(partition, BranchPartition):
+        return any(log.fenced for log in partition.lanes.logs())
     return partition.log.fenced or (partition.ring is not None and partition.ring.mode.is_fenced)
 
 

@@ -348,6 +348,20 @@ async def test_deleted_records_stay_deleted_and_their_lanes_go() -> None:
 
 
 @in_loop
+async def test_lanes_in_which_nobody_wrote_go_and_readers_do_not_notice() -> None:
+    bench = await over_two_lanes()
+    for _ in range(3):
+        bench = bench.again()
+    assert list(found(bench).lanes) == [0, 1024, 2048, 3072, 4096]
+    await bench.broker.housekeeping.retain()
+    assert list(found(bench).lanes) == [0, 1024, 4096]
+    await write(bench, b"f")
+    again = bench.again()
+    assert [value for _, value in values(found(again))] == [b"a", b"b", b"c", b"d", b"e", b"f"]
+    assert found(again).reign == 5 * 1024
+
+
+@in_loop
 async def test_all_records_may_be_deleted() -> None:
     bench = await over_two_lanes()
     partition = found(bench)

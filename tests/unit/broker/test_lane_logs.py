@@ -112,3 +112,42 @@ def test_a_disk_that_refuses_a_lane_leaves_none_behind() -> None:
     assert LANE not in lanes
     lanes.make(LANE, START)
     assert lanes.held(LANE) == Span(LANE, START, START)
+
+
+def test_a_copy_that_has_lost_its_beginning_is_out_of_the_way_unless_that_was_removed() -> None:
+    disk = FakeDisk()
+    lanes = lanes_on(disk)
+    log = lanes.make(LANE, START)
+    lanes.append_copied(LANE, batch_at(START, b"a"), 0)
+    log.roll()
+    lanes.append_copied(LANE, batch_at(START + 1, b"b"), 0)
+    lanes.sync(LANE)
+    folder = f"{FOLDER}/{lane_folder(LANE)}"
+    for name in disk.list(folder):
+        if name.startswith(f"{START:020d}"):
+            disk.unlink(f"{folder}/{name}")
+    again = LaneLogs(disk, FOLDER, LogConfig(), IndexCache())
+    again.open({LANE: START}, clean=False, removed={LANE: Offset(START + 1)})
+    assert again.held(LANE) == Span(LANE, Offset(START + 1), Offset(START + 2))
+    torn = lanes_on(disk, LANE)
+    assert LANE not in torn
+    assert torn.highest == LANE, "its number is not given again"
+    torn.make(LANE, START)
+    assert torn.append_copied(LANE, batch_at(START, b"a"), 0) == START + 1
+
+
+def test_what_recovery_could_not_trust_outlives_its_lane() -> None:
+    disk = FakeDisk()
+    for _ in range(2):
+        lanes = lanes_on(disk)
+        lanes.make(LANE, START)
+        lanes.append_copied(LANE, batch_at(START, b"a") + batch_at(START + 1, b"b"), 0)
+        disk.flip_bit(f"{FOLDER}/{lane_folder(LANE)}/{START:020d}.log", 30)
+        disk.kill()
+        again = lanes_on(disk, LANE)
+        assert again.held(LANE) == Span(LANE, START, START)
+        again.drop(LANE).delete()
+        disk.kill()
+    name = f"quarantine-{lane_folder(LANE)}"
+    assert disk.list(FOLDER) == [name, f"{name}.1"]
+    assert lanes_on(disk).all_held() == []

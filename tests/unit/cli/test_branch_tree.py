@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from anabranch.cli.branch_facts import PartitionFacts, Side
 from anabranch.cli.branch_graph import graph
 from anabranch.cli.branch_tree import Tree, drawn
-from anabranch.replication.branch_history import lane_ends
+from anabranch.replication.branch_history import lane_ends, present_line
 from anabranch.replication.branch_lines import Branches
 from anabranch.replication.branch_rows import NOWHERE, BranchRow, Lane, Tip, opened
 from anabranch.values import Offset
@@ -63,7 +63,8 @@ def facts_of(rows: list[BranchRow], *sides: Side, held: dict[Lane, Offset] | Non
 
 
 def joined_side(rows: list[BranchRow], end: Offset) -> Side:
-    return Side(1, [1, 2], JOINED, end, Branches(rows).line(Tip(JOINED, end)))
+    branches = Branches(rows)
+    return Side(1, [1, 2], JOINED, end, present_line(branches, branches.line(Tip(JOINED, end)), end))
 
 
 def lines(facts: PartitionFacts) -> list[str]:

@@ -111,7 +111,7 @@ def test_control_batches_and_gaps_are_covered_without_records() -> None:
 
 
 def test_much_becomes_several_chunks_without_gap_and_too_much_is_left_for_later() -> None:
-    data = build_batch([record(offset, b"x" * 10_000) for offset in range(300)])
+    data = build_batch([record(offset, b"x" * 10_000) for offset in range(900)])
     chunks = chunks_of(data, 0, 0, encoded)
     assert all(one.next == other.first for one, other in pairwise(chunks))
     assert all(chunk.size_bytes < CHUNK_BYTES_MAX + 11_000 for chunk in chunks)
@@ -129,7 +129,8 @@ def test_a_record_that_is_too_long_is_told_of_and_those_around_it_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(chunks, "RECORD_BYTES_MAX", 1000)
-    cut = chunk_of(record(0), record(1, b"x" * 2000), record(2)).cut(0, 9, 10**6, "s", None)
-    texts = json.loads(cut.text or b"")["records"]
-    assert [each["offset"] for each in texts] == ["0", "1", "2"]
-    assert texts[1] == {"offset": "1", "timestamp": 0, "omitted_bytes": len(encoded(record(1, b"x" * 2000)))}
+    longer_as_json = b"\n" * 990
+    chunk = chunk_of(record(0), record(1, b"x" * 2000), record(2, longer_as_json), record(3))
+    texts = json.loads(chunk.cut(0, 9, 10**6, "s", None).text or b"")["records"]
+    assert [each["offset"] for each in texts] == ["0", "1", "2", "3"]
+    assert [each.get("omitted_bytes") for each in texts] == [None, 2005, 995, None]

@@ -11,6 +11,7 @@ from anabranch.errors import BrokerRefusedError
 from anabranch.gateway.record_json import record_json
 from anabranch.gateway.record_source import AT_ONCE_BYTES_MAX, BEHIND_AT_ONCE_MAX, RecordSource
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.compression import Codec
 from anabranch.wire.error_codes import ErrorCode
 from support.fan_out_world import STREAM
 
@@ -48,8 +49,8 @@ def loaded(batches: bytes, *topic_ids: UUID | None, workers: Workers | None = No
     return asyncio.run(source.load(STREAM, 0, 1000))
 
 
-def batch(value: bytes) -> bytes:
-    builder = BatchBuilder()
+def batch(value: bytes, codec: Codec = Codec.NONE) -> bytes:
+    builder = BatchBuilder(codec=codec)
     builder.add(None, value, timestamp_ms=1)
     return bytes(builder.build())
 
@@ -63,6 +64,13 @@ def test_a_little_is_decoded_at_once_and_much_by_a_worker() -> None:
     assert workers.tasks == 0
     assert len(loaded(batch(b"x" * AT_ONCE_BYTES_MAX), SAME, SAME, workers=workers)) == 1
     assert workers.tasks == 1
+
+
+@pytest.mark.parametrize(("codec", "tasks"), [(Codec.LZ4, 0), (Codec.ZSTD, 1), (Codec.GZIP, 1)])
+def test_a_little_that_may_unpack_to_very_much_is_left_to_a_worker(codec: Codec, tasks: int) -> None:
+    workers = Workers()
+    (chunk,) = loaded(batch(b"x" * 1000, codec), SAME, SAME, workers=workers)
+    assert (workers.tasks, len(chunk.texts)) == (tasks, 1)
 
 
 def test_nothing_comes_of_nothing() -> None:

@@ -90,3 +90,28 @@ def test_a_thinned_batch_is_read_with_its_gaps() -> None:
 def test_what_is_no_batch_has_no_records(data: bytes) -> None:
     with pytest.raises(CorruptDataError):
         records_of(data)
+
+
+def numbered_batch(*offsets: int) -> bytearray:
+    builder = BatchBuilder(10)
+    for offset in offsets:
+        builder.add(None, b"%d" % offset, timestamp_ms=0, offset=offset)
+    return builder.build()
+
+
+@pytest.mark.parametrize("first", [None, 0, 10, 12, 14, 15, 99])
+def test_who_begins_in_the_middle_of_a_batch_reads_the_rest_of_it(first: int | None) -> None:
+    found = list(records_of(numbered_batch(*range(10, 15)), first=first))
+    assert [record.offset for record in found] == [each for each in range(10, 15) if each >= (first or 0)]
+    assert all(record.value == b"%d" % record.offset for record in found)
+
+
+def test_who_begins_in_the_middle_of_a_batch_with_gaps_misses_nothing() -> None:
+    found = list(records_of(numbered_batch(10, 13, 17), first=13))
+    assert [record.offset for record in found if record.offset >= 13] == [13, 17]
+
+
+def test_records_that_are_passed_over_must_fit_all_the_same() -> None:
+    bodies = framed(shortest(0)) + b"\xff\x01" + shortest(1) + framed(shortest(2))
+    with pytest.raises(InvalidRecordError):
+        list(records_of(batch_of(bodies, 3), first=2))

@@ -4,6 +4,7 @@ Any broker answers, from what it knows itself. A branch as a topic of its own, `
 line is that of the branch.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from anabranch.errors import AnabranchError, InvalidRequestError, UnknownTopicOr
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
+    from anabranch.broker.branch_partition import BranchPartition
     from anabranch.broker.branches import BranchTopics
     from anabranch.broker.broker import Broker
     from anabranch.broker.partition import Partition
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     Rows = dict[tuple[UUID, int], list[BranchRow]]
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     if broker.branches is None and request["topics"] is None:
         return {"broker_id": broker.id, "brokers": [], "topics": []}
     asked = request["topics"]
@@ -32,12 +34,20 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
         ]
     # Once each, or a small request that repeats itself would be answered at great length.
     distinct = {topic["name"]: topic for topic in asked}
+    if broker.branches is not None:
+        await broker.branches.gaps.find(_asked_for(broker, broker.branches, distinct))
     rows = _rows_by_partition(broker.branches) if request["include_rows"] else {}
     return {
         "broker_id": broker.id,
         "brokers": _brokers(broker),
         "topics": [_topic(broker, topic, rows) for topic in distinct.values()],
     }
+
+
+def _asked_for(broker: "Broker", branches: "BranchTopics", names: Iterable[str]) -> "list[BranchPartition]":
+    """Whose records are to be counted: those that have the named topics, or branches of them."""
+    found = {state.topic.topic_id for name in names if (state := broker.topics.find(name.partition("@")[0]))}
+    return [each for each in branches.partitions() if each.topic_id in found]
 
 
 def _rows_by_partition(branches: "BranchTopics | None") -> "Rows":
@@ -79,4 +89,5 @@ def _partition(broker: "Broker", state: "TopicState", index: int, known: "Rows")
     if not isinstance(partition, BranchPartition | BranchView):
         return {"partition_index": index, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER}
     base = partition.base if isinstance(partition, BranchView) else partition
-    return describe(broker, partition, known.get(base.key, ()))
+    assert broker.branches is not None, "its partitions were opened by it"
+    return describe(broker, broker.branches.gaps, partition, known.get(base.key, ()))

@@ -1,0 +1,54 @@
+"""Where a joined lane has no records: found in its headers, and cut out of a line."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anabranch.broker.lane_gaps import gaps_in, without_gaps
+from anabranch.log.log import Log
+from anabranch.log.settings import LogConfig
+from anabranch.record.builder import BatchBuilder
+from anabranch.replication.branch_lines import Span
+from anabranch.replication.branch_rows import Lane
+from anabranch.testing.fake_disk import FakeDisk
+from anabranch.values import Offset
+
+LANE = Lane(0)
+
+
+def log_of(*batches: tuple[int, int]) -> Log:
+    """Batches from an offset to another."""
+    disk = FakeDisk()
+    disk.make_folder("lane")
+    log = Log.open(disk, "lane", LogConfig(), clean=True)
+    for start, end in batches:
+        builder = BatchBuilder(Offset(start))
+        for _ in range(start, end):
+            builder.add(None, b"x", timestamp_ms=1)
+        log.append([(builder.build(), Offset(start), Offset(end - 1), 1)], 1)
+    return log
+
+
+def span(start: int, end: int, lane: int = 0) -> Span:
+    return Span(Lane(lane), Offset(start), Offset(end))
+
+
+def test_gaps_are_what_lies_between_batches_and_at_both_ends() -> None:
+    log = log_of((2, 5), (5, 6), (8, 10))
+    assert gaps_in(log, span(0, 12)) == (span(0, 2), span(6, 8), span(10, 12))
+    assert gaps_in(log, span(2, 6)) == ()
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=2, max_size=8, unique=True),
+    st.sets(st.integers(0, 30), max_size=12),
+)
+def test_a_line_without_its_gaps_has_all_other_offsets(edges: list[int], missing: set[int]) -> None:
+    edges = sorted(edges)
+    line = tuple(span(*pair, lane=7) for pair in zip(edges[::2], edges[1::2], strict=False))
+    gaps = [span(offset, offset + 1, lane=7) for offset in sorted(missing)]
+    found = without_gaps(line, gaps)
+    offsets = [offset for each in found for offset in range(each.start, each.end)]
+    assert offsets == [
+        offset for each in line for offset in range(each.start, each.end) if offset not in missing
+    ]
+    assert without_gaps(line, [gap._replace(lane=Lane(8)) for gap in gaps]) == line
