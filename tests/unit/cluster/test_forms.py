@@ -18,7 +18,14 @@ from anabranch.cluster.metadata import (
     topic_config_entry,
     topic_entry,
 )
-from anabranch.cluster.object_entries import Import, import_entry, incarnation_entry
+from anabranch.cluster.object_entries import (
+    Commit,
+    Import,
+    Item,
+    commit_entry,
+    import_entry,
+    incarnation_entry,
+)
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Generation, Offset
 
@@ -188,3 +195,21 @@ def test_a_snapshot_carries_all_of_it(mode: str) -> None:
     again.restore(json.loads(json.dumps(world.table.snapshot())))
     assert again.topics == world.table.topics
     assert again.snapshot() == world.table.snapshot()
+
+
+def test_what_was_gathered_before_a_partition_left_the_store_comes_too_late() -> None:
+    world = World("object")
+    world.change("ring")
+    world.agree(keep_entry(TOPIC, 0, [BrokerId(2)]))
+    world.change("object")
+    move = world.leave()
+    world.end_view(0, move)
+    assert world.topic.is_stored(0)
+    item = Item(KEY, 0, 70, 1, -1, -1, -1, 0, 5, 6)
+    for number, generations in enumerate(({}, {KEY: 4}, {KEY: world.placement.generation})):
+        commit = Commit(number, [item], generations)
+        world.agree(commit_entry(BrokerId(3), world.epoch, 1, [commit]))
+        outcome = world.table.objects.outcome
+        assert outcome is not None
+        assert (outcome.results[0][0].error is None) == (number == 2)
+    assert world.stored_end == 1
