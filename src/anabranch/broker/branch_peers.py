@@ -316,7 +316,7 @@ class BranchPeers:
 
     def _is_at_rest(self, seat: BranchSeat, leader: BrokerId | None, now_ms: int) -> bool:
         """It reigns, or follows whoever does, and nothing changes by the mere passing of time."""
-        if seat.has_put_off or not self._is_stable(now_ms) or not self.following.is_whole(seat):
+        if seat.has_put_off(now_ms) or not self._is_stable(now_ms) or not self.following.is_whole(seat):
             return False
         return (seat.partition.reign is not None and not seat.is_busy) or (
             seat.is_busy and leader is not None and seat.follows == leader
