@@ -3,6 +3,7 @@
 from unittest.mock import patch
 
 from anabranch.broker.branch_peers import BranchPeers
+from anabranch.wire.error_codes import ErrorCode
 from support.branch_cluster import BranchCluster
 
 
@@ -228,3 +229,16 @@ def test_a_primary_whose_disk_fails_lets_another_reign() -> None:
         cluster.calm()
         for broker in (1, 2, 3):
             assert set(cluster.acknowledged) <= set(cluster.values(broker))
+
+
+def test_a_side_with_too_few_copies_refuses_if_the_topic_says_so() -> None:
+    cluster = BranchCluster(10)
+    with cluster.sim:
+        cluster.create(configs={"min.insync.replicas": "2"})
+        cluster.produce(1, b"before")
+        cluster.calm()
+        leader = cluster.wait_leader(1)
+        cluster.split((leader,), others_than(leader))
+        cluster.sim.run(2500)
+        assert cluster.try_produce(leader, b"alone") == ErrorCode.NOT_ENOUGH_REPLICAS
+        cluster.produce(others_than(leader)[0], b"together")

@@ -97,3 +97,8 @@ def test_every_promise_is_kept_while_modes_change(first: int) -> None:
             raise
     if first == 0:  # Lest the seeds pass because nothing happens in them.
         assert [word for word in HAPPENS if word not in text] == []
+
+
+def test_what_was_gathered_before_a_partition_left_the_store_does_not_come_behind_later_records() -> None:
+    """Seed 500 found it, and then a broker whose table jumped over both changes."""
+    trace_of(500, ModeWorkload)

@@ -1,6 +1,6 @@
 """A simulated cluster with one topic in mode branch, and what a test asks of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.replication.branch_lines import Span
@@ -22,12 +22,13 @@ class BranchCluster:
         self.acknowledged: list[bytes] = []
         self._record_ms: int | None = None
 
-    def create(self, topic: str = TOPIC, factor: int = -1) -> None:
+    def create(self, topic: str = TOPIC, factor: int = -1, configs: Mapping[str, str] | None = None) -> None:
+        more = [{"name": name, "value": value} for name, value in (configs or {}).items()]
         body = {
             "name": topic,
             "num_partitions": 1,
             "replication_factor": factor,
-            "configs": [{"name": "anabranch.mode", "value": "branch"}],
+            "configs": [{"name": "anabranch.mode", "value": "branch"}, *more],
         }
         pending = self.sim.send(1, ApiKey.CREATE_TOPICS, 7, {"topics": [body], "timeout_ms": 10_000})
         self.sim.run_until(lambda: pending.is_settled)
@@ -71,6 +72,13 @@ class BranchCluster:
         self.sim.net.heal()
 
     # --- records -------------------------------------------------------------------------------------------------
+
+    def try_produce(self, leader: int, value: bytes, topic: str = TOPIC) -> ErrorCode | None:
+        body = produce_request(topic, 0, [value], self.sim.clock.wall_ms(), -1, None)
+        pending = self.sim.send(leader, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 5000}, timeout_ms=6000)
+        self.sim.run_until(lambda: pending.is_settled)
+        answer = produced(pending)
+        return None if answer is None else answer[0]
 
     def freeze_time(self) -> None:
         """Batches of the same records are the same from now on: a producer that repeats one does not change it."""

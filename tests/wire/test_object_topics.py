@@ -365,7 +365,7 @@ def test_topic_of_a_broker_does_not_go_into_the_object_store(client: RawClient, 
     client.create_topic(f"{topic}-solo")
     row = alter(client, f"{topic}-solo", "anabranch.mode", "object")
     assert row["error_code"] == E.INVALID_CONFIG
-    assert "into the object store" in row["error_message"]
+    assert "into or out of the object store on a node that runs alone" in row["error_message"]
 
 
 def test_configs_that_are_replaced_as_a_whole_leave_the_records_where_they_are(

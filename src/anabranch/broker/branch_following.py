@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from anabranch.broker.workers import Workers
     from anabranch.clock import Clock
 
-WAIT_MS = 500
-"""How long the primary keeps a question for which it has no records yet."""
+WAIT_MS = 3000
+"""How long the primary keeps a question for which it has no records yet, unless its reign ends: well below the time
+after which a copy that is not heard of counts as late."""
 
 logger = logging.getLogger(__name__)
 

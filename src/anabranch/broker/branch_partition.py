@@ -12,6 +12,7 @@ All methods run on the loop's thread, but for `prepare_reign`.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
@@ -37,6 +38,8 @@ from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.log.log import Log
+
+logger = logging.getLogger(__name__)
 
 PRODUCERS_FILE = "producers"
 ROOM_MIN = 2**28
@@ -134,6 +137,9 @@ class BranchPartition(Partition):
         path = self._branch_path
         state, reason = read_checkpoint(self._files, path)
         if state is None:
+            if self.branches.opened and self.is_alone:
+                logger.error("%s says where the line of this broker ends, but %s", path, reason)
+                return self.branches.highest  # Every reign was its own, one behind the other.
             if self._files.exists(path):
                 raise StorageError(
                     f"{path} says to which branch this broker's records belong, but {reason}: restore it from a backup."

@@ -124,8 +124,7 @@ class BranchPeers:
                     placement
                 )  # Others have it: even if none is in view, we go on behind it.
             partition.on_written = seat.growth.wake
-            if partition.id.topic == OFFSETS_TOPIC:
-                partition.on_ended = lambda: self._coordinate(seat)
+            partition.on_ended = lambda: self._reign_ended(seat)
             partition.view.elsewhere = lambda span, bytes_max, whole_first: self.borrowing.slice(
                 partition, span, bytes_max, whole_first=whole_first
             )
@@ -322,15 +321,15 @@ class BranchPeers:
 
     def _is_at_rest(self, seat: BranchSeat, leader: BrokerId | None, now_ms: int) -> bool:
         """It reigns, or follows whoever does, and nothing changes by the mere passing of time."""
-        if seat.has_put_off or not self._is_stable(now_ms) or not self.following.is_whole(seat):
+        if seat.has_put_off(now_ms) or not self._is_stable(now_ms) or not self.following.is_whole(seat):
             return False
         return (seat.partition.reign is not None and not seat.is_busy) or (
             seat.is_busy and leader is not None and seat.follows == leader
         )
 
     def _is_to_follow(self, seat: BranchSeat, leader: BrokerId, order: list[BrokerId]) -> bool:
-        """Whoever keeps a copy does, and whoever is to reign next."""
-        if seat.partition.reign is not None or seat.is_busy:
+        """Whoever keeps a copy does, and whoever is to reign next; and leaves whom it followed before."""
+        if seat.partition.reign is not None or (seat.is_busy and seat.follows == leader):
             return False
         return order[0] == self._me or self._me in copies_of(order, leader, self._copies_wanted(seat))
 
@@ -345,6 +344,11 @@ class BranchPeers:
             seat.heard = Tip(lane_of(safe), safe)  # A reign may have begun of which nothing is safe yet.
             if partition.view.lane == head.reign:
                 partition.follow(head.safe)
+
+    def _reign_ended(self, seat: BranchSeat) -> None:
+        seat.growth.wake()
+        if seat.partition.id.topic == OFFSETS_TOPIC:
+            self._coordinate(seat)
 
     def _coordinate(self, seat: BranchSeat) -> None:
         """Groups are coordinated by whoever reigns over their log, once all of it is there."""

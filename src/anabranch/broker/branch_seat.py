@@ -59,9 +59,8 @@ class BranchSeat:
             self._drawn[broker] = drawn(*self.key, broker)
         return self._drawn[broker]
 
-    @property
-    def has_put_off(self) -> bool:
-        return bool(self._put_off)
+    def has_put_off(self, now_ms: int) -> bool:
+        return any(until_ms > now_ms for until_ms in self._put_off.values())
 
     @property
     def head(self) -> Head:

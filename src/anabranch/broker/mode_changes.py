@@ -135,6 +135,7 @@ class Bringing:
         self._key: Key = (partition.topic_id, partition.id.partition)
         self._sent: dict[int, list[Any]] = {}
         """Of each producer, what the table was told last: by this leadership, for nobody knows what others told."""
+        self._is_first = True
 
     async def go_on(self) -> bool:
         """Bring a piece, and if that was all there was, say so: only then is it time to let nobody write. Whether it
@@ -143,6 +144,8 @@ class Bringing:
         safe = partition.high_watermark
         if safe < head.end:
             return True  # A new leader does not know yet how much of its log is safe.
+        if await self._began_anew(head.end):
+            return False
         piece = await self._read(max(head.end, partition.log.start_offset), safe)
         start = max(head.start, min(partition.start_offset, piece.end))
         producers = self._news(piece.end)
@@ -153,6 +156,19 @@ class Bringing:
         if piece.end == safe and min(partition.start_offset, piece.end) <= known.start:
             self._say(piece.end)  # Else somebody has deleted records meanwhile, which must not come back.
         return piece.end == safe
+
+    async def _began_anew(self, stored_end: Offset) -> bool:
+        """Logs that are compacted differ: with the older records of one and the newer ones of another, a key could come
+        back whose deletion one of them has forgotten. So all of it comes from one."""
+        topic = self._broker.metadata.table.topics_by_id.get(self._key[0])
+        is_first, self._is_first = self._is_first, False
+        if not is_first or topic is None or not self._partition.settings.is_compacted:
+            return False
+        floor = self._broker.metadata.table.placement(topic, self._key[1]).floor
+        if stored_end <= floor:
+            return False
+        await self._propose(Import(self._key, self.move, Offset(0), floor, (), (), is_anew=True))
+        return True
 
     # --- reading -------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,13 @@ LATE_NEVER_MS = 2**63
 class Holding:
     """The bytes of one segment, and the jobs they came with."""
 
-    __slots__ = ("_jobs", "builder", "deadline_ms", "items", "name", "pieces", "task")
+    __slots__ = ("_jobs", "builder", "deadline_ms", "generations", "items", "name", "pieces", "task")
 
     def __init__(self) -> None:
         self.builder: ObjectBuilder | None = ObjectBuilder()
         self._jobs: dict[Key, list[AppendJob]] = {}
+        self.generations: dict[Key, int] = {}
+        """Of each partition, the least that it had when a job of it came."""
         self.deadline_ms = LATE_NEVER_MS
         """When the first of them is late."""
         self.name: ObjectId | None = None
@@ -36,6 +38,8 @@ class Holding:
         self.builder.add(key, job.batch, job.header)
         job.batch = None
         self._jobs.setdefault(key, []).append(job)
+        generation = job.partition.generation
+        self.generations[key] = min(generation, self.generations.get(key, generation))
         self.deadline_ms = min(self.deadline_ms, job.deadline_ms)
 
     def build(self, name: ObjectId) -> None:

@@ -363,7 +363,9 @@ class ObjectWriting:
 
     def _commits(self, commits: Sequence[tuple[int, int | None]]) -> list[Commit]:
         return [
-            Commit(number, self._holdings[serial].items if serial is not None else ())
+            Commit(number, self._holdings[serial].items, self._holdings[serial].generations)
+            if serial is not None
+            else Commit(number, ())
             for number, serial in commits
         ]
 

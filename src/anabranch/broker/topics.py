@@ -635,8 +635,11 @@ class Topics:
                 logger.warning("%s was not closed cleanly, and is recovered: %s", partition.id, error)
 
     def _know_past(self, partition: Partition, placement: Placement) -> None:
-        """A start may have opened it before the table knew that it came from the object store."""
+        """A start may have opened it before the table knew that it came from the object store; and a table that is
+        taken over as a whole may leave out that it was elsewhere meanwhile."""
         known = partition.past
+        if partition.is_object:
+            partition.generation = placement.generation
         if partition.is_object or not placement.floor or (known and known.floor == placement.floor):
             return
         partition.past = past = self._opener.past_of(partition.id, partition.topic_id, placement.floor)

@@ -34,6 +34,9 @@ class Commit(NamedTuple):
 
     number: int
     items: Sequence[Item]
+    generations: Mapping[Key, int] = {}
+    """Of partitions that have not always been in the store: since which time they were when this was gathered. What was
+    gathered before a partition left the store, and came back, comes too late."""
 
 
 _ITEM = Struct(">HQIIqhihqI")
@@ -61,16 +64,19 @@ def commit_entry(broker: BrokerId, epoch: int, now_ms: int, commits: Sequence[Co
 def _packed_commit(commit: Commit) -> Mapping[str, Any]:
     keys = {key: place for place, key in enumerate(dict.fromkeys(item.key for item in commit.items))}
     packed = b"".join(_ITEM.pack(keys[item.key], *item[1:]) for item in commit.items)
-    return {
+    entry = {
         "n": commit.number,
         "keys": [[topic_id.hex, partition] for topic_id, partition in keys],
         "items": b64encode(packed).decode(),
     }
+    generations = [commit.generations.get(key, 0) for key in keys]
+    return {**entry, "generations": generations} if any(generations) else entry
 
 
 def commits_of(entry: Entry) -> Iterator[Commit]:
-    for number, keys, lines in packed_commits_of(entry):
-        yield Commit(number, [Item(keys[line[0]], *line[1:]) for line in lines])
+    for number, keys, lines, generations in packed_commits_of(entry):
+        items = [Item(keys[line[0]], *line[1:]) for line in lines]
+        yield Commit(number, items, dict(zip(keys, generations, strict=False)))
 
 
 @lru_cache(1024)
@@ -85,6 +91,8 @@ class PackedCommit(NamedTuple):
     number: int
     keys: Sequence[Key]
     lines: Sequence[tuple[int, ...]]
+    generations: Sequence[int] = ()
+    """One for each key; none at all: all are 0."""
 
 
 def packed_commits_of(entry: Entry) -> Iterator[PackedCommit]:
@@ -96,7 +104,7 @@ def packed_commits_of(entry: Entry) -> Iterator[PackedCommit]:
         lines = list(_ITEM.iter_unpack(packed))
         if any(line[0] >= len(keys) for line in lines):
             raise ValueError("an item of a partition that is not named")
-        yield PackedCommit(each["n"], keys, lines)
+        yield PackedCommit(each["n"], keys, lines, each.get("generations", ()))
 
 
 def check_commits(entry: Entry) -> None:
@@ -109,6 +117,11 @@ def check_commits(entry: Entry) -> None:
         for topic_id, partition in each["keys"]:
             uuid.UUID(hex=topic_id)
             _check_count(partition)
+        generations = each.get("generations", ())
+        if len(generations) not in (0, len(each["keys"])):
+            raise ValueError("each partition has a generation, or none has")
+        for generation in generations:
+            _check_count(generation)
         packed = b64decode(each["items"], validate=True)
         if len(packed) % _ITEM.size:
             raise ValueError(f"{len(packed)} bytes are not a whole number of items")
@@ -175,6 +188,8 @@ class Import(NamedTuple):
     rows: Sequence[Row]
     producers: Sequence[Sequence[Any]]
     """Of each that has written since: what it wrote last below `end`, as ProducerTable.snapshot says it."""
+    is_anew: bool = False
+    """What was copied before is given up: it came from another log, and compaction leaves each with less."""
 
 
 def import_entry(broker: BrokerId, epoch: int, part: Import) -> Entry:
@@ -188,6 +203,7 @@ def import_entry(broker: BrokerId, epoch: int, part: Import) -> Entry:
         "end": part.end,
         "rows": b64encode(pack_rows(part.rows)).decode(),
         "producers": [list(each) for each in part.producers],
+        "anew": part.is_anew,
     }
 
 
@@ -200,6 +216,7 @@ def import_of(entry: Entry) -> Import:
         Offset(entry["end"]),
         list(unpack_rows(b64decode(entry["rows"]))),
         entry["producers"],
+        bool(entry["anew"]),
     )
 
 

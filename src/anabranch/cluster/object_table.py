@@ -296,7 +296,11 @@ class ObjectTable:
             return _refused(commit, StoreRefusedError(_over(self.successor)))
         if object_id in self._tombstones:
             return _refused(commit, NotOwnerError(f"{object_id.name} was given up."))
-        drafts = [Draft(key, self._writable(key), is_kept=self._is_known(key)) for key in commit.keys]
+        generations = commit.generations or [0] * len(commit.keys)
+        drafts = [
+            Draft(key, self._writable(key, generation), is_kept=self._is_known(key))
+            for key, generation in zip(commit.keys, generations, strict=True)
+        ]
         results = take_items(drafts, commit.lines, now_ms, self._forgotten_last)
         for draft in drafts:
             for row in draft.rows(object_id):
@@ -305,9 +309,14 @@ class ObjectTable:
         self._note_unreferenced((object_id,))
         return results
 
-    def _writable(self, key: Key) -> Partition | None:
-        is_stored = self._is_known(key) and self._agreed.topics_by_id[key[0]].form(key[1]) == STORED
-        return self._partition(key) if is_stored else None
+    def _writable(self, key: Key, generation: int) -> Partition | None:
+        """`generation`: the one that it had when what is to be written was gathered."""
+        if not self._is_known(key):
+            return None
+        topic = self._agreed.topics_by_id[key[0]]
+        if topic.form(key[1]) != STORED or self._agreed.placement(topic, key[1]).generation != generation:
+            return None
+        return self._partition(key)
 
     def _is_known(self, key: Key) -> bool:
         topic = self._agreed.topics_by_id.get(key[0])
@@ -340,7 +349,7 @@ class ObjectTable:
         if topic is None or not 0 <= part.key[1] < topic.partition_count or topic.form(part.key[1]) == STORED:
             return False
         placement = self._agreed.placement(topic, part.key[1])
-        at = self.head(part.key).end
+        at = placement.floor if part.is_anew else self.head(part.key).end
         for row in part.rows:
             if not at <= row.base_offset < row.next_offset:
                 return False
@@ -348,6 +357,9 @@ class ObjectTable:
         return placement.leaves_for_store and placement.move == part.move and at <= part.end
 
     def _take_in(self, part: Import) -> None:
+        if part.is_anew:
+            topic = self._agreed.topics_by_id[part.key[0]]
+            self.take_back(part.key, self._agreed.placement(topic, part.key[1]).floor)
         partition = self._partition(part.key)
         for row in part.rows:
             self._append(partition, row)

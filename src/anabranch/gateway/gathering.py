@@ -13,6 +13,7 @@ that is refused all the same is taken apart until only the culprit fails. What w
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
@@ -39,6 +40,11 @@ DELIVERY_MS = 20_000
 TRY_MS = 10_000
 PAUSE_SECONDS = 0.05
 INIT_PRODUCER_VERSION = 4
+NOBODY = -1
+BRANCH = "branch"
+ID_SECONDS_MAX = 1.0
+IDS_PAUSE_MS = 5000
+"""How long to wait for an id where records are taken without one, and how long not to ask again."""
 CODECS = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 SEQUENCES = 2**31
 
@@ -63,6 +69,8 @@ OF_A_RECORD = frozenset(
 )
 """Some record of the batch is to blame."""
 
+logger = logging.getLogger(__name__)
+
 
 class Producer:
     """Under which id a partition knows this node, and what comes next."""
@@ -72,6 +80,11 @@ class Producer:
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
         self.sequence = 0
+
+    @property
+    def is_nobody(self) -> bool:
+        """Its batches cannot be told from repeats, and are sent once."""
+        return self.producer_id == NOBODY
 
 
 class Gatherer:
@@ -87,6 +100,7 @@ class Gatherer:
         self._spoiled: set[Key] = set()
         """Partitions that may know more of this node's id than it knows itself."""
         self._node_id: int | None = None
+        self._ids_again_ms = 0
         self._id_lock = asyncio.Lock()
         self._sticky: dict[str, int] = {}
         self._is_closing = False
@@ -231,7 +245,7 @@ class Gatherer:
                 record.placed.set_result(Placed(index, written.base_offset + number, time_ms))
 
     async def _write(self, view: TopicView, index: int, records: Sequence[Waiting]) -> Written:
-        producer = await self._producer((view.topic_id, index))
+        producer = await self._producer_of(view, index)
         batch = self._batch(producer, records)
         begun_ms = self._clock.monotonic_ms()
         may_be_written = False
@@ -253,6 +267,7 @@ class Gatherer:
                 passed_ms = self._clock.monotonic_ms() - begun_ms
                 may_pass = isinstance(error, NotOwnerError) or code in AGAIN
                 may_pass = may_pass or self._calls.is_news(error, view.name, index, passed_ms)
+                may_pass = may_pass and not (may_be_written and producer.is_nobody)
                 if passed_ms >= DELIVERY_MS or self._is_closing or not may_pass:
                     if may_be_written:
                         self._spoiled.add((view.topic_id, index))
@@ -267,12 +282,28 @@ class Gatherer:
         builder = BatchBuilder(
             codec=self._codec,
             producer_id=producer.producer_id,
-            producer_epoch=0,
-            base_sequence=producer.sequence,
+            producer_epoch=-1 if producer.is_nobody else 0,
+            base_sequence=-1 if producer.is_nobody else producer.sequence,
         )
         for record in records:
             builder.add(record.key, record.value, record.headers, timestamp_ms=record.timestamp)
         return builder.build()
+
+    async def _producer_of(self, view: TopicView, index: int) -> Producer:
+        """A topic of branches goes on where no new id can be had: on the side of a split that has no quorum."""
+        key = view.topic_id, index
+        if view.settings.anabranch_mode != BRANCH:
+            return await self._producer(key)
+        now_ms = self._clock.monotonic_ms()
+        if key not in self._producers and now_ms < self._ids_again_ms:
+            return Producer(NOBODY)
+        try:
+            async with asyncio.timeout(ID_SECONDS_MAX):
+                return await self._producer(key)
+        except (AnabranchError, TimeoutError) as error:
+            logger.info("%s-%d is written without a producer id: %s", view.name, index, error)
+            self._ids_again_ms = now_ms + IDS_PAUSE_MS
+            return Producer(NOBODY)
 
     async def _producer(self, key: Key) -> Producer:
         if key in self._spoiled:

@@ -85,7 +85,7 @@ class LaneProducers(ProducerTable):
         has_waited = known is not None and now_ms - known.since_ms >= SKIP_MS
         if known is None or known.epoch != header.producer_epoch or (has_waited and number > known.least):
             known, has_waited = Skipping(now_ms, header.producer_epoch, number), False
-        if not has_waited or number < known.least:
+        if not has_waited:
             if producer_id not in self._skipping and len(self._skipping) >= SKIPPING_MAX:
                 del self._skipping[next(iter(self._skipping))]
             self._skipping[producer_id] = known._replace(least=min(known.least, number))

@@ -457,6 +457,21 @@ async def test_a_start_on_a_full_disk_serves_readers_and_takes_records_when_ther
     assert [value for _, value in values(found(again))] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("is_garbled", [True, False])
+def test_a_node_alone_finds_its_line_without_the_file_that_says_where_it_ends(is_garbled: bool) -> None:
+    @in_loop
+    async def body() -> None:
+        bench = await over_two_lanes()
+        path = f"{DATA}/t-0/branch"
+        if is_garbled:
+            bench.disk.flip_bit(path, 5)
+        else:
+            bench.disk.unlink(path)
+        assert [value for _, value in values(found(bench.again()))] == [b"a", b"b", b"c", b"d", b"e"]
+
+    body()
+
+
 @in_loop
 async def test_a_row_that_cannot_be_synced_changes_nothing() -> None:
     bench, partition = await made()

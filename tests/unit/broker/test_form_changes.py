@@ -92,6 +92,23 @@ def test_what_was_copied_is_taken_back_when_the_change_is_called_off(
     cluster.check()
 
 
+def test_another_leader_copies_a_compacted_topic_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mode_changes, "PIECE_BYTES", 1)
+    cluster = FormCluster("ring", **{"cleanup.policy": "compact"})
+    for _ in range(5):
+        cluster.produce()
+    store = cluster.spoil(after_puts=2)
+    assert cluster.alter("object")["error_code"] == 0
+    cluster.until(lambda: cluster.head().end == 2)
+    (leader,) = [each for each in cluster.lives if cluster.leader_of(0) == each]
+    cluster.kill(leader)
+    cluster.until(lambda: cluster.leader_id is not None and cluster.head().end == 0, 60_000)
+    store.is_away = False
+    cluster.start(leader)
+    cluster.until(lambda: cluster.is_done("stored"), 60_000)
+    cluster.check()
+
+
 def test_clients_see_generations_that_only_grow() -> None:
     cluster = FormCluster("ring")
     cluster.produce()

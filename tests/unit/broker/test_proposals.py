@@ -13,12 +13,15 @@ from anabranch.broker.proposals import PROPOSAL_BYTES_MAX, Proposals, asked, che
 from anabranch.cluster.metadata import decode_entry, encode_entry, producer_ids_entry
 from anabranch.cluster.object_entries import (
     Commit,
+    Import,
     Item,
     Replacement,
     commit_entry,
     commits_of,
+    import_entry,
     incarnation_entry,
     replace_entry,
+    start_entry,
     tombstone_entry,
 )
 from anabranch.errors import InvalidRequestError, NotControllerError, StorageError
@@ -179,3 +182,38 @@ def test_a_broker_may_propose_its_own_replacements_and_nobody_elses() -> None:
     for wrong in ({**entry, "epoch": -1}, {**entry, "replacements": [{"id": "x"}]}):
         with pytest.raises(InvalidRequestError, match="cannot be read"):
             check(ME, encode_entry(wrong))
+
+
+IMPORT = import_entry(ME, 7, Import((UUID(int=1), 3), 9, Offset(0), Offset(5), [], [[4, 0, 1, [[0, 2, 1]]]]))
+
+
+def test_a_broker_may_bring_its_own_partitions_and_move_their_starts() -> None:
+    check(ME, encode_entry(IMPORT))
+    check(ME, encode_entry(start_entry({(UUID(int=1), 3): Offset(4)})))
+    with pytest.raises(InvalidRequestError, match="may not propose"):
+        check(BrokerId(3), encode_entry(IMPORT))
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"end": -1},
+        {"move": "nine"},
+        {"key": ["no id", 3]},
+        {"key": [UUID(int=1).hex, -3]},
+        {"rows": "AAAA"},
+        {"producers": [[4, 0, 1, [[0, 2]]]]},
+        {"producers": [["4", 0, 1, []]]},
+        {"producers": 5},
+    ],
+)
+def test_an_import_that_cannot_be_read_is_refused(spoiled: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        check(ME, encode_entry({**IMPORT, **spoiled}))
+
+
+def test_a_start_that_is_none_is_refused() -> None:
+    for start in (-1, 2**63, "4"):
+        entry = {"type": "objects-start", "starts": [[UUID(int=1).hex, 3, start]]}
+        with pytest.raises(InvalidRequestError, match="cannot be read"):
+            check(ME, encode_entry(entry))

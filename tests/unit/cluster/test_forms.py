@@ -18,7 +18,14 @@ from anabranch.cluster.metadata import (
     topic_config_entry,
     topic_entry,
 )
-from anabranch.cluster.object_entries import Import, import_entry, incarnation_entry
+from anabranch.cluster.object_entries import (
+    Commit,
+    Import,
+    Item,
+    commit_entry,
+    import_entry,
+    incarnation_entry,
+)
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Generation, Offset
 
@@ -116,6 +123,25 @@ def test_rows_of_another_decision_or_with_a_gap_backwards_count_for_nothing() ->
     assert late in set(world.table.objects.unreferenced())
 
 
+def test_who_begins_anew_gives_up_what_was_copied_and_nothing_below_the_floor() -> None:
+    world = World("ring")
+    world.change("object")
+    move = world.leave()
+    world.bring(0, 10, move)
+    world.end_view(10, move)
+    world.change("ring")
+    world.agree(keep_entry(TOPIC, 0, [BrokerId(2)]))
+    world.change("object")
+    move = world.leave()
+    given_up = world.bring(10, 15, move)
+    anew = Import(KEY, move, Offset(0), Offset(10), [], [], is_anew=True)
+    world.agree(import_entry(BrokerId(3), world.epoch, anew))
+    assert world.stored_end == 10
+    assert set(world.table.objects.unreferenced()) == {given_up}
+    world.bring(10, 20, move)
+    assert [row.next_offset for row in world.table.objects.rows(KEY, Offset(0), 9)] == [10, 20]
+
+
 def test_a_topic_that_shall_stay_after_all_takes_back_what_was_copied() -> None:
     world = World("ring")
     world.change("object")
@@ -169,3 +195,21 @@ def test_a_snapshot_carries_all_of_it(mode: str) -> None:
     again.restore(json.loads(json.dumps(world.table.snapshot())))
     assert again.topics == world.table.topics
     assert again.snapshot() == world.table.snapshot()
+
+
+def test_what_was_gathered_before_a_partition_left_the_store_comes_too_late() -> None:
+    world = World("object")
+    world.change("ring")
+    world.agree(keep_entry(TOPIC, 0, [BrokerId(2)]))
+    world.change("object")
+    move = world.leave()
+    world.end_view(0, move)
+    assert world.topic.is_stored(0)
+    item = Item(KEY, 0, 70, 1, -1, -1, -1, 0, 5, 6)
+    for number, generations in enumerate(({}, {KEY: 4}, {KEY: world.placement.generation})):
+        commit = Commit(number, [item], generations)
+        world.agree(commit_entry(BrokerId(3), world.epoch, 1, [commit]))
+        outcome = world.table.objects.outcome
+        assert outcome is not None
+        assert (outcome.results[0][0].error is None) == (number == 2)
+    assert world.stored_end == 1

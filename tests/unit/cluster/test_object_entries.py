@@ -43,7 +43,7 @@ items = st.builds(
     st.integers(-(2**63), 2**63 - 1),
     st.integers(0, 2**32 - 1),
 )
-commits = st.builds(Commit, small, st.lists(items, max_size=6))
+commits = st.builds(Commit, small, st.lists(items, max_size=6), st.just({}))
 ROW = Row(Offset(0), Offset(5), ObjectId(1, 2, 3, ObjectKind.MERGED), 4, 5, 6, 7, True)
 KEY = uuid.UUID(int=9), 4
 

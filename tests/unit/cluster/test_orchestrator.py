@@ -15,10 +15,12 @@ from anabranch.cluster.metadata import (
     broker_entry,
     broker_fenced_entry,
     broker_removed_entry,
+    keep_entry,
     move_entry,
     topic_config_entry,
     topic_entry,
 )
+from anabranch.cluster.object_entries import incarnation_entry
 from anabranch.cluster.orchestrator import (
     BEAT_MS,
     MOVE_PATIENCE_MS,
@@ -31,6 +33,7 @@ from anabranch.cluster.orchestrator import (
     Cluster,
     Fence,
     HandOver,
+    Keep,
     Orchestrator,
     voters_wanted,
 )
@@ -107,6 +110,8 @@ class World:
                 self.end += 1
             case BeginMove():
                 self.commit(move_entry(action.topic.topic_id, action.partition, action.target))
+            case Keep():
+                self.commit(keep_entry(action.topic.topic_id, action.partition, action.replicas))
             case HandOver():
                 pass
 
@@ -488,3 +493,32 @@ def test_topics_in_the_object_store_do_not_move() -> None:
     actions += world.run()
     assert not any(isinstance(action, BeginMove) for action in actions)
     assert world.table.topics["s"] == stored
+
+
+# --- forms ----------------------------------------------------------------------------------------------------
+
+
+def test_a_few_partitions_at_once_go_into_the_store_and_the_others_follow() -> None:
+    world = World(1, 2, 3)
+    world.topic("t", *[(1, 2, 3)] * 6)
+    world.run()
+    world.commit(topic_config_entry("t", {"anabranch.mode": "object"}))
+    moves = [action for action in world.run() if isinstance(action, BeginMove)]
+    assert [(move.partition, move.target) for move in moves] == [(index, ()) for index in range(4)]
+    world.commit(incarnation_entry(7))
+    world.finish_moves()  # They are empty, so the store has everything at once.
+    assert world.table.topics["t"].all_forms.count("stored") == 4
+    assert [action.partition for action in world.run() if isinstance(action, BeginMove)] == [4, 5]
+
+
+def test_who_shall_keep_what_leaves_the_store_is_alive_and_stays() -> None:
+    world = World(1, 2, 3, 4)
+    world.commit(topic_entry(Topic("t", uuid.uuid4(), 2, {"anabranch.mode": "object"})))
+    world.run()
+    world.drain(2)
+    world.silent.add(3)
+    world.run(10)
+    world.commit(topic_config_entry("t", {"anabranch.mode": "ring"}))
+    kept = [action for action in world.step() if isinstance(action, Keep)]
+    assert [(keep.partition, set(keep.replicas)) for keep in kept] == [(0, {1, 4}), (1, {1, 4})]
+    assert not [action for action in world.run() if isinstance(action, Keep)]

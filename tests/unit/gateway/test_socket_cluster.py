@@ -27,14 +27,15 @@ def clusters_end() -> Iterator[None]:
     close_all()
 
 
-def cluster_with_topic(seed: int) -> WholeCluster:
+def cluster_with_topic(seed: int, mode: str | None = None) -> WholeCluster:
     cluster = whole_cluster_of(3, seed)
+    configs = [{"name": "anabranch.mode", "value": mode}] if mode is not None else []
     row = {
         "name": "t",
         "num_partitions": PARTITIONS,
         "replication_factor": -1,
         "assignments": [],
-        "configs": [],
+        "configs": configs,
     }
     body = {"topics": [row], "timeout_ms": 10_000, "validate_only": False}
     assert cluster.ask(1, ApiKey.CREATE_TOPICS, 7, body)["topics"][0]["error_code"] == 0
@@ -164,6 +165,35 @@ def test_a_group_goes_on_when_its_coordinator_and_one_of_its_members_die(seed: i
     cluster.do(stays.leave())
     cluster.do(writer.leave())
     assert dead.is_over
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_both_sides_of_a_split_go_on_and_subscribers_of_either_have_everything_when_it_heals(
+    seed: int,
+) -> None:
+    cluster = cluster_with_topic(seed, "branch")
+    pages = {broker_id: (Page(cluster, broker_id), Page(cluster, broker_id)) for broker_id in (1, 3)}
+    for reader, _ in pages.values():
+        reader.say(type="subscribe", id="s", **{"from": "earliest"})
+    cluster.do(publish(pages[1][1], range(30)))
+    cluster.net.isolate(BrokerId(3))  # Alone it cannot even have a producer id: it has written nothing yet.
+    cluster.run(5000)
+    writing = [
+        cluster.loop.create_task(publish(pages[broker_id][1], range(100 * broker_id, 100 * broker_id + 30)))
+        for broker_id in pages
+    ]
+    cluster.until(lambda: all(task.done() for task in writing), within_ms=60_000)
+    cluster.until(lambda: all(len(reader.values()) == 60 for reader, _ in pages.values()), within_ms=60_000)
+    cluster.net.heal()
+    cluster.until(lambda: all(len(reader.values()) == 90 for reader, _ in pages.values()), within_ms=60_000)
+    cluster.run(20_000)
+    late = Page(cluster, 2)
+    late.say(type="subscribe", id="s", **{"from": "earliest"})
+    cluster.until(lambda: len(late.values()) == 90, within_ms=60_000)
+    assert sum(len(late.offsets(index)) for index in range(PARTITIONS)) == 90, "something came twice"
+    for page in (*pages[1], *pages[3], late):
+        assert page.of("error") == []
+        cluster.do(page.leave())
 
 
 def group_of(cluster: WholeCluster, broker_id: int) -> str:

@@ -120,3 +120,15 @@ def test_an_older_epoch_that_was_written_again_does_not_push_out_the_newer() -> 
     table.note(header(0, epoch=3), Offset(0), 0)
     table.note(header(40, epoch=2), Offset(1), 0)
     assert table.original_of(header(0, epoch=3)) == 0
+
+
+def test_whoever_comes_again_seldom_is_taken_all_the_same() -> None:
+    """Each time it sends several, of which the second comes when the first has just been refused for the last time."""
+    table = Table()
+    table.note(header(4), Offset(0), 0)
+    for now, sequence in ((0, 8), (SKIP_MS - 1, 8), (SKIP_MS, 9)):
+        table.now = now
+        with pytest.raises(NotOwnerError):
+            table.original_of(header(sequence))
+    table.now = 3 * SKIP_MS
+    assert table.original_of(header(8)) is None
