@@ -101,7 +101,7 @@ class FormCluster(BrokerCluster):
         """The next record of the producer; `repeat`: the last one again, which must change nothing."""
         written = self.written[index]
         number = len(written) - repeat
-        batch = _batch(number, self.clock.wall_ms())
+        batch = batch_of(number, self.clock.wall_ms())
         offsets: list[int] = []
 
         def work(leader: int) -> int:
@@ -287,7 +287,7 @@ class AwayStore(MemoryStore):
         await super().put(name, pieces)
 
 
-def _batch(number: int, now_ms: int) -> bytes:
+def batch_of(number: int, now_ms: int) -> bytes:
     builder = BatchBuilder(producer_id=7, producer_epoch=0, base_sequence=number)
     builder.add(b"k%d" % number, b"%d" % number, timestamp_ms=now_ms)
     return bytes(builder.build())

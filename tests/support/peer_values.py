@@ -116,7 +116,15 @@ STRATEGIES = {
     peer.ProducerIdBlock: st.builds(peer.ProducerIdBlock),
     peer.ProducerIds: st.builds(peer.ProducerIds, numbers, small),
     peer.BeginView: st.builds(
-        peer.BeginView, ids, small, small, numbers, small, st.lists(small, max_size=3).map(tuple), moves
+        peer.BeginView,
+        ids,
+        small,
+        small,
+        numbers,
+        small,
+        st.lists(small, max_size=3).map(tuple),
+        moves,
+        moves,
     ),
     peer.ViewBegun: st.builds(peer.ViewBegun, small),
     peer.NameDisk: st.builds(peer.NameDisk, ids, small, small, numbers),

@@ -21,6 +21,7 @@ from anabranch.broker.branch_reads import PIECE_BYTES_MAX, LaneReading
 from anabranch.broker.branch_reign import NotNowError, Reigning
 from anabranch.broker.branch_room import BranchRoom
 from anabranch.broker.branch_seat import BranchSeat
+from anabranch.broker.first_lane import first_tip
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import (
     BranchRows,
@@ -50,14 +51,14 @@ from anabranch.replication.branch_roles import (
     lane_of_reign,
     next_step,
 )
-from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, Tip, lane_of
+from anabranch.replication.branch_rows import NO_LANE, NOWHERE, BranchRow, Lane, Tip, lane_of
 from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.branches import BranchTopics
     from anabranch.broker.broker import Broker
     from anabranch.broker.peers import Peers
-    from anabranch.cluster.metadata import Topic
+    from anabranch.cluster.metadata import Placement, Topic
 
 STABLE_MS = 300
 QUIET_MS = 1000
@@ -113,11 +114,15 @@ class BranchPeers:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    def placed(self, partition: Partition) -> None:
+    def placed(self, partition: Partition, placement: "Placement") -> None:
         """A partition is open."""
         assert isinstance(partition, BranchPartition)
         if partition.key not in self._seats:
             seat = self._seats[partition.key] = BranchSeat(partition)
+            if placement.has_joined_branches and partition.tip == NOWHERE:
+                seat.heard = first_tip(
+                    placement
+                )  # Others have it: even if none is in view, we go on behind it.
             partition.on_written = seat.growth.wake
             partition.on_ended = lambda: self._reign_ended(seat)
             partition.view.elsewhere = lambda span, bytes_max, whole_first: self.borrowing.slice(

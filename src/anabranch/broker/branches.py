@@ -17,13 +17,14 @@ from anabranch.broker.branch_removal import drop_removed, expired_start, forgott
 from anabranch.broker.branch_report import BranchCounts
 from anabranch.broker.branch_tube import TUBE_FOLDER, BranchTube, Key
 from anabranch.broker.branch_views import BranchViews
+from anabranch.broker.first_lane import FirstLane, first_lane, first_rows
 from anabranch.broker.lane_gaps import LaneGaps
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
 from anabranch.broker.stored_state import partition_key
 from anabranch.broker.workers import in_heavy_worker, to_its_end
-from anabranch.cluster.metadata import Entry
+from anabranch.cluster.metadata import Entry, Placement, Topic
 from anabranch.config import TopicSettings
 from anabranch.errors import NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
@@ -67,6 +68,8 @@ class BranchTopics:
             (lambda topic_id: topic_id not in topics) if broker.is_alone else _none_is_gone,
             broker.state.recovery_points.get(TUBE_FOLDER),
         )
+        for topic in topics.values():
+            self.tube.add_now(self._first_rows(topic))
         self.views = BranchViews(broker)
         self.counts = BranchCounts()
         self.gaps = LaneGaps(broker.workers)
@@ -93,8 +96,27 @@ class BranchTopics:
 
     # --- partitions ----------------------------------------------------------------------------------------------
 
+    async def learn(self, topic: Topic) -> None:
+        """Before partitions are opened: the first lanes of those that were kept in another way before. Raises
+        StorageError."""
+        await self.tube.add(self._first_rows(topic))
+
+    @staticmethod
+    def _first_rows(topic: Topic) -> list[BranchRow]:
+        return [
+            row
+            for index, placement in enumerate(topic.placements)
+            if topic.is_branched(index) and placement.has_joined_branches
+            for row in first_rows((topic.topic_id, index), placement)
+        ]
+
     def open_partition(
-        self, partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings, is_new: bool
+        self,
+        partition_id: TopicPartition,
+        topic_id: UUID,
+        settings: TopicSettings,
+        is_new: bool,
+        placement: Placement,
     ) -> BranchPartition:
         """Any thread. Raises StorageError."""
         broker, core, key = self._broker, self._broker.core, (topic_id, partition_id.partition)
@@ -107,6 +129,14 @@ class BranchTopics:
             opener.index_cache,
         )
         known = {lane: state.recovery_points.get(lane_key(name, lane)) for lane in branches.opened}
+        if placement.has_joined_branches:
+            lane = first_lane(placement)
+            if lane not in branches.opened:
+                raise StorageError(f"{partition_id} waits for the branch log to say what its first lane is.")
+            taken = FirstLane(broker.files, lanes.folder, placement).take(
+                lanes.config, opener.index_cache, state.recovery_points.get(name)
+            )
+            known[lane] = taken or known[lane]
         lanes.open(
             {lane: row.new_start for lane, row in branches.opened.items()},
             clean=is_new or state.was_clean,

@@ -195,6 +195,7 @@ class Broker:
 
             self.branches = BranchTopics(self)
             self.opener.open_branch = self.branches.open_partition
+            self.opener.learn_branches = self.branches.learn
             self.topics.branches_ready = self.branches.ready
             self.topics.find_view = self.branches.views.find
 

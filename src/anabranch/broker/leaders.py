@@ -13,7 +13,7 @@ from uuid import UUID
 
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition_opener import is_ring
-from anabranch.cluster.metadata import Entry, Placement
+from anabranch.cluster.metadata import Entry, Placement, Topic
 from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class Leaders:
     def of(self, topic_id: UUID, index: int) -> Leader:
         """A partition that the table knows."""
         topic = self._table.topics_by_id[topic_id]
-        if topic.is_branch:
+        if topic.is_branched(index):
             leader, copies = self.of_branch((topic_id, index))
-            return Leader(leader, UNKNOWN_GENERATION, copies)
+            return Leader(leader, self._branch_generation(topic, index), copies)
         if topic.is_stored(index):
             return self._named.get((topic_id, index)) or self._name(topic_id, index)
         placement = self._table.placement(topic, index)
@@ -93,6 +93,11 @@ class Leaders:
         first = placement.replicas[0] if placement.replicas and own is None else None
         generation = UNKNOWN_GENERATION if is_ring(placement) else ONLY_GENERATION
         return self._available(first, generation, placement.replicas)
+
+    def _branch_generation(self, topic: Topic, index: int) -> Generation:
+        """Branches have none. But clients that knew one believe no leader with a lower one, not even one with none."""
+        placement = self._table.placement(topic, index)
+        return Generation(placement.generation + 1) if placement.has_joined_branches else UNKNOWN_GENERATION
 
     def _name(self, topic_id: UUID, index: int) -> Leader:
         from anabranch.cluster.rendezvous import candidates, winner  # Not for a node without an object store.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import BeginView, DiskNamed, NameDisk, ViewBegun
-from anabranch.cluster.metadata import NO_MOVE, Placement, boundary_entry, disk_entry
+from anabranch.cluster.metadata import NO_LANE_START, NO_MOVE, Placement, boundary_entry, disk_entry
 from anabranch.errors import (
     NotControllerError,
     PeerError,
@@ -20,7 +20,7 @@ from anabranch.errors import (
     UnknownTopicIdError,
 )
 from anabranch.replication.ring_effects import AskForDisk, EndView, Unseal
-from anabranch.values import BrokerId
+from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -58,11 +58,20 @@ class Moves:
         placement, view = table.placement(topic, partition.id.partition), partition.ring.mode.view
         if placement.view != view:
             return None  # It has ended.
-        start, replicas, move = placement.start, placement.replicas, NO_MOVE
+        start, replicas, move, lane_start = placement.start, placement.replicas, NO_MOVE, NO_LANE_START
         if isinstance(effect, EndView):
             start, replicas, move = effect.end, effect.replicas, effect.move
+            if topic.is_branch and placement.leaves_for_branches:
+                lane_start = partition.start_offset
         return BeginView(
-            partition.topic_id, partition.id.partition, view, start, effect.generation, replicas, move
+            partition.topic_id,
+            partition.id.partition,
+            view,
+            start,
+            effect.generation,
+            replicas,
+            move,
+            lane_start,
         )
 
     def _disk_question(self, partition: Partition) -> NameDisk | None:
@@ -126,6 +135,7 @@ class Moves:
                     start=question.start,
                     generation=question.generation,
                     move=question.move,
+                    lane_start=Offset(question.lane_start),
                 )
                 await metadata.commit(boundary_entry(question.topic_id, question.partition, placement))
             return ViewBegun(self._placement(question).view)

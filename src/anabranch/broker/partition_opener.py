@@ -8,7 +8,7 @@ is handed over. A partition that several brokers keep is made one of a ring by r
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -17,7 +17,7 @@ from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import OWNER_FILE, RING_FILE, remove_tree
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.metadata import Placement, Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import (
@@ -46,6 +46,7 @@ NO_SNAPSHOT = Offset(0)
 """No snapshot says the same as one made before the first record."""
 SNAPSHOT_OUTDATED = Offset(-1)
 """Whatever the file says is not what the table holds."""
+OpenBranch = Callable[[TopicPartition, UUID, TopicSettings, bool, Placement], Partition]
 
 
 def is_ring(placement: Placement) -> bool:
@@ -90,7 +91,9 @@ class PartitionOpener:
         self.past_of: Callable[[TopicPartition, UUID, Offset], Past] = _no_past
         """Set by the broker: what lies in the object store below a floor."""
         self.need_branches: Callable[[], None] = _nothing_needed
-        self.open_branch: Callable[[TopicPartition, UUID, TopicSettings, bool], Partition] = _no_branches
+        self.learn_branches: Callable[[Topic], Awaitable[None]] = _nothing_to_learn
+        """Set by the broker: to be awaited before a partition of a topic is opened in mode branch."""
+        self.open_branch: OpenBranch = _no_branches
         """Set by the broker: opens a partition in mode branch, perhaps in a worker, once `need_branches` was called."""
         self.doubted: list[TopicPartition] = []
         """What may lack records that were safe, and was not said yet."""
@@ -227,6 +230,13 @@ class PartitionOpener:
         self._state.recovery_points.pop(key, None)
         self._state.start_offsets.pop(key, None)
 
+    def close_for_lanes(self, partition: Partition) -> None:
+        """In a worker: it goes over to branches, with the files it has. Raises StorageError."""
+        partition.log.close(clean=True)
+        end = partition.log.end_offset
+        key = partition_key(partition.topic_id, partition.id.partition)
+        self._state.recovery_points[key] = RecoveryPoint(end, end)
+
     # --- rings ---------------------------------------------------------------------------------------------------
 
     def join_ring(
@@ -325,8 +335,12 @@ def _nothing_needed() -> None:
     """Nobody has branches."""
 
 
+async def _nothing_to_learn(topic: Topic) -> None:
+    """Nobody has branches."""
+
+
 def _no_branches(
-    partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings, is_new: bool
+    partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings, is_new: bool, placement: Placement
 ) -> Partition:
     raise AssertionError(f"nobody has said how {partition_id} is opened")
 

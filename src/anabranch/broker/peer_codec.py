@@ -155,6 +155,7 @@ OTHER_FORMS = {
             "generation": INT,
             "replicas": BROKERS,
             "move": MOVE,
+            "lane_start": MOVE,
         },
     ),
     71: Form(peer.LookAtReplica, {"topic_id": TOPIC_ID, "partition": INT}),

@@ -164,6 +164,8 @@ class BeginView:
     generation: Generation
     replicas: tuple[BrokerId, ...]
     move: int
+    lane_start: int
+    """If it goes over to branches: where its records begin; else -1."""
 
 
 @dataclass(slots=True)

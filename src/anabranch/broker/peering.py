@@ -193,7 +193,7 @@ class Peering:
         """A partition is there, or is kept with others than before."""
         if partition.is_branch:
             assert self._branches is not None
-            self._branches.placed(partition)
+            self._branches.placed(partition, placement)
             return
         if partition.ring is None and is_ring(placement) and not partition.is_object:
             self._join_ring(partition, placement)

@@ -25,6 +25,7 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener, log_config
 from anabranch.broker.topic_folders import METADATA_TOPIC, TUBE_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
+from anabranch.cluster.forms import BRANCHED
 from anabranch.cluster.metadata import (
     Entry,
     Placement,
@@ -101,6 +102,8 @@ class Topics:
         """Logs made before the entry that names them."""
         self._work = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        """Logs whose files go over to lanes."""
         self._is_stopping = False
         self._is_current = asyncio.Event()
         if directory_id is None:
@@ -123,7 +126,7 @@ class Topics:
         topics = list(self._metadata.table.topics.values())
         all_settings = [TopicSettings.from_overrides(self._settings, topic.overrides) for topic in topics]
         kept = self._found_here(topics)
-        if any(topic.is_branch for topic in topics):
+        if any(BRANCHED in topic.all_forms for topic in topics):
             self._opener.need_branches()
         openings = [
             partial(self._open, TopicPartition(topic.name, index), topic, settings)
@@ -184,11 +187,11 @@ class Topics:
             stored = self._opener.open_object(partition_id, topic.topic_id, settings)
             stored.generation = self._metadata.table.placement(topic, partition_id.partition).generation
             return stored
-        if topic.is_branch:
-            return self._opener.open_branch(partition_id, topic.topic_id, settings, is_new)
+        placement = self._metadata.table.placement(topic, partition_id.partition)
+        if topic.is_branched(partition_id.partition):
+            return self._opener.open_branch(partition_id, topic.topic_id, settings, is_new, placement)
         if self._directory_id is None:
             return self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new)
-        placement = self._metadata.table.placement(topic, partition_id.partition)
         return self._opener.open(
             partition_id,
             topic.topic_id,
@@ -477,8 +480,9 @@ class Topics:
         if topic.is_object and not topic.forms:
             return [self._open(partition_id, topic, settings) for partition_id in partition_ids]
         assert not any(topic.is_stored(index) for index in indexes), "they need no folders"
-        if topic.is_branch:
+        if any(topic.is_branched(index) for index in indexes):
             self._opener.need_branches()
+            await self._opener.learn_branches(topic)
 
         def task() -> None:
             try:
@@ -599,6 +603,8 @@ class Topics:
         it was last in the store."""
         if partition.is_object or topic.is_stored(partition.id.partition):
             return partition.is_object and topic.is_stored(partition.id.partition)
+        if partition.is_branch or topic.is_branched(partition.id.partition):
+            return partition.is_branch and topic.is_branched(partition.id.partition)
         return partition.ring is None or partition.ring.mode.view >= placement.since_view
 
     def _leave_form(self, state: TopicState, index: int, partition: Partition) -> None:
@@ -607,11 +613,26 @@ class Topics:
             self._abandon(
                 [partition], NotOwnerError(f"{partition.id} is kept in another way now: ask again.")
             )
-        self._begin(self._discard_later(partition))
+        if state.topic.is_branched(index) and not partition.is_object:
+            closing = self._begin(self._close_for_lanes(partition))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        else:
+            self._begin(self._discard_later(partition))
 
     async def _discard_later(self, partition: Partition) -> None:
         async with self._work:
             await self._discard([partition])
+
+    async def _close_for_lanes(self, partition: Partition) -> None:
+        """Whoever opens it next goes on with its files."""
+        async with self._work, partition.upkeep:
+            await self._core.syncer.idle(partition)
+            self._opener.forget(partition)
+            try:
+                await in_heavy_worker(self._core.workers, lambda: self._opener.close_for_lanes(partition))
+            except StorageError as error:
+                logger.warning("%s was not closed cleanly, and is recovered: %s", partition.id, error)
 
     def _know_past(self, partition: Partition, placement: Placement) -> None:
         """A start may have opened it before the table knew that it came from the object store; and a table that is
@@ -631,6 +652,7 @@ class Topics:
         while self._states.get(state.topic.topic_id) is state and not self._is_stopping:
             try:
                 self._line_up_forms(state)
+                await asyncio.gather(*self._closing)  # Files of an open log are not moved.
                 async with self._work:
                     await self._close_others(state)
                     await self._open_missing(state)
@@ -692,10 +714,11 @@ class Topics:
             await self._discard(partitions)
         await self.on_removed(name)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.cluster.forms import BRANCH as BRANCH
-from anabranch.cluster.forms import KEPT, STORED, Forms, form_in, settled
+from anabranch.cluster.forms import BRANCHED, KEPT, STORED, Forms, form_in, settled
 from anabranch.cluster.forms import OBJECT as OBJECT
 from anabranch.errors import CorruptDataError
 from anabranch.values import BrokerId, Generation, Offset
@@ -36,6 +36,11 @@ INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state"})
 UNKNOWN_DIRECTORY = ""
 NO_MOVE = -1
 START = Offset(0)
+NO_LANE_START = Offset(-1)
+"""Of a partition that did not go over to branches."""
+NO_BROKER = BrokerId(-1)
+BRANCH_COPIES = 3
+"""How many brokers are to keep a partition that goes over to branches, if there are as many and it had fewer."""
 STORE: tuple[BrokerId, ...] = ()
 """The target of a partition that goes over to the object store: no broker keeps it then."""
 NO_GENERATION_YET = Generation(0)
@@ -85,11 +90,23 @@ class Placement:
     """The records below are in the object store (`forms.py`)."""
     since_view: int = 0
     """In which they were left there: what a disk has of an earlier view is in the store too, and nobody's."""
+    lane_start: Offset = NO_LANE_START
+    """Of a partition that went over to branches: where its records began then; they end at `start`, and are the first
+    lane of every line."""
 
     @property
     def leaves_for_store(self) -> bool:
         """It goes over to the object store."""
         return self.target == STORE
+
+    @property
+    def leaves_for_branches(self) -> bool:
+        """Those who keep it are to seal it, so that it goes over to branches."""
+        return self.target is not None and self.target == self.replicas
+
+    @property
+    def has_joined_branches(self) -> bool:
+        return self.lane_start != NO_LANE_START
 
     def directory_of(self, broker: BrokerId) -> str:
         """The disk that this replica, one to be included, was given to."""
@@ -172,6 +189,10 @@ class Topic:
     def form(self, partition: int) -> str:
         return self.forms[partition] if self.forms else form_in(self.mode)
 
+    def is_branched(self, partition: int) -> bool:
+        """Each side of a split goes on with this partition now."""
+        return self.form(partition) == BRANCHED
+
     def is_stored(self, partition: int) -> bool:
         """The records of this partition are in the object store now."""
         return self.form(partition) == STORED
@@ -182,7 +203,7 @@ class Topic:
 
     @property
     def is_branch(self) -> bool:
-        """Each side of a split goes on with it."""
+        """Each side of a split goes on with it, or shall."""
         return self.overrides.get(MODE_CONFIG) == BRANCH
 
     @property
@@ -308,6 +329,7 @@ def boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placement) ->
         "generation": placement.generation,
         "replicas": list(placement.replicas),
         "move": placement.move,
+        **({"lane_start": placement.lane_start} if placement.has_joined_branches else {}),
     }
 
 
@@ -458,7 +480,10 @@ class MetadataTable:
         mode = overrides.get(MODE_CONFIG)
         self._put(replace(topic, overrides=overrides, forms=settled(topic.all_forms, mode)))
         for partition, placement in enumerate(topic.placements):
-            if placement.leaves_for_store and form_in(mode) != STORED:
+            has_changed = (placement.leaves_for_store and form_in(mode) != STORED) or (
+                placement.leaves_for_branches and form_in(mode) != BRANCHED
+            )
+            if has_changed:
                 self._aim(self.topics_by_id[topic.topic_id], partition, None, offset)
 
     def _apply_to_broker(self, entry: Entry, offset: int) -> None:
@@ -576,6 +601,10 @@ class MetadataTable:
                 kept_on = replace(forced, floor=current.floor, since_view=current.since_view)
                 self._place(topic, partition, kept_on)
             return
+        is_branched = form_in(topic.mode) == BRANCHED and current.leaves_for_branches
+        if is_branched and replicas == current.target and entry["move"] == current.move:
+            self._branch(topic, partition, entry)
+            return
         if replicas == current.replicas:
             placement = replace(current, view=view, start=start, generation=generation, is_forced=False)
         elif replicas == current.target and entry["move"] == current.move:
@@ -604,6 +633,24 @@ class MetadataTable:
         generation = Generation(entry["generation"] + 1)  # Clients believe no leader with a lower one.
         placement = Placement(STORE, (), entry["view"], entry["start"], generation)
         self._go_over(topic, partition, STORED, placement)
+
+    def _branch(self, topic: Topic, partition: int, entry: Entry) -> None:
+        """It is sealed: what its replicas have is the first lane, and others are opened behind it."""
+        before = self.placement(topic, partition)
+        if before.floor or "lane_start" not in entry:
+            return
+        first = list(topic.first) or [NO_BROKER] * topic.partition_count
+        first[partition] = before.replicas[0]
+        branched = replace(
+            topic,
+            first=tuple(first),
+            first_disks=(UNKNOWN_DIRECTORY,) * topic.partition_count,  # Its first lane is written already.
+            copies=max(topic.copies, len(before.replicas), min(BRANCH_COPIES, len(self.brokers))),
+        )
+        placement = Placement(
+            (), (), entry["view"], entry["start"], entry["generation"], lane_start=entry["lane_start"]
+        )
+        self._go_over(branched, partition, BRANCHED, placement)
 
     def _keep(self, entry: Entry) -> None:
         topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
@@ -804,6 +851,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
                 placement.is_forced,
                 placement.floor,
                 placement.since_view,
+                placement.lane_start,
             ]
             for placement in topic.placements
         ]
@@ -812,7 +860,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
 
 def _placement_of(row: Sequence[Any]) -> Placement:
     replicas, directories, view, start, generation, target, target_directories, move, *more = row
-    more += [False, START, 0][len(more) :]  # Older versions did not say as much.
+    more += [False, START, 0, NO_LANE_START][len(more) :]  # Older versions did not say as much.
     return Placement(
         tuple(replicas),
         tuple(directories),
@@ -825,4 +873,5 @@ def _placement_of(row: Sequence[Any]) -> Placement:
         bool(more[0]),
         more[1],
         more[2],
+        more[3],
     )

@@ -358,6 +358,8 @@ class Orchestrator:
             return Keep(topic, partition, replicas) if replicas else None
         if topic.is_object and not placement.leaves_for_store:
             return BeginMove(topic, partition, STORE, placement.target)
+        if topic.is_branch and topic.form(partition) == KEPT and not placement.leaves_for_branches:
+            return BeginMove(topic, partition, placement.replicas, placement.target)
         return None
 
     def _keepers_of(self, cluster: Cluster, topic: Topic, partition: int, now_ms: int) -> Replicas:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.cluster.forms import KEPT
 from anabranch.cluster.metadata import BRANCH, MODE_CONFIG, OBJECT, broker_draining_entry
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
 from anabranch.config import ConfigEntry
@@ -63,11 +64,10 @@ def _check_new_mode(broker: "Broker", topic: "Topic", overrides: Mapping[str, st
     mode = overrides.get(MODE_CONFIG)
     if mode == topic.mode:
         return
-    if BRANCH in (mode, topic.mode):
-        raise InvalidConfigError(
-            f"Topic {topic.name} cannot go {'into' if mode == BRANCH else 'out of'} mode {BRANCH}: this version does "
-            "not change that of a topic that exists. Make another in the mode you want, and copy the records."
-        )
+    if mode == BRANCH:
+        _check_into_branches(broker, topic)
+    elif topic.mode == BRANCH:
+        _check_out_of_branches(topic)
     if OBJECT in (mode, topic.mode):
         _check_store(broker, topic)
     if mode == SOLO and topic.is_internal:
@@ -76,6 +76,31 @@ def _check_new_mode(broker: "Broker", topic: "Topic", overrides: Mapping[str, st
         )
     if mode == RING:
         check_ring_possible(len(broker.orchestrator.keepers()))
+
+
+def _check_into_branches(broker: "Broker", topic: "Topic") -> None:
+    """Whether what brokers keep of a topic may become the first lane of its branches."""
+    if topic.is_internal:
+        raise InvalidConfigError(f"{topic.name} is internal, and kept by brokers: leave its mode out.")
+    if broker.peers is None:
+        raise InvalidConfigError(
+            f"Topic {topic.name} cannot go into mode {BRANCH} on a node that runs alone, without a port for others: "
+            "start it with --peer-listen, and try again."
+        )
+    is_stored = any(placement.floor for placement in topic.placements)
+    if is_stored or any(form != KEPT for form in topic.all_forms):
+        raise InvalidConfigError(
+            f"Topic {topic.name} has records in the object store, which this version does not bring into mode "
+            f"{BRANCH}: make another topic in that mode, and copy the records."
+        )
+
+
+def _check_out_of_branches(topic: "Topic") -> None:
+    if any(form != KEPT for form in topic.all_forms):
+        raise InvalidConfigError(
+            f"Topic {topic.name} cannot go out of mode {BRANCH}: this version does not join its branches for another "
+            "mode. Make another topic in the mode you want, and copy the records."
+        )
 
 
 def _check_store(broker: "Broker", topic: "Topic") -> None:

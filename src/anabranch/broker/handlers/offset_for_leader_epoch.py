@@ -13,6 +13,7 @@ from anabranch.values import Generation
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
+NOTHING_CUT = 2**63 - 1
 UNKNOWN = (-1, -1)
 
 
@@ -37,7 +38,16 @@ def _row(broker: "Broker", name: str, asked: dict[str, Any]) -> dict[str, Any]:
     except AnabranchError as error:
         return {"partition": index, "error_code": code_of(error)}
     generation, end_offset = _end_of(partition, asked["leader_epoch"])
+    if partition.is_branch and _is_of_before(broker, partition, asked["leader_epoch"]):
+        generation, end_offset = asked["leader_epoch"], NOTHING_CUT
     return {"partition": index, "error_code": 0, "leader_epoch": generation, "end_offset": end_offset}
+
+
+def _is_of_before(broker: "Broker", partition: Partition, generation: int) -> bool:
+    """It was read before there were branches of this topic, and none of that was ever cut."""
+    topic = broker.metadata.table.topics_by_id.get(partition.topic_id)
+    known = broker.leaders.of(topic.topic_id, partition.id.partition).generation if topic is not None else -1
+    return 0 <= generation <= known
 
 
 def _end_of(partition: Partition, generation: int) -> tuple[int, int]:
