@@ -85,6 +85,9 @@ class ClientProcess:
         self._process.kill()
         self._process.wait()
         self._listener.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 class SplitCluster:

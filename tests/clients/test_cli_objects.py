@@ -28,7 +28,7 @@ def cli(node: NodeProcess) -> Cli:
 
 def test_topic_is_made_described_changed_and_deleted(cli: Cli, unique: str) -> None:
     cli("topic", "create", unique, "--mode", "object", "--partitions", 2)
-    assert {"topic": unique, "partitions": 2} in cli.json("topic", "list")
+    assert {"topic": unique, "partitions": 2, "mode": "object"} in cli.json("topic", "list")
     assert "Mode: object\n" in cli("topic", "describe", unique)
     cli("topic", "alter", unique, "--partitions", 3, "--config", "retention.ms=1000000")
     described = cli.json("topic", "describe", unique)
