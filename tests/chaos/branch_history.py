@@ -26,7 +26,8 @@ class Ack(NamedTuple):
 
     number: int
     partition: int
-    offset: int
+    offset: int | None
+    """None or -1: its client does not know, because only a repeat of it was answered."""
     sent_ms: int
     acked_ms: int
 
@@ -79,7 +80,10 @@ def _lost(clients: list[Client], final: list[Seen]) -> Iterator[Violation]:
 def _duplicates_and_order(clients: list[Client], final: list[Seen]) -> Iterator[Violation]:
     known = {client.name: client for client in clients}
     branches = {
-        (client.name, ack.number): ack.offset >> LANE_BITS for client in clients for ack in client.acks
+        (client.name, ack.number): ack.offset >> LANE_BITS
+        for client in clients
+        for ack in client.acks
+        if ack.offset is not None and ack.offset >= 0
     }
     found: dict[str, Seen] = {}
     last: dict[tuple[str, int, int], int] = defaultdict(lambda: -1)

@@ -54,6 +54,13 @@ def test_a_producer_that_went_to_another_branch_may_have_gone_there_before_both_
     assert kinds(clients, final) == []
 
 
+def test_a_client_need_not_know_where_its_record_is() -> None:
+    clients, final = sound()
+    clients[1].acks[0] = clients[1].acks[0]._replace(offset=None)
+    assert kinds(clients, final) == []
+    assert kinds(clients, [seen for seen in final if seen.value != "b-0"]) == ["lost"]
+
+
 @pytest.mark.parametrize("value", ["c-0", "a-2", "a-x", ""])
 def test_a_value_that_nobody_sent_is_invented(value: str) -> None:
     clients, final = sound()
