@@ -4,14 +4,11 @@ promise, and be well again in calm, with nothing in the store that nobody needs.
 A seed that fails here is repeated, with its trace, by `make sim OBJECTS=1 SEED=<seed>`.
 """
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from anabranch.testing.cluster_runs import trace_of
 from anabranch.testing.object_workload import ObjectWorkload
+from support.seeded_runs import traces_elsewhere, traces_of
 
 SEEDS = 40
 SEEDS_PER_TEST = 8
@@ -38,29 +35,11 @@ HAPPENS = (
 
 @pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
 def test_every_promise_about_objects_is_kept(first: int) -> None:
-    text = ""
-    for seed in range(first, first + SEEDS_PER_TEST):
-        try:
-            text += "\n".join(trace_of(seed, ObjectWorkload))
-        except Exception as error:
-            error.add_note(f"make sim OBJECTS=1 SEED={seed} repeats this")
-            raise
+    text = traces_of(range(first, first + SEEDS_PER_TEST), ObjectWorkload, "OBJECTS")
     if first == 0:  # Lest the seeds pass because nothing happens in them.
         assert [word for word in HAPPENS if word not in text] == []
 
 
 def test_another_process_gives_the_same_run_with_objects() -> None:
-    """With other hashes of strings, so that no order comes from them."""
-    command = [sys.executable, "-m", "anabranch.testing.cluster_runs", "--objects", "--seed", "1"]
-    outputs = [
-        subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        ).stdout.splitlines()
-        for hash_seed in ("1", "2")
-    ]
+    outputs = traces_elsewhere("--objects")
     assert outputs[0] == outputs[1] == trace_of(1, ObjectWorkload)

@@ -408,7 +408,8 @@ class LaneWorld:
         branches = self.keepers[0].branches
         tip = self.keepers[0].tip
         ends = [Tip(row.new, row.old_end) for row in self.keepers[0].rows if row.kind is RowKind.SEALED]
-        for each in (*ends, *branches.unmerged()):
+        opened = [Tip(lane, row.sources_end) for lane, row in branches.opened.items()]
+        for each in (*ends, *opened):
             if not branches.is_behind(tip, each):
                 raise Broken(f"{each} was never taken in")
 

@@ -124,24 +124,6 @@ class Branches:
                 if span.end >= row.sources_end:  # Else some of what was taken in lies behind this line's end.
                     wanted.extend(row.inputs)
 
-    def unmerged(self) -> list[Tip]:
-        """The ends of lines that no other is known to contain, greatest first. Where a branch is still written to, its
-        end is not in the rows: it counts from its beginning."""
-        tips = [Tip(lane, self._known_end(lane)) for lane in sorted(self.opened, reverse=True)]
-        kept: list[Tip] = []
-        for tip in tips:
-            try:
-                self.line(tip)
-                if not any(self.is_behind(each, tip) for each in kept):
-                    kept.append(tip)
-            except UnknownBranchError:
-                continue  # Its beginning has not come yet.
-        return kept
-
-    def _known_end(self, lane: Lane) -> Offset:
-        row = self.opened[lane]
-        return max(self.sealed.get(lane, row.new_start), row.sources_end)
-
     # --- where records were first -----------------------------------------------------------------------------------
 
     def origins(self, span: Span) -> list["Moved"]:
@@ -298,15 +280,6 @@ class Origins:
 
 def _shifted(lane: Lane, start: int, end: int, shift: int) -> Span:
     return Span(lane, Offset(start + shift), Offset(end + shift))
-
-
-def line_place(line: Line, offset: Offset) -> int | None:
-    """Which span has the first record at or behind `offset`; None: none has, or nobody here knows what the offset could
-    mean, and whoever asks has to wait."""
-    for place, span in enumerate(line):
-        if offset < span.end and span.count_max:
-            return place
-    return None
 
 
 def is_known(branches: Branches, offset: Offset) -> bool:

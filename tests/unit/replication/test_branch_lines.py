@@ -8,13 +8,11 @@ import pytest
 from anabranch.replication import branch_lines
 from anabranch.replication.branch_lines import (
     Branches,
-    Line,
     Merge,
     Moved,
     Span,
     UnknownBranchError,
     is_known,
-    line_place,
     merge,
 )
 from anabranch.replication.branch_rows import (
@@ -184,16 +182,8 @@ def test_a_line_whose_rows_have_not_come_is_unknown() -> None:
         branches.line(tip(7, 1))
     with pytest.raises(UnknownBranchError):
         branches.is_behind(tip(7, 1), NOWHERE)
-    assert branches.unmerged() == []
     assert is_known(branches, at(7, 0))
     assert not is_known(branches, at(3, 0))
-
-
-def test_a_position_between_lanes_goes_on_with_the_next_record_and_one_beyond_the_line_waits() -> None:
-    line: Line = (span(0, 0, 5), span(2, 0, 0), span(3, 0, 2))
-    assert [line_place(line, at(0, number)) for number in (0, 4)] == [0, 0]
-    assert line_place(line, at(0, 5)) == line_place(line, at(1, 7)) == line_place(line, at(2, 0)) == 2
-    assert line_place(line, at(3, 2)) is line_place(line, at(9, 0)) is None
 
 
 # --- merges ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,37 @@
+"""Runs of simulated clusters by seed, as several tests make them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from anabranch.testing.cluster_runs import trace_of
+
+
+def traces_of(seeds: Iterable[int], workload: Any, option: str) -> str:
+    """What happened in all of them; the first that fails says how it is repeated."""
+    text = ""
+    for seed in seeds:
+        try:
+            text += "\n".join(trace_of(seed, workload))
+        except Exception as error:
+            error.add_note(f"make sim {option}=1 SEED={seed} repeats this")
+            raise
+    return text
+
+
+def traces_elsewhere(flag: str) -> list[list[str]]:
+    """Seed 1 in two other processes, with other hashes of strings, so that no order comes from them."""
+    command = [sys.executable, "-m", "anabranch.testing.cluster_runs", flag, "--seed", "1"]
+    return [
+        subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        ).stdout.splitlines()
+        for hash_seed in ("1", "2")
+    ]
