@@ -32,7 +32,7 @@ READ_BYTES_MAX = 16 * 1024
 PIECES_MAX = 4096
 """Of one message. They may be empty, so that no limit in bytes ends them."""
 INCOMING_BYTES_MAX = 128 * 2**20
-"""Of messages that are not whole or not dealt with yet, over all WebSockets; beyond, those with long ones are closed."""
+"""Of messages that are not whole or not dealt with yet, over all WebSockets; beyond, long ones are closed."""
 LONG_BYTES = 64 * 1024
 NO_HANDSHAKE = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 97\r\nconnection: close\r\n\r\n"
