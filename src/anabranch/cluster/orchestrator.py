@@ -356,9 +356,11 @@ class Orchestrator:
             is_wanted = form_in(topic.mode) != STORED  # Into branches the way leads through brokers that keep it.
             replicas = self._keepers_of(cluster, topic, partition, now_ms) if is_wanted else ()
             return Keep(topic, partition, replicas) if replicas else None
+        if topic.is_branched(partition):
+            return None  # Whoever reigns over it brings it out of branches.
         if topic.is_object and not placement.leaves_for_store:
             return BeginMove(topic, partition, STORE, placement.target)
-        if topic.is_branch and topic.form(partition) == KEPT and not placement.leaves_for_branches:
+        if topic.is_branch and not placement.leaves_for_branches:
             return BeginMove(topic, partition, placement.replicas, placement.target)
         return None
 
@@ -389,7 +391,9 @@ class Orchestrator:
         if looked_at == self._looked_at:
             return []
         under_way = sum(
-            placement.target is not None for topic in _topics(cluster) for placement in topic.placements
+            placement.target is not None and not placement.is_closing
+            for topic in _topics(cluster)
+            for placement in topic.placements
         )
         moves: list[BeginMove] = list(_moves_given_up(cluster, rows, lost))
         for move in _moves_wanted(cluster, rows):
@@ -421,7 +425,7 @@ def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove
     alive = {row.broker_id for row in rows if not row.is_fenced}
     for topic in _topics(cluster):
         for partition, placement in enumerate(cluster.table.placements(topic)):
-            if placement.target is not None or topic.is_stored(partition):
+            if placement.target is not None or topic.form(partition) != KEPT:
                 continue
             count = _copies_wanted(cluster, topic, placement, len(alive))
             if len(placement.replicas) == count and staying.issuperset(placement.replicas):
@@ -455,7 +459,7 @@ def _moves_given_up(
     staying = {row.broker_id for row in rows}
     for topic in _topics(cluster):
         for partition, placement in enumerate(topic.placements):
-            if placement.target is None:
+            if placement.target is None or placement.is_closing:
                 continue
             coming = set(placement.target) - set(placement.replicas)
             gone = coming - cluster.table.brokers.keys()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.placing import usual_factor
-from anabranch.cluster.forms import OBJECT
+from anabranch.cluster.forms import MODE_OF_FORM
 from anabranch.cluster.metadata import move_entry
 from anabranch.cluster.placement import check_is_kept, check_mode, check_replicas
 from anabranch.errors import (
@@ -65,10 +65,10 @@ async def _move(
     async with metadata.lock:
         topic = broker.topics.check_index(name, index)
         if replicas is not None:
-            check_is_kept(name, OBJECT if topic.is_stored(index) else topic.mode)
+            check_is_kept(name, MODE_OF_FORM.get(topic.form(index), topic.mode))
         placement = metadata.table.placement(topic, index)
         if replicas is None:
-            if not placement.target:
+            if not placement.target or placement.is_closing:
                 raise NoReassignmentError(f"{name}-{index} is not being moved.")
             await _commit(broker, topic, index, None, len(placement.replicas))
             return
