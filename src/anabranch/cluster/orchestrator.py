@@ -353,7 +353,8 @@ class Orchestrator:
         self, cluster: Cluster, topic: Topic, partition: int, placement: Placement, now_ms: int
     ) -> Action | None:
         if topic.is_stored(partition):
-            is_wanted = form_in(topic.mode) != STORED  # Into branches the way leads through brokers that keep it.
+            # Into branches, too, the way leads through brokers that keep it.
+            is_wanted = form_in(topic.mode) != STORED
             replicas = self._keepers_of(cluster, topic, partition, now_ms) if is_wanted else ()
             return Keep(topic, partition, replicas) if replicas else None
         if topic.is_branched(partition):
