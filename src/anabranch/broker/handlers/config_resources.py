@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.forms import BRANCHED, KEPT
+from anabranch.cluster.forms import BRANCHED
 from anabranch.cluster.metadata import BRANCH, MODE_CONFIG, OBJECT, broker_draining_entry
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
 from anabranch.config import ConfigEntry
