@@ -23,6 +23,10 @@ TOPIC, BROKER = 2, 4
 OBJECTS = 100
 """What a broker says of its object store. Kafka has no such type, and none near."""
 DELETE = 1
+ALONE = (
+    "start it from now on as the first broker of a cluster, with --peer-listen 127.0.0.1:0 and --cluster-secret-file "
+    "FILE (openssl rand -hex 32 > FILE). It keeps all it has, and may stay the only one."
+)
 DRAINING = "broker.draining"
 TYPE_NAMES = {TOPIC: "topic", BROKER: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
 
@@ -84,8 +88,7 @@ def _check_into_branches(broker: "Broker", topic: "Topic") -> None:
         raise InvalidConfigError(f"{topic.name} is internal, and kept by brokers: leave its mode out.")
     if broker.peers is None:
         raise InvalidConfigError(
-            f"Topic {topic.name} cannot go into mode {BRANCH} on a node that runs alone, without a port for others: "
-            "start it with --peer-listen, and try again."
+            f"Topic {topic.name} cannot go into mode {BRANCH} on a node that runs alone: {ALONE}"
         )
 
 
@@ -120,8 +123,7 @@ def _check_store(broker: "Broker", topic: "Topic") -> None:
         raise InvalidConfigError(f"{topic.name} is internal, and kept by brokers: leave its mode out.")
     if broker.peers is None:
         raise InvalidConfigError(
-            f"Topic {topic.name} cannot go into or out of the object store on a node that runs alone, without a port "
-            "for others: start it with --peer-listen, and try again."
+            f"Topic {topic.name} cannot go into or out of the object store on a node that runs alone: {ALONE}"
         )
     if broker.objects is None:
         raise InvalidConfigError(
