@@ -286,6 +286,8 @@ class BranchPartition(Partition):
         """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
         if that was made of this line."""
         table = LaneProducers(row.sources_end, self._clock.monotonic_ms, is_alone=self.is_alone)
+        if self.past is not None:
+            table.producers.update(self.past.producers_below())
         parent = Tip(row.old, row.old_end)
         line = (*self.branches.line(parent), self.lanes.held(row.new))
         start = NO_SNAPSHOT

@@ -87,12 +87,6 @@ def _check_into_branches(broker: "Broker", topic: "Topic") -> None:
             f"Topic {topic.name} cannot go into mode {BRANCH} on a node that runs alone, without a port for others: "
             "start it with --peer-listen, and try again."
         )
-    is_stored = any(placement.floor for placement in topic.placements)
-    if is_stored or any(form != KEPT for form in topic.all_forms):
-        raise InvalidConfigError(
-            f"Topic {topic.name} has records in the object store, which this version does not bring into mode "
-            f"{BRANCH}: make another topic in that mode, and copy the records."
-        )
 
 
 def _check_out_of_branches(topic: "Topic") -> None:
