@@ -20,9 +20,8 @@ from uuid import UUID
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.branch_log import NO_GENERATION, BranchLog, headers_of
 from anabranch.broker.branch_tube import BranchTube
-from anabranch.broker.first_lane import BRANCH_FILE
+from anabranch.broker.first_lane import BRANCH_FILE, CLOSING_FILE
 from anabranch.broker.lane_logs import LaneLogs
-from anabranch.broker.last_line import CLOSING_FILE
 from anabranch.broker.partition import Partition, let_wait, plain_limits_of
 from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
 from anabranch.clock import Clock
