@@ -22,6 +22,7 @@ from anabranch.broker.branch_reign import NotNowError, Reigning
 from anabranch.broker.branch_room import BranchRoom
 from anabranch.broker.branch_seat import BranchSeat
 from anabranch.broker.first_lane import first_tip
+from anabranch.broker.own_producer_ids import OwnProducerIds
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import (
     BranchRows,
@@ -111,6 +112,8 @@ class BranchPeers:
         self._is_over = False
         self._is_look_due = False
         broker.leaders.of_branch = self.leader_of
+        own_ids = OwnProducerIds(broker.files, broker.data_dir, broker.workers, lambda: self.slot)
+        broker.producer_ids.own_block = own_ids.block
 
     # --- life ----------------------------------------------------------------------------------------------------
 
