@@ -3,6 +3,7 @@ on the other side, links that are cut between two of three only."""
 
 import pytest
 
+from anabranch.broker.lane_logs import lane_folder
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -62,6 +63,24 @@ def test_a_cut_between_two_of_three_does_not_open_a_lane_for_every_record(others
         assert len(world.partition(1).branches.opened) < LANES_MAX
         world.sim.net.heal()
         world.settle()
+
+
+def test_what_was_written_aside_goes_if_another_broker_is_about_to_reign() -> None:
+    with BranchSchedule() as world:
+        expected = world.fall_apart()
+        world.sim.net.heal()
+        while not (begun := [number for number in world.sim.lives if world.is_joining(number)]):
+            world.sim.run(1)
+        partition = world.partition(begun[0])
+        (aside,) = [lane for lane in partition.lanes if lane not in partition.branches.opened]
+        branches = world.sim.lives[begun[0]].broker.branches
+        assert branches is not None
+        assert branches.peers is not None
+        branches.peers.seat(*partition.key).is_unwelcome = True
+        world.settle()
+        assert aside not in partition.branches.opened
+        assert not world.sim.machines[begun[0]].disk.exists(f"{partition.lanes.folder}/{lane_folder(aside)}")
+        assert sorted(world.values()) == expected
 
 
 def test_a_producer_that_begins_on_a_side_without_the_quorum_gets_an_id_that_nobody_else_has() -> None:

@@ -463,11 +463,11 @@ class BranchPeers:
             case PollBranches():
                 return self.polling.answer(question)
             case SealBranch():
-                return await self._seal(self._seat(question.topic_id, question.partition), sender)
+                return await self._seal(self.seat(question.topic_id, question.partition), sender)
             case ReadLane():
-                return await self._read(self._seat(question.topic_id, question.partition), sender, question)
+                return await self._read(self.seat(question.topic_id, question.partition), sender, question)
 
-    def _seat(self, topic_id: UUID, partition: int) -> BranchSeat:
+    def seat(self, topic_id: UUID, partition: int) -> BranchSeat:
         seat = self._seats.get((topic_id, partition))
         if seat is None:
             raise UnknownTopicIdError(
