@@ -16,7 +16,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-
 from anabranch.broker.first_lane import BRANCH_FILE, CLOSING_FILE, JOINING_FILE
 from anabranch.broker.joined_lanes import JoinedLanes
 from anabranch.broker.lane_logs import LaneLogs, is_lane_folder
