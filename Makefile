@@ -48,8 +48,8 @@ coverage: $(STAMP) ## branch coverage of the pure rooms by their unit tests; fai
 	ANABRANCH_PURE=1 $(BIN)/pytest -q $(PURE:%=tests/unit/%) $(PURE:%=--cov=anabranch.%) --cov-branch --cov-fail-under=95 \
 		--cov-report=term-missing:skip-covered
 
-sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with its trace, SEEDS=1000 or 50..99, MINUTES=10, OBJECTS=1, BRANCHES=1
-	$(BIN)/python -m anabranch.testing.cluster_runs $(if $(OBJECTS),--objects) $(if $(BRANCHES),--branches) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with its trace, SEEDS=1000 or 50..99, MINUTES=10, OBJECTS=1, BRANCHES=1, MODES=1
+	$(BIN)/python -m anabranch.testing.cluster_runs $(if $(OBJECTS),--objects) $(if $(BRANCHES),--branches) $(if $(MODES),--modes) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(MINUTES),--minutes $(MINUTES))
 
 sim-node: $(STAMP) ## the same of one node without peers: make sim-node SEED=7

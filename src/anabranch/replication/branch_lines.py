@@ -10,7 +10,9 @@ So whoever read either line, and goes on with the joined one from where it is, m
 anew sees a record twice, because a record that was written again is known by where it was first (`origins`).
 """
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Container, Iterable, Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 from anabranch.replication.branch_rows import (
@@ -79,13 +81,19 @@ class Branches:
 
     def line(self, tip: Tip) -> Line:
         """Raises UnknownBranchError."""
+        return tuple(reversed(self._back(tip)))
+
+    def _back(self, tip: Tip, upto: Container[Lane] = ()) -> list[Span]:
+        """A line from its end on, up to the first of these lanes. Raises UnknownBranchError."""
         spans: list[Span] = []
         lane, end = tip
         while lane != NO_LANE:
             row = self._row(lane)
             spans.append(Span(lane, row.new_start, end))
+            if lane in upto:
+                break
             lane, end = row.old, row.old_end
-        return tuple(reversed(spans))
+        return spans
 
     def _row(self, lane: Lane) -> BranchRow:
         row = self.opened.get(lane)
@@ -98,7 +106,8 @@ class Branches:
         removed: dict[Lane, Offset] = {}
         for lane, start in self._started.items():
             try:
-                spans = self.line(Tip(lane, start))
+                # Before a lane that was met already everything is removed already: lines part and never meet again.
+                spans = self._back(Tip(lane, start), removed)
             except UnknownBranchError:
                 continue
             for span in spans:
@@ -107,22 +116,22 @@ class Branches:
         return {span.lane: removed[span.lane] for span in line if span.lane in removed}
 
     def is_behind(self, tip: Tip, other: Tip) -> bool:
-        """Whether all records of `other`'s line are in that of `tip`: it was a part of it, or was taken in."""
-        return any(_is_prefix(self.line(other), self.line(each)) for each in self._taken_in(tip))
-
-    def _taken_in(self, tip: Tip) -> Iterator[Tip]:
-        """The tip itself, and those that it or a branch before it took in."""
-        wanted, seen = [tip], set()
+        """Whether all records of `other`'s line are in that of `tip`: it was a part of it, or was taken in. A lane has
+        one line before it, so it is enough to find the lane that `other` ends in, and far enough. Raises
+        UnknownBranchError."""
+        self.line(other)
+        reached: dict[Lane, Offset] = {}
+        wanted = [tip]
         while wanted:
-            each = wanted.pop()
-            if each in seen:
+            lane, end = wanted.pop()
+            if lane == NO_LANE or end <= reached.get(lane, Offset(-1)):
                 continue
-            seen.add(each)
-            yield each
-            for span in self.line(each):
-                row = self._row(span.lane)
-                if span.end >= row.sources_end:  # Else some of what was taken in lies behind this line's end.
-                    wanted.extend(row.inputs)
+            reached[lane] = end
+            row = self._row(lane)
+            wanted.append(Tip(row.old, row.old_end))
+            if end >= row.sources_end:  # Else some of what was taken in lies behind this line's end.
+                wanted.extend(row.inputs)
+        return other.lane == NO_LANE or other.end <= reached.get(other.lane, Offset(-1))
 
     # --- where records were first -----------------------------------------------------------------------------------
 
@@ -237,10 +246,6 @@ def behind(line: Line, common: Line) -> Line:
     return tuple(rest)
 
 
-def _is_prefix(one: Line, other: Line) -> bool:
-    return common_part(one, other) == one
-
-
 def _joined(spans: Iterable[Span]) -> Iterator[Span]:
     """Neighbours as one."""
     last: Span | None = None
@@ -260,21 +265,24 @@ class Origins:
 
     def __init__(self) -> None:
         self._spans: dict[Lane, list[tuple[Offset, Offset]]] = {}
+        """Of each lane, in order; none touches the next."""
 
     def add(self, moved: Moved) -> list[Span]:
         """The parts that were not there before, in their present place."""
+        known = self._spans.setdefault(moved.lane, [])
+        first = bisect_left(known, moved.start, key=itemgetter(1))
+        last = bisect_right(known, moved.end, key=itemgetter(0))
         fresh: list[Span] = []
         position, shift = moved.start, moved.span.start - moved.start
-        known = sorted(self._spans.setdefault(moved.lane, []))
-        for start, end in known:
-            if end <= position or start >= moved.end:
-                continue
+        touched = known[first:last]
+        for start, end in touched:
             if start > position:
                 fresh.append(_shifted(moved.span.lane, position, start, shift))
             position = max(position, end)
         if position < moved.end:
             fresh.append(_shifted(moved.span.lane, position, moved.end, shift))
-        self._spans[moved.lane].append((moved.start, moved.end))
+        begin = min(moved.start, touched[0][0]) if touched else moved.start
+        known[first:last] = [(begin, max(position, moved.end))]
         return fresh
 
 

@@ -288,3 +288,71 @@ def test_what_was_removed_counts_in_every_line_that_goes_through_the_lane() -> N
     branches.add(started(KEY, Lane(2), at(2, 3)))
     assert branches.removed_below(branches.line(tip(1, 4))) == {0: at(0, 7)}
     assert branches.removed_below(branches.line(tip(2, 4))) == {0: at(0, 7), 2: at(2, 3)}
+
+
+# --- histories that have grown long -----------------------------------------------------------------------------------
+
+LONG = 300
+LOOKS_PER_ROW_MAX = 20
+
+
+class CountedRows(dict[Lane, BranchRow]):
+    """How often somebody looked for the row of a branch."""
+
+    looks = 0
+
+    def get(self, lane: Lane, default: BranchRow | None = None) -> BranchRow | None:  # type: ignore[override]
+        self.looks += 1
+        return super().get(lane, default)
+
+
+def joined_again_and_again(times: int) -> tuple[Branches, Tip, Tip]:
+    """Lane 2 and what follows it takes in, each time, what lane 1 has got since."""
+    branches = Branches([branch(NOWHERE, 0), branch(tip(0, 100), 1), branch(tip(0, 100), 2)])
+    mine = tip(2, 10)
+    for number in range(1, times + 1):
+        other, lane = tip(1, 10 * number), 2 + 1024 * number
+        plan = merge(branches, mine, other)
+        sources, start = [], at(lane, 0)
+        for each in plan.again:
+            sources.append(Source(each.lane, each.start, each.end, start))
+            start = sources[-1].new_end
+        branches.add(branch(plan.parent, lane, *sources, inputs=(mine, other)))
+        mine = Tip(Lane(lane), Offset(start + 5))
+    return branches, mine, tip(1, 10 * times)
+
+
+def test_what_was_joined_again_and_again_is_found_without_walking_every_line_anew() -> None:
+    branches, mine, other = joined_again_and_again(LONG)
+    branches.opened = counted = CountedRows(branches.opened)
+    assert branches.is_behind(mine, other)
+    assert not branches.is_behind(mine, Tip(other.lane, Offset(other.end + 1)))
+    assert not branches.is_behind(other, mine)
+    assert counted.looks < LOOKS_PER_ROW_MAX * LONG
+
+
+def test_what_was_removed_of_many_lanes_is_found_without_walking_every_line_anew() -> None:
+    branches, last = Branches(), NOWHERE
+    for lane in range(LONG):
+        branches.add(branch(last, lane))
+        last = tip(lane, 10)
+        branches.add(started(KEY, Lane(lane), at(lane, 3)))
+    branches.opened = counted = CountedRows(branches.opened)
+    removed = branches.removed_below(branches.line(last))
+    assert removed == {Lane(lane): at(lane, 10 if lane < LONG - 1 else 3) for lane in range(LONG)}
+    assert counted.looks < LOOKS_PER_ROW_MAX * LONG
+
+
+def test_what_was_removed_counts_in_whichever_order_it_was_said() -> None:
+    for starts in ((0, 2), (2, 0)):
+        branches = Branches(
+            [branch(NOWHERE, 0), branch(tip(0, 10), 1), branch(tip(1, 10), 2), branch(tip(0, 20), 3)]
+        )
+        for lane in starts:
+            branches.add(started(KEY, Lane(lane), at(lane, 15 if lane == 0 else 1)))
+        assert branches.removed_below(branches.line(tip(3, 9))) == {Lane(0): at(0, 15)}
+        assert branches.removed_below(branches.line(tip(2, 9))) == {
+            Lane(0): at(0, 15),
+            Lane(1): at(1, 10),
+            Lane(2): at(2, 1),
+        }
