@@ -59,3 +59,21 @@ def test_a_cut_between_two_of_three_does_not_open_a_lane_for_every_record(others
         assert len(world.partition(1).branches.opened) < LANES_MAX
         world.sim.net.heal()
         world.settle()
+
+
+def test_a_broker_that_comes_back_on_a_side_without_the_quorum_takes_records_there() -> None:
+    with BranchSchedule() as world:
+        lone = world.primary()
+        world.write(lone, b"common")
+        world.sim.run(10_000)  # Which topics there are is known to its disk by now.
+        world.cut_off(lone)
+        world.write(lone, b"before")
+        world.sim.kill(lone)
+        world.sim.start(lone)
+        world.sim.run_until(lambda: world.sim.lives[lone].is_ready)
+        world.sim.run_until(lambda: world.partition(lone).reign is not None)
+        world.write(lone, b"behind")
+        world.sim.net.heal()
+        world.sim.run_until(lambda: world.sim.lives[lone].broker.peering.has_joined)
+        world.settle()
+        assert sorted(world.values()) == [b"before", b"behind", b"common"]

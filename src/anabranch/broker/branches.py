@@ -163,6 +163,8 @@ class BranchTopics:
             finish=core.finish,
             finished=core.finished,
         )
+        if placement.floor:
+            partition.past = opener.past_of(partition_id, topic_id, placement.floor)
         partition.on_scarce = self._renew_soon
         partition.on_fenced = self._fenced
         if not partition.view.is_synced:

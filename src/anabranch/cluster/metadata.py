@@ -359,7 +359,7 @@ def forced_boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placem
 
 def keep_entry(topic_id: uuid.UUID, partition: int, replicas: Sequence[BrokerId]) -> Entry:
     """A partition comes back from the object store: from its end on, wherever that is when this is applied, these
-    brokers keep it. Counts only if its topic's mode wants it so."""
+    brokers keep it, be it only until it goes over to branches. Counts only if its topic's mode wants it so."""
     return {"type": "keep", "id": topic_id.hex, "partition": partition, "replicas": list(replicas)}
 
 
@@ -682,7 +682,7 @@ class MetadataTable:
     def _branch(self, topic: Topic, partition: int, entry: Entry) -> None:
         """It is sealed: what its replicas have is the first lane, and others are opened behind it."""
         before = self.placement(topic, partition)
-        if before.floor or "lane_start" not in entry:
+        if "lane_start" not in entry:
             return
         first = list(topic.first) or [NO_BROKER] * topic.partition_count
         first[partition] = before.replicas[0]
@@ -693,7 +693,14 @@ class MetadataTable:
             copies=max(topic.copies, len(before.replicas), min(BRANCH_COPIES, len(self.brokers))),
         )
         placement = Placement(
-            (), (), entry["view"], entry["start"], entry["generation"], lane_start=entry["lane_start"]
+            (),
+            (),
+            entry["view"],
+            entry["start"],
+            entry["generation"],
+            floor=before.floor,
+            since_view=before.since_view,
+            lane_start=entry["lane_start"],
         )
         self._go_over(branched, partition, BRANCHED, placement)
 
@@ -702,7 +709,7 @@ class MetadataTable:
         if topic is None or not 0 <= partition < topic.partition_count:
             return
         replicas = tuple(entry["replicas"])
-        if not topic.is_stored(partition) or form_in(topic.mode) != KEPT or not replicas:
+        if not topic.is_stored(partition) or form_in(topic.mode) == STORED or not replicas:
             return  # Somebody else's was first, or nobody wants it any more.
         before = self.placement(topic, partition)
         end = self.objects.head((topic.topic_id, partition)).end

@@ -20,7 +20,7 @@ come back from it do so by one entry.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from anabranch.cluster.forms import KEPT, form_in
+from anabranch.cluster.forms import KEPT, STORED, form_in
 from anabranch.cluster.metadata import STORE, BrokerRow, MetadataTable, Placement, Topic
 from anabranch.cluster.placement import (
     RING,
@@ -353,7 +353,8 @@ class Orchestrator:
         self, cluster: Cluster, topic: Topic, partition: int, placement: Placement, now_ms: int
     ) -> Action | None:
         if topic.is_stored(partition):
-            is_wanted = form_in(topic.mode) == KEPT
+            # Into branches, too, the way leads through brokers that keep it.
+            is_wanted = form_in(topic.mode) != STORED
             replicas = self._keepers_of(cluster, topic, partition, now_ms) if is_wanted else ()
             return Keep(topic, partition, replicas) if replicas else None
         if topic.is_branched(partition):
