@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.forms import KEPT
+from anabranch.cluster.forms import BRANCHED
 from anabranch.cluster.metadata import BRANCH, MODE_CONFIG, OBJECT, broker_draining_entry
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
 from anabranch.config import ConfigEntry
@@ -90,7 +90,7 @@ def _check_into_branches(broker: "Broker", topic: "Topic") -> None:
 
 
 def _check_out_of_branches(topic: "Topic") -> None:
-    if any(form != KEPT for form in topic.all_forms):
+    if BRANCHED in topic.all_forms:
         raise InvalidConfigError(
             f"Topic {topic.name} cannot go out of mode {BRANCH}: this version does not join its branches for another "
             "mode. Make another topic in the mode you want, and copy the records."
