@@ -1,12 +1,14 @@
 """Clients that send more than anybody would: the node bounds what it costs, and nobody else waits for it."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 
 import pytest
 
-from anabranch.gateway import protocol, socket_protocol
+from anabranch.gateway import protocol, socket_protocol, socket_session
 from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
+from anabranch.gateway.socket_session import SocketSession
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import all_of, ask, gateway_broker, raw
 from support.raw_socket import CONTINUATION, PING, TEXT, RawSocket, frame
@@ -125,3 +127,22 @@ def test_requests_one_behind_the_other_are_answered_in_order(broker: EmbeddedBro
         answers = all_of(link)
     assert answers.count(b"HTTP/1.1 200 OK") == 11
     assert answers.rstrip().endswith(b"/metrics  /healthz")
+
+
+def test_messages_that_come_at_once_leave_others_their_turn(
+    broker: EmbeddedBroker, link: RawSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the loop: whoever else asks for it meanwhile gets it before all of them are dealt with."""
+    taken: list[str] = []
+    take = SocketSession._take
+
+    async def noted(self: SocketSession, text: str) -> None:
+        if not taken:
+            asyncio.get_running_loop().call_soon(lambda: taken.append("somebody else"))
+        taken.append("message")
+        await take(self, text)
+
+    monkeypatch.setattr(SocketSession, "_take", noted)
+    link.link.sendall(frame(TEXT, b'{"type":"publish","topic":"t"}') * 300)
+    wait_until(lambda: taken.count("message") == 300, "all messages")
+    assert taken.index("somebody else") <= 2 * socket_session.TURN_MESSAGES

@@ -20,7 +20,7 @@ from uuid import UUID
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.branch_log import NO_GENERATION, BranchLog, headers_of
 from anabranch.broker.branch_tube import BranchTube
-from anabranch.broker.first_lane import BRANCH_FILE
+from anabranch.broker.first_lane import BRANCH_FILE, CLOSING_FILE
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition, let_wait, plain_limits_of
 from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
@@ -30,6 +30,7 @@ from anabranch.errors import AnabranchError, NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
 from anabranch.record.lane_producers import LaneProducers
+from anabranch.replication.branch_leaving import Promise
 from anabranch.replication.branch_lines import Branches, Line
 from anabranch.replication.branch_mode import BranchMode
 from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, RowKind, Tip, lane_limit, sealed
@@ -63,6 +64,7 @@ class BranchPartition(Partition):
         "on_fenced",
         "on_scarce",
         "on_written",
+        "promise",
         "reign",
         "switching",
         "tube",
@@ -113,6 +115,8 @@ class BranchPartition(Partition):
         self._files = files
         self._clock = clock
         self._workers = workers
+        self.promise = self._promised()
+        """What this broker has promised last; whether it is bound by it is for the table to say."""
         log = BranchLog(str(partition_id), lanes, self.branches, skips_lost=is_alone)
         log.show(self._adopted())
         super().__init__(
@@ -160,6 +164,30 @@ class BranchPartition(Partition):
             raise StorageError(
                 f"{self._branch_path} cannot be written: {error.strerror or error}."
             ) from error
+
+    def _promised(self) -> Promise | None:
+        path = f"{self.lanes.folder}/{CLOSING_FILE}"
+        state, reason = read_checkpoint(self._files, path)
+        if state is not None:
+            return Promise(state["move"], BrokerId(state["to"]))
+        if self._files.exists(path):
+            raise StorageError(
+                f"{path} says what this broker has promised, but {reason}: restore it from a backup."
+            )
+        return None
+
+    async def give_promise(self, promise: Promise) -> None:
+        """It binds from now on, and is on the disk when this returns. Raises StorageError; then it binds all the same,
+        as long as this process lives."""
+        self.promise = promise
+        await in_heavy_worker(self._workers, lambda: self._write_promise(promise))
+
+    def _write_promise(self, promise: Promise) -> None:
+        path = f"{self.lanes.folder}/{CLOSING_FILE}"
+        try:
+            write_checkpoint(self._files, path, {"move": promise.move, "to": promise.to})
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
 
     @property
     def view(self) -> BranchLog:

@@ -23,8 +23,10 @@ from anabranch.broker.peer_messages import (
     BranchNews,
     BranchRows,
     BrokerBeat,
+    CloseBranch,
     ForwardRequest,
     FreeSpace,
+    HoldLine,
     LeaderRow,
     Leads,
     LookAtReplica,
@@ -57,6 +59,7 @@ from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from anabranch.broker.branch_peers import BranchPeers
+    from anabranch.broker.branch_peers import Question as BranchQuestion
     from anabranch.broker.broker import Broker
     from anabranch.broker.mode_changes import ModeChanges
 
@@ -64,6 +67,8 @@ PULSE_SECONDS = 0.1
 PING_MS = 500
 LEAVE_PAUSE_SECONDS = 0.02
 JOIN_AGAIN_SECONDS = 1.0
+APART_MS = 5000
+"""So long the metadata quorum has to be out of reach before clients are served without it."""
 NAMED_MAX = 10
 WAITING_SAY_MS = 3000
 WAITING_SAY_AGAIN_MS = 60_000
@@ -103,6 +108,7 @@ class Peering:
         self._pulse: asyncio.TimerHandle | None = None
         self._pinged_ms = 0
         self._catching_up: asyncio.Task[None] | None = None
+        self._whole: asyncio.Task[None] | None = None
         self.has_joined = False
         """It knows all that was agreed on before its start, and has opened what it is to keep."""
 
@@ -122,9 +128,10 @@ class Peering:
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
-        if self._catching_up is not None:
-            self._catching_up.cancel()
-            await asyncio.gather(self._catching_up, return_exceptions=True)
+        joining = [task for task in (self._whole, self._catching_up) if task is not None]
+        for task in joining:
+            task.cancel()
+        await asyncio.gather(*joining, return_exceptions=True)
         if self._mode_changes is not None:
             await self._mode_changes.stop()
         if self._branches is not None:
@@ -327,7 +334,7 @@ class Peering:
                 return self.recovery.seen_here(question.topic_id, question.partition)
             case BeginView() | NameDisk():
                 return await self.moves.asked(question)
-            case PollBranches() | SealBranch() | ReadLane() | FreeSpace():
+            case PollBranches() | SealBranch() | CloseBranch() | HoldLine() | ReadLane() | FreeSpace():
                 return await self._asked_of_branches(sender, question)
             case ProposeEntry():
                 from anabranch.broker.proposals import (
@@ -344,9 +351,7 @@ class Peering:
             return await carrying.asked(self._broker, question)
         return await self.forwarding.asked(question)
 
-    async def _asked_of_branches(
-        self, sender: BrokerId, question: PollBranches | SealBranch | ReadLane | FreeSpace
-    ) -> Answer:
+    async def _asked_of_branches(self, sender: BrokerId, question: "BranchQuestion | FreeSpace") -> Answer:
         if isinstance(question, FreeSpace):
             return Space(self._broker.disk_room()[1])
         if self._branches is not None:
@@ -359,7 +364,26 @@ class Peering:
 
     async def join(self) -> None:
         """Until everything that was agreed on before is known here, and the others count on this broker: what a client
-        asked sooner would be half of it, and a topic made sooner would leave it out."""
+        asked sooner would be half of it, and a topic made sooner would leave it out. A broker with topics in mode
+        branch that comes back on a side without the quorum serves what it knows after a while; the rest follows."""
+        self._whole = asyncio.get_running_loop().create_task(self._join_whole())
+        clock = self._broker.clock
+        heard_ms = clock.monotonic_ms()
+        try:
+            while not self._whole.done():
+                if self._branches is None or not self._missing_voters():
+                    heard_ms = clock.monotonic_ms()
+                elif clock.monotonic_ms() - heard_ms >= APART_MS:
+                    logger.warning("topics in mode branch are served all the same, as they were known last")
+                    self._whole.add_done_callback(_say_failure)
+                    return
+                await asyncio.wait([self._whole], timeout=PULSE_SECONDS)
+            await self._whole
+        except asyncio.CancelledError:
+            self._whole.cancel()
+            raise
+
+    async def _join_whole(self) -> None:
         assert self._catching_up is not None
         await self._catching_up
         while True:
@@ -398,3 +422,8 @@ class Peering:
             f"the metadata quorum of brokers {names[0]} needs a majority, of which are here: {names[1] or 'none'}; "
             "start the others."
         )
+
+
+def _say_failure(joining: "asyncio.Task[None]") -> None:
+    if not joining.cancelled() and joining.exception() is not None:
+        logger.error("this broker cannot join its cluster: restart it", exc_info=joining.exception())

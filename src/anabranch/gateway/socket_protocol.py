@@ -32,7 +32,7 @@ READ_BYTES_MAX = 16 * 1024
 PIECES_MAX = 4096
 """Of one message. They may be empty, so that no limit in bytes ends them."""
 INCOMING_BYTES_MAX = 128 * 2**20
-"""Of messages that are not whole or not dealt with yet, over all WebSockets; beyond, those with long ones are closed."""
+"""Of messages that are not whole, or not dealt with, over all WebSockets; beyond, those with long ones are closed."""
 LONG_BYTES = 64 * 1024
 NO_HANDSHAKE = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: 97\r\nconnection: close\r\n\r\n"
@@ -68,6 +68,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         super().data_received(data)
         if not self.handshake_initiated:
             self._refuse_handshake()
+        pongs = b"".join(self.conn.data_to_send())
+        if pongs:
+            self.transport.write(pongs)
         self._note_held(len(self.conn.reader.buffer) + self._message_bytes + self._queued_bytes)
         if self._held_bytes > LONG_BYTES and self.incoming.bytes_held > INCOMING_BYTES_MAX:
             self._refuse(
@@ -146,10 +149,10 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.scope[SEND_NOW] = self.send_now  # type: ignore[literal-required]
 
     def handle_ping(self) -> None:
-        if self.writable.is_set():
-            super().handle_ping()
-        else:
-            self.conn.data_to_send()  # The pong is made already; a client that reads again may ask again.
+        """The pong is made already, and leaves with all others of what was read; without room it is dropped: a client
+        that reads again may ask again."""
+        if not self.writable.is_set():
+            self.conn.data_to_send()
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()

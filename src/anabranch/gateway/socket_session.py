@@ -39,6 +39,8 @@ PUBLISHES_MAX = 1000
 SUBSCRIPTIONS_MAX = 100
 PARTITIONS_MAX = 4096
 """That all subscriptions of one socket follow together."""
+TURN_MESSAGES = 32
+"""After so many that have come at once others have their turn."""
 GOING_AWAY, NO_TEXT, DEFECT = 1001, 1003, 1011
 
 logger = logging.getLogger(__name__)
@@ -84,9 +86,13 @@ class SocketSession:
 
     async def run(self) -> None:
         """Until either side closes."""
+        taken = 0
         try:
             while (text := await self._line.receive()) is not None:
                 await self._take(text)
+                taken += 1
+                if taken % TURN_MESSAGES == 0:
+                    await asyncio.sleep(0)
         except NotTextError:
             await self._line.close(NO_TEXT, "Messages are JSON text, and this one was bytes.")
         except ClientGoneError:

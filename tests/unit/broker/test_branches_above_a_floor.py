@@ -97,7 +97,7 @@ def test_everything_is_there_after_restarts_and_on_another_disk() -> None:
     cluster.kill(lost, lose_disk=True)
     cluster.start(lost)
     cluster.until(lambda: cluster.leader_id is not None and cluster.is_done("branched"))
-    cluster.produce(repeat=True)
+    cluster.produce()
     cluster.run(8000)
     for broker in {1, 2, 3} - {lost}:
         cluster.kill(broker)
