@@ -152,7 +152,8 @@ class Closing:
                 NotOwnerError(f"{partition.id} is kept in another way in a moment: ask again.")
             )
             start = first_offset(self._lane_for(seat, ())) + 1
-            last = _last_line(partition, tip, move, partition.log.start_offset, Offset(start))
+            branches, begin = partition.branches, partition.log.start_offset
+            last = last_line(branches, tip, move=move, start=begin, end=Offset(start))
             question = HoldLine(*seat.key, move, tip.lane, tip.end, last.start, last.end)
             await self._ask_to_hold(copies, question)
             await self._write(partition, last)
@@ -230,9 +231,8 @@ class Closing:
                 raise NotOwnerError(f"Broker {self._me} does not have all of {partition.id}.")
         except (UnknownBranchError, MissingRecordsError) as error:
             raise NotOwnerError(f"Broker {self._me} cannot say what {partition.id} is: {error}.") from error
-        await self._write(
-            partition, _last_line(partition, tip, question.move, question.start, question.kept_start)
-        )
+        move, start, end = question.move, question.start, question.kept_start
+        await self._write(partition, last_line(partition.branches, tip, move=move, start=start, end=end))
         return LineHeld()
 
     def _check_decision(self, seat: "BranchSeat", sender: BrokerId, move: int) -> None:
@@ -245,12 +245,6 @@ class Closing:
     async def _write(self, partition: "BranchPartition", last: LastLine) -> None:
         files, folder = self._broker.files, partition.lanes.folder
         await in_heavy_worker(self._broker.workers, lambda: write_leaving(files, folder, last))
-
-
-def _last_line(
-    partition: "BranchPartition", tip: Tip, move: int, start: Offset, kept_start: Offset
-) -> LastLine:
-    return last_line(partition.branches, tip, move=move, start=start, end=kept_start)
 
 
 def _missing(partition: "BranchPartition", tip: Tip) -> list[Span]:

@@ -42,6 +42,8 @@ from anabranch.values import Offset
 logger = logging.getLogger(__name__)
 
 JOINING_FILE = "joining"
+CLOSING_FILE = "closing"
+"""What a broker has promised to whoever brings the partition out of branches."""
 
 
 def first_lane(placement: Placement) -> Lane:

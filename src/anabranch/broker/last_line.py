@@ -16,8 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anabranch.broker.branch_partition import CLOSING_FILE
-from anabranch.broker.first_lane import JOINING_FILE
+from anabranch.broker.first_lane import CLOSING_FILE, JOINING_FILE
 from anabranch.broker.joined_lanes import JoinedLanes
 from anabranch.broker.lane_logs import LaneLogs, is_lane_folder
 from anabranch.broker.partition_opener import PRODUCERS_FILE
