@@ -13,6 +13,7 @@ from anabranch.cluster.metadata import (
     Topic,
     boundary_entry,
     broker_entry,
+    forced_boundary_entry,
     keep_entry,
     move_entry,
     topic_config_entry,
@@ -155,6 +156,22 @@ def test_a_topic_that_shall_stay_after_all_takes_back_what_was_copied() -> None:
     world.end_view(10, move)
     assert not world.topic.is_stored(0)
     assert world.stored_end == 0
+
+
+def test_a_view_that_was_forced_takes_back_what_was_copied_of_records_that_it_may_lack() -> None:
+    world = World("ring")
+    world.change("object")
+    move = world.leave()
+    world.bring(0, 10, move)
+    forced = Placement(
+        (BrokerId(2),), ("disk2",), view=1, start=Offset(7), generation=Generation(4), target=(BrokerId(2),)
+    )
+    world.agree(forced_boundary_entry(TOPIC, 0, forced))
+    assert (world.placement.replicas, world.stored_end) == ((2,), 0)
+    move = world.leave()
+    world.bring(0, 8, move)
+    world.end_view(8, move)
+    assert world.topic.is_stored(0)
 
 
 def test_a_partition_that_comes_back_leaves_its_past_and_goes_on_at_its_end() -> None:
