@@ -648,7 +648,9 @@ class MetadataTable:
             forced = self._forced_view(entry, offset)
             if forced is not None:
                 self._take_back(topic, partition, current)  # What was copied it may lack, and write anew.
-                kept_on = replace(forced, floor=current.floor, since_view=current.since_view)
+                kept_on = replace(
+                    forced, floor=current.floor, since_view=current.since_view, left=current.left
+                )
                 self._place(topic, partition, kept_on)
             return
         is_branched = form_in(topic.mode) == BRANCHED and current.leaves_for_branches
