@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anabranch.broker.branch_copying import Copying
 from anabranch.broker.branch_merging import MissingRecordsError
 from anabranch.broker.branch_reign import NotNowError, Reigning
-from anabranch.broker.last_line import LastLine, write_leaving
+from anabranch.broker.last_line import LastLine, last_line, write_leaving
 from anabranch.broker.peer_messages import BranchSealed, CloseBranch, HoldLine, LineHeld
 from anabranch.broker.proposals import Proposals
 from anabranch.broker.workers import in_heavy_worker
@@ -152,7 +152,8 @@ class Closing:
                 NotOwnerError(f"{partition.id} is kept in another way in a moment: ask again.")
             )
             start = first_offset(self._lane_for(seat, ())) + 1
-            last = _last_line(partition, tip, move, partition.log.start_offset, Offset(start))
+            branches, begin = partition.branches, partition.log.start_offset
+            last = last_line(branches, tip, move=move, start=begin, end=Offset(start))
             question = HoldLine(*seat.key, move, tip.lane, tip.end, last.start, last.end)
             # Once only: of two ends under one decision somebody may have the first on its disk, or write it last.
             seat.asked_under = move
@@ -231,9 +232,8 @@ class Closing:
                 raise NotOwnerError(f"Broker {self._me} does not have all of {partition.id}.")
         except (UnknownBranchError, MissingRecordsError) as error:
             raise NotOwnerError(f"Broker {self._me} cannot say what {partition.id} is: {error}.") from error
-        await self._write(
-            partition, _last_line(partition, tip, question.move, question.start, question.kept_start)
-        )
+        move, start, end = question.move, question.start, question.kept_start
+        await self._write(partition, last_line(partition.branches, tip, move=move, start=start, end=end))
         return LineHeld()
 
     def _check_decision(self, seat: "BranchSeat", sender: BrokerId, move: int) -> None:
@@ -246,12 +246,6 @@ class Closing:
     async def _write(self, partition: "BranchPartition", last: LastLine) -> None:
         files, folder = self._broker.files, partition.lanes.folder
         await in_heavy_worker(self._broker.workers, lambda: write_leaving(files, folder, last))
-
-
-def _last_line(
-    partition: "BranchPartition", tip: Tip, move: int, start: Offset, kept_start: Offset
-) -> LastLine:
-    return LastLine(move, start, kept_start, partition.branches.line(tip))
 
 
 def _missing(partition: "BranchPartition", tip: Tip) -> list[Span]:

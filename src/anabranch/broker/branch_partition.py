@@ -20,7 +20,7 @@ from uuid import UUID
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.branch_log import NO_GENERATION, BranchLog, headers_of
 from anabranch.broker.branch_tube import BranchTube
-from anabranch.broker.first_lane import BRANCH_FILE
+from anabranch.broker.first_lane import BRANCH_FILE, CLOSING_FILE
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition, let_wait, plain_limits_of
 from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PRODUCERS_FILE = "producers"
-CLOSING_FILE = "closing"
-"""What this broker has promised to whoever brings the partition out of branches."""
 ROOM_MIN = 2**28
 """More records than any one turn can bring: with fewer numbers left in its lane, a reign takes none."""
 ROOM_SCARCE = 2**29

@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 BRANCH_FILE = "branch"
 """Which lane a broker has adopted."""
 JOINING_FILE = "joining"
+CLOSING_FILE = "closing"
+"""What a broker has promised to whoever brings the partition out of branches."""
 
 
 def first_lane(placement: Placement) -> Lane:

@@ -13,10 +13,10 @@ done. The file stays as long as the log does: it alone knows where that begins u
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anabranch.broker.first_lane import BRANCH_FILE, JOINING_FILE
+from anabranch.broker.first_lane import BRANCH_FILE, CLOSING_FILE, JOINING_FILE
 from anabranch.broker.joined_lanes import JoinedLanes
 from anabranch.broker.lane_logs import LaneLogs, is_lane_folder
 from anabranch.broker.partition_opener import PRODUCERS_FILE
@@ -27,15 +27,13 @@ from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.names import LOG, base_offset_of, segment_path
 from anabranch.log.settings import LogConfig
-from anabranch.replication.branch_lines import Branches, Line, Span
+from anabranch.replication.branch_lines import Branches, Span
 from anabranch.replication.branch_rows import Lane, Tip
 from anabranch.values import Offset
 
 logger = logging.getLogger(__name__)
 
 LEAVING_FILE = "leaving"
-CLOSING_FILE = "closing"
-"""A broker's promise to open no branch while others leave them."""
 LOST = ".lost"
 """Added to the name of a lane that could not become a part of the log."""
 
@@ -47,7 +45,7 @@ class LastLine(NamedTuple):
     """The first offset that is wanted of it."""
     end: Offset
     """Where the log ends, and goes on: behind all lanes."""
-    spans: Line
+    spans: Sequence[Span]
     """What of which lanes, in their order."""
 
 

@@ -158,6 +158,11 @@ class Partition:
         return self.ring is not None and self.ring.acks1_waits
 
     @property
+    def has_past(self) -> bool:
+        """Older records of it are in the object store, which this log alone knows nothing of."""
+        return self.past is not None and self.start_offset < self.past.floor
+
+    @property
     def leaves_for_store(self) -> bool:
         """It goes over to the object store, and is copied there."""
         return self.ring is not None and self.ring.mode.replica.target == ()

@@ -701,6 +701,7 @@ class MetadataTable:
             floor=before.floor,
             since_view=before.since_view,
             lane_start=entry["lane_start"],
+            move=before.move,  # What was promised in an earlier time in branches is void.
         )
         self._go_over(branched, partition, BRANCHED, placement)
 
