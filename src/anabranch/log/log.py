@@ -305,6 +305,11 @@ class Log(LogReader):
             )
         self._start_offset = max(self._start_offset, offset)
 
+    def begin_below(self, offset: Offset) -> None:
+        """Readers may come from `offset` on: between it and the first segment there never was a record. The caller
+        knows it, and says it again after each `open`."""
+        self._start_offset = min(self._start_offset, offset)
+
     def expired(self, now_ms: int) -> list[Segment]:
         """The segments that retention or DeleteRecords lets go, oldest first; hand them to `drop`.
 
