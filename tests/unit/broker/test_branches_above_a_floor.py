@@ -322,6 +322,7 @@ def test_records_are_counted_from_below_the_floor() -> None:
     branches = cluster.broker(leader).branches
     assert branches is not None
     partition = partition_at(cluster, leader)
+    cluster.until(lambda: partition.is_settled)
     behind = {
         at: records_behind(branches.gaps, partition, at) for at in (0, 5, cluster.floor, cluster.floor + 1)
     }

@@ -198,6 +198,38 @@ def test_a_partition_that_comes_back_leaves_its_past_and_goes_on_at_its_end() ->
     assert [row.next_offset for row in world.table.objects.rows(KEY, Offset(0), 9)] == [10]
 
 
+def test_a_partition_goes_from_the_store_into_branches_through_brokers_and_keeps_its_floor() -> None:
+    world = World("ring")
+    world.change("object")
+    move = world.leave()
+    world.bring(0, 10, move)
+    world.end_view(10, move)
+    world.change("branch")
+    assert world.topic.forms == ("stored", "kept")
+    keepers = (BrokerId(2), BrokerId(3))
+    world.agree(keep_entry(TOPIC, 0, keepers))
+    assert world.topic.forms == ("kept", "kept")
+    move = world.agree(move_entry(TOPIC, 0, keepers))
+    sealed = Placement(
+        keepers,
+        view=world.placement.view + 1,
+        start=Offset(14),
+        generation=Generation(7),
+        move=move,
+        lane_start=Offset(10),
+    )
+    world.agree(boundary_entry(TOPIC, 0, sealed))
+    assert world.topic.forms == ("branched", "kept")
+    placement = world.placement
+    assert (placement.floor, placement.lane_start, placement.start) == (10, 10, 14)
+    assert placement.since_view == placement.view - 1, "what is of before it came from the store is nobody's"
+    assert world.topic.first[0] == 2
+    assert world.stored_end == 10
+    again = MetadataTable()
+    again.restore(json.loads(json.dumps(world.table.snapshot())))
+    assert again.topics == world.table.topics
+
+
 @pytest.mark.parametrize("mode", ["ring", "object"])
 def test_a_snapshot_carries_all_of_it(mode: str) -> None:
     world = World("ring")
