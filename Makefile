@@ -39,9 +39,8 @@ BOTH_FORMS := tests/unit/record tests/unit/wire tests/wire tests/unit/broker/tes
 # The tests of columns choose a form themselves; compiled columns over the pure rest are a pair that nobody runs.
 BY_THEMSELVES := test_columns and compiled
 test: $(STAMP) ## every test, and those of the hot loops once more in their pure form
-	$(BIN)/pytest -n 2 --dist loadfile --ignore tests/pipeline
-	$(BIN)/pytest -n 2 tests/pipeline # One of the two has all tests that share the Spark session: conftest.py.
-	ANABRANCH_PURE=1 FUZZ_SECONDS=3 $(BIN)/pytest -q -n 2 --dist loadfile $(BOTH_FORMS) \
+	$(BIN)/pytest -n 3 # One more than CI has cores, as many tests wait; who gets what: tests/support/sharing_out.py.
+	ANABRANCH_PURE=1 FUZZ_SECONDS=3 $(BIN)/pytest -q -n 2 $(BOTH_FORMS) \
 		--ignore tests/wire/test_codec_oracles.py --ignore tests/wire/test_cluster_bad_input.py -k 'not ($(BY_THEMSELVES))'
 
 PURE := record wire cluster replication
@@ -49,8 +48,8 @@ coverage: $(STAMP) ## branch coverage of the pure rooms by their unit tests; fai
 	ANABRANCH_PURE=1 $(BIN)/pytest -q $(PURE:%=tests/unit/%) $(PURE:%=--cov=anabranch.%) --cov-branch --cov-fail-under=95 \
 		--cov-report=term-missing:skip-covered
 
-sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with its trace, SEEDS=1000 or 50..99, MINUTES=10, OBJECTS=1, BRANCHES=1
-	$(BIN)/python -m anabranch.testing.cluster_runs $(if $(OBJECTS),--objects) $(if $(BRANCHES),--branches) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with its trace, SEEDS=1000 or 50..99, MINUTES=10, OBJECTS=1, BRANCHES=1, MODES=1
+	$(BIN)/python -m anabranch.testing.cluster_runs $(if $(OBJECTS),--objects) $(if $(BRANCHES),--branches) $(if $(MODES),--modes) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(MINUTES),--minutes $(MINUTES))
 
 sim-node: $(STAMP) ## the same of one node without peers: make sim-node SEED=7

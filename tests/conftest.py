@@ -1,10 +1,23 @@
-"""For all tests: an S3-speaking server, and hypothesis without a deadline, since a busy machine may take any time."""
+"""For all tests: an S3-speaking server, hypothesis without a deadline (a busy machine may take any time), and how tests
+are shared out among workers."""
 
+import pytest
 from hypothesis import settings
+from xdist.remote import Producer
 
 from support.s3_server import s3_bucket, s3_server, s3_url
+from support.sharing_out import InOrder, place_in_order
 
 __all__ = ["s3_bucket", "s3_server", "s3_url"]
 
 settings.register_profile("any time", deadline=None)
 settings.load_profile("any time")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: place_in_order(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InOrder:
+    return InOrder(config, log)

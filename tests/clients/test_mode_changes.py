@@ -64,6 +64,6 @@ def test_the_command_line_changes_a_mode_and_shows_it(cluster: ClusterProcesses,
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S_MAX, check=True)
         return done.stdout
 
-    assert "Changed" in run("alter", unique, "--mode", "object")
+    assert "goes over to mode object" in run("alter", unique, "--mode", "object")
     wait_until_changed(cluster, unique, "object")
     assert "Mode: object" in run("describe", unique)

@@ -1,41 +1,20 @@
 """One Spark session and one node for all tests of the pipeline; whoever stops or kills a node starts its own.
 
-Side by side (`-n 2`), one process has all tests that use the session, and those that start Sparks of their own run next
-to them, file by file.
+Side by side (`-n 3`), one process has all tests that use the session: support/sharing_out.py.
 """
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.node_process import SETTINGS, NodeProcess
 from support.quick_java import quick_java
+from support.sharing_out import OWN_SPARKS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-# Their tests start Sparks of their own and wait for most of their time.
-OWN_SPARKS = frozenset(
-    {"test_demo.py", "test_exactly_once.py", "test_examples.py", "test_jobs_java.py", "test_two_workers.py"}
-)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from xdist.scheduler import LoadFileScheduling
-
-    class OneSession(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            path = config.rootpath / file
-            is_ours = path.parent == Path(__file__).parent and path.name not in OWN_SPARKS
-            return "the session" if is_ours else file
-
-    return OneSession(config, log)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -45,7 +24,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def quick_jvms() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in quick_java().items():
@@ -53,7 +32,7 @@ def quick_jvms() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> "Iterator[SparkSession]":
     from anabranch.pipeline.session import spark_session
 
@@ -66,7 +45,7 @@ def spark() -> "Iterator[SparkSession]":
     session.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     # Many records of these tests are years old, and retention comes round while they are read.
     kept = {**SETTINGS, "log.retention.ms": "-1"}

@@ -1,6 +1,7 @@
 """Schedules of whole brokers with a topic in branch mode: what happens when is written down, and not left to a seed."""
 
 from collections.abc import Iterable
+from typing import Self
 
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.testing.branch_copies import branch_copies, missing_branches
@@ -19,7 +20,7 @@ class BranchSchedule:
     """Three brokers and one topic with a copy at each."""
 
     def __init__(self, seed: int = 1) -> None:
-        self.sim = ClusterSimulator(seed, 3)
+        self.sim = self._simulator(seed)
         self.sim.start_all()
         topic = {
             "name": "t",
@@ -31,7 +32,10 @@ class BranchSchedule:
         assert body["topics"][0]["error_code"] == ErrorCode.NONE
         self.settle()
 
-    def __enter__(self) -> "BranchSchedule":
+    def _simulator(self, seed: int) -> ClusterSimulator:
+        return ClusterSimulator(seed, 3)
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,9 +58,11 @@ class BranchSchedule:
         (found,) = [number for number in brokers if self.partition(number).reign is not None]
         return found
 
-    def send(self, broker_id: int, value: bytes, producer: Producer | None = None) -> Pending:
+    def send(
+        self, broker_id: int, value: bytes, producer: Producer | None = None, timeout_ms: int = 20_000
+    ) -> Pending:
         body = produce_request("t", 0, [value], TIME_MS, -1, producer)
-        return self.sim.send(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 20_000})
+        return self.sim.send(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": timeout_ms})
 
     def write(self, broker_id: int, value: bytes, producer: Producer | None = None) -> int:
         """Until it is acknowledged; its offset."""

@@ -30,6 +30,10 @@ class FakeCluster:
         self.draining: set[int] = set()
         self.objects: set[str] = set()
         """Topics in the object store."""
+        self.branches: set[str] = set()
+        """Topics in mode branch; the leader of one that drains goes to the next broker at each look."""
+        self.changing: set[str] = set()
+        """Those on their way to their mode; they are there after two looks."""
         self.unregistered: list[int] = []
         self.stops_when_empty: int | None = None
         self.asked: list[tuple[int, ApiKey]] = []
@@ -129,14 +133,20 @@ class FakeCluster:
                     "error_code": 0,
                     "resource_type": asked["resource_type"],
                     "resource_name": asked["resource_name"],
-                    "configs": [{"name": "anabranch.mode", "value": self._mode(asked["resource_name"])}],
+                    "configs": self._mode_configs(asked["resource_name"]),
                 }
                 for asked in request["resources"]
             ]
         }
 
-    def _mode(self, topic: str) -> str:
-        return "object" if topic in self.objects else "ring"
+    def _mode_configs(self, topic: str) -> list[Body]:
+        mode = "object" if topic in self.objects else "branch" if topic in self.branches else "ring"
+        configs = [{"name": "anabranch.mode", "value": mode}]
+        if topic in self.changing:
+            configs.append({"name": "anabranch.mode.changing", "value": "some are not there yet"})
+        if self.draining:
+            self.changing.discard(topic)
+        return configs
 
     def _listed(self, *, fenced: bool) -> list[int]:
         return [
@@ -186,10 +196,14 @@ class FakeCluster:
         partitions = []
         for index, replicas in enumerate(self.topics[name]):
             in_sync = [number for number in replicas if number not in self.fenced | self.out_of_sync]
+            is_branch = name in self.branches
+            if is_branch and replicas[0] in self.draining:
+                self.topics[name][index] = [*replicas[1:], replicas[0]]
             partitions.append(
                 {
                     "error_code": 0, "partition_index": index, "leader_id": in_sync[0] if in_sync else -1,
-                    "leader_epoch": self.generation, "replica_nodes": replicas, "isr_nodes": in_sync,
+                    "leader_epoch": -1 if is_branch else self.generation,
+                    "replica_nodes": replicas, "isr_nodes": in_sync,
                     "offline_replicas": [],
                 }
             )  # fmt: skip

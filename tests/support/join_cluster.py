@@ -9,16 +9,19 @@ from support.form_cluster import EARLIEST, LATEST, FormCluster, batch_of
 
 class JoinCluster(FormCluster):
     def __init__(self, mode: str, partitions: int = 1, seed: int = 1, **configs: str) -> None:
+        self._sent: dict[int, bytes] = {}
         super().__init__(mode, partitions, seed, **configs)
-        self._batches: dict[tuple[int, int], bytes] = {}
-        """As they were sent: whoever repeats one sends the same bytes."""
+
+    def _batch(self, number: int) -> bytes:
+        """Whoever tries again sends the same bytes."""
+        if number not in self._sent:
+            self._sent[number] = batch_of(number, self.clock.wall_ms())
+        return self._sent[number]
 
     def produce(self, index: int = 0, *, repeat: bool = False) -> None:
         written = self.written[index]
         number = len(written) - repeat
-        batch = self._batches[index, number] = self._batches.get((index, number)) or batch_of(
-            number, self.clock.wall_ms()
-        )
+        batch = self._batch(number)
 
         def work(leader: int) -> int:
             rows = [{"index": index, "records": batch}]

@@ -20,9 +20,10 @@ from uuid import UUID
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.branch_log import NO_GENERATION, BranchLog, headers_of
 from anabranch.broker.branch_tube import BranchTube
-from anabranch.broker.first_lane import BRANCH_FILE
+from anabranch.broker.first_lane import CLOSING_FILE
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.partition import Partition, let_wait, plain_limits_of
+from anabranch.broker.topic_folders import BRANCH_FILE
 from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
 from anabranch.clock import Clock
 from anabranch.config import TopicSettings
@@ -30,6 +31,7 @@ from anabranch.errors import AnabranchError, NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
 from anabranch.record.lane_producers import LaneProducers
+from anabranch.replication.branch_leaving import Promise
 from anabranch.replication.branch_lines import Branches, Line
 from anabranch.replication.branch_mode import BranchMode
 from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, RowKind, Tip, lane_limit, sealed
@@ -54,6 +56,7 @@ class BranchPartition(Partition):
         "_clock",
         "_files",
         "_workers",
+        "branched_view",
         "branches",
         "is_alone",
         "key",
@@ -63,6 +66,7 @@ class BranchPartition(Partition):
         "on_fenced",
         "on_scarce",
         "on_written",
+        "promise",
         "reign",
         "switching",
         "tube",
@@ -85,12 +89,15 @@ class BranchPartition(Partition):
         workers: Workers,
         sync_first: bool,
         is_alone: bool,
+        branched_view: int = 0,
         request_sync: Callable[[Partition], None],
         on_publish: Callable[[Partition], None],
         finish: Callable[[AppendJob], None],
         finished: Callable[[int], None],
     ) -> None:
-        """`is_alone`: there are no other brokers, so nobody else can have written or copied anything."""
+        """`is_alone`: there are no other brokers, so nobody else can have written or copied anything; `branched_view`:
+        in which it went over to branches."""
+        self.branched_view = branched_view
         self.key = topic_id, partition_id.partition
         self.lanes = lanes
         self.tube = tube
@@ -108,11 +115,13 @@ class BranchPartition(Partition):
         """Told when the lane of this reign is nearly full."""
         self.on_fenced: Callable[[BranchPartition], None] = _nobody_cares
         """Told when the disk has failed this reign: nothing can be written to its lane any more."""
-        self.switching = asyncio.Lock()
+        self.switching: asyncio.Lock = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
         self._files = files
         self._clock = clock
         self._workers = workers
+        self.promise = self._promised()
+        """What this broker has promised last; whether it is bound by it is for the table to say."""
         log = BranchLog(str(partition_id), lanes, self.branches, skips_lost=is_alone)
         log.show(self._adopted())
         super().__init__(
@@ -155,11 +164,36 @@ class BranchPartition(Partition):
     def _write_adopted(self, adopted: Lane, following: Lane = NO_LANE) -> None:
         """Any thread. Raises StorageError."""
         try:
-            write_checkpoint(self._files, self._branch_path, {"adopted": adopted, "next": following})
+            state = {"adopted": adopted, "next": following, "view": self.branched_view}
+            write_checkpoint(self._files, self._branch_path, state)
         except OSError as error:
             raise StorageError(
                 f"{self._branch_path} cannot be written: {error.strerror or error}."
             ) from error
+
+    def _promised(self) -> Promise | None:
+        path = f"{self.lanes.folder}/{CLOSING_FILE}"
+        state, reason = read_checkpoint(self._files, path)
+        if state is not None:
+            return Promise(state["move"], BrokerId(state["to"]))
+        if self._files.exists(path):
+            raise StorageError(
+                f"{path} says what this broker has promised, but {reason}: restore it from a backup."
+            )
+        return None
+
+    async def give_promise(self, promise: Promise) -> None:
+        """It binds from now on, and is on the disk when this returns. Raises StorageError; then it binds all the same,
+        as long as this process lives."""
+        self.promise = promise
+        await in_heavy_worker(self._workers, lambda: self._write_promise(promise))
+
+    def _write_promise(self, promise: Promise) -> None:
+        path = f"{self.lanes.folder}/{CLOSING_FILE}"
+        try:
+            write_checkpoint(self._files, path, {"move": promise.move, "to": promise.to})
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
 
     @property
     def view(self) -> BranchLog:
@@ -286,6 +320,8 @@ class BranchPartition(Partition):
         """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
         if that was made of this line."""
         table = LaneProducers(row.sources_end, self._clock.monotonic_ms, is_alone=self.is_alone)
+        if self.past is not None:
+            table.producers.update(self.past.producers_below())
         parent = Tip(row.old, row.old_end)
         line = (*self.branches.line(parent), self.lanes.held(row.new))
         start = NO_SNAPSHOT

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from anabranch.broker.branch_borrowing import Borrowing
+from anabranch.broker.branch_closing import Closing
+from anabranch.broker.branch_copying import Copying
 from anabranch.broker.branch_following import Following
 from anabranch.broker.branch_heads import Key, encode_told
 from anabranch.broker.branch_merging import MissingRecordsError
@@ -27,7 +29,10 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import (
     BranchRows,
     BranchSealed,
+    CloseBranch,
+    HoldLine,
     LaneRecords,
+    LineHeld,
     PollBranches,
     ReadLane,
     SealBranch,
@@ -41,6 +46,7 @@ from anabranch.errors import (
     PeerError,
     UnknownTopicIdError,
 )
+from anabranch.replication.branch_leaving import LeaveStep
 from anabranch.replication.branch_lines import UnknownBranchError
 from anabranch.replication.branch_roles import (
     Head,
@@ -68,8 +74,8 @@ BECOMING_MAX = 16
 CATCH_UP_MS_MAX = 10_000
 NOTHING_HELD = (Offset(0), Offset(0))
 
-Question = PollBranches | SealBranch | ReadLane
-Answer = BranchRows | BranchSealed | LaneRecords
+Question = PollBranches | SealBranch | CloseBranch | HoldLine | ReadLane
+Answer = BranchRows | BranchSealed | LineHeld | LaneRecords
 Work = Callable[[], Coroutine[None, None, None]]
 
 logger = logging.getLogger(__name__)
@@ -105,6 +111,15 @@ class BranchPeers:
             peers, self.reading, broker.workers, clock, lane_for=self._lane_for, copies_for=self._copies_for
         )
         self.following = Following(self.reading, broker.workers, clock)
+        self.closing = Closing(
+            broker,
+            peers,
+            self.reigning,
+            Copying(self.reading, broker.workers, clock),
+            lane_for=self._lane_for,
+            copies_for=self._copies_for,
+            sealed_of=self._sealed,
+        )
         self._becoming = asyncio.Semaphore(BECOMING_MAX)
         self._rows: dict[Key, list[BranchRow]] = {}
         self._keep_rows(topics.tube.rows)
@@ -290,7 +305,7 @@ class BranchPeers:
         leader = self._reigning_of(order, heads)
         self._hear(seat, heads.get(leader) if leader is not None else None, now_ms)
         self._begin_backfill(seat, order)
-        if seat.is_becoming:
+        if seat.is_becoming or self._brings_out(seat, leader, order, now_ms):
             return
         others = [head for head in heads.values() if not seat.is_put_off(head.tip, now_ms)]
         step = next_step(
@@ -306,6 +321,26 @@ class BranchPeers:
             self._begin(seat, leader, lambda: self._follow(seat, leader))
         elif step is not Step.REIGN and self._is_at_rest(seat, leader, now_ms):
             seat.looked_at = sight
+
+    def _brings_out(
+        self, seat: BranchSeat, leader: BrokerId | None, order: list[BrokerId], now_ms: int
+    ) -> bool:
+        """It shall come out of branches, and this broker does something about it now."""
+        decision = self.closing.decision(seat)
+        if decision is None or not self._is_stable(now_ms):
+            return False
+        would_reign = leader is None and order[0] == self._me and self.closing.is_bound(seat)
+        step = self.closing.next_step(
+            seat,
+            decision,
+            now_ms,
+            is_primary=seat.partition.reign is not None or would_reign,
+            sees_all=self._sees_everybody,
+        )
+        if step is LeaveStep.WAIT:
+            return False
+        self._begin(seat, None, lambda: self.closing.carry_out(step, seat, decision))
+        return True
 
     def _sight(self, seat: BranchSeat, heads: dict[BrokerId, Head]) -> object:
         """All that a decision depends on, but for the time."""
@@ -325,6 +360,8 @@ class BranchPeers:
     def _is_at_rest(self, seat: BranchSeat, leader: BrokerId | None, now_ms: int) -> bool:
         """It reigns, or follows whoever does, and nothing changes by the mere passing of time."""
         if seat.has_put_off(now_ms) or not self._is_stable(now_ms) or not self.following.is_whole(seat):
+            return False
+        if self.closing.decision(seat) is not None:
             return False
         return (seat.partition.reign is not None and not seat.is_busy) or (
             seat.is_busy and leader is not None and seat.follows == leader
@@ -372,7 +409,14 @@ class BranchPeers:
         rows = self._broker.metadata.table.brokers.values()
         return self.polling.view >= {row.broker_id for row in rows if not row.is_fenced} - {self._me}
 
+    @property
+    def _sees_everybody(self) -> bool:
+        """All who are registered, whether or not anybody counts on them."""
+        return self.polling.view >= self._broker.metadata.table.brokers.keys() - {self._me}
+
     def _may_reign(self, seat: BranchSeat, now_ms: int) -> bool:
+        if self.closing.is_bound(seat):
+            return False
         return now_ms >= seat.quiet_until_ms and self.slot is not None and not seat.partition.view.fenced
 
     def _lets_go_on(
@@ -464,6 +508,12 @@ class BranchPeers:
                 return self.polling.answer(question)
             case SealBranch():
                 return await self._seal(self.seat(question.topic_id, question.partition), sender)
+            case CloseBranch():
+                seat = self.seat(question.topic_id, question.partition)
+                return await self.closing.asked_to_close(seat, sender, question)
+            case HoldLine():
+                seat = self.seat(question.topic_id, question.partition)
+                return await self.closing.asked_to_hold(seat, sender, question)
             case ReadLane():
                 return await self._read(self.seat(question.topic_id, question.partition), sender, question)
 
@@ -491,6 +541,9 @@ class BranchPeers:
             log = partition.lanes.get(tip.lane)
             if log is not None:
                 await in_heavy_worker(self._broker.workers, log.sync)
+        return self._sealed(seat, tip)
+
+    def _sealed(self, seat: BranchSeat, tip: Tip) -> BranchSealed:
         rows = self._rows.get(seat.key, [])
         return BranchSealed(tip.lane, tip.end, encode_told(rows, {}))
 

@@ -19,7 +19,7 @@ from anabranch.broker.branch_heads import decode_told
 from anabranch.broker.branch_merging import Merging, MissingRecordsError
 from anabranch.broker.branch_offsets import Commits
 from anabranch.broker.branch_reads import LaneReading
-from anabranch.broker.peer_messages import BranchSealed, SealBranch
+from anabranch.broker.peer_messages import BranchSealed, CloseBranch, SealBranch
 from anabranch.broker.topics import OFFSETS_TOPIC
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import (
@@ -86,19 +86,24 @@ class Reigning:
         """Raises NotNowError, MissingRecordsError, UnknownBranchError, AnabranchError; then the line is as before."""
         tips = await self._seal(seat, sorted(view))
         _check_welcome(seat)
-        await self._reign(seat, tips)
+        await self.take_in(seat, tips)
 
     # --- sealing -------------------------------------------------------------------------------------------------
 
     async def _seal(self, seat: "BranchSeat", brokers: list[BrokerId]) -> dict[BrokerId, Tip]:
         """Where the lines of those that answer end."""
-        answers = await asyncio.gather(*(self._ask_to_seal(seat, broker) for broker in brokers))
+        question = SealBranch(*seat.key)
+        answers = await asyncio.gather(*(self.ask_for_tip(seat, broker, question) for broker in brokers))
         return {broker: tip for broker, tip in zip(brokers, answers, strict=True) if tip is not None}
 
-    async def _ask_to_seal(self, seat: "BranchSeat", broker: BrokerId) -> Tip | None:
+    async def ask_for_tip(
+        self, seat: "BranchSeat", broker: BrokerId, question: SealBranch | CloseBranch
+    ) -> Tip | None:
+        """Where the line of a broker ends, which goes on no further; None: it does not say. Raises NotNowError,
+        StorageError."""
         partition = seat.partition
         try:
-            answer = await self._peers.ask(broker, SealBranch(*partition.key), SEAL_MS_MAX)
+            answer = await self._peers.ask(broker, question, SEAL_MS_MAX)
             if not isinstance(answer, BranchSealed):
                 raise PeerProtocolError("an answer about a branch is of another kind")
             told = decode_told(answer.data)
@@ -114,7 +119,8 @@ class Reigning:
 
     # --- taking in -----------------------------------------------------------------------------------------------
 
-    async def _reign(self, seat: "BranchSeat", tips: dict[BrokerId, Tip]) -> None:
+    async def take_in(self, seat: "BranchSeat", tips: dict[BrokerId, Tip]) -> None:
+        """Reign, with one more of these lines in one's own. Raises as `become` does."""
         partition, branches = seat.partition, seat.partition.branches
         others = [tip for tip in tips.values() if not branches.is_behind(partition.tip, tip)]
         if partition.reign is not None:

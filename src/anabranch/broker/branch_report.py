@@ -19,7 +19,7 @@ from anabranch.replication.branch_history import (
     records_between,
 )
 from anabranch.replication.branch_lines import Line, Span
-from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane
+from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, lane_of
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 NOBODY = -1
+START = Offset(0)
 
 
 # --- DescribeBranches ------------------------------------------------------------------------------------------------
@@ -51,17 +52,26 @@ def describe(
         "reign_lane": NO_LANE if base.reign is None or base is not partition else base.reign,
         "tip_lane": lane,
         "tip_end": end,
-        "log_start_offset": partition.log.start_offset,
+        "log_start_offset": partition.start_offset,
         "high_watermark": partition.readable_end,
         "copies_in_view": list(copies),
-        "line": [_span(each) for each in served_line(gaps, partition)],
+        "line": [_span(each) for each in (*stored_line(partition), *served_line(gaps, partition))],
         "held": [_span(each) for each in base.lanes.all_held()],
         "rows": [_row(row) for row in rows],
     }
 
 
+def stored_line(partition: BranchPartition | BranchView, start: Offset = START) -> Line:
+    """Where there are records in the object store, below every branch, from `start` on. Each is of the lane that its
+    number says."""
+    past = partition.past
+    if past is None or partition.log.start_offset > past.floor:
+        return ()
+    return tuple(Span(lane_of(first), first, end) for first, end in past.runs(start))
+
+
 def served_line(gaps: LaneGaps, partition: BranchPartition | BranchView) -> Line:
-    """Where there are records to read now."""
+    """Where there are records to read now, besides those in the object store."""
     base = partition.base if isinstance(partition, BranchView) else partition
     line = present_line(base.branches, partition.line, partition.high_watermark)
     return without_gaps(line, (gap for span in line for gap in gaps.known(base, span.lane)))
@@ -69,7 +79,8 @@ def served_line(gaps: LaneGaps, partition: BranchPartition | BranchView) -> Line
 
 def records_behind(gaps: LaneGaps, partition: BranchPartition | BranchView, committed: int) -> int:
     """How many records a group that has committed this offset has still to read."""
-    return records_between(served_line(gaps, partition), committed, partition.high_watermark)
+    line = (*stored_line(partition, Offset(committed)), *served_line(gaps, partition))
+    return records_between(line, committed, partition.high_watermark)
 
 
 def leader_of(broker: "Broker", partition: BranchPartition) -> tuple[BrokerId | None, tuple[BrokerId, ...]]:

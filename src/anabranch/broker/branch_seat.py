@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.branch_reads import Growth
+from anabranch.cluster.metadata import NO_MOVE
 from anabranch.cluster.rendezvous import drawn
 from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_roles import Head, Keeping, begun, is_late, kept_up
@@ -46,6 +47,13 @@ class BranchSeat:
         """Up to where the line of the last primary was safe, as that said itself."""
         self.coordinates_in: Lane | None = None
         """Of the log of committed offsets: in which reign its groups are coordinated here."""
+        self.decided: tuple[int, int] | None = None
+        """The last decision on how it comes out of branches that was heard of, and when that was."""
+        self.closes: int | None = None
+        """Under which decision this broker closes it now: so long its own promise does not bind it."""
+        self.asked_under = partition.promise.move if partition.promise is not None else NO_MOVE
+        """Under which decision it has asked for the end; an earlier process of this broker may have."""
+        self.close_again_ms = 0
         self.keeping: dict[BrokerId, Keeping] = {}
         self._put_off: dict[Tip | Lane, int] = {}
 

@@ -28,6 +28,7 @@ from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.formed_log import Past
     from anabranch.broker.topics import TopicKey
     from anabranch.log.log import Log
 
@@ -111,6 +112,15 @@ class BranchView(Partition):
 
     @high_watermark.setter
     def high_watermark(self, end: Offset) -> None:
+        """It follows from others."""
+
+    @property
+    def past(self) -> "Past | None":
+        """What lies in the object store is below every branch."""
+        return self.base.past if self.lane != NO_LANE else None
+
+    @past.setter
+    def past(self, past: "Past | None") -> None:
         """It follows from others."""
 
     @property

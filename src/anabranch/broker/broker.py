@@ -376,6 +376,10 @@ class Broker:
         if partition.is_branch:
             assert self.branches is not None
             await self.branches.delete_records(partition, offset)
+            past = partition.past
+            if past is not None and partition.log.start_offset <= past.floor:
+                # Else a row says it, on any side of a split, and the object store follows when retention runs.
+                await self.delete_stored(partition, min(offset, past.floor))
             return
         if offset > partition.log.start_offset:
             await self.housekeeping.keep_start_offset(partition, offset)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.errors import StorageError
 from anabranch.record.object_names import Key
+from anabranch.record.producer_table import Producer
 from anabranch.values import Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from anabranch.broker.object_log import ObjectLog
     from anabranch.broker.object_times import Moment
     from anabranch.cluster.metadata import MetadataTable
-    from anabranch.record.producer_table import Producer
+
+ROWS_MAX = 1000
 
 
 class Past:
@@ -52,6 +54,36 @@ class Past:
     def producers(self) -> "dict[int, Producer]":
         """What producers had written last when the partition left the store. Any thread."""
         return dict(self._table.objects.producers(self.key).producers)
+
+    def producers_below(self) -> "dict[int, Producer]":
+        """`producers`, without what was copied to the store later and taken back: that is in logs. Any thread."""
+        found = {}
+        for producer_id, known in self.producers().items():
+            batches = tuple(batch for batch in known.batches if batch.base_offset < self.floor)
+            if batches or not known.batches:
+                found[producer_id] = Producer(known.epoch, known.timestamp_ms_last, batches)
+        return found
+
+    def is_read(self, start: Offset) -> bool:
+        """Nothing follows from there on up to the floor: what was last there is gone, or had no record."""
+        rows = self._table.objects.rows(self.key, start, 1)
+        return not rows or rows[0].base_offset >= self.floor
+
+    def runs(self, start: Offset) -> list[tuple[Offset, Offset]]:
+        """Where there are records from `start` on, without the gaps between objects; of very many, those behind the
+        first ones as if there were none."""
+        found: list[tuple[Offset, Offset]] = []
+        at = max(start, self.start_offset)
+        rows = self._table.objects.rows(self.key, at, ROWS_MAX) if at < self.floor else []
+        for row in rows:
+            first, end = max(at, row.base_offset), min(row.next_offset, self.floor)
+            if found and found[-1][1] == first:
+                found[-1] = found[-1][0], end
+            elif first < end:
+                found.append((first, end))
+        if len(rows) == ROWS_MAX and found[-1][1] < self.floor:
+            found[-1] = found[-1][0], self.floor
+        return found
 
     async def offset_for_time(self, timestamp_ms: int) -> "Moment | None":
         """The first record of that time or later, with its own time. Raises as ObjectLog does."""

@@ -36,6 +36,11 @@ def lane_folder(lane: Lane) -> str:
     return f"lane-{lane:010d}"
 
 
+def is_lane_folder(name: str) -> bool:
+    """It has a lane, or what was put aside of one."""
+    return _LANE_FOLDER.fullmatch(name) is not None
+
+
 class LaneLogs:
     def __init__(self, files: Files, folder: str, config: LogConfig, cache: IndexCache) -> None:
         self._files = files

@@ -138,7 +138,7 @@ class Leaders:
 
     def _follow(self, offset: Offset, entry: Entry | None) -> None:
         """Forget what was said of topics that are gone, and who was named before a broker came or went."""
-        if entry is None or entry["type"].startswith(("broker", "topic-removed", "boundary", "keep")):
+        if entry is None or entry["type"].startswith(("broker", "topic-removed", "boundary", "keep", "left")):
             self._named.clear()
         if entry is None or entry["type"] == "topic-removed":
             kept = self._table.topics_by_id

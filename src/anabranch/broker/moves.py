@@ -62,7 +62,7 @@ class Moves:
         if isinstance(effect, EndView):
             start, replicas, move = effect.end, effect.replicas, effect.move
             if topic.is_branch and placement.leaves_for_branches:
-                lane_start = partition.start_offset
+                lane_start = partition.log.start_offset  # What is below, in the object store, stays there.
         return BeginView(
             partition.topic_id,
             partition.id.partition,

@@ -177,6 +177,19 @@ OTHER_FORMS = {
         },
     ),
     83: Form(peer.FreeSpace, {}),
+    84: Form(peer.CloseBranch, {"topic_id": TOPIC_ID, "partition": INT, "move": MOVE}),
+    85: Form(
+        peer.HoldLine,
+        {
+            "topic_id": TOPIC_ID,
+            "partition": INT,
+            "move": MOVE,
+            "lane": LANE,
+            "end": LONG,
+            "start": LONG,
+            "kept_start": LONG,
+        },
+    ),
     128: Form(peer.ForwardAnswer, {}, tail="body"),
     129: Form(peer.Registered, {"epoch": LONG}),
     130: Form(peer.BeatAnswer, {"is_fenced": FLAG, "may_stop": FLAG}),
@@ -218,6 +231,7 @@ OTHER_FORMS = {
         tail="data",
     ),
     147: Form(peer.Space, {"free_bytes": LONG}),
+    148: Form(peer.LineHeld, {}),
     191: Form(Refused, {"reason": TEXT, "kind": TEXT}),
 }
 

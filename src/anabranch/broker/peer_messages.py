@@ -275,6 +275,35 @@ class BranchSealed:
 
 
 @dataclass(slots=True)
+class CloseBranch:
+    """By the decision `move` I bring this partition out of branches: promise to open none more, end your reign, and
+    tell where your line ends. Answered by BranchSealed."""
+
+    topic_id: UUID
+    partition: int
+    move: int
+
+
+@dataclass(slots=True)
+class HoldLine:
+    """Have all records of the line that ends there, and say so on your disk for the decision `move`: the line is to be
+    kept by you from `kept_start` on, with what it has from `start` on. Without a decision: have you nearly all?"""
+
+    topic_id: UUID
+    partition: int
+    move: int
+    lane: int
+    end: Offset
+    start: Offset
+    kept_start: Offset
+
+
+@dataclass(slots=True)
+class LineHeld:
+    """I have."""
+
+
+@dataclass(slots=True)
 class ReadLane:
     """Whole batches of your copy of a lane from `start` on and before `end`: at least one if there is any, else at most
     `bytes_max`; wait so long for one. What lies below `start` is synced where it is asked from, if `is_copying`."""
@@ -324,6 +353,8 @@ Question = (
     | ProposeEntry
     | PollBranches
     | SealBranch
+    | CloseBranch
+    | HoldLine
     | ReadLane
     | FreeSpace
 )
@@ -340,6 +371,7 @@ Answer = (
     | Proposed
     | BranchRows
     | BranchSealed
+    | LineHeld
     | LaneRecords
     | Space
 )

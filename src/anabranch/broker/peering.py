@@ -23,8 +23,10 @@ from anabranch.broker.peer_messages import (
     BranchNews,
     BranchRows,
     BrokerBeat,
+    CloseBranch,
     ForwardRequest,
     FreeSpace,
+    HoldLine,
     LeaderRow,
     Leads,
     LookAtReplica,
@@ -57,6 +59,7 @@ from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from anabranch.broker.branch_peers import BranchPeers
+    from anabranch.broker.branch_peers import Question as BranchQuestion
     from anabranch.broker.broker import Broker
     from anabranch.broker.mode_changes import ModeChanges
 
@@ -331,7 +334,7 @@ class Peering:
                 return self.recovery.seen_here(question.topic_id, question.partition)
             case BeginView() | NameDisk():
                 return await self.moves.asked(question)
-            case PollBranches() | SealBranch() | ReadLane() | FreeSpace():
+            case PollBranches() | SealBranch() | CloseBranch() | HoldLine() | ReadLane() | FreeSpace():
                 return await self._asked_of_branches(sender, question)
             case ProposeEntry():
                 from anabranch.broker.proposals import (
@@ -348,9 +351,7 @@ class Peering:
             return await carrying.asked(self._broker, question)
         return await self.forwarding.asked(question)
 
-    async def _asked_of_branches(
-        self, sender: BrokerId, question: PollBranches | SealBranch | ReadLane | FreeSpace
-    ) -> Answer:
+    async def _asked_of_branches(self, sender: BrokerId, question: "BranchQuestion | FreeSpace") -> Answer:
         if isinstance(question, FreeSpace):
             return Space(self._broker.disk_room()[1])
         if self._branches is not None:

@@ -6,6 +6,7 @@ first: an entry that cannot be read would stop every member of the quorum.
 """
 
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.cluster.metadata import decode_entry, encode_entry
@@ -66,6 +67,8 @@ def check(sender: BrokerId, data: bytes) -> None:
             or _is_replace_of(sender, entry)
             or _is_import_of(sender, entry)
             or _is_start(entry)
+            or _is_leave_of(sender, entry)
+            or _is_left_of(sender, entry)
         )
     except (CorruptDataError, TypeError, ValueError, LookupError, AttributeError) as error:
         raise InvalidRequestError(f"An entry that cannot be read was proposed: {error!r}.") from error
@@ -100,6 +103,33 @@ def _is_start(entry: Entry) -> bool:
         if type(partition) is not int or not 0 <= offset < 2**63:
             raise ValueError(f"{offset!r} is no start of partition {partition!r}")
     return True
+
+
+def _is_leave_of(sender: BrokerId, entry: Entry) -> bool:
+    if entry["type"] != "leave" or entry["closer"] not in (None, sender):
+        return False
+    _check_partition(entry)
+    _check_numbers(entry["before"])
+    return True
+
+
+def _is_left_of(sender: BrokerId, entry: Entry) -> bool:
+    if entry["type"] != "left" or entry["replicas"][0] != sender:
+        return False
+    _check_partition(entry)
+    _check_numbers(entry["start"], entry["move"], *entry["replicas"])
+    return True
+
+
+def _check_partition(entry: Entry) -> None:
+    UUID(hex=entry["id"])
+    _check_numbers(entry["partition"])
+
+
+def _check_numbers(*numbers: object) -> None:
+    for number in numbers:
+        if type(number) is not int or not -1 <= number < 2**63:
+            raise ValueError(f"{number!r} is no number of it")
 
 
 def _is_replace_of(sender: BrokerId, entry: Entry) -> bool:

@@ -45,9 +45,17 @@ def _membership(node: "Node", settings: "NodeSettings") -> dict[str, object]:
         return {}
     return {
         "broker_id": settings.broker_id,
-        "peer": settings.peer_advertise or settings.peer_listen,
+        "peer": settings.peer_advertise or _bound(node) or settings.peer_listen,
         "cluster_id": node.broker.cluster_id,
     }
+
+
+def _bound(node: "Node") -> str | None:
+    """Where others find it, if the system chose the port."""
+    if node.broker.peers_bound is None:
+        return None
+    host, port = node.broker.peers_bound
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _cluster_lines(node: "Node", settings: "NodeSettings") -> str:

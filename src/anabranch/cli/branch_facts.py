@@ -79,9 +79,15 @@ class PartitionFacts:
         """All that is left of a branch with what it goes on from. Where a row is missing, of the branch alone."""
         end = self.ends[lane]
         try:
-            return present_line(self.branches, self.branches.line(Tip(lane, end)), end)
+            line = self.branches.line(Tip(lane, end))
         except UnknownBranchError:
             return (Span(lane, self.branches.opened[lane].new_start, end),)
+        present = present_line(self.branches, line, end)
+        return (*self._stored_below(min(line[0].end, present[0].start if present else end)), *present)
+
+    def _stored_below(self, end: int) -> Line:
+        """What lies in the object store is below every branch: it is told of with the line that is served."""
+        return tuple(span for span in self.line if span.end <= end)
 
     def broker_of(self, lane: Lane) -> int | None:
         """Who wrote it."""

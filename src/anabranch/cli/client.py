@@ -7,6 +7,7 @@ nowhere: whatever matters comes back as an error and is said once.
 
 import logging
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 CONNECT_SECONDS_MAX = 3.0
+ASK_AGAIN_SECONDS = 0.1
+TELLING_SECONDS_MAX = 3.0
+"""How long a partition may have nobody to ask, before it is shown without its offsets."""
 BRANCH_SIGN = "@"
 """In the name of a topic that is one branch of another: `orders@5`."""
 Result = TypeVar("Result")
@@ -96,20 +100,58 @@ class Broker:
             found = admin.list_topics(topic, timeout=self.seconds_max).topics[topic]
         if found.error is not None:
             name = topic.partition(BRANCH_SIGN)[0]
+            if name not in self.partitions(admin):
+                raise Failure(
+                    f"There is no topic called {name}: `anabranch topic list` shows those there are."
+                )
             raise Failure(
-                f"There is no branch {topic}: `anabranch branch show {name}` draws those there are."
+                f"There is no branch {topic}: `anabranch branch show {name}` draws those there are, if it is in mode "
+                "branch."
             )
         return sorted(found.partitions)
 
     def offsets(
         self, admin: "AdminClient", where: "Mapping[TopicPartition, Any]"
     ) -> dict[tuple[str, int], int]:
-        """What ListOffsets answers for each (topic, partition): -1 if there is no such record."""
-        if not where:
-            return {}
-        with self.errors():
-            futures = admin.list_offsets(dict(where), request_timeout=self.seconds_max)
-            return {(tp.topic, tp.partition): future.result().offset for tp, future in futures.items()}
+        """What ListOffsets answers for each (topic, partition): -1 if there is no such record. Whoever is led by
+        nobody for a moment, as partitions that move or change their mode, is asked again."""
+        found, error = self._ask_offsets(admin, where, self.seconds_max)
+        if error is not None:
+            raise Failure(self.explain(error))
+        return found
+
+    def offsets_told(
+        self, admin: "AdminClient", where: "Mapping[TopicPartition, Any]"
+    ) -> dict[tuple[str, int], int]:
+        """The same, without those that nobody tells within a few seconds."""
+        return self._ask_offsets(admin, where, min(TELLING_SECONDS_MAX, self.seconds_max))[0]
+
+    def _ask_offsets(
+        self, admin: "AdminClient", where: "Mapping[TopicPartition, Any]", seconds_max: float
+    ) -> "tuple[dict[tuple[str, int], int], KafkaError | None]":
+        """What was told in this time, and why not everything was."""
+        from confluent_kafka import KafkaException
+
+        end = time.monotonic() + seconds_max
+        left, found = dict(where), {}
+        error: KafkaError | None = None
+        while left:
+            with self.errors():
+                futures = admin.list_offsets(left, request_timeout=self.seconds_max)
+            for place, future in futures.items():
+                try:
+                    found[place.topic, place.partition] = future.result().offset
+                except KafkaException as problem:
+                    error = problem.args[0]
+                    if not _passes(error):
+                        raise Failure(self.explain(error)) from problem
+                else:
+                    del left[place]
+            if left and time.monotonic() >= end:
+                return found, error
+            if left:
+                time.sleep(ASK_AGAIN_SECONDS)
+        return found, None
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -164,6 +206,20 @@ def answers(address: str) -> bool:
             return True
     except (OSError, OverflowError):
         return False
+
+
+def _passes(error: "KafkaError | None") -> bool:
+    """Whether nobody leads a partition just now, or somebody else does."""
+    from confluent_kafka import KafkaError
+
+    return error is not None and error.code() in (
+        KafkaError._NOENT,  # librdkafka's own, if nobody leads any.
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    )
 
 
 def settle(

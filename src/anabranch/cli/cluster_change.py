@@ -64,6 +64,8 @@ def drain(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
         moves = _drain_plan(view, broker_id)
         _say_draining(client, broker_id, is_draining=True)
         _carry_out(client, moves, wait=not no_wait, format=format)
+        if not no_wait:
+            _wait_for_others(client, broker_id, format)
     _tell(format, "drained", broker_id, moves, no_wait)
 
 
@@ -88,6 +90,7 @@ def remove(broker_id: int, stop_timeout: float, yes: bool, broker: Broker, forma
         confirm(f"Remove broker {broker_id} and move {len(moves)} partitions off it?", yes)
         _say_draining(client, broker_id, is_draining=True)
         _carry_out(client, moves, wait=True, format=format)
+        _wait_for_others(client, broker_id, format)
         view = _wait_for_stop(client, broker_id, stop_timeout, format)
         # What was placed there since.
         _require_copies(view, broker_id)
@@ -161,7 +164,9 @@ def _drain_plan(view: "ClusterView", broker_id: int) -> "list[Move]":
     stuck = [
         partition.name
         for partition in view.partitions
-        if broker_id in partition.replicas and (partition.topic, partition.partition) not in movable
+        if partition.is_assigned
+        and broker_id in partition.replicas
+        and (partition.topic, partition.partition) not in movable
     ]
     if stuck:
         raise Failure(f"No other broker is up that could take {_named(stuck)}: start or join one first.")
@@ -198,6 +203,26 @@ def _carry_out(client: "ClusterClient", moves: "list[Move]", *, wait: bool, form
         progress(len(moves) - len(left), len(moves))
         if left:
             time.sleep(LOOK_SECONDS)
+
+
+def _wait_for_others(client: "ClusterClient", broker_id: int, format: str) -> None:
+    """Until others write and have what no reassignment moves: topics in mode branch, and those that are on their way
+    to the object store."""
+    from anabranch.cli.cluster_plan import left_by_themselves
+
+    left: list[str] = []
+    heard = time.monotonic()
+    while now_left := left_by_themselves(_view(client, broker_id), broker_id):
+        if now_left != left:
+            left, heard = now_left, time.monotonic()
+            if format != "json":
+                click.echo(f"Waiting until others have {_named(left)}", err=True)
+        elif time.monotonic() - heard > PATIENCE_SECONDS:
+            raise Failure(
+                f"Others do not have {_named(left)} yet, and nothing has changed for a while: look at `anabranch "
+                "cluster status` and `anabranch topic describe`, then ask again."
+            )
+        time.sleep(LOOK_SECONDS)
 
 
 class BrokersMissed:
@@ -314,9 +339,11 @@ def _tell(format: str, verb: str, broker_id: int, moves: "list[Move]", is_under_
     elif not moves:
         click.echo(f"Nothing has to move for broker {broker_id}.")
     elif is_under_way:
-        click.echo(f"{len(moves)} partitions are moving; `anabranch cluster ring` shows where they are.")
+        what = "1 partition is" if len(moves) == 1 else f"{len(moves)} partitions are"
+        click.echo(f"{what} moving; `anabranch cluster ring` shows where they are.")
     else:
-        click.echo(f"{len(moves)} partitions have moved: broker {broker_id} is {verb}.")
+        what = "1 partition has" if len(moves) == 1 else f"{len(moves)} partitions have"
+        click.echo(f"{what} moved: broker {broker_id} is {verb}.")
 
 
 def _named(names: list[str]) -> str:

@@ -7,7 +7,7 @@ the ring of those brokers that may keep it, as everywhere in a cluster.
 from collections.abc import Collection
 from typing import NamedTuple
 
-from anabranch.cli.cluster_view import ClusterView, PartitionView
+from anabranch.cli.cluster_view import OBJECT, ClusterView, PartitionView
 from anabranch.cluster.tokens import partition_token, replicas_of, ring_order
 from anabranch.values import BrokerId
 
@@ -24,6 +24,8 @@ def moves_onto(view: ClusterView, broker_id: int) -> list[Move]:
     ring = [BrokerId(live) for live in view.live]
     moves = []
     for partition in view.partitions:
+        if not partition.is_assigned:
+            continue
         wanted = tuple(replicas_of(_token(partition), ring, len(partition.replicas)))
         if broker_id in wanted and broker_id not in partition.replicas:
             moves.append(Move(partition.topic, partition.partition, partition.replicas, wanted))
@@ -36,7 +38,9 @@ def moves_off(view: ClusterView, broker_id: int) -> list[Move]:
     return [
         Move(partition.topic, partition.partition, partition.replicas, after)
         for partition in view.partitions
-        if broker_id in partition.replicas and (after := _without(partition, broker_id, others))
+        if partition.is_assigned
+        and broker_id in partition.replicas
+        and (after := _without(partition, broker_id, others))
     ]
 
 
@@ -59,6 +63,22 @@ def kept_nowhere_else(view: ClusterView, broker_id: int) -> list[str]:
         partition.name
         for partition in view.partitions
         if broker_id in partition.replicas and not set(partition.in_sync) - {broker_id}
+    ]
+
+
+def left_by_themselves(view: ClusterView, broker_id: int) -> list[str]:
+    """Partitions that nobody assigns, and that this broker must not take along yet: it writes them, or no other has
+    them. They leave by themselves when it drains."""
+    return [
+        partition.name
+        for partition in view.partitions
+        if not partition.is_assigned
+        and broker_id in partition.replicas
+        and (
+            partition.mode == OBJECT
+            or partition.leader == broker_id
+            or not set(partition.in_sync) - {broker_id}
+        )
     ]
 
 

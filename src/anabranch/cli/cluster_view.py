@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 QUORUM_TOPIC = "__cluster_metadata"
 MODE_CONFIG = "anabranch.mode"
+CHANGING_CONFIG = "anabranch.mode.changing"
+OBJECT, BRANCH = "object", "branch"
 TOPIC_RESOURCE = 2
 
 
@@ -33,6 +35,8 @@ class PartitionView:
     """None of a topic in the object store: no broker keeps it, and each of them could serve it."""
     in_sync: tuple[int, ...]
     is_internal: bool = False
+    mode: str = ""
+    """Of its topic, as far as the cluster says."""
 
     @property
     def name(self) -> str:
@@ -45,8 +49,13 @@ class PartitionView:
 
     @property
     def has_no_failover(self) -> bool:
-        """Two copies: neither broker may write without the other."""
-        return len(self.replicas) == 2
+        """Two copies: neither broker may write without the other. In mode branch each may."""
+        return len(self.replicas) == 2 and self.mode != BRANCH
+
+    @property
+    def is_assigned(self) -> bool:
+        """Somebody may say which brokers keep it; of the others that follows from their mode."""
+        return self.mode not in (OBJECT, BRANCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +103,9 @@ def read_view(client: "ClusterClient") -> ClusterView:
         for row in described["brokers"]
     }
     topics = sorted(client.metadata()["topics"], key=lambda topic: str(topic["name"]))
-    objects = _object_topics(client, topics)
+    modes = _modes(client, topics)
     partitions = [
-        _partition(topic, row, is_object=topic["name"] in objects)
+        _partition(topic, row, modes.get(topic["name"], {}))
         for topic in topics
         for row in sorted(topic["partitions"], key=lambda row: int(row["partition_index"]))
     ]
@@ -105,38 +114,41 @@ def read_view(client: "ClusterClient") -> ClusterView:
     )
 
 
-def _object_topics(client: "ClusterClient", topics: list[dict[str, Any]]) -> set[str]:
-    """Those in the object store. Metadata calls whoever is meant to serve them their only replica."""
+def _modes(client: "ClusterClient", topics: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Of each topic what is configured about its mode. Metadata calls whoever is meant to serve a topic in the object
+    store its only replica, and gives one in mode branch no generation."""
     from anabranch.wire.api_keys import ApiKey
 
+    if not topics:
+        return {}
+    keys = [MODE_CONFIG, CHANGING_CONFIG]
     resources = [
-        {"resource_type": TOPIC_RESOURCE, "resource_name": topic["name"], "configuration_keys": [MODE_CONFIG]}
+        {"resource_type": TOPIC_RESOURCE, "resource_name": topic["name"], "configuration_keys": keys}
         for topic in topics
-        if all(len(row["replica_nodes"]) <= 1 for row in topic["partitions"])
     ]
-    if not resources:
-        return set()
     answer = client.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": resources})
     return {
-        row["resource_name"]
+        row["resource_name"]: {config["name"]: config["value"] or "" for config in row["configs"]}
         for row in answer["results"]
-        for config in row["configs"]
-        if config["name"] == MODE_CONFIG and config["value"] == "object"
     }
 
 
-def _partition(topic: dict[str, Any], row: dict[str, Any], *, is_object: bool) -> PartitionView:
+def _partition(topic: dict[str, Any], row: dict[str, Any], configs: dict[str, str]) -> PartitionView:
+    mode = configs.get(MODE_CONFIG, "")
+    # One that changes its mode may still be kept by those whom Metadata names.
+    is_stored = mode == OBJECT and CHANGING_CONFIG not in configs
     # Of a leader that nobody has heard of a broker says who it should be, and no generation.
-    is_known = row["leader_epoch"] >= 0 or len(row["replica_nodes"]) == 1
+    is_known = row["leader_epoch"] >= 0 or len(row["replica_nodes"]) == 1 or mode == BRANCH
     return PartitionView(
         topic["name"],
         row["partition_index"],
         len(topic["partitions"]),
         row["leader_id"] if is_known else -1,
         row["leader_epoch"],
-        () if is_object else tuple(row["replica_nodes"]),
-        () if is_object else tuple(row["isr_nodes"]),
+        () if is_stored else tuple(row["replica_nodes"]),
+        () if is_stored else tuple(row["isr_nodes"]),
         topic["is_internal"],
+        mode,
     )
 
 

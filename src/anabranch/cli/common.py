@@ -14,6 +14,8 @@ import click
 from anabranch.errors import AnabranchError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+SENTENCE_MAX = 200
+"""Of a command, as the help of its group says it."""
 """Where `anabranch up` listens unless told otherwise, and where the other commands look for it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -48,7 +50,18 @@ class Command(click.Command):
             raise Failure(str(error)) from error
 
 
-class Group(click.Group):
+class Commands(click.Group):
+    """A command whose help says the first sentence of each subcommand to its end."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(SENTENCE_MAX)) for name, each in found if each is not None]
+            )
+
+
+class Group(Commands):
     """A command with subcommands, all of them `Command`."""
 
     command_class = Command

@@ -81,9 +81,9 @@ def describe(name: str, broker: Broker, format: str) -> None:
         }
         show_json(shown)
         return
-    click.echo(
-        f"Group {name} is {_word(group.state)}, has {len(members)} members and is {total} records behind."
-    )
+    has = "1 member" if len(members) == 1 else f"{len(members)} members"
+    behind = "1 record" if total == 1 else f"{total} records"
+    click.echo(f"Group {name} is {_word(group.state)}, has {has} and is {behind} behind.")
     if rows:
         show_table(
             ["topic", "#partition", "#committed", "#end", "#lag", "member"],

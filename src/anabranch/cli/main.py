@@ -9,6 +9,7 @@ import importlib
 import click
 
 import anabranch
+from anabranch.cli.common import Commands
 
 COMMANDS = {
     "up": "anabranch.cli.up",
@@ -25,7 +26,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Commands):
     """A group that imports a command's module only when that command, or the help, is wanted."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

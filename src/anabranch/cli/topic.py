@@ -42,8 +42,8 @@ config_option = click.option(
 mode_option = click.option(
     "--mode",
     metavar="ring|solo|branch|object",
-    help="Up to three copies, or one, or both sides of a split go on, or in the object store: the config "
-    "anabranch.mode. [ring where there are brokers for it]",
+    help="How its records are kept safe. ring: up to three copies; solo: one; branch: both sides of a split go on; "
+    "object: in the object store. The config anabranch.mode, by default ring where there are brokers for it.",
 )
 
 
@@ -146,6 +146,9 @@ def describe(name: str, all_configs: bool, broker: Broker, format: str) -> None:
     if mode == BRANCH:
         columns.append("branches in its line")
     show_table(columns, [_cells(row) for row in partitions])
+    silent = [str(row["partition"]) for row in partitions if row["records_max"] is None]
+    if silent:
+        click.echo(f"Nobody leads partition {', '.join(silent)} now: `anabranch cluster status` says more.")
     if configs:
         show_table(["config", "value"], sorted(configs.items()))
     else:
@@ -157,16 +160,18 @@ def _partition_rows(
 ) -> list[dict[str, Any]]:
     from confluent_kafka.admin import OffsetSpec
 
-    starts = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.earliest()))
-    ends = broker.offsets(admin, topic_partitions(pairs, OffsetSpec.latest()))
+    starts = broker.offsets_told(admin, topic_partitions(pairs, OffsetSpec.earliest()))
+    ends = broker.offsets_told(admin, topic_partitions(pairs, OffsetSpec.latest()))
     lines = lines_of(broker, ends)
     rows: list[dict[str, Any]] = [
         # An upper bound: compaction and transaction markers leave offsets without records.
         {
             "partition": pair[1],
-            "start": starts[pair],
-            "end": ends[pair],
-            "records_max": records_between(lines.get(pair), starts[pair], ends[pair]),
+            "start": starts.get(pair),
+            "end": ends.get(pair),
+            "records_max": records_between(lines.get(pair), starts[pair], ends[pair])
+            if pair in starts and pair in ends
+            else None,
         }
         for pair in pairs
     ]
@@ -251,8 +256,12 @@ def alter(
         _grow(broker, admin, name, partitions)
     if format == "json":
         show_json({"topic": name, "set": wanted, "reset": list(resets), "partitions": partitions})
-    else:
+    elif mode is None:
         click.echo(f"Changed topic {name}.")
+    else:
+        click.echo(
+            f"Topic {name} goes over to mode {mode}: `anabranch topic describe {name}` shows how far it is."
+        )
 
 
 def _alter_configs(

@@ -8,7 +8,8 @@ is being changed, each goes over by itself, and until then has the form it had.
 A kept partition that goes over to the store has its records copied there first, so that nothing is left on any disk.
 One that comes back from it leaves its records there: brokers keep what is written from then on, and below its *floor*
 the partition is read from the store. So there is never more than one seam, and the older records lie in the store.
-One that goes over to branches takes its logs along: they are the first lane.
+One that goes over to branches takes its logs along: they are the first lane. One that comes back joins the lanes of its
+only line into logs again, once every broker has promised to open no branch more.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,12 @@ OBJECT, BRANCH = "object", "branch"
 """The modes whose topics are placed on no brokers in particular."""
 
 
+MODE_OF_FORM = {STORED: OBJECT, BRANCHED: BRANCH}
+
+
 def form_in(mode: str | None) -> str:
     """The form that the partitions of a topic in this mode shall have."""
-    return {OBJECT: STORED, BRANCH: BRANCHED}.get(mode or "", KEPT)
+    return next((form for form, its in MODE_OF_FORM.items() if its == mode), KEPT)
 
 
 def settled(forms: Sequence[str], mode: str | None) -> Forms:

@@ -93,6 +93,9 @@ class Placement:
     lane_start: Offset = NO_LANE_START
     """Of a partition that went over to branches: where its records began then; they end at `start`, and are the first
     lane of every line."""
+    left: int = NO_MOVE
+    """Of one that came back from branches: the decision under which it did. What a disk has of it from before counts
+    only if it was made ready for that one."""
 
     @property
     def leaves_for_store(self) -> bool:
@@ -107,6 +110,16 @@ class Placement:
     @property
     def has_joined_branches(self) -> bool:
         return self.lane_start != NO_LANE_START
+
+    @property
+    def is_closing(self) -> bool:
+        """It is in branches, and somebody tries to bring it out of them: the first of `target`, which are all brokers
+        that were registered then, with the promise of each to open no branch under this `move`."""
+        return bool(self.target) and not self.replicas
+
+    @property
+    def closer(self) -> BrokerId | None:
+        return self.target[0] if self.target and not self.replicas else None
 
     def directory_of(self, broker: BrokerId) -> str:
         """The disk that this replica, one to be included, was given to."""
@@ -346,8 +359,30 @@ def forced_boundary_entry(topic_id: uuid.UUID, partition: int, placement: Placem
 
 def keep_entry(topic_id: uuid.UUID, partition: int, replicas: Sequence[BrokerId]) -> Entry:
     """A partition comes back from the object store: from its end on, wherever that is when this is applied, these
-    brokers keep it. Counts only if its topic's mode wants it so."""
+    brokers keep it, be it only until it goes over to branches. Counts only if its topic's mode wants it so."""
     return {"type": "keep", "id": topic_id.hex, "partition": partition, "replicas": list(replicas)}
+
+
+def leave_entry(topic_id: uuid.UUID, partition: int, closer: BrokerId | None, before: int) -> Entry:
+    """A broker tries to bring a partition out of branches; None: nobody does. Whatever was promised under the decision
+    `before` is void then. Counts only if that is the last one, and the topic's mode wants it so."""
+    return {"type": "leave", "id": topic_id.hex, "partition": partition, "closer": closer, "before": before}
+
+
+def left_entry(
+    topic_id: uuid.UUID, partition: int, start: Offset, replicas: Sequence[BrokerId], move: int
+) -> Entry:
+    """All branches of a partition are one, and end: these brokers have all of it, and keep what is written from `start`
+    on. Counts only if nobody has decided otherwise since, and no broker or disk has come or gone: it might have
+    promised nothing."""
+    return {
+        "type": "left",
+        "id": topic_id.hex,
+        "partition": partition,
+        "start": start,
+        "replicas": list(replicas),
+        "move": move,
+    }
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -414,7 +449,7 @@ class MetadataTable:
         """The partitions of which this broker keeps a replica, or shall."""
         for topic in self.topics.values():
             for partition, placement in enumerate(self.placements(topic)):
-                if placement.is_kept_by(broker):
+                if placement.is_kept_by(broker) and not placement.is_closing:
                     yield topic, partition, placement
 
     def _directory(self, broker: BrokerId) -> str:
@@ -442,20 +477,29 @@ class MetadataTable:
                 self.producer_id_next = max(self.producer_id_next, entry["next"])
             case "broker" | "broker-fenced" | "broker-unfenced" | "broker-draining" | "broker-removed":
                 self._apply_to_broker(entry, offset)
-            case "move":
-                self._move(entry, offset)
-            case "boundary":
-                self._begin_view(entry, offset)
-            case "keep":
-                self._keep(entry)
-            case "disk":
-                self._name_disk(entry)
+            case "move" | "boundary" | "keep" | "leave" | "left" | "disk":
+                self._apply_to_partition(entry, offset)
             case str(kind) if kind.startswith("objects-"):
                 self.objects.apply(entry, offset)
             case unknown:
                 raise CorruptDataError(
                     f"A metadata entry of type {unknown!r}: was it written by a newer version?"
                 )
+
+    def _apply_to_partition(self, entry: Entry, offset: int) -> None:
+        match entry["type"]:
+            case "move":
+                self._move(entry, offset)
+            case "boundary":
+                self._begin_view(entry, offset)
+            case "keep":
+                self._keep(entry)
+            case "leave":
+                self._leave(entry, offset)
+            case "left":
+                self._end_branches(entry)
+            case "disk":
+                self._name_disk(entry)
 
     def _apply_to_topic(self, entry: Entry, offset: int) -> None:
         topic = self.topics.get(entry["name"])
@@ -476,12 +520,13 @@ class MetadataTable:
 
     def _configure(self, topic: Topic, overrides: dict[str, str], offset: int) -> None:
         """Another mode changes no partition by itself: each has the form it had until it has gone over. Those that are
-        about to go into the object store, and shall not any more, stay."""
+        about to go over, and shall not any more, stay."""
         mode = overrides.get(MODE_CONFIG)
         self._put(replace(topic, overrides=overrides, forms=settled(topic.all_forms, mode)))
         for partition, placement in enumerate(topic.placements):
             has_changed = (placement.leaves_for_store and form_in(mode) != STORED) or (
-                placement.leaves_for_branches and form_in(mode) != BRANCHED
+                (placement.leaves_for_branches and form_in(mode) != BRANCHED)
+                or (placement.is_closing and form_in(mode) == BRANCHED)
             )
             if has_changed:
                 self._aim(self.topics_by_id[topic.topic_id], partition, None, offset)
@@ -562,11 +607,15 @@ class MetadataTable:
 
     def _aim(self, topic: Topic, partition: int, target: tuple[BrokerId, ...] | None, offset: int) -> None:
         current = self.placement(topic, partition)
-        if current.leaves_for_store and self._objects is not None:
-            self._objects.take_back((topic.topic_id, partition), current.floor)
+        self._take_back(topic, partition, current)
         directories = tuple(self._directory(broker) for broker in target or ())
         placement = replace(current, target=target, target_directories=directories, move=offset)
         self._place(topic, partition, placement)
+
+    def _take_back(self, topic: Topic, partition: int, current: Placement) -> None:
+        """What was copied of it to the object store counts for nothing."""
+        if current.leaves_for_store and self._objects is not None:
+            self._objects.take_back((topic.topic_id, partition), current.floor)
 
     def _kept_partition(self, entry: Entry) -> tuple[Topic | None, int]:
         """The topic of a partition that brokers keep; None: there is none."""
@@ -598,7 +647,10 @@ class MetadataTable:
         if entry.get("forced"):
             forced = self._forced_view(entry, offset)
             if forced is not None:
-                kept_on = replace(forced, floor=current.floor, since_view=current.since_view)
+                self._take_back(topic, partition, current)  # What was copied it may lack, and write anew.
+                kept_on = replace(
+                    forced, floor=current.floor, since_view=current.since_view, left=current.left
+                )
                 self._place(topic, partition, kept_on)
             return
         is_branched = form_in(topic.mode) == BRANCHED and current.leaves_for_branches
@@ -637,7 +689,7 @@ class MetadataTable:
     def _branch(self, topic: Topic, partition: int, entry: Entry) -> None:
         """It is sealed: what its replicas have is the first lane, and others are opened behind it."""
         before = self.placement(topic, partition)
-        if before.floor or "lane_start" not in entry:
+        if "lane_start" not in entry:
             return
         first = list(topic.first) or [NO_BROKER] * topic.partition_count
         first[partition] = before.replicas[0]
@@ -648,7 +700,15 @@ class MetadataTable:
             copies=max(topic.copies, len(before.replicas), min(BRANCH_COPIES, len(self.brokers))),
         )
         placement = Placement(
-            (), (), entry["view"], entry["start"], entry["generation"], lane_start=entry["lane_start"]
+            (),
+            (),
+            entry["view"],
+            entry["start"],
+            entry["generation"],
+            floor=before.floor,
+            since_view=before.since_view,
+            lane_start=entry["lane_start"],
+            move=before.move,  # What was promised in an earlier time in branches is void.
         )
         self._go_over(branched, partition, BRANCHED, placement)
 
@@ -657,7 +717,7 @@ class MetadataTable:
         if topic is None or not 0 <= partition < topic.partition_count:
             return
         replicas = tuple(entry["replicas"])
-        if not topic.is_stored(partition) or form_in(topic.mode) != KEPT or not replicas:
+        if not topic.is_stored(partition) or form_in(topic.mode) == STORED or not replicas:
             return  # Somebody else's was first, or nobody wants it any more.
         before = self.placement(topic, partition)
         end = self.objects.head((topic.topic_id, partition)).end
@@ -665,6 +725,51 @@ class MetadataTable:
         view = before.view + 1
         placement = Placement(replicas, directories, view, end, before.generation, floor=end, since_view=view)
         self._go_over(topic, partition, KEPT, placement)
+
+    def _leave(self, entry: Entry, offset: int) -> None:
+        topic, partition = self._branched_partition(entry)
+        if topic is None or topic.is_branch or self.placement(topic, partition).move != entry["before"]:
+            return
+        closer, target = entry["closer"], None
+        if closer is not None:
+            if closer not in self.brokers:
+                return
+            target = (BrokerId(closer), *sorted(self.brokers.keys() - {closer}))
+        self._aim(topic, partition, target, offset)
+
+    def _branched_partition(self, entry: Entry) -> tuple[Topic | None, int]:
+        topic, partition = self.topics_by_id.get(uuid.UUID(hex=entry["id"])), entry["partition"]
+        if topic is None or not 0 <= partition < topic.partition_count or not topic.is_branched(partition):
+            return None, partition
+        return topic, partition
+
+    def _end_branches(self, entry: Entry) -> None:
+        topic, partition = self._branched_partition(entry)
+        if topic is None or topic.is_branch:
+            return
+        before = self.placement(topic, partition)
+        if not before.is_closing or before.move != entry["move"] or not self._have_all_stayed(before):
+            return
+        replicas = tuple(BrokerId(broker) for broker in entry["replicas"])
+        if not replicas or not set(replicas) <= set(before.target or ()):
+            return
+        view = before.view + 1
+        placement = Placement(
+            replicas,
+            tuple(self._directory(broker) for broker in replicas),
+            view,
+            entry["start"],
+            Generation(before.generation + 1),  # As clients were told: they believe none lower.
+            floor=before.floor,
+            since_view=view,
+            left=before.move,
+        )
+        self._go_over(topic, partition, KEPT, placement)
+
+    def _have_all_stayed(self, placement: Placement) -> bool:
+        """Those who were asked to promise are all there are, with the disks they had."""
+        asked = dict(zip(placement.target or (), placement.target_directories, strict=True))
+        return asked == {broker: row.directory_id for broker, row in self.brokers.items()}
 
     def _go_over(self, topic: Topic, partition: int, form: str, placement: Placement) -> None:
         forms = list(topic.all_forms)
@@ -852,6 +957,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
                 placement.floor,
                 placement.since_view,
                 placement.lane_start,
+                placement.left,
             ]
             for placement in topic.placements
         ]
@@ -860,7 +966,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
 
 def _placement_of(row: Sequence[Any]) -> Placement:
     replicas, directories, view, start, generation, target, target_directories, move, *more = row
-    more += [False, START, 0, NO_LANE_START][len(more) :]  # Older versions did not say as much.
+    more += [False, START, 0, NO_LANE_START, NO_MOVE][len(more) :]  # Older versions did not say as much.
     return Placement(
         tuple(replicas),
         tuple(directories),
@@ -874,4 +980,5 @@ def _placement_of(row: Sequence[Any]) -> Placement:
         more[1],
         more[2],
         more[3],
+        more[4],
     )

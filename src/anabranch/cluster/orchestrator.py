@@ -20,7 +20,7 @@ come back from it do so by one entry.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from anabranch.cluster.forms import KEPT, form_in
+from anabranch.cluster.forms import KEPT, STORED, form_in
 from anabranch.cluster.metadata import STORE, BrokerRow, MetadataTable, Placement, Topic
 from anabranch.cluster.placement import (
     RING,
@@ -353,12 +353,15 @@ class Orchestrator:
         self, cluster: Cluster, topic: Topic, partition: int, placement: Placement, now_ms: int
     ) -> Action | None:
         if topic.is_stored(partition):
-            is_wanted = form_in(topic.mode) == KEPT
+            # Into branches, too, the way leads through brokers that keep it.
+            is_wanted = form_in(topic.mode) != STORED
             replicas = self._keepers_of(cluster, topic, partition, now_ms) if is_wanted else ()
             return Keep(topic, partition, replicas) if replicas else None
+        if topic.is_branched(partition):
+            return None  # Whoever reigns over it brings it out of branches.
         if topic.is_object and not placement.leaves_for_store:
             return BeginMove(topic, partition, STORE, placement.target)
-        if topic.is_branch and topic.form(partition) == KEPT and not placement.leaves_for_branches:
+        if topic.is_branch and not placement.leaves_for_branches:
             return BeginMove(topic, partition, placement.replicas, placement.target)
         return None
 
@@ -389,7 +392,9 @@ class Orchestrator:
         if looked_at == self._looked_at:
             return []
         under_way = sum(
-            placement.target is not None for topic in _topics(cluster) for placement in topic.placements
+            placement.target is not None and not placement.is_closing
+            for topic in _topics(cluster)
+            for placement in topic.placements
         )
         moves: list[BeginMove] = list(_moves_given_up(cluster, rows, lost))
         for move in _moves_wanted(cluster, rows):
@@ -421,7 +426,7 @@ def _moves_wanted(cluster: Cluster, rows: list[BrokerRow]) -> Iterator[BeginMove
     alive = {row.broker_id for row in rows if not row.is_fenced}
     for topic in _topics(cluster):
         for partition, placement in enumerate(cluster.table.placements(topic)):
-            if placement.target is not None or topic.is_stored(partition):
+            if placement.target is not None or topic.form(partition) != KEPT:
                 continue
             count = _copies_wanted(cluster, topic, placement, len(alive))
             if len(placement.replicas) == count and staying.issuperset(placement.replicas):
@@ -455,7 +460,7 @@ def _moves_given_up(
     staying = {row.broker_id for row in rows}
     for topic in _topics(cluster):
         for partition, placement in enumerate(topic.placements):
-            if placement.target is None:
+            if placement.target is None or placement.is_closing:
                 continue
             coming = set(placement.target) - set(placement.replicas)
             gone = coming - cluster.table.brokers.keys()

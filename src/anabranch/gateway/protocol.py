@@ -16,6 +16,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 HEAD_SECONDS_MAX = 10.0
+PIPELINED_MAX = 64
+"""Requests that a client sends before the first of them is answered."""
 KEEP_ALIVE_SECONDS = 30
 KEEP_ALIVE_EVERY_SECONDS = 10
 KEEP_ALIVE_TRIES = 3
@@ -85,6 +87,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end_head()
         super().on_headers_complete()
         self.scope["anabranch.link"] = Link(self.transport.abort, self._lost, self.flow)  # type: ignore[typeddict-unknown-key]
+        if len(self.pipeline) > PIPELINED_MAX:
+            self._is_refused = True
+            self.transport.abort()  # An answer would be taken for that of the first request.
+            raise ConnectionAbortedError("too many requests at once")  # The parser stops here.
 
     def on_message_complete(self) -> None:
         super().on_message_complete()

@@ -14,7 +14,7 @@ from anabranch.gateway.access import Access
 from anabranch.gateway.app import make_app
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.protocol import BoundedProtocol
-from anabranch.gateway.socket_protocol import SocketProtocol
+from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -51,6 +51,7 @@ class Web:
 
         class Socket(SocketProtocol):
             unsent_bytes_max = settings.gateway_subscriber_bytes_max
+            incoming = Incoming()
 
         self._config = Config(
             make_app(self.gateway, access),

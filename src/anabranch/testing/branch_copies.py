@@ -5,7 +5,7 @@ line, and everything is safe. Where two hold the same offsets of a lane, on whic
 same bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.log.log import Log
@@ -32,7 +32,7 @@ def branch_copies(sim: ClusterSimulator) -> dict[TopicPartition, Copies]:
 
 def missing_branches(sim: ClusterSimulator) -> str:
     """What keeps the branches from being one everywhere."""
-    rows = {number: _rows(sim, number) for number in sim.lives}
+    rows = {number: _rows(sim, number) for number, life in sim.lives.items() if life.broker.branches}
     if len(set(rows.values())) > 1:
         return f"some know more rows than others: { {number: len(each) for number, each in rows.items()} }"
     every = branch_copies(sim)
@@ -41,7 +41,8 @@ def missing_branches(sim: ClusterSimulator) -> str:
 
 def _rows(sim: ClusterSimulator, number: int) -> frozenset[object]:
     branches = sim.broker(number).branches
-    return frozenset() if branches is None else frozenset(branches.tube.rows_since(0))
+    assert branches is not None
+    return frozenset(branches.tube.rows_since(0))
 
 
 def _missing_of(sim: ClusterSimulator, name: TopicPartition, copies: Copies) -> str:
@@ -83,8 +84,9 @@ def _holds(first: BranchPartition, copy: BranchPartition, span: Span) -> bool:
 # --- whether they are equal -----------------------------------------------------------------------------------------
 
 
-def differing_copies(sim: ClusterSimulator) -> str:
-    """Where two hold other bytes at the same offsets."""
+def differing_copies(sim: ClusterSimulator, cuts: Mapping[str, int] | None = None) -> str:
+    """Where two hold other bytes at the same offsets. `cuts`: below which somebody has asked to remove what there is of
+    a topic; a copy that came back later may have a part of that."""
     for name, copies in branch_copies(sim).items():
         lanes = sorted({lane for copy in copies.values() for lane in copy.lanes})
         for lane in lanes:
@@ -92,7 +94,8 @@ def differing_copies(sim: ClusterSimulator) -> str:
                 number: log for number, copy in copies.items() if (log := copy.lanes.get(lane)) is not None
             }
             removed = max(copy.view.removed.get(lane, Offset(0)) for copy in copies.values())
-            start = max(removed, *(log.start_offset for log in logs.values()))
+            cut = Offset((cuts or {}).get(name.topic, 0))
+            start = max(cut, removed, *(log.start_offset for log in logs.values()))
             end = min(log.end_offset for log in logs.values())
             if len({_batches(log, start, end) for log in logs.values()}) > 1:
                 return f"{list(logs)} hold other bytes in lane {lane} of {name}"

@@ -15,6 +15,7 @@ from anabranch.testing.branch_clients import (
     BranchWitness,
     GroupReader,
     MovingProducer,
+    Origin,
     Wanderer,
 )
 from anabranch.testing.branch_copies import differing_copies, missing_branches, origin_in
@@ -150,14 +151,16 @@ class BranchWorkload(ClusterWorkload):
         places = self._places()
         if places and len(self._wanderers) < WANDERERS_MAX:
             place, number = self._rng.choice(places), len(self._wanderers)
-            self._wanderers.append(
-                GroupReader(f"group-{number}", place, self._branch_client(), self.witness)
-                if number < READERS_MAX
-                else Wanderer(f"wanderer-{number}", place, self._branch_client(), self.witness)
-            )
+            self._wanderers.append(self._new_wanderer(number, place))
         for wanderer in self._wanderers:
             if self._rng.random() < 0.5:
                 wanderer.act(self._rng)
+
+    def _new_wanderer(self, number: int, place: Place) -> Wanderer:
+        client = self._branch_client()
+        if number < READERS_MAX:
+            return GroupReader(f"group-{number}", place, client, self.witness)
+        return Wanderer(f"wanderer-{number}", place, client, self.witness)
 
     def _wait(self) -> None:
         """Long enough for an election, and for lines to join."""
@@ -187,6 +190,7 @@ class BranchWorkload(ClusterWorkload):
         partitions = [{"partition_index": 0, "offset": offset}]
         body = {"timeout_ms": 2000, "topics": [{"name": CUT, "partitions": partitions}]}
         self.witness.may_be_removed((CUT, 0))
+        self._cut(offset)
 
         def answered(pending: Pending) -> None:
             row = pending.body["topics"][0]["partitions"][0] if pending.body is not None else None
@@ -195,6 +199,9 @@ class BranchWorkload(ClusterWorkload):
             self.sim.note(f"{CUT} is cut at {offset}: {pending.closed_because or code!r}")
 
         client.send(leader or client.home, ApiKey.DELETE_RECORDS, 2, body).on_settled = answered
+
+    def _cut(self, offset: int) -> None:
+        """Somebody asks for it, who may never know whether it was done."""
 
     def _reigns_now(self, place: Place) -> int | None:
         """Somebody who reigns."""
@@ -219,15 +226,21 @@ class BranchWorkload(ClusterWorkload):
             self.sim.run(100)
         return False
 
-    def _wait_for(self, what: str, is_so: Callable[[], bool], why: Callable[[], str]) -> None:
-        end_ms = self.sim.clock.monotonic_ms() + WHOLE_MS_MAX
+    def _wait_for(
+        self,
+        what: str,
+        is_so: Callable[[], bool],
+        why: Callable[[], str],
+        milliseconds_max: int = WHOLE_MS_MAX,
+    ) -> None:
+        end_ms = self.sim.clock.monotonic_ms() + milliseconds_max
         while not is_so():
             if self.sim.clock.monotonic_ms() >= end_ms:
                 raise SimulationError(f"waited in vain for {what}: {why()}")
             self.sim.run(100)
 
     def _read_everything(self) -> None:
-        if differing := differing_copies(self.sim):
+        if differing := differing_copies(self.sim, self._cuts):
             raise SimulationError(differing)
         for place in self._places():
             self._read_place(place)
@@ -243,11 +256,16 @@ class BranchWorkload(ClusterWorkload):
             if shown[number] != shown[first]:
                 raise SimulationError(_difference(place, first, shown[first], number, shown[number]))
         self.sim.note(f"{list(shown)} show {len(shown[first])} of {place}")
-        # A side without any copy cannot know what a producer had written before.
-        is_known_everywhere = self._copies[place[0]] == self._brokers
         self.witness.shown_to_all(
-            place, shown[first], origin_in(self.sim, place), may_repeat=not is_known_everywhere
+            place, shown[first], self._origin(place), may_repeat=not self._is_known_everywhere(place)
         )
+
+    def _origin(self, place: Place) -> Origin:
+        return origin_in(self.sim, place)
+
+    def _is_known_everywhere(self, place: Place) -> bool:
+        """A side without any copy cannot know what a producer had written before."""
+        return self._copies[place[0]] == self._brokers
 
     def _show(self, place: Place, shown: dict[int, Found]) -> bool:
         """Whether any did: somebody else may just have begun to reign."""

@@ -5,6 +5,7 @@ python -m anabranch.testing.cluster_runs --seeds 1000         seeds 0 to 999; --
 python -m anabranch.testing.cluster_runs --minutes 10         as many as fit
 python -m anabranch.testing.cluster_runs --objects ...        the same with topics in an object store
 python -m anabranch.testing.cluster_runs --branches ...       the same with topics in branch mode
+python -m anabranch.testing.cluster_runs --modes ...          the same with topics that wander through all modes
 """
 
 import argparse
@@ -18,6 +19,7 @@ from itertools import count
 from anabranch.testing.branch_workload import BranchWorkload
 from anabranch.testing.cluster_workload import ClusterWorkload
 from anabranch.testing.object_workload import ObjectWorkload
+from anabranch.testing.wandering_workload import WanderingWorkload
 
 SAY_SECONDS = 10
 
@@ -41,11 +43,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, help="begin no new run after so long")
     parser.add_argument("--objects", action="store_true", help="with topics in an object store")
     parser.add_argument("--branches", action="store_true", help="with topics in branch mode")
+    parser.add_argument("--modes", action="store_true", help="with topics that wander through all modes")
     chosen = parser.parse_args(arguments)
-    kind = ObjectWorkload if chosen.objects else BranchWorkload if chosen.branches else ClusterWorkload
+    kind = _kind(chosen)
     if chosen.seeds is None and chosen.minutes is None:
         return _repeat(chosen.seed or 0, kind)
     return _run_many(_seeds(chosen.seeds), chosen.minutes, kind)
+
+
+def _kind(chosen: argparse.Namespace) -> type[ClusterWorkload]:
+    if chosen.modes:
+        return WanderingWorkload
+    return ObjectWorkload if chosen.objects else BranchWorkload if chosen.branches else ClusterWorkload
 
 
 def _repeat(seed: int, kind: type[ClusterWorkload]) -> int:

@@ -269,28 +269,27 @@ class ObjectWorkload(ClusterWorkload):
     def _wait_for_collection(self) -> None:
         """Until the store has what is named, and nothing else of ours."""
         end_ms = self.sim.clock.monotonic_ms() + CLEAN_MS_MAX
-        while self.surplus():
+        while surplus := surplus_objects(self.sim):
             if self.sim.clock.monotonic_ms() >= end_ms:
-                raise SimulationError(f"not collected after {CLEAN_MS_MAX} ms: {sorted(self.surplus())}")
+                raise SimulationError(f"not collected after {CLEAN_MS_MAX} ms: {sorted(surplus)}")
             self.sim.run(1000)
         self.sim.run_until(self.sim.is_whole)
 
-    def surplus(self) -> set[str]:
-        """What nobody names. Raises SimulationError if an object is named that is not there."""
-        assert self.sim.bucket is not None
-        found: set[str] = set()
-        for number, life in self.sim.lives.items():
-            objects = life.broker.metadata.table.objects
-            named = {each.name for each in objects.referenced()}
-            there = {
-                name
-                for prefix in own_prefixes(objects.incarnation or 0)
-                for name in self.sim.bucket.names(prefix)
-            }
-            if not named <= there:
-                raise SimulationError(f"{number} names objects that are not there: {sorted(named - there)}")
-            found |= there - named
-        return found
+
+def surplus_objects(sim: ClusterSimulator) -> set[str]:
+    """What nobody names. Raises SimulationError if an object is named that is not there."""
+    assert sim.bucket is not None
+    found: set[str] = set()
+    for number, life in sim.lives.items():
+        objects = life.broker.metadata.table.objects
+        named = {each.name for each in objects.referenced()}
+        there = {
+            name for prefix in own_prefixes(objects.incarnation or 0) for name in sim.bucket.names(prefix)
+        }
+        if not named <= there:
+            raise SimulationError(f"{number} names objects that are not there: {sorted(named - there)}")
+        found |= there - named
+    return found
 
 
 class _Nobody(ObjectWitness):

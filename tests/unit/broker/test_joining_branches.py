@@ -220,11 +220,3 @@ def test_clients_that_knew_a_generation_believe_whoever_reigns_and_are_not_told_
     generation, end = cluster.end_of(before)
     assert generation == before
     assert end >= cluster.offset(LATEST)
-
-
-def test_what_cannot_be_changed_is_refused_with_the_reason() -> None:
-    cluster = JoinCluster("ring")
-    cluster.change("branch", "branched")
-    answer = cluster.alter("ring")
-    assert answer["error_code"] == E.INVALID_CONFIG
-    assert "out of mode branch" in answer["error_message"]

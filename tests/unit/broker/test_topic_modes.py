@@ -164,3 +164,36 @@ def test_the_mode_of_a_live_topic_is_changed_there_and_back_without_losing_a_rec
 def _ends(cluster: WholeCluster) -> set[int]:
     found = [life.broker.topics.find_partition("t", 0) for life in cluster.lives.values()]
     return {partition.log.end_offset for partition in found if partition is not None}
+
+
+def test_a_topic_whose_broker_was_drained_and_added_again_gets_its_third_copy_back() -> None:
+    cluster = whole_cluster_of(3)
+    assert create(cluster, "t", None)["error_code"] == 0
+    drain(cluster, 3, "true")
+    reassign(cluster, "t", [1, 2])
+    drain(cluster, 3, "false")
+    reassign(cluster, "t", [2, 3])
+    cluster.until(lambda: copies(cluster, "t") == {3}, 60_000)
+
+
+def drain(cluster: WholeCluster, broker: int, value: str) -> None:
+    config = {"name": "broker.draining", "config_operation": 0, "value": value}
+    resource = {"resource_type": 4, "resource_name": str(broker), "configs": [config]}
+    body = {"resources": [resource], "validate_only": False}
+    answer = cluster.ask(cluster.follower_id, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body)
+    assert answer["responses"][0]["error_code"] == 0, answer
+
+
+def reassign(cluster: WholeCluster, name: str, replicas: list[int]) -> None:
+    """As `cluster drain` and `cluster add` do: every partition, and wait until it is there."""
+    partitions = [{"partition_index": index, "replicas": replicas} for index in range(2)]
+    topics = [{"name": name, "partitions": partitions}]
+    body = {"timeout_ms": 5000, "allow_replication_factor_change": True, "topics": topics}
+    answer = cluster.ask(cluster.follower_id, ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, body)
+    assert [row["error_code"] for row in answer["responses"][0]["partitions"]] == [0, 0]
+
+    def is_there() -> bool:
+        table = cluster.leader.metadata.table
+        return all(list(each.replicas) == replicas for each in table.placements(table.topics[name]))
+
+    cluster.until(is_there)

@@ -301,3 +301,40 @@ def test_topics_in_the_object_store_are_kept_by_nobody(cluster):
     assert [(row["leader"], row["replicas"]) for row in rows] == [(1, []), (2, [])]
     drained = answer(cluster, "drain", 1)
     assert "stored" not in {move["topic"] for move in drained["moved"]}
+
+
+def test_topics_in_mode_branch_have_leaders_and_need_no_failover(cluster):
+    cluster.topics["branched"] = [[1, 2], [2, 3]]
+    cluster.branches.add("branched")
+    rows = [row for row in answer(cluster, "ring") if row["topic"] == "branched"]
+    assert [(row["leader"], row["end"]) for row in rows] == [(1, 42), (2, 42)]
+    facts = answer(cluster, "status")
+    assert (facts["without_leader"], facts["without_failover"]) == ([], [])
+
+
+def test_drain_leaves_topics_in_mode_branch_to_themselves_and_waits_for_them(cluster):
+    cluster.topics = {"branched": [[1, 2], [2, 1]]}
+    cluster.branches.add("branched")
+    result = run(cluster, "drain", 1)
+    assert result.exit_code == 0, result.output
+    assert "Waiting until others have branched-0" in result.stderr
+    assert cluster.topics["branched"] == [[2, 1], [2, 1]]
+    assert "branched" not in {move["topic"] for move in answer(cluster, "add", 1)["moved"]}
+
+
+def test_drain_waits_for_a_partition_that_is_on_its_way_to_the_object_store(cluster):
+    cluster.topics["going"] = [[1, 2, 3]]
+    cluster.objects.add("going")
+    cluster.changing.add("going")
+    result = run(cluster, "drain", 1)
+    assert result.exit_code == 0, result.output
+    assert "going" not in cluster.changing
+
+
+def test_drain_gives_up_on_what_stays_with_the_broker(cluster, monkeypatch):
+    monkeypatch.setattr(cluster_change, "PATIENCE_SECONDS", 0.05)
+    cluster.topics["branched"] = [[1]]
+    cluster.branches.add("branched")
+    result = run(cluster, "drain", 1)
+    assert result.exit_code == 1
+    assert "Others do not have branched-0 yet" in result.stderr

@@ -28,6 +28,10 @@ def imported_by(statement):
     )
 
 
+def test_the_help_of_all_commands_says_whole_sentences():
+    assert "..." not in run("--help").output.partition("\nCommands:")[2]
+
+
 def test_version_is_told_in_text_and_json():
     assert run("--version").output == f"anabranch {anabranch.__version__}\n"
     assert anabranch.__version__ in run("version").output
@@ -39,6 +43,8 @@ def test_every_command_explains_itself(name):
     result = run(name, "--help")
     assert result.exit_code == 0
     assert result.output.startswith("Usage:")
+    commands = result.output.partition("\nCommands:")[2]
+    assert "..." not in commands
 
 
 @pytest.mark.parametrize(

@@ -156,3 +156,11 @@ def test_banner_of_a_broker_in_a_cluster_says_its_id_and_addresses():
     line = facts(node, settings, ephemeral=False)
     assert (line["broker_id"], line["peer"], line["cluster_id"]) == (2, "10.0.0.1:7", "abc")
     assert "cluster_id" not in facts(NODE, NodeSettings.load(), ephemeral=False)
+
+
+def test_banner_says_the_peer_port_that_the_system_chose():
+    broker = SimpleNamespace(cluster_id="abc", peers_bound=("127.0.0.1", 4711))
+    node = SimpleNamespace(**vars(NODE), broker=broker)
+    settings = NodeSettings.load({"peer.listen": "127.0.0.1:0", "cluster.secret.file": "/secret"})
+    assert "peer address     127.0.0.1:4711" in banner(node, settings, ephemeral=False)
+    assert facts(node, settings, ephemeral=False)["peer"] == "127.0.0.1:4711"

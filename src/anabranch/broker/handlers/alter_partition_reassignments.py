@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.placing import usual_factor
-from anabranch.cluster.forms import OBJECT
+from anabranch.cluster.forms import MODE_OF_FORM
 from anabranch.cluster.metadata import move_entry
 from anabranch.cluster.placement import check_is_kept, check_mode, check_replicas
 from anabranch.errors import (
@@ -65,12 +65,12 @@ async def _move(
     async with metadata.lock:
         topic = broker.topics.check_index(name, index)
         if replicas is not None:
-            check_is_kept(name, OBJECT if topic.is_stored(index) else topic.mode)
+            check_is_kept(name, MODE_OF_FORM.get(topic.form(index), topic.mode))
         placement = metadata.table.placement(topic, index)
         if replicas is None:
-            if not placement.target:
+            if not placement.target or placement.is_closing:
                 raise NoReassignmentError(f"{name}-{index} is not being moved.")
-            await _commit(broker, topic, index, None, len(placement.replicas))
+            await _commit(broker, topic, index, None)
             return
         target = check_replicas(replicas, broker.orchestrator.rows())
         if not may_change and len(target) != len(placement.replicas):
@@ -81,15 +81,16 @@ async def _move(
         check_mode(topic.mode, len(target))
         if target == placement.replicas:
             if placement.target is not None:
-                await _commit(broker, topic, index, None, len(target))
+                await _commit(broker, topic, index, None)
             return
-        await _commit(broker, topic, index, target, len(target))
+        # Whoever only moves copies has not chosen how many there are: they may be few because brokers were.
+        is_pinned = len(target) not in (len(placement.replicas), usual_factor(broker))
+        await _commit(broker, topic, index, target, is_pinned=is_pinned)
 
 
 async def _commit(
-    broker: "Broker", topic: "Topic", index: int, target: "Replicas | None", count: int
+    broker: "Broker", topic: "Topic", index: int, target: "Replicas | None", *, is_pinned: bool = False
 ) -> None:
-    is_pinned = count != usual_factor(broker)
     await broker.metadata.commit(move_entry(topic.topic_id, index, target, is_pinned=is_pinned))
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.forms import KEPT
+from anabranch.cluster.forms import BRANCHED
 from anabranch.cluster.metadata import BRANCH, MODE_CONFIG, OBJECT, broker_draining_entry
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
 from anabranch.config import ConfigEntry
@@ -23,6 +23,10 @@ TOPIC, BROKER = 2, 4
 OBJECTS = 100
 """What a broker says of its object store. Kafka has no such type, and none near."""
 DELETE = 1
+ALONE = (
+    "start it from now on as the first broker of a cluster, with --peer-listen 127.0.0.1:0 and --cluster-secret-file "
+    "FILE (openssl rand -hex 32 > FILE). It keeps all it has, and may stay the only one."
+)
 DRAINING = "broker.draining"
 TYPE_NAMES = {TOPIC: "topic", BROKER: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
 
@@ -67,7 +71,7 @@ def _check_new_mode(broker: "Broker", topic: "Topic", overrides: Mapping[str, st
     if mode == BRANCH:
         _check_into_branches(broker, topic)
     elif topic.mode == BRANCH:
-        _check_out_of_branches(topic)
+        _check_out_of_branches(broker, topic)
     if OBJECT in (mode, topic.mode):
         _check_store(broker, topic)
     if mode == SOLO and topic.is_internal:
@@ -84,22 +88,32 @@ def _check_into_branches(broker: "Broker", topic: "Topic") -> None:
         raise InvalidConfigError(f"{topic.name} is internal, and kept by brokers: leave its mode out.")
     if broker.peers is None:
         raise InvalidConfigError(
-            f"Topic {topic.name} cannot go into mode {BRANCH} on a node that runs alone, without a port for others: "
+            f"Topic {topic.name} cannot go into mode {BRANCH} on a node that runs alone: {ALONE}"
+        )
+
+
+def _check_out_of_branches(broker: "Broker", topic: "Topic") -> None:
+    """Whether all who may have a branch of their own are there to promise that they open none more."""
+    if BRANCHED not in topic.all_forms:
+        return
+    if topic.is_internal:
+        raise InvalidConfigError(f"{topic.name} is internal: it has the mode that offsets.mode says.")
+    if broker.peers is None:
+        raise InvalidConfigError(
+            f"Topic {topic.name} cannot go out of mode {BRANCH} on a node that runs alone, without a port for others: "
             "start it with --peer-listen, and try again."
         )
-    is_stored = any(placement.floor for placement in topic.placements)
-    if is_stored or any(form != KEPT for form in topic.all_forms):
+    rows = broker.metadata.table.brokers.values()
+    away = [
+        str(row.broker_id)
+        for row in sorted(rows, key=lambda row: row.broker_id)
+        if row.is_fenced or not (row.broker_id == broker.id or broker.peers.is_up(row.broker_id))
+    ]
+    if away:
         raise InvalidConfigError(
-            f"Topic {topic.name} has records in the object store, which this version does not bring into mode "
-            f"{BRANCH}: make another topic in that mode, and copy the records."
-        )
-
-
-def _check_out_of_branches(topic: "Topic") -> None:
-    if any(form != KEPT for form in topic.all_forms):
-        raise InvalidConfigError(
-            f"Topic {topic.name} cannot go out of mode {BRANCH}: this version does not join its branches for another "
-            "mode. Make another topic in the mode you want, and copy the records."
+            f"Topic {topic.name} cannot go out of mode {BRANCH} while broker {', '.join(away)} is not reached, who may "
+            "have records that nobody else has: start it again, or take it out of the cluster for good with "
+            "'anabranch cluster remove'."
         )
 
 
@@ -109,8 +123,7 @@ def _check_store(broker: "Broker", topic: "Topic") -> None:
         raise InvalidConfigError(f"{topic.name} is internal, and kept by brokers: leave its mode out.")
     if broker.peers is None:
         raise InvalidConfigError(
-            f"Topic {topic.name} cannot go into or out of the object store on a node that runs alone, without a port "
-            "for others: start it with --peer-listen, and try again."
+            f"Topic {topic.name} cannot go into or out of the object store on a node that runs alone: {ALONE}"
         )
     if broker.objects is None:
         raise InvalidConfigError(

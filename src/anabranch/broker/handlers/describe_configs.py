@@ -63,13 +63,9 @@ def _change_under_way(topic: "Topic") -> list[ConfigEntry]:
     if not topic.forms:
         return []
     waiting = sum(form != form_in(topic.mode) for form in topic.forms)
-    value = f"{waiting} of {topic.partition_count} partitions are still {topic.forms[_first_waiting(topic)]}"
+    value = f"{waiting} of {topic.partition_count} partitions have not gone over yet"
     doc = "Which partitions do not have the form yet that anabranch.mode asks for."
     return [ConfigEntry(CHANGING, value, ConfigSource.NODE, Kind.STRING, doc, True, ())]
-
-
-def _first_waiting(topic: "Topic") -> int:
-    return next(place for place, form in enumerate(topic.forms) if form != form_in(topic.mode))
 
 
 def _object_facts(broker: "Broker") -> list[ConfigEntry]:

@@ -257,11 +257,14 @@ class Fetch:
         """None: it is not here yet."""
         past = partition.past
         if past is not None and start < past.floor:
-            log, upto = past.log, min(upto, past.floor)
-        elif not partition.is_object:
+            if not past.is_read(start):
+                return self._stored().slice(
+                    past.log, start, bytes_max, min(upto, past.floor), whole_first=whole_first
+                )
+            start = past.floor
+        if not partition.is_object:
             return partition.log.slice(start, bytes_max, upto, whole_first=whole_first)
-        else:
-            log = cast("ObjectLog", partition.log)
+        log = cast("ObjectLog", partition.log)
         return self._stored().slice(log, start, bytes_max, upto, whole_first=whole_first)
 
     def _stored(self) -> "FetchLoads":

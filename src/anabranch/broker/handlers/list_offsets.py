@@ -65,7 +65,7 @@ def handle(
 
 def _is_in_store(broker: "Broker", name: str) -> bool:
     """Some of its records are, or were, in the object store."""
-    state = broker.topics.find(name)
+    state = broker.topics.find_readable(name)
     if state is None:
         return False
     topic = state.topic

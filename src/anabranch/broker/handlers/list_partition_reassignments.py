@@ -26,7 +26,11 @@ def _moves(broker: "Broker", name: str, wanted: set[int]) -> list[dict[str, Any]
     if state is None:
         return []
     placements = enumerate(broker.metadata.table.placements(state.topic))
-    return [_row(index, placement) for index, placement in placements if placement.target and index in wanted]
+    return [
+        _row(index, placement)
+        for index, placement in placements
+        if placement.target and not placement.is_closing and index in wanted
+    ]
 
 
 def _row(index: int, placement: Placement) -> dict[str, Any]:

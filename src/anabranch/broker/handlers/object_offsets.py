@@ -27,12 +27,12 @@ async def look_up(broker: "Broker", topics: list[dict[str, Any]]) -> Found:
         for each in topic["partitions"]
     ]
     behind = None
-    if broker.peers is not None and any(timestamp not in STARTS for _, _, timestamp in asked):
+    if broker.peers is not None and any(_needs_quorum(broker, *each) for each in asked):
         behind = await _catch_up(broker)
     found: Found = {}
     lookups = []
     for name, index, timestamp in asked:
-        partition = broker.topics.find_partition(name, index)
+        partition = _partition(broker, name, index)
         if partition is not None and not partition.is_object:
             if partition.past is not None and (timestamp >= 0 or timestamp == Special.MAX_TIMESTAMP):
                 lookups.append(_look_up_kept(found, partition, partition.past, timestamp))
@@ -45,6 +45,18 @@ async def look_up(broker: "Broker", topics: list[dict[str, Any]]) -> Found:
             lookups.append(_look_up_one(found, partition, timestamp))
     await asyncio.gather(*lookups)  # They wait for the store side by side.
     return found
+
+
+def _partition(broker: "Broker", name: str, index: int) -> Partition | None:
+    state = broker.topics.find_readable(name)
+    return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
+
+
+def _needs_quorum(broker: "Broker", name: str, index: int, timestamp: int) -> bool:
+    """What only the quorum knows is where something ends that anybody may write to. Whoever leads a partition knows it
+    by itself, also where the quorum cannot be asked."""
+    partition = _partition(broker, name, index)
+    return timestamp not in STARTS and (partition is None or partition.is_object)
 
 
 async def _look_up_one(found: Found, partition: ObjectPartition, timestamp: int) -> None:

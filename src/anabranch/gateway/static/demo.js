@@ -32,10 +32,14 @@ function follow(from) {
   if (subscription !== null) subscription.close();
   element("records").replaceChildren();
   const filter = filterOf(element("filter").value);
-  subscription = connected().subscribe(element("topic").value, show, {
+  const topic = element("topic").value;
+  subscription = connected().subscribe(topic, show, {
     from,
     filter,
-    onerror: (error) => note(error.message, true),
+    onerror: (error) => {
+      const isNew = error.code === "UNKNOWN_TOPIC_OR_PARTITION";
+      note(isNew ? `There is no topic ${topic} yet: publish a record, and it is made.` : error.message, !isNew);
+    },
     onend: () => (subscription = null),
   });
 }

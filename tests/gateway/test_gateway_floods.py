@@ -1,0 +1,148 @@
+"""Clients that send more than anybody would: the node bounds what it costs, and nobody else waits for it."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from anabranch.gateway import protocol, socket_protocol, socket_session
+from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
+from anabranch.gateway.socket_session import SocketSession
+from anabranch.testing import EmbeddedBroker
+from support.gateway_client import all_of, ask, gateway_broker, raw
+from support.raw_socket import CONTINUATION, PING, TEXT, RawSocket, frame
+from support.waiting import wait_until
+
+UPGRADE = (
+    b"host: 127.0.0.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with gateway_broker() as broker:
+        broker.create_topic("t")
+        yield broker
+
+
+@pytest.fixture
+def link(broker: EmbeddedBroker) -> Iterator[RawSocket]:
+    assert broker.http_address is not None
+    with RawSocket(broker.http_address) as link:
+        yield link
+
+
+@pytest.mark.parametrize("piece", [b"", b" "])
+def test_message_in_countless_pieces_is_refused(link: RawSocket, piece: bytes) -> None:
+    link.send_frame(TEXT, b"{", final=False)
+    with contextlib.suppress(ConnectionError):
+        link.link.sendall(frame(CONTINUATION, piece, final=False) * 10_000)
+    assert link.closed()[0] == 1009
+
+
+def test_message_in_a_few_pieces_is_taken(link: RawSocket) -> None:
+    text = b'{"type": "publish", "id": 1, "topic": "t", "value": "whole"}'
+    link.send_frame(TEXT, text[:1], final=False)
+    for index in range(1, len(text)):
+        link.send_frame(CONTINUATION, text[index : index + 1], final=index == len(text) - 1)
+    assert link.hear()["type"] == "published"
+
+
+def test_tiny_frames_are_read_a_little_at_a_time(link: RawSocket, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    received = SocketProtocol.data_received
+
+    def noted(self: SocketProtocol, data: bytes) -> None:
+        read.append(len(data))
+        received(self, data)
+
+    monkeypatch.setattr(SocketProtocol, "data_received", noted)
+    flood = frame(PING, b"") * 30_000
+    link.link.sendall(flood)
+    link.say({"type": "publish", "id": 1, "topic": "t"})
+    link.hear_of("published")
+    assert sum(read) >= len(flood)
+    assert max(read) <= socket_protocol.READ_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /v1/ws HTTP/1.1\r\n" + UPGRADE + b"content-length: 5\r\n\r\nhello", b"400"),
+        (b"POST /v1/topics/t/records HTTP/1.1\r\n" + UPGRADE + b"content-length: 5\r\n\r\nhello", b"400"),
+        (b"GET /v1/ws HTTP/1.1\r\n" + UPGRADE + b"cookie: " + b"c" * 9000 + b"\r\n\r\n", b"431"),
+        (b"GET /v1/ws?" + b"q" * 9000 + b" HTTP/1.1\r\n" + UPGRADE + b"\r\n", b"414"),
+    ],
+)
+def test_handshake_that_the_library_leaves_unanswered_is_refused(
+    broker: EmbeddedBroker, head: bytes, status: bytes
+) -> None:
+    with raw(broker) as link:
+        link.sendall(head)
+        assert all_of(link).startswith(b"HTTP/1.1 " + status + b" ")
+
+
+def test_unfinished_messages_of_many_sockets_are_bounded_together(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_protocol, "INCOMING_BYTES_MAX", 400_000)
+    seen: set[Incoming] = set()
+    received = SocketProtocol.data_received
+
+    def noted(self: SocketProtocol, data: bytes) -> None:
+        received(self, data)
+        seen.add(self.incoming)
+
+    monkeypatch.setattr(SocketProtocol, "data_received", noted)
+    assert broker.http_address is not None
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(RawSocket(broker.http_address)) for _ in range(5)]
+        for each in links[:4]:
+            each.link.sendall(frame(TEXT, b"x" * 200_000)[:90_000])
+        wait_until(lambda: sum(each.bytes_held for each in seen) >= 350_000, "what was sent")
+        links[4].link.sendall(frame(TEXT, b"x" * 200_000)[:90_000])
+        assert links[4].closed()[0] == 1013
+        links[0].link.close()
+        with RawSocket(broker.http_address) as small:
+            small.say({"type": "publish", "id": 1, "topic": "t"})
+            assert small.hear()["type"] == "published"
+    wait_until(lambda: sum(each.bytes_held for each in seen) == 0, "all of it to be forgotten")
+
+
+def test_requests_that_wait_for_the_one_before_them_are_bounded(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        request = b"GET /v1/topics/t/partitions/0/records?from=latest%s HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        link.sendall(request % b"&wait_ms=60000" + request % b"" * (protocol.PIPELINED_MAX + 10))
+        with contextlib.suppress(ConnectionError):
+            assert all_of(link) == b""
+    assert ask(broker, "GET", "/healthz").status == 200
+
+
+def test_requests_one_behind_the_other_are_answered_in_order(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" * 10)
+        link.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        answers = all_of(link)
+    assert answers.count(b"HTTP/1.1 200 OK") == 11
+    assert answers.rstrip().endswith(b"/metrics  /healthz")
+
+
+def test_messages_that_come_at_once_leave_others_their_turn(
+    broker: EmbeddedBroker, link: RawSocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the loop: whoever else asks for it meanwhile gets it before all of them are dealt with."""
+    taken: list[str] = []
+    take = SocketSession._take
+
+    async def noted(self: SocketSession, text: str) -> None:
+        if not taken:
+            asyncio.get_running_loop().call_soon(lambda: taken.append("somebody else"))
+        taken.append("message")
+        await take(self, text)
+
+    monkeypatch.setattr(SocketSession, "_take", noted)
+    link.link.sendall(frame(TEXT, b'{"type":"publish","topic":"t"}') * 300)
+    wait_until(lambda: taken.count("message") == 300, "all messages")
+    assert taken.index("somebody else") <= 2 * socket_session.TURN_MESSAGES

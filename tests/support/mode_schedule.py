@@ -1,0 +1,124 @@
+"""Schedules of whole brokers whose topic changes its mode: what happens when is written down, and not by seed."""
+
+from collections.abc import Callable
+
+from anabranch.cluster.metadata import Placement, Topic
+from anabranch.testing.cluster_simulator import ClusterSimulator
+from anabranch.testing.in_process_client import Pending
+from anabranch.testing.object_workload import SMALL_STORE
+from anabranch.testing.simulator import Producer, SimulationError, fetch_request, records_from
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode
+from support.branch_schedule import BranchSchedule
+
+FORMS = {"branch": "branched", "object": "stored", "ring": "kept", "solo": "kept"}
+WRITES_MAX = 200
+CHANGE_MS_MAX = 60_000
+
+
+class ModeSchedule(BranchSchedule):
+    """Three brokers with an object store, and one topic in mode branch with a copy at each."""
+
+    def __init__(self, seed: int = 1) -> None:
+        super().__init__(seed)
+        self.acknowledged: list[bytes] = []
+        self._sequence = 0
+
+    def _simulator(self, seed: int) -> ClusterSimulator:
+        return ClusterSimulator(seed, 3, settings=SMALL_STORE, has_store=True)
+
+    # --- writing and reading
+
+    def say(self, value: bytes) -> None:
+        """By one idempotent producer, to whoever leads, as often as it takes."""
+        producer = (1000, 0, self._sequence)
+        for _ in range(WRITES_MAX):
+            if (leader := self.leader()) is not None and self._is_taken(leader, value, producer):
+                self._sequence += 1
+                self.acknowledged.append(value)
+                return
+            self.sim.run(50)
+        raise SimulationError(f"nobody takes {value!r}")
+
+    def _is_taken(self, leader: int, value: bytes, producer: Producer | None) -> bool:
+        pending = self.send(leader, value, producer, timeout_ms=2000)
+        self.sim.run_until(lambda: pending.is_settled)
+        if pending.body is None:
+            return False
+        return pending.body["responses"][0]["partition_responses"][0]["error_code"] == ErrorCode.NONE
+
+    def leader(self) -> int | None:
+        """Whoever writes, in whichever form."""
+        for number, life in self.sim.lives.items():
+            if self.sim.leads(life, ("t", 0)) or any(life.broker.topics.object_partitions()):
+                return number
+        return None
+
+    def check(self) -> None:
+        """A reader who begins anew sees each record once. Raises SimulationError."""
+        found = self.found()
+        if sorted(found) != sorted(self.acknowledged):
+            lost = sorted(set(self.acknowledged) - set(found))
+            twice = sorted({each for each in found if found.count(each) > 1})
+            raise SimulationError(f"lost {lost}, twice {twice}, beyond {set(found) - set(self.acknowledged)}")
+
+    def found(self) -> list[bytes]:
+        self.sim.run_until(lambda: self.leader() is not None)
+        leader, offset, found = self.leader(), 0, []
+        assert leader is not None
+        while True:
+            wanted = {**fetch_request("t", 0, offset), "max_wait_ms": 100}
+            answer = self.ask(leader, ApiKey.FETCH, 12, wanted)["responses"][0]["partitions"][0]
+            if answer["error_code"]:
+                raise SimulationError(f"{ErrorCode(answer['error_code'])!r} at {offset}")
+            more = list(records_from(answer["records"], offset))
+            if not more:
+                return found
+            found += [value or b"" for _, value in more]
+            offset = more[-1][0] + 1
+
+    # --- modes
+
+    def alter(self, mode: str, at: int = 1) -> Pending:
+        config = {"name": "anabranch.mode", "config_operation": 0, "value": mode}
+        resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
+        body = {"resources": [resource], "validate_only": False}
+        pending = self.sim.send(at, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, body, timeout_ms=5000)
+        self.sim.run_until(lambda: pending.is_settled)
+        return pending
+
+    def refusal(self, mode: str, at: int = 1) -> str | None:
+        pending = self.alter(mode, at)
+        assert pending.body is not None, pending.closed_because
+        message: str | None = pending.body["responses"][0]["error_message"]
+        return message
+
+    def topic(self, broker_id: int | None = None) -> Topic:
+        number = next(iter(self.sim.lives)) if broker_id is None else broker_id
+        return self.sim.broker(number).metadata.table.topics["t"]
+
+    def placement(self, broker_id: int | None = None) -> Placement:
+        number = next(iter(self.sim.lives)) if broker_id is None else broker_id
+        return self.sim.broker(number).metadata.table.placement(self.topic(number), 0)
+
+    def is_in(self, mode: str) -> bool:
+        """As far as everybody who runs knows, and has done what is to be done for it."""
+        return all(
+            self.topic(number).mode == mode
+            and set(self.topic(number).all_forms) == {FORMS[mode]}
+            and life.broker.topics.is_settled
+            for number, life in self.sim.lives.items()
+        )
+
+    def change(self, mode: str, *, meanwhile: Callable[[], None] | None = None) -> None:
+        """Ask until it is agreed to, and write until it is so."""
+        end_ms = self.sim.clock.monotonic_ms() + CHANGE_MS_MAX
+        while not self.is_in(mode):
+            if self.sim.clock.monotonic_ms() > end_ms:
+                raise SimulationError(f"not {mode} after {CHANGE_MS_MAX} ms: {self.topic()}")
+            if self.topic().mode != mode:
+                self.alter(mode, next(iter(self.sim.lives)))
+            self.say(b"%s %d" % (mode.encode(), len(self.acknowledged)))
+            if meanwhile is not None:
+                meanwhile()
+            self.sim.run(50)
