@@ -14,13 +14,16 @@ from anabranch.gateway.access import Access
 from anabranch.gateway.app import make_app
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.protocol import BoundedProtocol
+from anabranch.gateway.server import BACKLOG
 from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.server.listener import Listener
 
-BACKLOG = 1024
+ACCEPTED_AT_ONCE = 8
+"""Connections taken in one turn of the loop: asyncio takes as many as may wait, and a thousand would hold up everybody
+who is connected already."""
 KEEP_ALIVE_SECONDS = 75
 """How long a connection may stay without a request: longer than proxies keep theirs (nginx: 60 s), or they would send
 requests into connections that are just being closed."""
@@ -79,7 +82,8 @@ class Web:
     async def start(self, bound: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self._note_date()
-        self._server = await loop.create_server(self._connection, sock=bound, backlog=BACKLOG)
+        self._server = await loop.create_server(self._connection, sock=bound, backlog=ACCEPTED_AT_ONCE)
+        bound.listen(BACKLOG)  # So many may wait for it all the same.
 
     def _connection(self) -> BoundedProtocol:
         return self._protocol(config=self._config, server_state=self._state, app_state={})
