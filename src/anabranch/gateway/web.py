@@ -34,11 +34,25 @@ CONNECTIONS_MIN = 16
 LIMITLESS = 2**31
 CLOSE_LOOK_SECONDS = 0.02
 
+logger = logging.getLogger(__name__)
+
 
 def _descriptors_left() -> int:
     """What the Kafka port and the segment files leave of those the system allows."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return LIMITLESS if limit == resource.RLIM_INFINITY else max(CONNECTIONS_MIN, limit // 8)
+
+
+def _connections_max(wanted: int) -> int:
+    left = _descriptors_left()
+    if left < wanted:
+        logger.info(
+            "the gateway takes %d connections and not the %d of gateway.connections.max, an eighth of the files this "
+            "process may open: raise that limit (ulimit -n), or lower the setting",
+            left,
+            wanted,
+        )
+    return min(wanted, left)
 
 
 class Web:
@@ -50,7 +64,7 @@ class Web:
         settings = broker.settings
 
         class Protocol(BoundedProtocol):
-            connections_max = min(settings.gateway_connections_max, _descriptors_left())
+            connections_max = _connections_max(settings.gateway_connections_max)
 
         class Socket(SocketProtocol):
             unsent_bytes_max = settings.gateway_subscriber_bytes_max
