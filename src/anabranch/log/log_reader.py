@@ -57,7 +57,7 @@ class LogReader:
             raise self._unreadable(error) from error
 
     def _slice(self, start: Offset, bytes_max: int, upto: Offset, whole_first: bool) -> Slice:
-        number = bisect_right(self._bases, start) - 1
+        number = max(0, bisect_right(self._bases, start) - 1)
         while start < upto and number < len(self._segments):
             segment = self._segments[number]
             if segment.base_offset >= upto:
