@@ -13,6 +13,7 @@ from anabranch.cli.branch_facts import put_together
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.record.records import records_of
 from anabranch.replication.branch_history import records_between
+from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_cluster import close_all
@@ -166,6 +167,23 @@ def test_it_can_be_called_off_on_the_way() -> None:
     cluster.run(2000)
     assert cluster.forms() == {"stored"}
     cluster.produce()
+    cluster.check()
+
+
+def test_readers_get_over_numbers_that_no_record_has_below_the_floor() -> None:
+    """What came out of branches ends behind all lanes, where nobody has written anything since."""
+    cluster = FloorCluster.in_branches(kept=3)
+    for mode, form in (("object", "stored"), ("branch", "branched")):
+        assert cluster.alter(mode)["error_code"] == 0
+        cluster.until(lambda form=form: cluster.is_done(form), 60_000)  # type: ignore[misc]
+    floor = cluster.floor
+    assert floor > 2**32
+    assert not any(
+        floor - 1 in range(row.base_offset, row.next_offset)
+        for row in cluster.leader.metadata.table.objects.rows(cluster.key(), Offset(0), 1000)
+    )
+    cluster.produce()
+    cluster.produce(repeat=True)
     cluster.check()
 
 
