@@ -138,7 +138,7 @@ STRATEGIES = {
     peer.BranchNews: st.just(peer.BranchNews()),
     peer.PollBranches: st.builds(peer.PollBranches, texts, numbers, numbers),
     peer.BranchRows: st.builds(peer.BranchRows, texts, numbers, numbers, flags, flags, blobs),
-    peer.SealBranch: st.builds(peer.SealBranch, ids, small),
+    peer.SealBranch: st.builds(peer.SealBranch, ids, small, small),
     peer.BranchSealed: st.builds(peer.BranchSealed, moves, numbers, blobs),
     peer.ReadLane: st.builds(peer.ReadLane, ids, small, numbers, numbers, numbers, numbers, small, flags),
     peer.LaneRecords: st.builds(peer.LaneRecords, numbers, numbers, numbers, flags, blobs),
