@@ -94,7 +94,7 @@ class Reigning:
 
     async def _seal(self, seat: "BranchSeat", brokers: list[BrokerId]) -> dict[BrokerId, Tip]:
         """Where the lines of those that answer end."""
-        question = SealBranch(*seat.key)
+        question = SealBranch(*seat.key, seat.partition.branched_view)
         answers = await asyncio.gather(*(self.ask_for_tip(seat, broker, question) for broker in brokers))
         return {broker: tip for broker, tip in zip(brokers, answers, strict=True) if tip is not None}
 

@@ -76,7 +76,7 @@ class BranchSeat:
     def head(self) -> Head:
         partition = self.partition
         reign = NO_LANE if partition.reign is None else partition.reign
-        return Head(partition.tip, reign, partition.high_watermark)
+        return Head(partition.tip, reign, partition.high_watermark, partition.branched_view)
 
     @property
     def is_busy(self) -> bool:
