@@ -17,7 +17,7 @@ from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import OWNER_FILE, RING_FILE, remove_tree
-from anabranch.cluster.metadata import Placement, Topic
+from anabranch.cluster.metadata import NO_MOVE, Placement, Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import (
@@ -33,7 +33,7 @@ from anabranch.log.log import Log
 from anabranch.log.names import LOG
 from anabranch.log.settings import LogConfig
 from anabranch.replication.solo_mode import SoloMode
-from anabranch.values import BrokerId, Offset, TopicPartition
+from anabranch.values import LANE_BITS, BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.formed_log import Past
@@ -187,6 +187,7 @@ class PartitionOpener:
             finish=self._core.finish,
             finished=self._core.finished,
         )
+        partition.has_gaps = _may_have_gaps(log, placement)
         self._know_past(partition, placement)
         self._restore_producers(partition, point)
         if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
@@ -343,6 +344,11 @@ def _no_branches(
     partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings, is_new: bool, placement: Placement
 ) -> Partition:
     raise AssertionError(f"nobody has said how {partition_id} is opened")
+
+
+def _may_have_gaps(log: Log, placement: Placement | None) -> bool:
+    """Whether it was in branches before; one whose offsets are as large may have been."""
+    return log.end_offset >= 1 << LANE_BITS or (placement is not None and placement.left != NO_MOVE)
 
 
 def _snapshot_holds(partition: Partition) -> bool:

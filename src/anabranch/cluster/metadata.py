@@ -643,7 +643,9 @@ class MetadataTable:
         if entry.get("forced"):
             forced = self._forced_view(entry, offset)
             if forced is not None:
-                kept_on = replace(forced, floor=current.floor, since_view=current.since_view)
+                kept_on = replace(
+                    forced, floor=current.floor, since_view=current.since_view, left=current.left
+                )
                 self._place(topic, partition, kept_on)
             return
         is_branched = form_in(topic.mode) == BRANCHED and current.leaves_for_branches
