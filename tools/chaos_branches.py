@@ -10,7 +10,6 @@ the program ip (Debian: iproute2); without Java or Maven it runs without the Jav
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,9 +18,8 @@ from typing import Any
 
 from chaos.network import CannotSplitError
 from chaos.split_run import SplitRun, is_sound, unexpected
-from clients.registries import Unavailable, kafka_jars, program
-
-JAVA_SOURCES = Path(__file__).parents[1] / "tests" / "clients" / "java"
+from clients.java_program import java_command
+from clients.registries import Unavailable
 
 
 def main() -> int:
@@ -29,7 +27,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="anabranch-branches-"))
     run = SplitRun(
         folder,
-        java=java_command(folder),
+        java=java(),
         cycles=arguments.cycles,
         split_seconds=arguments.seconds,
         seed=arguments.seed,
@@ -62,17 +60,12 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def java_command(folder: Path) -> list[str]:
+def java() -> list[str]:
     try:
-        javac, java = (program(each, "default-jdk-headless") for each in ("javac", "java"))
-        jars = kafka_jars("kafka-clients")
+        return java_command()
     except Unavailable as error:
         say(f"Without Kafka's own Java client: {error}.")
         return []
-    sources = sorted(map(str, JAVA_SOURCES.glob("*.java")))
-    classes = folder / "classes"
-    subprocess.run([javac, "-encoding", "UTF-8", "-cp", jars, "-d", str(classes), *sources], check=True)
-    return [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{jars}"]
 
 
 def say(line: str) -> None:

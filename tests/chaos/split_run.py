@@ -12,10 +12,11 @@ import json
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,12 +25,13 @@ from anabranch.local_cluster.layout import Layout, Place, prepare
 from chaos.branch_history import Ack, Client, Seen, check
 from chaos.history import counts, report
 from chaos.network import Network
+from clients.client_process import ClientProcess
 
 BROKERS = 5
 MINORITY_HOST, MAJORITY_HOST = BROKERS, BROKERS + 1
 RING_REPLICAS = (2, 3, 4)
 BRANCH_TOPIC, RING_TOPIC = "branchy", "ringy"
-CLIENT = Path(__file__).with_name("split_client.py")
+CLIENT = Path(__file__).parents[1] / "clients" / "split_client.py"
 START_S_MAX = 60.0
 FINISH_S_MAX = 300.0
 SETTLE_S = 5.0
@@ -40,54 +42,17 @@ def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class ClientProcess:
+class SideProcess(ClientProcess):
     """One of the programs of `split_client.py`, on a host."""
 
     def __init__(self, command: Sequence[str], name: str, log: Path) -> None:
+        super().__init__(command, log)
         self.name = name
-        self._log = log
-        self.acked = self.read = 0
-        self._last: dict[str, Any] | None = None
-        with log.open("w") as errors:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said = json.loads(line)
-            if "acks" in said:
-                self._last = said
-            else:
-                self.acked, self.read = said["acked"], said["read"]
-
-    def ask_to_end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
 
     def finish(self) -> Client:
-        code = self._process.wait(FINISH_S_MAX)
-        self._listener.join()
-        assert code == 0, self._log.read_text()[-2000:]
-        assert self._last is not None
-        return Client(
-            self.name,
-            self._last["sent"],
-            [Ack(*each) for each in self._last["acks"]],
-            [Seen(*each) for each in self._last["reads"]],
-            self._last["errors"],
-        )
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._listener.join()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        said = self.last_words(FINISH_S_MAX)
+        acks, reads = starmap(Ack, said["acked"]), starmap(Seen, said["read"])
+        return Client(self.name, said["sent"], list(acks), list(reads), said["errors"])
 
 
 class SplitCluster:
@@ -147,21 +112,21 @@ class SplitRun:
         with (
             Network(BROKERS + 2) as network,
             SplitCluster(network, self.folder / "cluster", self.settings) as cluster,
+            ExitStack() as stack,
         ):
             bootstrap = cluster.layout.bootstrap
             self._on(network, MAJORITY_HOST, "make", bootstrap, BRANCH_TOPIC, '{"anabranch.mode": "branch"}')
             ring = ",".join(map(str, RING_REPLICAS))
             self._on(network, MAJORITY_HOST, "make", bootstrap, RING_TOPIC, "{}", replicas=ring)
-            clients = self._start_clients(network, bootstrap)
-            try:
-                self._wait_for_first(clients)
-                cycles = self._split_and_heal(network)
-                for client in clients:
-                    client.ask_to_end()
-                outcomes = [client.finish() for client in clients]
-            finally:
-                for client in clients:
-                    client.kill()
+            clients = [
+                stack.enter_context(SideProcess(command, name, self.folder / f"{name}.log"))
+                for name, command in self._commands(network, bootstrap)
+            ]
+            self._wait_for_first(clients)
+            cycles = self._split_and_heal(network)
+            for client in clients:
+                client.ask_to_end()
+            outcomes = [client.finish() for client in clients]
             final = self._on(network, MAJORITY_HOST, "read", bootstrap, BRANCH_TOPIC, "-")
         return self._report(cycles, outcomes, final)
 
@@ -183,15 +148,13 @@ class SplitRun:
         assert done.returncode == 0, done.stderr[-2000:]
         return json.loads(done.stdout) if done.stdout else {}
 
-    def _start_clients(self, network: Network, bootstrap: str) -> list[ClientProcess]:
-        clients = []
+    def _commands(self, network: Network, bootstrap: str) -> Iterable[tuple[str, list[str]]]:
+        """Of the clients, by name."""
         for side, host in (("minority", MINORITY_HOST), ("majority", MAJORITY_HOST)):
             for kind, topic in self._programs():
                 name = f"{side}.{kind}.{topic}"
                 begin = [*self.java, "SplitClient"] if kind == "java" else [sys.executable, str(CLIENT), kind]
-                command = [*network.enter(host), *begin, bootstrap, topic, name, str(self.partitions)]
-                clients.append(ClientProcess(command, name, self.folder / f"{name}.log"))
-        return clients
+                yield name, [*network.enter(host), *begin, bootstrap, topic, name, str(self.partitions)]
 
     def _programs(self) -> Iterable[tuple[str, str]]:
         yield "confluent", BRANCH_TOPIC
@@ -200,7 +163,7 @@ class SplitRun:
             yield "java", BRANCH_TOPIC
         yield "confluent", RING_TOPIC
 
-    def _wait_for_first(self, clients: list[ClientProcess]) -> None:
+    def _wait_for_first(self, clients: list[SideProcess]) -> None:
         deadline = time.monotonic() + START_S_MAX
         while not all(client.acked and client.read for client in clients):
             silent = [client.name for client in clients if not (client.acked and client.read)]
@@ -232,7 +195,7 @@ class SplitRun:
         self, cycles: list[dict[str, Any]], clients: list[Client], final: dict[str, Any]
     ) -> dict[str, Any]:
         branchy = [client for client in clients if client.name.endswith(BRANCH_TOPIC)]
-        violations = check(branchy, [Seen(*each) for each in final["reads"]])
+        violations = check(branchy, [Seen(*each) for each in final["read"]])
         rows = []
         for cycle in cycles:
             begin_ms = cycle["begun_ms"] + int(SETTLE_S * 1000)
@@ -245,7 +208,7 @@ class SplitRun:
             "acknowledged": {client.name: len(client.acks) for client in clients},
             "read": {client.name: len(client.reads) for client in clients},
             "errors": {client.name: client.errors[-3:] for client in clients if client.errors},
-            "in_the_end": len(final["reads"]),
+            "in_the_end": len(final["read"]),
             "is_read_to_its_end": final["is_whole"],
             "violations": counts(violations),
             "examples": report(violations) if violations else "",

@@ -14,11 +14,11 @@ from anabranch.testing.cluster_processes import ClusterProcesses
 from support.node_process import SETTINGS, NodeProcess
 from support.s3_server import CREDENTIALS, S3Server
 
-from .registries import go_environment, go_modules, go_program, kafka_jars, or_skip, program
+from .java_program import java_command
+from .registries import go_environment, go_modules, go_program, or_skip
 from .samples import SAMPLES
 
 GO_SOURCES = Path(__file__).with_name("go")
-JAVA_SOURCES = Path(__file__).with_name("java")
 COMPILE_S_MAX = 300.0
 OBJECT_CONFIGS = {"anabranch.mode": "object", "retention.ms": "-1"}
 """Of a topic in the object store; its records may be of long ago."""
@@ -98,16 +98,7 @@ def go_binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return binary
 
 
-@pytest.fixture(scope="session")
-def java_command(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+@pytest.fixture(scope="session", name="java_command")
+def how_to_run_java() -> list[str]:
     """How to run a class of the program in `java/`; what is missing is said, what does not compile fails."""
-    javac = or_skip(lambda: program("javac", "default-jdk-headless"))
-    java = or_skip(lambda: program("java", "default-jdk-headless"))
-    jars = or_skip(lambda: kafka_jars("kafka-clients"))
-    classes = tmp_path_factory.mktemp("classes")
-    sources = sorted(map(str, JAVA_SOURCES.glob("*.java")))
-    compile_command = [javac, "-encoding", "UTF-8", "-Werror", "-cp", jars, "-d", str(classes), *sources]
-    done = subprocess.run(compile_command, capture_output=True, text=True, timeout=COMPILE_S_MAX)
-    assert done.returncode == 0, done.stderr
-    flags = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    return [java, *flags, "-cp", f"{classes}:{jars}"]
+    return or_skip(java_command)

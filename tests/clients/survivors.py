@@ -2,80 +2,41 @@
 
     python survivors.py confluent|kafka_python|aiokafka BOOTSTRAP TOPIC
 
-A producer sends numbers as keys and values, a member of the group named as the topic reads them, and twice a second
-stdout gets `{"acked": n, "read": n}`. When stdin ends the program sends no more, waits until what was acknowledged is
-read, and prints `{"acked": [...], "read": [...], "errors": [...]}`: every number, and every error that a program which
-uses the client would have had to deal with. The programs in `java/` and `go/` do the same.
+A producer sends numbers as keys and values, and a member of the group named as the topic reads them. What it prints is
+described in `client_program.py`; in the end that is every number, and every error that a program which uses the client
+would have had to deal with. The programs in `java/` and `go/` do the same.
 """
 
 import asyncio
-import json
 import sys
-import threading
 import time
 from collections.abc import Callable
 
-PAUSE_S = 0.01
-TELL_S = 0.5
+from client_program import PAUSE_S, Notes, produce_and_consume
+
 FINISH_S_MAX = 60.0
 
 
-class Notes:
-    """What became of the numbers. Any thread may write."""
+class Survivor(Notes):
+    """Of numbers."""
 
-    def __init__(self) -> None:
-        self.acked: list[int] = []
-        self.read: list[int] = []
-        self.errors: list[str] = []
-        self.is_ending = threading.Event()
-        threading.Thread(target=self._wait_for_end, daemon=True).start()
-        threading.Thread(target=self._tell, daemon=True).start()
-
-    def _wait_for_end(self) -> None:
-        sys.stdin.read()
-        self.is_ending.set()
-
-    def _tell(self) -> None:
-        while not self.is_ending.wait(TELL_S):
-            say({"acked": len(self.acked), "read": len(self.read)})
-
-    def failed(self, where: str, error: object) -> None:
-        self.errors.append(f"{where}: {error!r}")
+    _deadline = float("inf")
 
     def is_all_read(self) -> bool:
-        return set(self.acked) <= set(self.read)
-
-    def finish(self) -> None:
-        say({"acked": self.acked, "read": self.read, "errors": self.errors})
-
-
-def say(message: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
+        """Or there was time enough, since this was asked first."""
+        self._deadline = min(self._deadline, time.monotonic() + FINISH_S_MAX)
+        return set(self.acked) <= set(self.read) or time.monotonic() > self._deadline
 
 
-def run(notes: Notes, produce: Callable[[], None], consume: Callable[[Callable[[], bool]], None]) -> None:
-    """The producer on a thread of its own; `consume` is told when to end."""
-    producing = threading.Thread(target=produce)
-    producing.start()
-    deadline = float("inf")
-
-    def is_over() -> bool:
-        nonlocal deadline
-        if notes.is_ending.is_set() and not producing.is_alive():
-            deadline = min(deadline, time.monotonic() + FINISH_S_MAX)
-            return notes.is_all_read() or time.monotonic() > deadline
-        return False
-
-    consume(is_over)
-    producing.join()
+def run(notes: Survivor, produce: Callable[[], None], consume: Callable[[Callable[[], bool]], None]) -> None:
+    produce_and_consume(notes, produce, consume, notes.is_all_read)
     notes.finish()
 
 
 def confluent(bootstrap: str, topic: str) -> None:
     import confluent_kafka
 
-    notes = Notes()
+    notes = Survivor()
     settings = {"bootstrap.servers": bootstrap, "log_level": 0}
 
     def note(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
@@ -110,7 +71,7 @@ def confluent(bootstrap: str, topic: str) -> None:
 def kafka_python(bootstrap: str, topic: str) -> None:
     import kafka
 
-    notes = Notes()
+    notes = Survivor()
 
     def produce() -> None:
         producer = kafka.KafkaProducer(bootstrap_servers=bootstrap)
@@ -152,7 +113,7 @@ async def _aiokafka(bootstrap: str, topic: str) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka.errors import KafkaError
 
-    notes = Notes()
+    notes = Survivor()
 
     async def acknowledged(sent: asyncio.Future[object], number: int) -> None:
         try:
@@ -179,10 +140,7 @@ async def _aiokafka(bootstrap: str, topic: str) -> None:
         async with AIOKafkaConsumer(
             topic, bootstrap_servers=bootstrap, group_id=topic, auto_offset_reset="earliest"
         ) as consumer:
-            deadline = float("inf")
-            while not (producing.done() and (notes.is_all_read() or time.monotonic() > deadline)):
-                if producing.done():
-                    deadline = min(deadline, time.monotonic() + FINISH_S_MAX)
+            while not (producing.done() and notes.is_all_read()):
                 try:
                     found = await consumer.getmany(timeout_ms=100)
                 except KafkaError as error:

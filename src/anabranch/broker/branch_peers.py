@@ -24,6 +24,7 @@ from anabranch.broker.branch_reign import NotNowError, Reigning
 from anabranch.broker.branch_room import BranchRoom
 from anabranch.broker.branch_seat import BranchSeat
 from anabranch.broker.first_lane import first_tip
+from anabranch.broker.own_producer_ids import OwnProducerIds
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import (
     BranchRows,
@@ -126,6 +127,8 @@ class BranchPeers:
         self._is_over = False
         self._is_look_due = False
         broker.leaders.of_branch = self.leader_of
+        own_ids = OwnProducerIds(broker.files, broker.data_dir, broker.workers, lambda: self.slot)
+        broker.producer_ids.own_block = own_ids.block
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -504,17 +507,17 @@ class BranchPeers:
             case PollBranches():
                 return self.polling.answer(question)
             case SealBranch():
-                return await self._seal(self._seat(question.topic_id, question.partition), sender)
+                return await self._seal(self.seat(question.topic_id, question.partition), sender)
             case CloseBranch():
-                seat = self._seat(question.topic_id, question.partition)
+                seat = self.seat(question.topic_id, question.partition)
                 return await self.closing.asked_to_close(seat, sender, question)
             case HoldLine():
-                seat = self._seat(question.topic_id, question.partition)
+                seat = self.seat(question.topic_id, question.partition)
                 return await self.closing.asked_to_hold(seat, sender, question)
             case ReadLane():
-                return await self._read(self._seat(question.topic_id, question.partition), sender, question)
+                return await self._read(self.seat(question.topic_id, question.partition), sender, question)
 
-    def _seat(self, topic_id: UUID, partition: int) -> BranchSeat:
+    def seat(self, topic_id: UUID, partition: int) -> BranchSeat:
         seat = self._seats.get((topic_id, partition))
         if seat is None:
             raise UnknownTopicIdError(

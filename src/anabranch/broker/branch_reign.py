@@ -219,8 +219,13 @@ class Reigning:
         )
 
     async def _switch(self, seat: "BranchSeat", row: BranchRow) -> None:
-        _check_welcome(seat)
         partition = seat.partition
+        try:
+            _check_welcome(seat)
+        except NotNowError:
+            if row.new in partition.lanes:  # Nobody has heard of what was written aside.
+                await in_heavy_worker(self._workers, partition.lanes.drop(row.new).delete)
+            raise
         copies = self._copies_for(seat)
         seat.keeping.clear()
         try:

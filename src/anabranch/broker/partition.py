@@ -16,6 +16,7 @@ All methods run on the loop's thread.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -51,7 +52,11 @@ class Partition:
     is_object = False
     """Its records are in the object store; its log has no files (`object_partition.py`)."""
     is_branch = False
+    branched_view = -1
+    """In which view it went over to branches."""
     """Its log is a line through lanes (`branch_partition.py`)."""
+    switching: AbstractAsyncContextManager[Any] = nullcontext()
+    """Held by whoever changes what its log is a view of."""
     keeps_producers = True
     """The table of producers is that of the log, now."""
     is_crowded = False
@@ -159,6 +164,11 @@ class Partition:
     def acks1_waits(self) -> bool:
         """Whether a producer that asks for the leader's word alone waits for that of a follower all the same."""
         return self.ring is not None and self.ring.acks1_waits
+
+    @property
+    def has_past(self) -> bool:
+        """Older records of it are in the object store, which this log alone knows nothing of."""
+        return self.past is not None and self.start_offset < self.past.floor
 
     @property
     def leaves_for_store(self) -> bool:

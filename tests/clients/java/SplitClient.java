@@ -1,9 +1,6 @@
-import java.io.IOException;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.List;
+import java.util.HashMap;
 import java.util.Map;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.IntStream;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -15,93 +12,40 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Kafka's own clients on one side of a network that splits. Usage: SplitClient BOOTSTRAP TOPIC NAME PARTITIONS. What it
- * does and prints is described in chaos/split_client.py.
+ * does and prints is described in clients/split_client.py.
  */
-public final class SplitClient {
-    private static final long PAUSE_MS = 10;
-    private static final long TELL_MS = 500;
+public final class SplitClient extends ClientProgram<String, String> {
     private static final long QUIET_MS = 8_000;
     private static final long READ_MS_MAX = 90_000;
     private static final Map<String, Object> IMPATIENT =
             Map.of("request.timeout.ms", 3_000, "metadata.max.age.ms", 1_000, "reconnect.backoff.max.ms", 1_000);
 
-    private final String topic;
     private final String name;
     private final int partitions;
-    private final List<String> acks = new ArrayList<>();
-    private final List<String> reads = new ArrayList<>();
-    private final List<String> errors = new ArrayList<>();
-    private final AtomicBoolean ending = new AtomicBoolean();
     private int sent;
 
-    private SplitClient(String topic, String name, int partitions) {
-        this.topic = topic;
+    private SplitClient(String bootstrap, String topic, String name, int partitions) {
+        super(bootstrap, topic);
         this.name = name;
         this.partitions = partitions;
     }
 
     public static void main(String[] arguments) throws Exception {
-        Interop.bootstrap = arguments[0];
-        new SplitClient(arguments[1], arguments[2], Integer.parseInt(arguments[3])).run();
-        System.exit(0); // A client that could not be closed must not keep the program alive.
+        new SplitClient(arguments[0], arguments[1], arguments[2], Integer.parseInt(arguments[3])).run();
     }
 
-    private void run() throws Exception {
-        background(this::waitForEnd);
-        background(this::tell);
-        Thread producing = background(this::produce);
-        consume(producing);
-        producing.join();
-        synchronized (this) {
-            List<String> quoted = errors.stream().map(Interop::quote).toList();
-            System.out.println("{\"sent\": " + sent + ", \"acks\": " + acks + ", \"reads\": " + reads
-                    + ", \"errors\": " + quoted + "}");
-        }
-    }
-
-    private static Thread background(Runnable work) {
-        Thread thread = new Thread(work);
-        thread.setDaemon(true);
-        thread.start();
-        return thread;
+    @Override
+    String more() {
+        return "\"sent\": " + sent + ", ";
     }
 
     private static long nowMs() {
         return System.nanoTime() / 1_000_000; // On Linux the same clock as Python's monotonic one.
     }
 
-    private void waitForEnd() {
-        try {
-            System.in.readAllBytes();
-        } catch (IOException error) {
-            failed("stdin", error);
-        }
-        ending.set(true);
-    }
-
-    private void tell() {
-        while (!ending.get()) {
-            pause(TELL_MS);
-            synchronized (this) {
-                System.out.println("{\"acked\": " + acks.size() + ", \"read\": " + reads.size() + "}");
-            }
-        }
-    }
-
-    private static void pause(long milliseconds) {
-        try {
-            Thread.sleep(milliseconds);
-        } catch (InterruptedException error) {
-            throw new IllegalStateException(error);
-        }
-    }
-
-    private synchronized void failed(String where, Exception error) {
-        errors.add(where + ": " + error);
-    }
-
-    private void produce() {
-        var settings = new java.util.HashMap<String, Object>(IMPATIENT);
+    @Override
+    void produce() {
+        var settings = new HashMap<String, Object>(IMPATIENT);
         settings.put("delivery.timeout.ms", 90_000);
         try (var producer = new KafkaProducer<>(Interop.settings(settings), new StringSerializer(), new StringSerializer())) {
             for (int number = 0; !ending.get(); number++) {
@@ -119,14 +63,15 @@ public final class SplitClient {
 
     private synchronized void note(int number, long sentMs, RecordMetadata place, Exception error) {
         if (error == null) {
-            acks.add("[" + number + ", " + place.partition() + ", " + place.offset() + ", " + sentMs + ", " + nowMs() + "]");
+            acked.add("[" + number + ", " + place.partition() + ", " + place.offset() + ", " + sentMs + ", " + nowMs() + "]");
         } else {
             failed("produce", error);
         }
     }
 
-    private void consume(Thread producing) {
-        var settings = new java.util.HashMap<String, Object>(IMPATIENT);
+    @Override
+    void consume(Thread producing) {
+        var settings = new HashMap<String, Object>(IMPATIENT);
         settings.put("auto.offset.reset", "none");
         settings.put("default.api.timeout.ms", 10_000);
         try (var consumer = new KafkaConsumer<>(Interop.settings(settings), new StringDeserializer(), new StringDeserializer())) {
@@ -150,7 +95,7 @@ public final class SplitClient {
         try {
             var found = consumer.poll(Duration.ofMillis(100));
             synchronized (this) {
-                found.forEach(record -> reads.add(
+                found.forEach(record -> read.add(
                         "[" + record.partition() + ", " + record.offset() + ", " + Interop.quote(record.value()) + "]"));
             }
             return !found.isEmpty();

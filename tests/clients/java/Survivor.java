@@ -1,10 +1,7 @@
-import java.io.IOException;
 import java.time.Duration;
-import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -15,79 +12,19 @@ import org.apache.kafka.common.serialization.StringSerializer;
  * Kafka's own clients, with their default settings, through whatever happens to the cluster. Usage: Survivor BOOTSTRAP
  * TOPIC. What it does and prints is described in clients/survivors.py.
  */
-public final class Survivor {
-    private static final long PAUSE_MS = 10;
-    private static final long TELL_MS = 500;
+public final class Survivor extends ClientProgram<Integer, Integer> {
     private static final long FINISH_MS_MAX = 60_000;
 
-    private final String bootstrap;
-    private final String topic;
-    private final List<Integer> acked = new ArrayList<>();
-    private final List<Integer> read = new ArrayList<>();
-    private final List<String> errors = new ArrayList<>();
-    private final AtomicBoolean ending = new AtomicBoolean();
-
     private Survivor(String bootstrap, String topic) {
-        this.bootstrap = bootstrap;
-        this.topic = topic;
+        super(bootstrap, topic);
     }
 
     public static void main(String[] arguments) throws Exception {
         new Survivor(arguments[0], arguments[1]).run();
-        System.exit(0); // A client that could not be closed must not keep the program alive.
     }
 
-    private void run() throws Exception {
-        Interop.bootstrap = bootstrap;
-        background(this::waitForEnd);
-        background(this::tell);
-        Thread producing = background(this::produce);
-        consume(producing);
-        producing.join();
-        synchronized (this) {
-            List<String> quoted = errors.stream().map(Interop::quote).toList();
-            System.out.println("{\"acked\": " + acked + ", \"read\": " + read + ", \"errors\": " + quoted + "}");
-        }
-    }
-
-    private static Thread background(Runnable work) {
-        Thread thread = new Thread(work);
-        thread.setDaemon(true);
-        thread.start();
-        return thread;
-    }
-
-    private void waitForEnd() {
-        try {
-            System.in.readAllBytes();
-        } catch (IOException error) {
-            failed("stdin", error);
-        }
-        ending.set(true);
-    }
-
-    private void tell() {
-        while (!ending.get()) {
-            pause(TELL_MS);
-            synchronized (this) {
-                System.out.println("{\"acked\": " + acked.size() + ", \"read\": " + read.size() + "}");
-            }
-        }
-    }
-
-    private static void pause(long milliseconds) {
-        try {
-            Thread.sleep(milliseconds);
-        } catch (InterruptedException error) {
-            throw new IllegalStateException(error);
-        }
-    }
-
-    private synchronized void failed(String where, Exception error) {
-        errors.add(where + ": " + error);
-    }
-
-    private void produce() {
+    @Override
+    void produce() {
         try (var producer = new KafkaProducer<>(Interop.settings(Map.of()), new StringSerializer(), new StringSerializer())) {
             for (int number = 0; !ending.get(); number++) {
                 int sent = number;
@@ -105,7 +42,8 @@ public final class Survivor {
         }
     }
 
-    private void consume(Thread producing) {
+    @Override
+    void consume(Thread producing) {
         Map<String, Object> settings = Map.of("group.id", topic, "auto.offset.reset", "earliest");
         try (var consumer = new KafkaConsumer<>(Interop.settings(settings), new StringDeserializer(), new StringDeserializer())) {
             consumer.subscribe(List.of(topic));

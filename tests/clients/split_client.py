@@ -5,22 +5,21 @@
     python split_client.py read BOOTSTRAP TOPIC - PARTITIONS
 
 A producer sends the values NAME-0, NAME-1 ... to the partitions in turn. A consumer without a group reads all
-partitions from the beginning and never goes back. Twice a second stdout gets `{"acked": n, "read": n}`. When stdin ends
-it sends no more, reads on until there is nothing new for a while, and prints `{"sent": n, "acks": [[number, partition,
-offset, sent_ms, acked_ms]], "reads": [[partition, offset, value]], "errors": [...]}`. Times are monotonic milliseconds.
+partitions from the beginning and never goes back; in the end it reads on until there is nothing new for a while. What
+it prints is described in `client_program.py`; in the end `{"sent": n, "acked": [[number, partition, offset, sent_ms,
+acked_ms]], "read": [[partition, offset, value]], "errors": [...]}`. Times are monotonic milliseconds.
 Timeouts are shorter than the default ones, which are longer than the splits: with those a client would still wait for
 an answer from the other side when the network is whole again. java/SplitClient.java does the same. `make` makes a
-topic, and `read` prints `{"reads": ...}`, all that a new reader sees.
+topic, and `read` prints `{"read": ..., "is_whole": ...}`, all that a new reader sees.
 """
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable
 
-PAUSE_S = 0.01
-TELL_S = 0.5
+from client_program import PAUSE_S, Notes, produce_and_consume, say
+
 ANSWER_MS_MAX = 3000
 REFRESH_MS = 1000
 DELIVERY_MS_MAX = 90_000
@@ -33,70 +32,39 @@ def now_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
-class Notes:
+class Side(Notes):
+    """Acknowledged are [number, partition, offset, sent_ms, acked_ms], read [partition, offset, value]."""
+
     def __init__(self, name: str, partitions: int) -> None:
+        super().__init__()
         self.name = name
         self.partitions = partitions
         self.sent = 0
-        self.acks: list[tuple[int, int, int, int, int]] = []
-        self.reads: list[tuple[int, int, str]] = []
-        self.errors: list[str] = []
-        self.is_ending = threading.Event()
-        threading.Thread(target=self._wait_for_end, daemon=True).start()
-        threading.Thread(target=self._tell, daemon=True).start()
-
-    def _wait_for_end(self) -> None:
-        sys.stdin.read()
-        self.is_ending.set()
-
-    def _tell(self) -> None:
-        while not self.is_ending.wait(TELL_S):
-            say({"acked": len(self.acks), "read": len(self.reads)})
-
-    def finish(self) -> None:
-        say({"sent": self.sent, "acks": self.acks, "reads": self.reads, "errors": self.errors[-100:]})
-
-
-def say(message: dict[str, object]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-class Reading:
-    """Says when a consumer may stop: its producer is done, and nothing new came for a while."""
-
-    def __init__(self, notes: Notes, producing: threading.Thread) -> None:
-        self._notes = notes
-        self._producing = producing
         self._seen = 0
         self._newest = 0.0
         self._ended = float("inf")
 
-    def is_over(self) -> bool:
+    def is_all_read(self) -> bool:
+        """Nothing new came for a while, since this was asked first."""
         now = time.monotonic()
-        if len(self._notes.reads) > self._seen:
-            self._seen, self._newest = len(self._notes.reads), now
-        if self._producing.is_alive():
-            return False
+        if len(self.read) > self._seen:
+            self._seen, self._newest = len(self.read), now
         self._ended = min(self._ended, now)
         return now > min(max(self._ended, self._newest) + QUIET_S, self._ended + READ_S_MAX)
 
 
-def run(notes: Notes, produce: Callable[[], None], consume: Callable[[Callable[[], bool]], None]) -> None:
-    producing = threading.Thread(target=produce)
-    producing.start()
-    consume(Reading(notes, producing).is_over)
-    producing.join()
-    notes.finish()
+def run(side: Side, produce: Callable[[], None], consume: Callable[[Callable[[], bool]], None]) -> None:
+    produce_and_consume(side, produce, consume, side.is_all_read)
+    side.finish(sent=side.sent)
 
 
-def confluent(bootstrap: str, topic: str, notes: Notes) -> None:
+def confluent(bootstrap: str, topic: str, side: Side) -> None:
     import confluent_kafka
 
     settings = {
         "bootstrap.servers": bootstrap,
         "log_level": 0,
-        "error_cb": lambda error: notes.errors.append(f"client: {error}"),
+        "error_cb": lambda error: side.failed("client", error),
         "socket.timeout.ms": ANSWER_MS_MAX,
         "topic.metadata.refresh.interval.ms": REFRESH_MS,
         "reconnect.backoff.max.ms": 1000,
@@ -111,9 +79,9 @@ def confluent(bootstrap: str, topic: str, notes: Notes) -> None:
                 "message.timeout.ms": DELIVERY_MS_MAX,
             }
         )
-        while not notes.is_ending.is_set():
-            number, sent_ms = notes.sent, now_ms()
-            notes.sent += 1
+        while not side.is_ending.is_set():
+            number, sent_ms = side.sent, now_ms()
+            side.sent += 1
 
             def note(
                 error: confluent_kafka.KafkaError | None,
@@ -123,12 +91,12 @@ def confluent(bootstrap: str, topic: str, notes: Notes) -> None:
             ) -> None:
                 if error is None:
                     place = message.partition(), message.offset()
-                    notes.acks.append((number, *place, sent_ms, now_ms()))
+                    side.acked.append((number, *place, sent_ms, now_ms()))
                 else:
-                    notes.errors.append(f"produce: {error}")
+                    side.failed("produce", error)
 
-            value = f"{notes.name}-{number}"
-            producer.produce(topic, value, partition=number % notes.partitions, on_delivery=note)
+            value = f"{side.name}-{number}"
+            producer.produce(topic, value, partition=number % side.partitions, on_delivery=note)
             producer.poll(PAUSE_S)
         producer.flush(DELIVERY_MS_MAX / 1000)
 
@@ -136,26 +104,24 @@ def confluent(bootstrap: str, topic: str, notes: Notes) -> None:
         consumer = confluent_kafka.Consumer(
             {
                 **settings,
-                "group.id": f"split-{notes.name}",
+                "group.id": f"split-{side.name}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
             }
         )
-        consumer.assign(
-            [confluent_kafka.TopicPartition(topic, index, 0) for index in range(notes.partitions)]
-        )
+        consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(side.partitions)])
         while not is_over():
             for message in consumer.consume(1000, 0.1):
                 if message.error() is not None:
-                    notes.errors.append(f"consume: {message.error()}")
+                    side.failed("consume", message.error())
                 else:
-                    notes.reads.append((message.partition(), message.offset(), message.value().decode()))
+                    side.read.append((message.partition(), message.offset(), message.value().decode()))
         consumer.close()
 
-    run(notes, produce, consume)
+    run(side, produce, consume)
 
 
-def kafka_python(bootstrap: str, topic: str, notes: Notes) -> None:
+def kafka_python(bootstrap: str, topic: str, side: Side) -> None:
     import kafka
 
     settings = {
@@ -168,22 +134,22 @@ def kafka_python(bootstrap: str, topic: str, notes: Notes) -> None:
         producer = kafka.KafkaProducer(
             **settings, request_timeout_ms=ANSWER_MS_MAX, delivery_timeout_ms=DELIVERY_MS_MAX
         )
-        while not notes.is_ending.is_set():
-            number, sent_ms = notes.sent, now_ms()
-            partition = number % notes.partitions
+        while not side.is_ending.is_set():
+            number, sent_ms = side.sent, now_ms()
+            partition = number % side.partitions
             try:
-                sent = producer.send(topic, f"{notes.name}-{number}".encode(), partition=partition)
+                sent = producer.send(topic, f"{side.name}-{number}".encode(), partition=partition)
             except kafka.errors.KafkaError as error:
-                notes.errors.append(f"send: {error!r}")
+                side.failed("send", error)
                 time.sleep(PAUSE_S)
                 continue
-            notes.sent += 1
+            side.sent += 1
 
             def note(place: object, number: int = number, sent_ms: int = sent_ms) -> None:
-                notes.acks.append((number, place.partition, place.offset, sent_ms, now_ms()))  # type: ignore[attr-defined]
+                side.acked.append((number, place.partition, place.offset, sent_ms, now_ms()))  # type: ignore[attr-defined]
 
             sent.add_callback(note)
-            sent.add_errback(lambda error: notes.errors.append(f"produce: {error!r}"))
+            sent.add_errback(lambda error: side.failed("produce", error))
             time.sleep(PAUSE_S)
         producer.close(DELIVERY_MS_MAX / 1000)
 
@@ -191,7 +157,7 @@ def kafka_python(bootstrap: str, topic: str, notes: Notes) -> None:
         consumer = kafka.KafkaConsumer(
             **settings, group_id=None, auto_offset_reset="none", request_timeout_ms=ANSWER_MS_MAX
         )
-        places = [kafka.TopicPartition(topic, index) for index in range(notes.partitions)]
+        places = [kafka.TopicPartition(topic, index) for index in range(side.partitions)]
         consumer.assign(places)
         for place in places:
             consumer.seek(place, 0)
@@ -199,15 +165,13 @@ def kafka_python(bootstrap: str, topic: str, notes: Notes) -> None:
             try:
                 found = consumer.poll(100)
             except kafka.errors.KafkaError as error:
-                notes.errors.append(f"consume: {error!r}")
+                side.failed("consume", error)
                 continue
             for records in found.values():
-                notes.reads += [
-                    (record.partition, record.offset, record.value.decode()) for record in records
-                ]
+                side.read += [(record.partition, record.offset, record.value.decode()) for record in records]
         consumer.close()
 
-    run(notes, produce, consume)
+    run(side, produce, consume)
 
 
 def make(bootstrap: str, topic: str, configs: str, partitions: int, replicas: str | None) -> None:
@@ -248,7 +212,7 @@ def read(bootstrap: str, topic: str, partitions: int) -> None:
             elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
                 ended.add(message.partition())
     consumer.close()
-    say({"reads": reads, "is_whole": len(ended) == partitions})
+    say({"read": reads, "is_whole": len(ended) == partitions})
 
 
 def main() -> None:
@@ -260,7 +224,7 @@ def main() -> None:
             read(bootstrap, topic, int(partitions))
         case _:
             client = {"confluent": confluent, "kafka_python": kafka_python}[kind]
-            client(bootstrap, topic, Notes(name, int(partitions)))
+            client(bootstrap, topic, Side(name, int(partitions)))
 
 
 if __name__ == "__main__":
