@@ -9,7 +9,7 @@ import pytest
 from anabranch.config import NodeSettings
 from anabranch.errors import InvalidConfigError
 from anabranch.gateway.access import read_token
-from support.gateway_client import ask, gateway_broker
+from support.gateway_client import all_of, ask, gateway_broker, raw
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -94,8 +94,19 @@ def test_browser_is_told_beforehand_what_it_may_do(broker) -> None:
     ],
 )
 def test_local_port_is_not_reached_under_any_name(broker, host: str, status: int) -> None:
-    assert ask(broker, "GET", "/v1/topics", headers={"Host": host}).status == status
+    for path in ("/v1/topics", "/metrics", "/v1/demo"):
+        assert ask(broker, "GET", path, headers={"Host": host}).status == status
     assert ask(broker, "GET", "/healthz", headers={"Host": host}).status == 200
+
+
+@pytest.mark.parametrize("origin", [b"null", b"://", b""])
+@pytest.mark.parametrize("host", [b"", b"host:\r\n"])
+def test_no_origin_is_that_of_no_host(broker, origin: bytes, host: bytes) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"GET /healthz HTTP/1.1\r\norigin: " + origin + b"\r\nconnection: close\r\n" + host + b"\r\n"
+        )
+        assert all_of(link).startswith(b"HTTP/1.1 403 ")
 
 
 @pytest.mark.parametrize(

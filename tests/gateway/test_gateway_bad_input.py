@@ -2,6 +2,8 @@
 
 import base64
 import contextlib
+import gzip
+import http.client
 import json
 import os
 import socket
@@ -176,6 +178,21 @@ def test_body_without_end_is_cut_off(broker: EmbeddedBroker) -> None:
 def test_other_kinds_of_bodies_are_refused(broker: EmbeddedBroker, kind: str) -> None:
     answer = ask(broker, "POST", "/v1/topics/known/records", b"x", {"Content-Type": kind})
     assert "application/json" in refused(answer, 415)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", "application/octet-stream"])
+@pytest.mark.parametrize("coding", ["Content-Encoding: gzip", "Transfer-Encoding: gzip, chunked"])
+def test_packed_bodies_are_refused_and_not_kept_as_they_are(
+    broker: EmbeddedBroker, kind: str, coding: str
+) -> None:
+    name, _, value = coding.partition(": ")
+    headers = {"Content-Type": kind, name: value}
+    body = iter([gzip.compress(b"{}")]) if name.startswith("T") else gzip.compress(b"{}")
+    assert broker.http_address is not None
+    link = http.client.HTTPConnection(broker.http_address, timeout=20)
+    link.request("POST", "/v1/topics/known/records", body, headers, encode_chunked=name.startswith("T"))
+    assert link.getresponse().status == 415
+    link.close()
 
 
 def test_lines_that_are_wrong_are_told_one_by_one(broker: EmbeddedBroker) -> None:

@@ -214,6 +214,56 @@ def test_client_with_a_slow_handler_is_sent_no_more_than_its_credit(
     nothing_went_wrong(page)
 
 
+def test_client_refuses_what_has_no_json_and_says_the_rest(browser: Browser, broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic("client-unsaid", 1)
+    page = browser.open(f"http://{broker.http_address}/v1/demo")
+    found = page.run(
+        script(
+            f"""const client = new Anabranch();
+            const outcome = (given) => given.then((placed) => placed.offset, (error) => error.name);
+            const early = ["a", 1n, "b"].map((value) => outcome(client.publish("{topic}", value)));
+            const first = await Promise.all(early);
+            const late = await outcome(client.publish("{topic}", {{ deep: 1n }}));
+            let refused = null;
+            const follow = () => client.subscribe("{topic}", () => {{}}, {{ filter: 1n }});
+            try {{ follow(); }} catch (error) {{ refused = error.name; }}
+            return [first, late, refused, client._asked.size, client._subscriptions.size];"""
+        )
+    )
+    assert found == [["0", "TypeError", "1"], "TypeError", "TypeError", 0, 0]
+    nothing_went_wrong(page)
+
+
+def test_client_grants_no_credit_twice_for_what_it_did_between_connections(
+    browser: Browser, broker: EmbeddedBroker
+) -> None:
+    page = browser.open(f"http://{broker.http_address}/v1/demo")
+    granted = page.run(
+        script(
+            """const client = new Anabranch();
+            const sent = [], waiting = [];
+            client._send = (message) => client.state === "open" && sent.push(message.credit ?? message.records);
+            client._socket.onopen = null; // Whether it is open is for this test to say.
+            client.state = "open";
+            const handler = () => new Promise((done) => waiting.push(done));
+            const subscription = client.subscribe("t", handler, { credit: 10 });
+            const handled = async () => { waiting.shift()(); await new Promise((done) => setTimeout(done)); };
+            const message = { type: "records", partition: 0, next: "1", records: [{}] };
+            for (let n = 0; n < 8; n++) subscription._heard(message);
+            client.state = "waiting";
+            subscription._pause();
+            for (let n = 0; n < 4; n++) await handled();
+            client.state = "open";
+            sent.length = 0;
+            subscription._begin();
+            for (let n = 0; n < 4; n++) await handled();
+            client.close();
+            return sent;"""
+        )
+    )
+    assert granted == [6], "four are still to be done, and four are not enough to be told of"
+
+
 def test_clients_of_a_group_share_its_partitions_and_commit_what_they_handled(
     browser: Browser, broker: EmbeddedBroker
 ) -> None:

@@ -3,12 +3,16 @@ on the other side, links that are cut between two of three only."""
 
 import pytest
 
+from anabranch.broker.lane_logs import lane_folder
 from anabranch.values import BrokerId
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.error_codes import ErrorCode
 from support.branch_schedule import BranchSchedule
 
 STEPS = range(10)
 """Operations of its disk that a broker still does before its power goes."""
 LANES_MAX = 8
+JSON_INTEGER_MAX = 2**53
 
 
 @pytest.mark.parametrize("first", range(2))
@@ -59,6 +63,86 @@ def test_a_cut_between_two_of_three_does_not_open_a_lane_for_every_record(others
         assert len(world.partition(1).branches.opened) < LANES_MAX
         world.sim.net.heal()
         world.settle()
+
+
+@pytest.mark.parametrize(("remover", "removed"), [("lone", 3), ("other", 5), ("both", 3)])
+def test_records_that_a_side_removed_stay_removed_when_sides_join(remover: str, removed: int) -> None:
+    """Whole batches of five, or some records of one."""
+    with BranchSchedule() as world:
+        sides = {"lone": world.primary()}
+        world.write(sides["lone"], b"common")
+        world.cut_off(sides["lone"])
+        sides["other"] = world.primary(among=[each for each in world.sim.lives if each != sides["lone"]])
+        expected = set()
+        for name, broker_id in sides.items():
+            first = world.write_batch(broker_id, [b"%s %d" % (name.encode(), each) for each in range(5)])
+            world.write_batch(broker_id, [b"%s %d" % (name.encode(), each) for each in range(5, 8)])
+            left = removed if remover in (name, "both") else 0
+            if left:
+                world.remove_below(broker_id, first + left)
+            expected |= {b"%s %d" % (name.encode(), each) for each in range(left, 8)}
+        world.sim.net.heal()
+        world.settle()
+        assert sorted(world.values()) == sorted(expected)
+        assert len(world.partition(1).branches.opened) == 3, "the first attempt to join them failed"
+        world.write(world.primary(), b"last")
+
+
+def test_a_copy_that_begins_in_the_middle_of_a_batch_becomes_whole() -> None:
+    with BranchSchedule() as world:
+        away = next(number for number in world.sim.lives if number != world.primary())
+        world.sim.kill(away)
+        first = world.write_batch(world.primary(), [b"%d" % each for each in range(5)])
+        world.write(world.primary(), b"last")
+        world.remove_below(world.primary(), first + 3)
+        world.sim.start(away)
+        world.settle()
+        assert world.values() == [b"3", b"4", b"last"]
+
+
+def test_what_was_written_aside_goes_if_another_broker_is_about_to_reign() -> None:
+    with BranchSchedule() as world:
+        expected = world.fall_apart()
+        world.sim.net.heal()
+        while not (begun := [number for number in world.sim.lives if world.is_joining(number)]):
+            world.sim.run(1)
+        partition = world.partition(begun[0])
+        (aside,) = [lane for lane in partition.lanes if lane not in partition.branches.opened]
+        branches = world.sim.lives[begun[0]].broker.branches
+        assert branches is not None
+        assert branches.peers is not None
+        branches.peers.seat(*partition.key).is_unwelcome = True
+        world.settle()
+        assert aside not in partition.branches.opened
+        assert not world.sim.machines[begun[0]].disk.exists(f"{partition.lanes.folder}/{lane_folder(aside)}")
+        assert sorted(world.values()) == expected
+
+
+def test_a_producer_that_begins_on_a_side_without_the_quorum_gets_an_id_that_nobody_else_has() -> None:
+    with BranchSchedule() as world:
+        lone = world.primary()
+        world.sim.run(10_000)  # Which topics there are is known to its disk by now.
+        world.cut_off(lone)
+        taken = [producer_id(world, number) for number in (*world.sim.lives, lone, lone)]
+        world.write(lone, b"by a new producer", (taken[-1], 0, 0))
+        world.sim.kill(lone)
+        world.sim.start(lone)
+        world.sim.run_until(lambda: world.sim.lives[lone].is_ready)
+        taken.append(producer_id(world, lone))
+        assert len(set(taken)) == len(taken)
+        assert max(taken) < JSON_INTEGER_MAX
+
+
+def producer_id(world: BranchSchedule, broker_id: int) -> int:
+    asked = {
+        "transactional_id": None,
+        "transaction_timeout_ms": 1000,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+    answer = world.ask(broker_id, ApiKey.INIT_PRODUCER_ID, 4, asked)
+    assert answer["error_code"] == ErrorCode.NONE, ErrorCode(answer["error_code"])
+    return int(answer["producer_id"])
 
 
 def test_a_broker_that_comes_back_on_a_side_without_the_quorum_takes_records_there() -> None:

@@ -155,11 +155,12 @@ class Closing:
             branches, begin = partition.branches, partition.log.start_offset
             last = last_line(branches, tip, move=move, start=begin, end=Offset(start))
             question = HoldLine(*seat.key, move, tip.lane, tip.end, last.start, last.end)
+            # Once only: of two ends under one decision somebody may have the first on its disk, or write it last.
+            seat.asked_under = move
             await self._ask_to_hold(copies, question)
             await self._write(partition, last)
         finally:
             seat.closes = None
-        seat.asked_under = move
         logger.info("%s comes out of mode branch at %d", partition.id, start)
         await self._propose(left_entry(*seat.key, last.end, (self._me, *copies), move))
 

@@ -20,10 +20,10 @@ from uuid import UUID
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.branch_log import NO_GENERATION, BranchLog, headers_of
 from anabranch.broker.branch_tube import BranchTube
-from anabranch.broker.first_lane import BRANCH_FILE
+from anabranch.broker.first_lane import CLOSING_FILE
 from anabranch.broker.lane_logs import LaneLogs
-from anabranch.broker.last_line import CLOSING_FILE
 from anabranch.broker.partition import Partition, let_wait, plain_limits_of
+from anabranch.broker.topic_folders import BRANCH_FILE
 from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
 from anabranch.clock import Clock
 from anabranch.config import TopicSettings
@@ -56,6 +56,7 @@ class BranchPartition(Partition):
         "_clock",
         "_files",
         "_workers",
+        "branched_view",
         "branches",
         "is_alone",
         "key",
@@ -88,12 +89,15 @@ class BranchPartition(Partition):
         workers: Workers,
         sync_first: bool,
         is_alone: bool,
+        branched_view: int = 0,
         request_sync: Callable[[Partition], None],
         on_publish: Callable[[Partition], None],
         finish: Callable[[AppendJob], None],
         finished: Callable[[int], None],
     ) -> None:
-        """`is_alone`: there are no other brokers, so nobody else can have written or copied anything."""
+        """`is_alone`: there are no other brokers, so nobody else can have written or copied anything; `branched_view`:
+        in which it went over to branches."""
+        self.branched_view = branched_view
         self.key = topic_id, partition_id.partition
         self.lanes = lanes
         self.tube = tube
@@ -111,7 +115,7 @@ class BranchPartition(Partition):
         """Told when the lane of this reign is nearly full."""
         self.on_fenced: Callable[[BranchPartition], None] = _nobody_cares
         """Told when the disk has failed this reign: nothing can be written to its lane any more."""
-        self.switching = asyncio.Lock()
+        self.switching: asyncio.Lock = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
         self._files = files
         self._clock = clock
@@ -132,6 +136,7 @@ class BranchPartition(Partition):
             finished=finished,
         )
         self.generation = NO_GENERATION
+        self.has_gaps = True
         self.producers = LaneProducers(Offset(0))
         self._renew_limits()
 
@@ -160,7 +165,8 @@ class BranchPartition(Partition):
     def _write_adopted(self, adopted: Lane, following: Lane = NO_LANE) -> None:
         """Any thread. Raises StorageError."""
         try:
-            write_checkpoint(self._files, self._branch_path, {"adopted": adopted, "next": following})
+            state = {"adopted": adopted, "next": following, "view": self.branched_view}
+            write_checkpoint(self._files, self._branch_path, state)
         except OSError as error:
             raise StorageError(
                 f"{self._branch_path} cannot be written: {error.strerror or error}."

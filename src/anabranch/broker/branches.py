@@ -20,6 +20,7 @@ from anabranch.broker.branch_views import BranchViews
 from anabranch.broker.first_lane import FirstLane, first_lane, first_rows
 from anabranch.broker.lane_gaps import LaneGaps
 from anabranch.broker.lane_logs import LaneLogs
+from anabranch.broker.last_line import clear_earlier, say_view
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
 from anabranch.broker.stored_state import partition_key
@@ -128,6 +129,7 @@ class BranchTopics:
             log_config(settings, broker.settings),
             opener.index_cache,
         )
+        clear_earlier(broker.files, lanes.folder, placement)
         known = {lane: state.recovery_points.get(lane_key(name, lane)) for lane in branches.opened}
         if placement.has_joined_branches:
             lane = first_lane(placement)
@@ -137,6 +139,7 @@ class BranchTopics:
                 lanes.config, opener.index_cache, state.recovery_points.get(name)
             )
             known[lane] = taken or known[lane]
+            say_view(broker.files, lanes.folder, placement)
         lanes.open(
             {lane: row.new_start for lane, row in branches.opened.items()},
             clean=is_new or state.was_clean,
@@ -158,6 +161,7 @@ class BranchTopics:
             workers=broker.workers,
             sync_first=broker.settings.flush == "always",
             is_alone=broker.is_alone,
+            branched_view=placement.view,
             request_sync=core.syncer.request_in_turn,
             on_publish=core.wake_readers,
             finish=core.finish,

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from anabranch.broker.lane_logs import lane_folder
-from anabranch.broker.topic_folders import OWNER_FILE, RING_FILE, remove_tree
+from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
 from anabranch.cluster.metadata import Placement
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
@@ -41,9 +41,9 @@ from anabranch.values import Offset
 
 logger = logging.getLogger(__name__)
 
-BRANCH_FILE = "branch"
-"""Which lane a broker has adopted."""
 JOINING_FILE = "joining"
+CLOSING_FILE = "closing"
+"""What a broker has promised to whoever brings the partition out of branches."""
 
 
 def first_lane(placement: Placement) -> Lane:
@@ -144,8 +144,9 @@ class FirstLane(NamedTuple):
         for name in self._segment_files():
             files.unlink(f"{folder}/{name}")
         files.sync_folder(folder)
-        write_checkpoint(files, f"{folder}/{BRANCH_FILE}", {"adopted": lane, "next": NO_LANE})
-        for name in (RING_FILE, JOINING_FILE):
+        adopted = {"adopted": lane, "next": NO_LANE, "view": self.placement.view}
+        write_checkpoint(files, f"{folder}/{BRANCH_FILE}", adopted)
+        for name in (LEAVING_FILE, RING_FILE, JOINING_FILE):
             if files.exists(f"{folder}/{name}"):
                 files.unlink(f"{folder}/{name}")
                 files.sync_folder(folder)

@@ -9,7 +9,7 @@ none: then everything is taken that is there.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anabranch.broker.branch_log import headers_of
@@ -22,7 +22,7 @@ from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.record.lane_producers import LaneProducers
-from anabranch.replication.branch_lines import Line, Span
+from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_rows import Lane
 from anabranch.values import Offset
 
@@ -49,7 +49,7 @@ class JoinedLanes:
 
     # --- lanes ---------------------------------------------------------------------------------------------------
 
-    def open(self, spans: Line, points: Mapping[Lane, RecoveryPoint]) -> None:
+    def open(self, spans: Sequence[Span], points: Mapping[Lane, RecoveryPoint]) -> None:
         """Raises StorageError."""
         for span in spans:
             folder = f"{self._folder}/{lane_folder(span.lane)}"

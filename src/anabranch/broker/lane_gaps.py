@@ -1,8 +1,9 @@
 """LaneGaps: which offsets of a joined branch have no record, so that counts of records are right.
 
 What two sides wrote is written again with its gaps: a batch that a producer had sent to both is left out the second
-time. The rows do not say so; the headers of what a lane began with do. That part of a lane never changes, so it is
-walked over once, in a worker, when somebody wants to count. Whoever does not wait for it counts a little too much.
+time. And the first lane of a topic that was in branches before has the lanes of then in it, with all that lies between.
+The rows do not say so; the headers of what a lane began with do. That part of a lane never changes, so it is walked
+over once, in a worker, when somebody wants to count. Whoever does not wait for it counts too much.
 
 All methods are for the loop's thread.
 """
@@ -16,7 +17,7 @@ from anabranch.broker.branch_log import headers_of
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import AnabranchError
 from anabranch.replication.branch_lines import Line, Span
-from anabranch.replication.branch_rows import Lane
+from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, lane_of
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ class LaneGaps:
             partition.branches.opened.get(lane),
             partition.lanes.get(lane),
         )
-        if row is None or not row.sources:
+        region = region_of(partition, row) if row is not None else None
+        if region is None:
             return
-        region = Span(lane, row.new_start, row.sources_end)
         if log is None or log.start_offset > region.start or log.end_offset < region.end:
             return  # It is not here, or not yet.
         if place not in self._searches:
@@ -85,6 +86,17 @@ class LaneGaps:
         for search in searches:
             search.cancel()
         await asyncio.gather(*searches, return_exceptions=True)
+
+
+def region_of(partition: "BranchPartition", row: BranchRow) -> Span | None:
+    """What a lane began with, if there may be gaps in it: others wrote it, or it is a log from before, with the records
+    of earlier lanes."""
+    lane = row.new
+    if row.sources:
+        return Span(lane, row.new_start, row.sources_end)
+    start, end = partition.view.removed.get(lane, row.new_start), partition.branches.sealed.get(lane)
+    is_from_before = row.old == NO_LANE and lane_of(start) < lane
+    return Span(lane, start, end) if is_from_before and end is not None else None
 
 
 def gaps_in(log: "Log", region: Span) -> tuple[Span, ...]:

@@ -13,29 +13,27 @@ done. The file stays as long as the log does: it alone knows where that begins u
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from anabranch.broker.first_lane import BRANCH_FILE, JOINING_FILE
+from anabranch.broker.first_lane import CLOSING_FILE, JOINING_FILE
 from anabranch.broker.joined_lanes import JoinedLanes
 from anabranch.broker.lane_logs import LaneLogs, is_lane_folder
 from anabranch.broker.partition_opener import PRODUCERS_FILE
-from anabranch.broker.topic_folders import OWNER_FILE, RING_FILE, remove_tree
+from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
+from anabranch.cluster.metadata import Placement
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.names import LOG, base_offset_of, segment_path
 from anabranch.log.settings import LogConfig
-from anabranch.replication.branch_lines import Branches, Line, Span
-from anabranch.replication.branch_rows import Lane, Tip
+from anabranch.replication.branch_lines import Branches, Span
+from anabranch.replication.branch_rows import NO_LANE, Lane, Tip
 from anabranch.values import Offset
 
 logger = logging.getLogger(__name__)
 
-LEAVING_FILE = "leaving"
-CLOSING_FILE = "closing"
-"""A broker's promise to open no branch while others leave them."""
 LOST = ".lost"
 """Added to the name of a lane that could not become a part of the log."""
 
@@ -47,7 +45,7 @@ class LastLine(NamedTuple):
     """The first offset that is wanted of it."""
     end: Offset
     """Where the log ends, and goes on: behind all lanes."""
-    spans: Line
+    spans: Sequence[Span]
     """What of which lanes, in their order."""
 
 
@@ -198,7 +196,35 @@ class LeavingFolder(NamedTuple):
         files.sync_folder(folder)
 
 
-# --- of which life a folder is ---------------------------------------------------------------------------------------
+# --- of which time a folder is ---------------------------------------------------------------------------------------
+
+
+def view_in(files: Files, folder: str, name: str) -> int:
+    """In which view one of the files of a folder was written that say so; -1: it does not."""
+    state, _ = read_checkpoint(files, f"{folder}/{name}")
+    return int(state.get("view", -1)) if state is not None else -1
+
+
+def clear_earlier(files: Files, folder: str, placement: Placement) -> None:
+    """Before lanes are opened: remove what is of an earlier time in branches, or was about to become a log after it.
+    Raises StorageError."""
+    branched, left = view_in(files, folder, BRANCH_FILE), view_in(files, folder, LEAVING_FILE)
+    if max(branched, left) > placement.view:
+        raise StorageError(f"{folder} is of a later time than the table that says it is in branches.")
+    has_log = left >= 0 and files.exists(f"{folder}/{RING_FILE}")
+    if 0 <= branched < placement.view or (left >= 0 and not has_log):
+        clear_folder(files, folder)
+
+
+def say_view(files: Files, folder: str, placement: Placement) -> None:
+    """A folder without lanes that anybody adopted says of which time it is, too. Raises StorageError."""
+    path = f"{folder}/{BRANCH_FILE}"
+    try:
+        if not files.exists(path):
+            state = {"adopted": NO_LANE, "next": NO_LANE, "view": placement.view}
+            write_checkpoint(files, path, state)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def has_lanes(files: Files, folder: str) -> bool:

@@ -16,6 +16,7 @@ All methods run on the loop's thread.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -51,7 +52,11 @@ class Partition:
     is_object = False
     """Its records are in the object store; its log has no files (`object_partition.py`)."""
     is_branch = False
+    branched_view = -1
+    """In which view it went over to branches."""
     """Its log is a line through lanes (`branch_partition.py`)."""
+    switching: AbstractAsyncContextManager[Any] = nullcontext()
+    """Held by whoever changes what its log is a view of."""
     keeps_producers = True
     """The table of producers is that of the log, now."""
     is_crowded = False
@@ -67,6 +72,7 @@ class Partition:
         "_request_sync",
         "_settings",
         "generation",
+        "has_gaps",
         "high_watermark",
         "id",
         "log",
@@ -101,6 +107,8 @@ class Partition:
         self.generation = Generation(0)
         self.past: Past | None = None
         """What of it is in the object store, since it came from there."""
+        self.has_gaps = False
+        """It is in branches, or was: between its records may lie billions of offsets, and behind the last one too."""
         self.ring: Effects | None = None
         """Which set of replicas keeps it, counted from 0."""
         self.high_watermark = mode.safe_offset()
@@ -158,6 +166,11 @@ class Partition:
         return self.ring is not None and self.ring.acks1_waits
 
     @property
+    def has_past(self) -> bool:
+        """Older records of it are in the object store, which this log alone knows nothing of."""
+        return self.past is not None and self.start_offset < self.past.floor
+
+    @property
     def leaves_for_store(self) -> bool:
         """It goes over to the object store, and is copied there."""
         return self.ring is not None and self.ring.mode.replica.target == ()
@@ -192,8 +205,22 @@ class Partition:
 
     @property
     def readable_end(self) -> Offset:
-        """Behind the last record that readers may see: what clients are told as the high watermark."""
-        return self.high_watermark
+        """Behind the last record that readers may see: what clients are told as the high watermark. While nothing was
+        written behind a gap, that is where the gap begins: whoever has read that far has read everything."""
+        if not self.has_gaps:
+            return self.high_watermark
+        end, past = self.log.readable_end(self.high_watermark), self.past
+        return past.readable_end if past is not None and end == past.floor else end
+
+    def runs(self, start: Offset) -> list[tuple[Offset, Offset]]:
+        """Where there are records that readers may see, without the gaps; of what lies in the object store, those from
+        `start` on."""
+        stored = (
+            self.past.runs(start)
+            if self.past is not None and self.log.start_offset <= self.past.floor
+            else []
+        )
+        return [*stored, *self.log.runs(self.high_watermark)]
 
     @property
     def is_gone(self) -> bool:

@@ -10,14 +10,14 @@ is handed over. A partition that several brokers keep is made one of a ring by r
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
-from anabranch.broker.topic_folders import OWNER_FILE, RING_FILE, remove_tree
-from anabranch.cluster.metadata import Placement, Topic
+from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
+from anabranch.cluster.metadata import NO_MOVE, Placement, Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import (
@@ -32,8 +32,9 @@ from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
 from anabranch.log.names import LOG
 from anabranch.log.settings import LogConfig
+from anabranch.replication.branch_rows import Lane
 from anabranch.replication.solo_mode import SoloMode
-from anabranch.values import BrokerId, Offset, TopicPartition
+from anabranch.values import LANE_BITS, BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.formed_log import Past
@@ -72,6 +73,21 @@ def log_config(settings: TopicSettings, node: NodeSettings) -> LogConfig:
         dirty_ratio_min=settings.min_cleanable_dirty_ratio,
         batch_bytes_max=node.batch_decompressed_bytes_max,
     )
+
+
+class Found(NamedTuple):
+    """What is known of a folder before its log is opened."""
+
+    point: RecoveryPoint | None
+    start: Offset
+    is_new: bool
+    is_stranger: bool
+    first: Offset = Offset(-1)
+    """Where its first segment begins, if there never was anything below that."""
+
+    @property
+    def emptied(self) -> "Found":
+        return self._replace(point=None, is_new=True)
 
 
 class PartitionOpener:
@@ -135,23 +151,11 @@ class PartitionOpener:
         disk is not the one that the placement names."""
         key = partition_key(topic_id, partition_id.partition)
         clean = is_new or self._state.was_clean
-        point = self._state.recovery_points.get(key)
         start_offset = max(start_offset, self._state.start_offsets.get(key, Offset(0)))
-        if placement is not None and self._is_of_before(partition_id, placement):
-            self._clear(partition_id)
-            point, is_new = None, True
-        if placement is not None and is_ring(placement) and (is_new or not self._has_log(partition_id)):
-            # Others fill it from the beginning. That it was known at the start and is not there means a loss: unless
-            # it was known from a time before it was last in the object store.
-            is_stranger = is_stranger or (
-                point is not None and (not placement.floor or point.offset > placement.floor)
-            )
-            point, start_offset = None, placement.floor
-        elif is_stranger and not self._has_log(partition_id):
-            logger.error(
-                "%s begins empty: its only copy was on another disk, with which this broker ran before",
-                partition_id,
-            )
+        found = Found(self._state.recovery_points.get(key), start_offset, is_new, is_stranger)
+        if placement is not None:
+            found = self._looked_into(partition_id, key, settings, placement, found)
+        point = found.point
         if placement is not None and not clean:
             shares_syncs = self._rings.may_be_torn(self.folder_of(partition_id))
         log = Log.open(
@@ -160,11 +164,13 @@ class PartitionOpener:
             log_config(settings, self._settings),
             clean=clean,
             recovery_point=point,
-            start_offset=start_offset,
+            start_offset=found.start,
             index_cache=self.index_cache,
             precious=precious,
             shares_syncs=shares_syncs,
         )
+        if found.first == log.start_offset == log.segments[0].base_offset:
+            log.begin_below(found.start)
         if always_sync and not clean:
             log.sync()
         if placement is None and self._has_been_in_a_ring(log.folder):
@@ -187,15 +193,43 @@ class PartitionOpener:
             finish=self._core.finish,
             finished=self._core.finished,
         )
+        partition.has_gaps = _may_have_gaps(log, placement)
         self._know_past(partition, placement)
         self._restore_producers(partition, point)
         if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
             partition.high_watermark = Offset(0)  # How far others have it is not known yet.
             log.firm_offset = min(point.synced, log.end_offset) if point is not None else Offset(0)
-            self.join_ring(partition, placement, is_stranger=is_stranger, clean=clean)
+            self.join_ring(partition, placement, is_stranger=found.is_stranger, clean=clean)
         if not clean and not log.is_synced:
             self.unsynced.append(partition)
         return partition
+
+    def _looked_into(
+        self,
+        partition_id: TopicPartition,
+        key: str,
+        settings: TopicSettings,
+        placement: Placement,
+        found: Found,
+    ) -> Found:
+        """What the folder has to do with the placement. Raises StorageError."""
+        if placement.left != NO_MOVE:
+            found = self._out_of_branches(partition_id, key, settings, placement, found)
+        if self._is_of_before(partition_id, placement):
+            self._clear(partition_id)
+            found = found.emptied
+        if is_ring(placement) and (found.is_new or not self._has_log(partition_id)):
+            # Others fill it from the beginning. That it was known at the start and is not there means a loss: unless
+            # it was known from a time before it was last in the object store.
+            point, floor = found.point, placement.floor
+            is_lost = point is not None and (not floor or point.offset > floor)
+            return found._replace(point=None, start=floor, is_stranger=found.is_stranger or is_lost)
+        if found.is_stranger and not self._has_log(partition_id):
+            logger.error(
+                "%s begins empty: its only copy was on another disk, with which this broker ran before",
+                partition_id,
+            )
+        return found
 
     def _know_past(self, partition: Partition, placement: Placement | None) -> None:
         """It has come from the object store: what is below its floor is there, and producers go on from there."""
@@ -210,6 +244,54 @@ class PartitionOpener:
             return False
         state, _ = read_checkpoint(self.files, f"{self.folder_of(partition_id)}/{RING_FILE}")
         return state is not None and bool(state["view"] < placement.since_view)
+
+    def is_of_later(self, partition_id: TopicPartition, placement: Placement, *, is_branched: bool) -> bool:
+        """At a start: whether the folder has gone into branches, or come out of them, in a view that the table does not
+        know of yet."""
+        folder = self.folder_of(partition_id)
+        for name in (BRANCH_FILE, LEAVING_FILE, *((RING_FILE,) if is_branched else ())):
+            state, _ = read_checkpoint(self.files, f"{folder}/{name}")
+            if state is not None and state.get("view", -1) > placement.view:
+                return True
+        return False
+
+    def _out_of_branches(
+        self,
+        partition_id: TopicPartition,
+        key: str,
+        settings: TopicSettings,
+        placement: Placement,
+        found: Found,
+    ) -> Found:
+        """It has come back from branches: what this broker was to keep of its last line becomes a log; anything else
+        that is left of them goes."""
+        from anabranch.broker.last_line import LeavingFolder, clear_folder, has_lanes
+
+        folder, points = self.folder_of(partition_id), self._state.recovery_points
+        names = [name for name in points if name.startswith(f"{key}/")]
+        taken = LeavingFolder(
+            self.files, folder, log_config(settings, self._settings), self.index_cache
+        ).take(
+            placement.left,
+            placement.view,
+            {Lane(int(name.rpartition("/")[2])): points[name] for name in names},
+            is_only_copy=placement.replicas == (BrokerId(self._settings.broker_id),),
+        )
+        if taken is None and has_lanes(self.files, folder):
+            clear_folder(self.files, folder)
+            return found.emptied
+        if taken is None:
+            return found
+        if taken.point is not None:
+            points[key] = taken.point
+        for name in names:
+            del points[name]
+        return found._replace(
+            point=taken.point or found.point,
+            start=max(found.start, taken.start, placement.floor),
+            is_stranger=found.is_stranger or not taken.is_whole,
+            first=taken.first,
+        )
 
     def _clear(self, partition_id: TopicPartition) -> None:
         """Remove what a folder holds of a form that is over; all of it is in the object store."""
@@ -231,11 +313,15 @@ class PartitionOpener:
         self._state.start_offsets.pop(key, None)
 
     def close_for_lanes(self, partition: Partition) -> None:
-        """In a worker: it goes over to branches, with the files it has. Raises StorageError."""
+        """In a worker: it goes over to branches, or comes out of them, with the files it has. Raises StorageError."""
         partition.log.close(clean=True)
-        end = partition.log.end_offset
-        key = partition_key(partition.topic_id, partition.id.partition)
-        self._state.recovery_points[key] = RecoveryPoint(end, end)
+        key, points = partition_key(partition.topic_id, partition.id.partition), self._state.recovery_points
+        if partition.is_branch:
+            marks = partition.recovery_marks(key)
+            points |= {name: RecoveryPoint(mark.synced, mark.synced) for name, mark in marks.items()}
+        else:
+            end = partition.log.end_offset
+            points[key] = RecoveryPoint(end, end)
 
     # --- rings ---------------------------------------------------------------------------------------------------
 
@@ -343,6 +429,11 @@ def _no_branches(
     partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings, is_new: bool, placement: Placement
 ) -> Partition:
     raise AssertionError(f"nobody has said how {partition_id} is opened")
+
+
+def _may_have_gaps(log: Log, placement: Placement | None) -> bool:
+    """Whether it was in branches before; one whose offsets are as large may have been."""
+    return log.end_offset >= 1 << LANE_BITS or (placement is not None and placement.left != NO_MOVE)
 
 
 def _snapshot_holds(partition: Partition) -> bool:

@@ -13,6 +13,8 @@ from anabranch.values import Generation, Offset
 
 PIECE_BYTES_MAX = 2**20
 NO_TIMESTAMP = -1
+OF_BEFORE = Generation(0)
+"""What a ring has from before it began: it was written by one broker alone, or in branches, and says so or nothing."""
 
 Checked = tuple[memoryview, BatchHeader]
 
@@ -130,7 +132,7 @@ def check_piece(
         base, last_offset = header.base_offset, header.last_offset
         if not at <= base <= last_offset < end:
             raise CorruptDataError(f"Offsets {base} to {last_offset} are not within {at} to {end}.")
-        if header.generation != generation:
+        if header.generation != generation and generation != OF_BEFORE:
             raise CorruptDataError(f"Generation {header.generation} was announced as {generation}.")
         newest = header.max_timestamp if header.record_count else NO_TIMESTAMP
         batches.append((view[first:last], base, last_offset, newest))

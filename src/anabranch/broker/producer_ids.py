@@ -1,10 +1,12 @@
 """ProducerIds: numbers for idempotent producers, none given twice, whatever crashes.
 
 Ids are reserved from the metadata log in blocks; a block that a crash cuts short is never touched again. A broker that
-does not lead the metadata quorum asks the one that does for a block of its own.
+does not lead the metadata quorum asks the one that does for a block of its own. While there is none in reach, one with
+topics in mode branch has ids of its own (`own_producer_ids.py`).
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.metadata_log import MetadataLog
@@ -28,6 +30,8 @@ class ProducerIds:
         self._lock = asyncio.Lock()
         self._next = 0
         self._end = 0
+        self.own_block: Callable[[], Awaitable[Block | None]] = _no_block
+        """Where to get a block without the quorum."""
 
     async def take(self) -> int:
         """A producer id nobody has. Raises StorageError if no block can be reserved, CoordinatorNotAvailableError if
@@ -47,9 +51,12 @@ class ProducerIds:
             else:
                 first, count = await self._ask(self._peers)
         except (NotControllerError, QuorumBusyError, PeerError) as error:
-            raise CoordinatorNotAvailableError(
-                f"No producer ids can be had at the moment: {error}"
-            ) from error
+            own = await self.own_block()
+            if own is None:
+                raise CoordinatorNotAvailableError(
+                    f"No producer ids can be had at the moment: {error}"
+                ) from error
+            first, count = own
         return first, first + count
 
     async def _ask(self, peers: "Peers") -> Block:
@@ -68,3 +75,7 @@ class ProducerIds:
             first = self._metadata.table.producer_id_next
             await self._metadata.commit(producer_ids_entry(first + BLOCK))
         return first, BLOCK
+
+
+async def _no_block() -> Block | None:
+    return None

@@ -26,6 +26,10 @@ DELETED = ".deleted"
 OWNER_FILE = "owner"
 RING_FILE = "ring"
 """What a partition that others keep too has promised them."""
+BRANCH_FILE = "branch"
+"""Which lane a broker has adopted, and in which view the partition went over to branches."""
+LEAVING_FILE = "leaving"
+"""What a broker holds of the last line of a partition that leaves branches (`last_line.py`)."""
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 
 

@@ -161,9 +161,15 @@ class Topics:
             kept[topic.topic_id] = [
                 index
                 for index in kept[topic.topic_id]
-                if topic.is_stored(index) or TopicPartition(topic.name, index) in found
+                if topic.is_stored(index)
+                or (TopicPartition(topic.name, index) in found and not self._is_of_later(topic, index))
             ]
         return kept
+
+    def _is_of_later(self, topic: Topic, index: int) -> bool:
+        placement = self._metadata.table.placement(topic, index)
+        partition_id = TopicPartition(topic.name, index)
+        return self._opener.is_of_later(partition_id, placement, is_branched=topic.is_branched(index))
 
     def follow(self) -> None:
         """All that was agreed on before this start is in the table. Only now is it certain what is not kept here any
@@ -599,12 +605,13 @@ class Topics:
 
     @staticmethod
     def _has_form(partition: Partition, topic: Topic, placement: Placement) -> bool:
-        """Whether it is what the table says: in the object store, or kept, and then of this time and not of one before
-        it was last in the store."""
+        """Whether it is what the table says: stored, in branches, or kept, and then of this time and not of
+        one before it was last elsewhere."""
         if partition.is_object or topic.is_stored(partition.id.partition):
             return partition.is_object and topic.is_stored(partition.id.partition)
         if partition.is_branch or topic.is_branched(partition.id.partition):
-            return partition.is_branch and topic.is_branched(partition.id.partition)
+            is_branched = partition.is_branch and topic.is_branched(partition.id.partition)
+            return is_branched and partition.branched_view == placement.view
         return partition.ring is None or partition.ring.mode.view >= placement.since_view
 
     def _leave_form(self, state: TopicState, index: int, partition: Partition) -> None:
@@ -613,12 +620,19 @@ class Topics:
             self._abandon(
                 [partition], NotOwnerError(f"{partition.id} is kept in another way now: ask again.")
             )
-        if state.topic.is_branched(index) and not partition.is_object:
+        if self._goes_on(state.topic, index, partition):
             closing = self._begin(self._close_for_lanes(partition))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
         else:
             self._begin(self._discard_later(partition))
+
+    def _goes_on(self, topic: Topic, index: int, partition: Partition) -> bool:
+        """Whether whoever opens it next may go on with its files."""
+        if partition.is_object or topic.is_branched(index):
+            return not partition.is_object
+        placement = self._metadata.table.placement(topic, index)
+        return partition.is_branch and not topic.is_stored(index) and self._is_here(placement)
 
     async def _discard_later(self, partition: Partition) -> None:
         async with self._work:
@@ -626,7 +640,7 @@ class Topics:
 
     async def _close_for_lanes(self, partition: Partition) -> None:
         """Whoever opens it next goes on with its files."""
-        async with self._work, partition.upkeep:
+        async with self._work, partition.upkeep, partition.switching:
             await self._core.syncer.idle(partition)
             self._opener.forget(partition)
             try:

@@ -607,11 +607,15 @@ class MetadataTable:
 
     def _aim(self, topic: Topic, partition: int, target: tuple[BrokerId, ...] | None, offset: int) -> None:
         current = self.placement(topic, partition)
-        if current.leaves_for_store and self._objects is not None:
-            self._objects.take_back((topic.topic_id, partition), current.floor)
+        self._take_back(topic, partition, current)
         directories = tuple(self._directory(broker) for broker in target or ())
         placement = replace(current, target=target, target_directories=directories, move=offset)
         self._place(topic, partition, placement)
+
+    def _take_back(self, topic: Topic, partition: int, current: Placement) -> None:
+        """What was copied of it to the object store counts for nothing."""
+        if current.leaves_for_store and self._objects is not None:
+            self._objects.take_back((topic.topic_id, partition), current.floor)
 
     def _kept_partition(self, entry: Entry) -> tuple[Topic | None, int]:
         """The topic of a partition that brokers keep; None: there is none."""
@@ -643,7 +647,10 @@ class MetadataTable:
         if entry.get("forced"):
             forced = self._forced_view(entry, offset)
             if forced is not None:
-                kept_on = replace(forced, floor=current.floor, since_view=current.since_view)
+                self._take_back(topic, partition, current)  # What was copied it may lack, and write anew.
+                kept_on = replace(
+                    forced, floor=current.floor, since_view=current.since_view, left=current.left
+                )
                 self._place(topic, partition, kept_on)
             return
         is_branched = form_in(topic.mode) == BRANCHED and current.leaves_for_branches
@@ -701,6 +708,7 @@ class MetadataTable:
             floor=before.floor,
             since_view=before.since_view,
             lane_start=entry["lane_start"],
+            move=before.move,  # What was promised in an earlier time in branches is void.
         )
         self._go_over(branched, partition, BRANCHED, placement)
 

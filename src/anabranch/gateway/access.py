@@ -2,7 +2,7 @@
 
 - A page in a browser may if its Origin is the host it asks (`Host`), or named in `gateway.origins`.
 - On a port of this machine alone, `Host` must be an address, localhost, or the host of a named origin: otherwise any
-  page could reach the node under a name of its own that resolves to 127.0.0.1.
+  page could reach the node under a name of its own that resolves to 127.0.0.1. Health alone is told under any name.
 - With a token file, everybody shows the token: `Authorization: Bearer ...`, or `?access_token=` where a browser's
   WebSocket cannot send headers. Metrics, health and the pages themselves, which hold no records, need none.
 """
@@ -16,7 +16,8 @@ from urllib.parse import parse_qs
 from anabranch.config import NodeSettings, http_host_and_port, is_loopback
 from anabranch.errors import GatewayError, InvalidConfigError
 
-PAGES = frozenset({"/metrics", "/healthz", "/v1/demo", "/v1/demo.js", "/v1/anabranch.js"})
+HEALTH = "/healthz"
+PAGES = frozenset({"/metrics", HEALTH, "/v1/demo", "/v1/demo.js", "/v1/anabranch.js"})
 TOKEN_BYTES_MIN = 16
 TOKEN_BYTES_MAX = 4096
 ANY = "*"
@@ -39,14 +40,14 @@ class Access:
         origin = headers.get("origin")
         if origin is not None:
             self.check_origin(origin, headers.get("host", ""))
-        if path in PAGES:
-            return
-        self._check_host(headers.get("host", ""))
-        if self._token is not None:
+        if path != HEALTH:
+            self._check_host(headers.get("host", ""))
+        if self._token is not None and path not in PAGES:
             self._check_token(self._token, headers.get("authorization", ""), query if is_socket else b"")
 
     def check_origin(self, origin: str, host: str) -> None:
         origin = origin.lower()
+        host = host or "no host at all"  # `null`, and what else is no origin, has none either.
         if ANY in self._origins or origin in self._origins or origin.partition("://")[2] == host.lower():
             return
         raise GatewayError(

@@ -25,9 +25,25 @@ SILENT_SECONDS_MAX = 60.0
 """Between two pieces of a stream without an end."""
 
 
+def check_encoding(request: Request) -> None:
+    """A packed body would be kept as it is, or unpack to more than anybody asked for: it is refused. Raises
+    GatewayError."""
+    headers = request.headers
+    packed = headers.get("content-encoding", "identity").strip().lower()
+    sent = headers.get("transfer-encoding", "chunked").strip().lower()
+    if packed not in ("", "identity") or sent != "chunked":
+        raise GatewayError(
+            "Bodies are taken as they are: send it without Content-Encoding, and without a Transfer-Encoding other "
+            "than chunked. What is stored is compressed by the node.",
+            "UNSUPPORTED_MEDIA_TYPE",
+            415,
+        )
+
+
 @contextlib.asynccontextmanager
 async def body_of(gateway: "Gateway", request: Request) -> AsyncIterator[bytes]:
     """The whole body; what it costs is given back when the block ends."""
+    check_encoding(request)
     limit = gateway.request_bytes_max
     declared = declared_bytes(request)
     if declared is not None and declared > limit:

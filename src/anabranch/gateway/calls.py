@@ -10,12 +10,13 @@ BrokerRefusedError with Kafka's code, or RequestTimedOutError: whether it was do
 """
 
 import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from anabranch.broker.error_table import code_of
 from anabranch.broker.topics import NAME_LENGTH_MAX
+from anabranch.broker.workers import in_heavy_worker
 from anabranch.config import TopicSettings
 from anabranch.errors import (
     AnabranchError,
@@ -32,6 +33,8 @@ from anabranch.wire.error_codes import ErrorCode
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.partition import Partition
+
+Result = TypeVar("Result")
 
 PAUSE_SECONDS = 0.05
 BEYOND_SECONDS = 0.25
@@ -98,6 +101,10 @@ class Calls(Asking):
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
         self._shared: dict[tuple[str, int, int, int, int], asyncio.Task[Fetched]] = {}
+
+    def in_worker(self, task: Callable[[], Result]) -> "asyncio.Future[Result]":
+        """What would hold up the loop, done beside it."""
+        return in_heavy_worker(self._broker.workers, task)
 
     # --- topics --------------------------------------------------------------------------------------------------
 

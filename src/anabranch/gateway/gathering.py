@@ -15,6 +15,7 @@ that is refused all the same is taken apart until only the culprit fails. What w
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from uuid import UUID
 
 from anabranch.clock import Clock
@@ -35,6 +36,8 @@ GATHERED_BYTES_MAX = 64 * 2**20
 """Held for all partitions together: waiting, and under way."""
 RECORD_OVERHEAD_BYTES = 200
 """What a waiting record costs besides its bytes."""
+LONG_KEY_BYTES = 16 * 1024
+"""Longer keys are hashed by a worker: a megabyte takes a quarter of a second."""
 DELIVERY_MS = 20_000
 """How long a batch is tried before its writers are told that nobody knows."""
 TRY_MS = 10_000
@@ -137,6 +140,8 @@ class Gatherer:
         time_ms = self._clock.wall_ms() if timestamp is None else timestamp
         size = RECORD_OVERHEAD_BYTES + size_of(key, value, headers)
         self._check(view, key, time_ms, size)
+        if partition is None and key is not None and len(key) > LONG_KEY_BYTES:
+            partition = await self._calls.in_worker(partial(self._partition, view, None, key))
         if not self.budget.take_at_once(size):
             await self.budget.take(size)
         if self._is_closing:

@@ -13,9 +13,10 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from anabranch.errors import GatewayError
+from anabranch.gateway.json_reading import read_json
 from anabranch.record.records import Record
 
 FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition")
@@ -53,7 +54,7 @@ def parse_json(data: bytes, where: str) -> Any:
             "WRONG_UTF8",
         ) from None
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return read_json(text)
     except json.JSONDecodeError as error:
         raise GatewayError(
             f"{where} is not JSON: {error.msg} at line {error.lineno}, character {error.colno}.",
@@ -63,10 +64,6 @@ def parse_json(data: bytes, where: str) -> Any:
         raise GatewayError(f"{where} is nested too deeply: send it as text.", "MALFORMED_JSON") from None
     except ValueError as error:
         raise GatewayError(f"{where} is not JSON: {error}.", "MALFORMED_JSON") from None
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def new_record(given: Any, where: str) -> NewRecord:
@@ -199,7 +196,7 @@ def field_json(name: str, data: bytes | None, form: str = AUTO) -> bytes:
 
 def is_json(text: str) -> bool:
     try:
-        json.loads(text, parse_constant=_no_constant)
+        read_json(text)
     except (ValueError, RecursionError):
         return False
     return True

@@ -12,13 +12,14 @@ because a number in JSON is exact only up to 2^53; whole numbers are taken too. 
 of the client's own; what is answered about it carries it unchanged.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from anabranch.errors import GatewayError, InvalidRequestError
 from anabranch.gateway.header_filter import HeaderFilter, header_filter
+from anabranch.gateway.json_reading import read_json
+from anabranch.gateway.record_json import NewRecord, new_record
 from anabranch.gateway.socket_fields import (
     PARTITION_MAX,
     Id,
@@ -38,12 +39,11 @@ CREDIT_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """`record` is for `record_json`; without an id nobody waits for the answer."""
+    """Without an id nobody waits for the answer."""
 
     id: Id | None
     topic: str
-    partition: int | None
-    record: Mapping[str, Any]
+    record: NewRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ class Unsubscribe:
 
 Message = Publish | Subscribe | Credit | Ack | Unsubscribe
 
-_RECORD = ("key", "key_base64", "value", "value_base64", "headers", "timestamp")
+_RECORD = ("key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition")
 _FIELDS = {
-    "publish": frozenset(("type", "id", "topic", "partition", *_RECORD)),
+    "publish": frozenset(("type", "id", "topic", *_RECORD)),
     "subscribe": frozenset(
         ("type", "id", "topic", "partitions", "from", "group", "filter", "credit"),
     ),
@@ -91,17 +91,10 @@ _FIELDS = {
 }
 
 
-def _no_constant(word: str) -> None:
-    raise ValueError(f"{word} is not a JSON number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
 def parse_json(text: str) -> dict[str, Any]:
     """The object in a message. Raises GatewayError or InvalidRequestError."""
     try:
-        given = _DECODER.decode(text)
+        given = read_json(text)
     except RecursionError:
         raise GatewayError("The message is nested too deeply.", "MALFORMED_JSON") from None
     except ValueError as error:
@@ -112,7 +105,7 @@ def parse_json(text: str) -> dict[str, Any]:
 
 
 def message_of(given: Mapping[str, Any], topic: str | None = None) -> Message:
-    """The message; one that names no topic is about `topic`. Raises InvalidRequestError."""
+    """The message; one that names no topic is about `topic`. Raises GatewayError or InvalidRequestError."""
     kind = given.get("type")
     fields = _FIELDS.get(kind) if isinstance(kind, str) else None
     if fields is None:
@@ -140,11 +133,9 @@ def message_of(given: Mapping[str, Any], topic: str | None = None) -> Message:
 
 
 def _publish(given: Mapping[str, Any], topic: str | None) -> Publish:
-    partition = (
-        whole_field(given, "partition", 0, PARTITION_MAX) if given.get("partition") is not None else None
-    )
     record = {name: given[name] for name in _RECORD if name in given}
-    return Publish(own_id(given) if "id" in given else None, topic_field(given, topic), partition, record)
+    own = own_id(given) if "id" in given else None
+    return Publish(own, topic_field(given, topic), new_record(record, ""))
 
 
 def _subscribe(given: Mapping[str, Any], topic: str | None) -> Subscribe:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from anabranch.errors import AnabranchError, InvalidRequestError
 from anabranch.gateway.errors import error_body
 from anabranch.gateway.outlet import ClientGoneError, Outlet
-from anabranch.gateway.record_json import new_record
 from anabranch.gateway.running import Running
 from anabranch.gateway.socket_fields import Id, id_of
 from anabranch.gateway.socket_messages import (
@@ -113,12 +112,15 @@ class SocketSession:
         await self._line.close(GOING_AWAY, "The node stops: connect again, or to another broker.")
 
     async def _take(self, text: str) -> None:
-        given: dict[str, Any] = {}
+        own_id: Id | None = None
         try:
             given = parse_json(text)
-            await self._do(message_of(given, self._topic))
+            own_id = id_of(given)
+            message = message_of(given, self._topic)
+            del given  # It may take thirty times the memory of its text, and what follows may have to wait.
+            await self._do(message)
         except AnabranchError as error:
-            await self.outlet.say(error_message(id_of(given), error))
+            await self.outlet.say(error_message(own_id, error))
 
     async def _do(self, message: Message) -> None:
         match message:
@@ -136,11 +138,11 @@ class SocketSession:
     # --- publishing --------------------------------------------------------------------------------------------
 
     async def _publish(self, message: Publish) -> None:
-        record = new_record(message.record, "")
+        record = message.record
         await self._publishes.acquire()
         try:
             placed = await self._sockets.gather.put(
-                message.topic, message.partition, record.key, record.value, record.headers, record.timestamp
+                message.topic, record.partition, record.key, record.value, record.headers, record.timestamp
             )
         except BaseException:
             self._publishes.release()

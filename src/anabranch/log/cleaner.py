@@ -47,6 +47,8 @@ class CleanPlan:
     now_ms: int
     stopped: Callable[[], bool]
     """Asked between batches, in the worker: True ends the run with WorkStoppedError."""
+    tombstones_stay: bool = False
+    """Something older than this log may hold what they delete."""
 
     @property
     def dirty_ratio(self) -> float:
@@ -70,13 +72,16 @@ class KeysMapped:
 
     @property
     def run(self) -> CompactionRun:
-        config = self.plan.config
+        config, now_ms = self.plan.config, self.plan.now_ms
+        horizon_ms = now_ms + config.delete_retention_ms
+        if self.plan.tombstones_stay:
+            now_ms = 0  # Before every horizon: a tombstone is given one, and is kept all the same.
         return CompactionRun(
             self.latest,
             self.upto,
             self.last_offsets,
-            self.plan.now_ms,
-            config.delete_retention_ms,
+            now_ms,
+            horizon_ms - now_ms,
             config.batch_bytes_max,
         )
 
@@ -88,6 +93,7 @@ def plan(
     stopped: Callable[[], bool] = lambda: False,
     *,
     safe_end: Offset | None = None,
+    tombstones_stay: bool = False,
 ) -> CleanPlan | None:
     """The writer's thread. None if the log is not to be compacted, or has nothing that may be.
 
@@ -113,7 +119,16 @@ def plan(
     oldest = dirty[0].largest_timestamp()[0]
     overdue = 0 <= oldest < now_ms - config.compaction_lag_ms_max
     return CleanPlan(
-        log.folder, config, segments, first_dirty, clean_bytes, dirty_bytes, overdue, now_ms, stopped
+        log.folder,
+        config,
+        segments,
+        first_dirty,
+        clean_bytes,
+        dirty_bytes,
+        overdue,
+        now_ms,
+        stopped,
+        tombstones_stay,
     )
 
 

@@ -167,6 +167,8 @@ class Log(LogReader):
         undo."""
         created: dict[Offset, File] = {}
         try:
+            if runs[0][0] is not None:
+                self._move_next_base(runs[0][0])
             for base, run in runs:
                 file, position = self._active.file, self._active.published_bytes
                 if base is not None:
@@ -190,6 +192,7 @@ class Log(LogReader):
             for base, file in created.items():
                 file.close()
                 self._files.unlink(self._log_path(base))
+            self._move_next_base(self._active.base_offset)
         except OSError as error:
             self._fence(f"a failed write could not be taken back: {error.strerror or error}", error)
 
@@ -215,6 +218,18 @@ class Log(LogReader):
         if due:
             self.roll()
         return due
+
+    def _move_next_base(self, base: Offset) -> None:
+        """Before an active segment without records makes room for one at `base`: the seal before it named it. Raises
+        OSError."""
+        if self._active.published_bytes or len(self._segments) < 2:
+            return
+        before = self._segments[-2]
+        if before.published_offset != base:
+            before.reseal(base)
+            with self._unsynced_lock:
+                if before not in self._unsynced:
+                    self._unsynced.append(before)
 
     def _roll_onto(self, file: File, base: Offset) -> None:
         file.close()  # The segment opens the file itself, when it first needs it.
@@ -289,6 +304,11 @@ class Log(LogReader):
                 f"Offset {offset} lies beyond the end {self.end_offset} of {self.folder}."
             )
         self._start_offset = max(self._start_offset, offset)
+
+    def begin_below(self, offset: Offset) -> None:
+        """Readers may come from `offset` on: between it and the first segment there never was a record. The caller
+        knows it, and says it again after each `open`."""
+        self._start_offset = min(self._start_offset, offset)
 
     def expired(self, now_ms: int) -> list[Segment]:
         """The segments that retention or DeleteRecords lets go, oldest first; hand them to `drop`.
@@ -441,6 +461,7 @@ class Log(LogReader):
         is_blank = len(self._segments) == 1 and not self._active.published_bytes
         try:
             file = self._files.create(self._log_path(offset))
+            self._move_next_base(offset)
         except OSError as error:
             raise StorageError(f"{self.folder} cannot begin a segment: {error.strerror or error}.") from error
         self._roll_onto(file, offset)

@@ -5,7 +5,7 @@ line, and everything is safe. Where two hold the same offsets of a lane, on whic
 same bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.log.log import Log
@@ -84,8 +84,9 @@ def _holds(first: BranchPartition, copy: BranchPartition, span: Span) -> bool:
 # --- whether they are equal -----------------------------------------------------------------------------------------
 
 
-def differing_copies(sim: ClusterSimulator) -> str:
-    """Where two hold other bytes at the same offsets."""
+def differing_copies(sim: ClusterSimulator, cuts: Mapping[str, int] | None = None) -> str:
+    """Where two hold other bytes at the same offsets. `cuts`: below which somebody has asked to remove what there is of
+    a topic; a copy that came back later may have a part of that."""
     for name, copies in branch_copies(sim).items():
         lanes = sorted({lane for copy in copies.values() for lane in copy.lanes})
         for lane in lanes:
@@ -93,7 +94,8 @@ def differing_copies(sim: ClusterSimulator) -> str:
                 number: log for number, copy in copies.items() if (log := copy.lanes.get(lane)) is not None
             }
             removed = max(copy.view.removed.get(lane, Offset(0)) for copy in copies.values())
-            start = max(removed, *(log.start_offset for log in logs.values()))
+            cut = Offset((cuts or {}).get(name.topic, 0))
+            start = max(cut, removed, *(log.start_offset for log in logs.values()))
             end = min(log.end_offset for log in logs.values())
             if len({_batches(log, start, end) for log in logs.values()}) > 1:
                 return f"{list(logs)} hold other bytes in lane {lane} of {name}"

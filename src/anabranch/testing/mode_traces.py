@@ -9,7 +9,7 @@ from anabranch.replication.branch_rows import Lane, RowKind, first_offset, lane_
 from anabranch.testing.cluster_simulator import ClusterSimulator, Life
 from anabranch.testing.witness import Place
 
-OF_LANES = ("lane-", "branch", "closing", "leaving", "joining")
+OF_LANES = ("lane-", "branch", "closing", "joining")
 """How the names of files begin that only a partition in branches has, or one that goes there or comes from there."""
 
 

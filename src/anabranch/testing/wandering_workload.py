@@ -11,7 +11,7 @@ the store. `cluster_runs --modes` runs seeds of it.
 from random import Random
 
 from anabranch.testing.branch_clients import BranchClient, BranchReading, BranchWitness, Origin, Wanderer
-from anabranch.testing.branch_workload import KEPT, READERS_MAX, BranchWorkload
+from anabranch.testing.branch_workload import CUT, KEPT, READERS_MAX, BranchWorkload
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.cluster_workload import Action
 from anabranch.testing.in_process_client import Body, Pending
@@ -139,6 +139,9 @@ class WanderingWorkload(BranchWorkload):
             )
         ]
         return self._rng.choice(serving) if serving else super()._reigns_now(place)
+
+    def _cut(self, offset: int) -> None:
+        self._cuts[CUT] = max(self._cuts.get(CUT, 0), offset)
 
     def _new_wanderer(self, number: int, place: Place) -> Wanderer:
         if number < READERS_MAX:

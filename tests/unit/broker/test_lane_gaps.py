@@ -1,14 +1,18 @@
 """Where a joined lane has no records: found in its headers, and cut out of a line."""
 
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.broker.lane_gaps import gaps_in, without_gaps
+from anabranch.broker.lane_gaps import gaps_in, region_of, without_gaps
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.record.builder import BatchBuilder
-from anabranch.replication.branch_lines import Span
-from anabranch.replication.branch_rows import Lane
+from anabranch.replication.branch_lines import Branches, Span
+from anabranch.replication.branch_rows import NOWHERE, Lane, Tip, first_offset, opened, sealed
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import Offset
 
@@ -36,6 +40,20 @@ def test_gaps_are_what_lies_between_batches_and_at_both_ends() -> None:
     log = log_of((2, 5), (5, 6), (8, 10))
     assert gaps_in(log, span(0, 12)) == (span(0, 2), span(6, 8), span(10, 12))
     assert gaps_in(log, span(2, 6)) == ()
+
+
+def test_a_first_lane_is_looked_through_if_it_has_lanes_of_before_in_it() -> None:
+    key, first = (UUID(int=1), 0), Lane(5)
+    end = Offset(first_offset(first) + 1)
+    rows = [opened(key, NOWHERE, first, start=Offset(0)), sealed(key, Tip(first, end))]
+    partition: Any = SimpleNamespace(branches=Branches(rows), view=SimpleNamespace(removed={}))
+    assert region_of(partition, rows[0]) == Span(first, Offset(0), end)
+    partition.view.removed[first] = Offset(40)
+    assert region_of(partition, rows[0]) == Span(first, Offset(40), end)
+    partition.view.removed[first] = first_offset(first)
+    assert region_of(partition, rows[0]) is None, "what is left has no gaps"
+    plain = opened(key, NOWHERE, LANE, start=Offset(0))
+    assert region_of(partition, plain) is None
 
 
 @given(

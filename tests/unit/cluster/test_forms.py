@@ -13,6 +13,7 @@ from anabranch.cluster.metadata import (
     Topic,
     boundary_entry,
     broker_entry,
+    forced_boundary_entry,
     keep_entry,
     move_entry,
     topic_config_entry,
@@ -157,6 +158,22 @@ def test_a_topic_that_shall_stay_after_all_takes_back_what_was_copied() -> None:
     assert world.stored_end == 0
 
 
+def test_a_view_that_was_forced_takes_back_what_was_copied_of_records_that_it_may_lack() -> None:
+    world = World("ring")
+    world.change("object")
+    move = world.leave()
+    world.bring(0, 10, move)
+    forced = Placement(
+        (BrokerId(2),), ("disk2",), view=1, start=Offset(7), generation=Generation(4), target=(BrokerId(2),)
+    )
+    world.agree(forced_boundary_entry(TOPIC, 0, forced))
+    assert (world.placement.replicas, world.stored_end) == ((2,), 0)
+    move = world.leave()
+    world.bring(0, 8, move)
+    world.end_view(8, move)
+    assert world.topic.is_stored(0)
+
+
 def test_a_partition_that_comes_back_leaves_its_past_and_goes_on_at_its_end() -> None:
     world = World("ring")
     world.change("object")
@@ -179,6 +196,38 @@ def test_a_partition_that_comes_back_leaves_its_past_and_goes_on_at_its_end() ->
     world.change("ring")
     assert world.stored_end == 10, "only what was copied now is taken back"
     assert [row.next_offset for row in world.table.objects.rows(KEY, Offset(0), 9)] == [10]
+
+
+def test_a_partition_goes_from_the_store_into_branches_through_brokers_and_keeps_its_floor() -> None:
+    world = World("ring")
+    world.change("object")
+    move = world.leave()
+    world.bring(0, 10, move)
+    world.end_view(10, move)
+    world.change("branch")
+    assert world.topic.forms == ("stored", "kept")
+    keepers = (BrokerId(2), BrokerId(3))
+    world.agree(keep_entry(TOPIC, 0, keepers))
+    assert world.topic.forms == ("kept", "kept")
+    move = world.agree(move_entry(TOPIC, 0, keepers))
+    sealed = Placement(
+        keepers,
+        view=world.placement.view + 1,
+        start=Offset(14),
+        generation=Generation(7),
+        move=move,
+        lane_start=Offset(10),
+    )
+    world.agree(boundary_entry(TOPIC, 0, sealed))
+    assert world.topic.forms == ("branched", "kept")
+    placement = world.placement
+    assert (placement.floor, placement.lane_start, placement.start) == (10, 10, 14)
+    assert placement.since_view == placement.view - 1, "what is of before it came from the store is nobody's"
+    assert world.topic.first[0] == 2
+    assert world.stored_end == 10
+    again = MetadataTable()
+    again.restore(json.loads(json.dumps(world.table.snapshot())))
+    assert again.topics == world.table.topics
 
 
 @pytest.mark.parametrize("mode", ["ring", "object"])

@@ -511,6 +511,19 @@ def test_a_few_partitions_at_once_go_into_the_store_and_the_others_follow() -> N
     assert [action.partition for action in world.run() if isinstance(action, BeginMove)] == [4, 5]
 
 
+def test_what_shall_go_from_the_store_into_branches_is_kept_first_and_then_sealed() -> None:
+    world = World(1, 2, 3)
+    world.commit(topic_entry(Topic("t", uuid.uuid4(), 1, {"anabranch.mode": "object"})))
+    world.run()
+    world.commit(topic_config_entry("t", {"anabranch.mode": "branch"}))
+    actions = world.run()
+    (keep,) = [action for action in actions if isinstance(action, Keep)]
+    assert set(keep.replicas) == {1, 2, 3}
+    (move,) = [action for action in actions if isinstance(action, BeginMove)]
+    assert move.target == keep.replicas
+    assert world.table.topics["t"].placements[0].leaves_for_branches
+
+
 def test_who_shall_keep_what_leaves_the_store_is_alive_and_stays() -> None:
     world = World(1, 2, 3, 4)
     world.commit(topic_entry(Topic("t", uuid.uuid4(), 2, {"anabranch.mode": "object"})))

@@ -14,6 +14,7 @@ from anabranch.gateway import gathering
 from anabranch.gateway.baskets import Placed
 from anabranch.gateway.calls import TopicView, Written, refusal
 from anabranch.gateway.gathering import Gatherer
+from anabranch.gateway.partitioner import partition_for
 from anabranch.record.batch import read_header
 from anabranch.record.records import Record, records_of
 from anabranch.testing.fake_clock import FakeClock
@@ -272,3 +273,18 @@ async def test_topic_limits_are_kept_before_records_meet() -> None:
     assert isinstance(outcomes[1], BrokerRefusedError)
     assert outcomes[1].code == E.MESSAGE_TOO_LARGE
     assert calls.values == [b"a", b"b"]
+
+
+@in_loop
+async def test_key_that_takes_long_to_hash_is_left_to_a_worker() -> None:
+    handed: list[int] = []
+
+    class Calls(FakeCalls):
+        async def in_worker(self, task: Any) -> Any:
+            handed.append(task())
+            return handed[-1]
+
+    long_key = b"k" * (gathering.LONG_KEY_BYTES + 1)
+    gather = make(Calls(partitions=5))
+    placed = [await gather.send("t", None, key, b"v") for key in (long_key, b"k", None)]
+    assert handed == [placed[0].partition] == [partition_for(long_key, 5, "murmur2")]

@@ -391,3 +391,44 @@ def test_a_cut_within_a_gap_ends_right_there(both_disks: Open) -> None:
     assert log.end_offset == 8
     fill(log, 1)
     assert offsets_of(read_all(log)) == [0, 1, 2, 8]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_empty_segment_may_make_room_for_a_later_one(both_disks: Open, clean: bool) -> None:
+    log = both_disks()
+    written = fill(log, 3)
+    log.roll()
+    log.advance_end(Offset(100))
+    written += fill(log, 1)
+    log.roll()
+    far = 101 + 2**31
+    batch = make_batch(far)  # Too far from where the empty segment begins to be written to it.
+    log.append([batch], NOW_MS)
+    written.append(bytes(batch[0]))
+    log.sync()
+    log.close(clean=clean)
+    again = both_disks(clean=clean)
+    assert (read_all(again), again.end_offset, again.quarantined) == (written, far + 1, [])
+
+
+def test_a_write_that_fails_takes_back_where_the_next_segment_begins() -> None:
+    disk = FakeDisk()
+    log = Log.open(disk, "t-0", LogConfig(), clean=True)
+    written = fill(log, 3)
+    log.roll()
+    disk.fail_next("write", errno.ENOSPC, path_contains=".log")
+    with pytest.raises(StorageError):
+        log.append([make_batch(2**32)], NOW_MS)
+    written += fill(log, 2)
+    log.close()
+    again = Log.open(disk, "t-0", LogConfig(), clean=True)
+    assert (read_all(again), again.quarantined) == (written, [])
+
+
+def test_a_reader_may_begin_below_the_first_segment_of_a_log_that_began_with_a_gap(both_disks: Open) -> None:
+    log = both_disks(segment_bytes=100)
+    batches = [make_batch(2**32 + number) for number in range(3)]
+    for batch in batches:
+        log.append([batch], NOW_MS)
+    assert (log.start_offset, len(log.segments)) == (0, 3)
+    assert read_all(log, 5) == [bytes(batch[0]) for batch in batches]

@@ -28,7 +28,7 @@ export class Anabranch {
   /* url: "ws://127.0.0.1:8080/v1/ws"; token: the node's gateway token, if it wants one; onstate(state) is told
      "connecting", "open", "waiting" (for another try) and "closed". */
   constructor({ url = pageUrl(), token = null, onstate = () => {} } = {}) {
-    this.url = token === null ? url : url + "?access_token=" + encodeURIComponent(token);
+    this.url = token === null ? url : url + (url.includes("?") ? "&" : "?") + "access_token=" + encodeURIComponent(token);
     this.onstate = onstate;
     this.state = "connecting";
     this._subscriptions = new Map();
@@ -47,11 +47,13 @@ export class Anabranch {
     if (this._asked.size + this._unsent.length >= PUBLISHES_MAX) {
       return Promise.reject(new AnabranchError("TOO_MANY_PUBLISHES", "Too many records wait for an answer: await some of them."));
     }
-    const message = { type: "publish", id: this._nextId(), topic, headers, partition, timestamp };
+    const id = this._nextId();
+    const message = { type: "publish", id, topic, headers, partition, timestamp };
     put(message, "key", key);
     put(message, "value", value);
     return new Promise((resolve, reject) => {
-      const entry = { message, resolve, reject };
+      const text = JSON.stringify(message); // What has no JSON fails here, and alone.
+      const entry = { id, text, resolve, reject };
       if (this.state === "open") this._sendPublish(entry);
       else this._unsent.push(entry);
     });
@@ -127,8 +129,8 @@ export class Anabranch {
   }
 
   _sendPublish(entry) {
-    this._asked.set(entry.message.id, entry);
-    this._send(entry.message);
+    this._asked.set(entry.id, entry);
+    this._socket.send(entry.text);
   }
 
   _heard(message) {
@@ -154,6 +156,7 @@ class Subscription {
     this._client = client;
     this._onrecord = onrecord;
     this._asked = { from, partitions, group, filter };
+    JSON.stringify([topic, this._asked]); // What has no JSON is refused now, and not with every connection.
     this._credit = credit;
     this._acksItself = group !== undefined && ack === "auto";
     this._positions = new Map(); // By partition: the offset to go on at.
@@ -183,13 +186,13 @@ class Subscription {
       message.from = { offset: Object.fromEntries(this._positions) };
       if (others.partitions === undefined) message.from.others = "earliest"; // Partitions that came meanwhile.
     }
+    this._handled = 0; // The credit counts what was done meanwhile.
     this._client._send(message);
   }
 
   /* The connection is lost. What a group has delivered comes again; of all else we have what we have. */
   _pause() {
     if (this._asked.group !== undefined) this._startAnew();
-    this._handled = 0;
   }
 
   _startAnew() {
