@@ -1,6 +1,7 @@
 """A topic changes its mode on a cluster of three while stock clients write and read, and brokers are killed: each
 record is there once, in its producer's order, and a reader that never rewinds meets each of them once."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,7 @@ def test_the_command_line_changes_a_mode_and_shows_it(cluster: ClusterProcesses,
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S_MAX, check=True)
         return done.stdout
 
-    assert "goes over to mode object" in run("alter", unique, "--mode", "object")
+    assert "goes over to mode object" in run("alter", unique, "--mode", "object", "--partitions", "5")
     wait_until_changed(cluster, unique, "object")
     assert "Mode: object" in run("describe", unique)
+    assert len(json.loads(run("describe", unique, "--format", "json"))["partitions"]) == 5

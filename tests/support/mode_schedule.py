@@ -63,19 +63,26 @@ class ModeSchedule(BranchSchedule):
             raise SimulationError(f"lost {lost}, twice {twice}, beyond {set(found) - set(self.acknowledged)}")
 
     def found(self) -> list[bytes]:
+        offset, found = 0, []
+        while (more := self._read(offset)) != []:
+            for offset, value in more or ():
+                found.append(value or b"")
+                offset += 1
+        return found
+
+    def _read(self, offset: int) -> list[tuple[int, bytes | None]] | None:
+        """What whoever leads has from there on; None: it does so no more."""
         self.sim.run_until(lambda: self.leader() is not None)
-        leader, offset, found = self.leader(), 0, []
+        leader = self.leader()
         assert leader is not None
-        while True:
-            wanted = {**fetch_request("t", 0, offset), "max_wait_ms": 100}
-            answer = self.ask(leader, ApiKey.FETCH, 12, wanted)["responses"][0]["partitions"][0]
-            if answer["error_code"]:
-                raise SimulationError(f"{ErrorCode(answer['error_code'])!r} at {offset}")
-            more = list(records_from(answer["records"], offset))
-            if not more:
-                return found
-            found += [value or b"" for _, value in more]
-            offset = more[-1][0] + 1
+        wanted = {**fetch_request("t", 0, offset), "max_wait_ms": 100}
+        answer = self.ask(leader, ApiKey.FETCH, 12, wanted)["responses"][0]["partitions"][0]
+        if answer["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self.sim.run(50)
+            return None
+        if answer["error_code"]:
+            raise SimulationError(f"{ErrorCode(answer['error_code'])!r} at {offset}")
+        return list(records_from(answer["records"], offset))
 
     # --- modes
 

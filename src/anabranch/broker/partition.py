@@ -72,6 +72,7 @@ class Partition:
         "_request_sync",
         "_settings",
         "generation",
+        "has_gaps",
         "high_watermark",
         "id",
         "log",
@@ -108,6 +109,8 @@ class Partition:
         """What of it is in the object store, since it came from there."""
         self.ring: Effects | None = None
         """Which set of replicas keeps it, counted from 0."""
+        self.has_gaps = self.is_branch
+        """What follows a record may have a far greater offset, and so may the end."""
         self.high_watermark = mode.safe_offset()
         self.producers = ProducerTable()
         self.snapshot_offset = Offset(-1)
@@ -202,8 +205,10 @@ class Partition:
 
     @property
     def readable_end(self) -> Offset:
-        """Behind the last record that readers may see: what clients are told as the high watermark."""
-        return self.high_watermark
+        """Behind the last record that readers may see: what clients are told as the high watermark. Whoever has read
+        that far has read everything, and clients tell so by this number alone."""
+        end = self.high_watermark
+        return self.log.records_end() if self.has_gaps and end == self.log.end_offset else end
 
     @property
     def is_gone(self) -> bool:

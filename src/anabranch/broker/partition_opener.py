@@ -193,6 +193,7 @@ class PartitionOpener:
             finish=self._core.finish,
             finished=self._core.finished,
         )
+        partition.has_gaps = placement is not None and placement.left != NO_MOVE
         self._know_past(partition, placement)
         self._restore_producers(partition, point)
         if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):

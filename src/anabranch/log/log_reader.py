@@ -23,6 +23,8 @@ class LogReader:
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
         self._start_offset = self._bases[0]
+        self._records_end: tuple[Offset, Offset] | None = None
+        """Where the active segment begins, and where the last record ended then."""
 
     @property
     def start_offset(self) -> Offset:
@@ -32,6 +34,17 @@ class LogReader:
     def end_offset(self) -> Offset:
         """The next record gets this offset."""
         return self._active.published_offset
+
+    def records_end(self) -> Offset:
+        """Behind the last record: the end, but for a gap that the log may end with."""
+        active = self._active
+        if active.published_bytes:
+            return self.end_offset
+        if self._records_end is None or self._records_end[0] != active.base_offset:
+            filled = next((each for each in reversed(self._segments) if each.published_bytes), None)
+            end = filled.records_end() if filled is not None else self._start_offset
+            self._records_end = active.base_offset, end
+        return max(self._records_end[1], self._start_offset)
 
     @property
     def size_bytes(self) -> int:

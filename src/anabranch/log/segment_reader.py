@@ -163,6 +163,14 @@ class SegmentReader:
     def first_header(self) -> BatchHeader | None:
         return next(headers_from(self.file, 0, self.published_bytes, HOP_BYTES), None)
 
+    def records_end(self) -> Offset:
+        """Behind its last record; where it begins, if it has none."""
+        index, _ = self._indexes()
+        end = self.base_offset
+        for header in self.headers_at(index.positions[-1] if index else 0):
+            end = header.next_offset
+        return end
+
     def headers_at(self, position: int) -> Iterator[BatchHeader]:
         """Headers from a batch boundary on."""
         return headers_from(self.file, position, self.published_bytes)
