@@ -72,9 +72,9 @@ class BranchSeat:
 
     @property
     def head(self) -> Head:
-        partition = self.partition
+        partition, view = self.partition, self.partition.view
         reign = NO_LANE if partition.reign is None else partition.reign
-        return Head(partition.tip, reign, partition.high_watermark)
+        return Head(Tip(view.lane, view.end_offset), reign, partition.high_watermark)
 
     @property
     def is_busy(self) -> bool:
