@@ -432,18 +432,3 @@ def test_a_reader_may_begin_below_the_first_segment_of_a_log_that_began_with_a_g
         log.append([batch], NOW_MS)
     assert (log.start_offset, len(log.segments)) == (0, 3)
     assert read_all(log, 5) == [bytes(batch[0]) for batch in batches]
-
-
-def test_the_last_record_ends_before_the_gap_that_a_log_ends_with(both_disks: Open) -> None:
-    log = both_disks(segment_bytes=2000, index_interval_bytes=100)
-    assert log.records_end() == 0
-    fill(log, 30, count=3)
-    assert log.records_end() == log.end_offset == 90
-    log.advance_end(Offset(1000))
-    log.close()
-    again = both_disks(clean=True, segment_bytes=2000, index_interval_bytes=100)
-    assert (again.records_end(), again.end_offset) == (90, 1000)
-    again.advance_start(Offset(500))
-    assert again.records_end() == 500
-    fill(again, 1)
-    assert again.records_end() == 1001
