@@ -84,6 +84,7 @@ class BranchView(Partition):
             finished=_never,
         )
         self.generation = NO_GENERATION
+        self.has_gaps = True
         self.plain_limits = None
         self.refresh()
 

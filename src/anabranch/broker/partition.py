@@ -107,10 +107,10 @@ class Partition:
         self.generation = Generation(0)
         self.past: Past | None = None
         """What of it is in the object store, since it came from there."""
+        self.has_gaps = False
+        """It is in branches, or was: between its records may lie billions of offsets, and behind the last one too."""
         self.ring: Effects | None = None
         """Which set of replicas keeps it, counted from 0."""
-        self.has_gaps = self.is_branch
-        """What follows a record may have a far greater offset, and so may the end."""
         self.high_watermark = mode.safe_offset()
         self.producers = ProducerTable()
         self.snapshot_offset = Offset(-1)
@@ -205,10 +205,22 @@ class Partition:
 
     @property
     def readable_end(self) -> Offset:
-        """Behind the last record that readers may see: what clients are told as the high watermark. Whoever has read
-        that far has read everything, and clients tell so by this number alone."""
-        end = self.high_watermark
-        return self.log.records_end() if self.has_gaps and end == self.log.end_offset else end
+        """Behind the last record that readers may see: what clients are told as the high watermark. While nothing was
+        written behind a gap, that is where the gap begins: whoever has read that far has read everything."""
+        if not self.has_gaps:
+            return self.high_watermark
+        end, past = self.log.readable_end(self.high_watermark), self.past
+        return past.readable_end if past is not None and end == past.floor else end
+
+    def runs(self, start: Offset) -> list[tuple[Offset, Offset]]:
+        """Where there are records that readers may see, without the gaps; of what lies in the object store, those from
+        `start` on."""
+        stored = (
+            self.past.runs(start)
+            if self.past is not None and self.log.start_offset <= self.past.floor
+            else []
+        )
+        return [*stored, *self.log.runs(self.high_watermark)]
 
     @property
     def is_gone(self) -> bool:

@@ -11,7 +11,7 @@ anew sees a record twice, because a record that was written again is known by wh
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -54,6 +54,8 @@ class Branches:
         self.opened: dict[Lane, BranchRow] = {}
         self.sealed: dict[Lane, Offset] = {}
         self._started: dict[Lane, Offset] = {}
+        self._removed: dict[Lane, Offset] | None = None
+        """What follows from these; None: rows have come since."""
         self._placed: BranchRow | None = None
         self.highest = NO_LANE
         self._first = NO_LANE
@@ -62,6 +64,7 @@ class Branches:
 
     def add(self, row: BranchRow) -> None:
         """To be told twice changes nothing."""
+        self._removed = None
         match row.kind:
             case RowKind.OPENED:
                 self.opened.setdefault(row.new, row)
@@ -116,6 +119,17 @@ class Branches:
 
     def removed_below(self, line: Line) -> dict[Lane, Offset]:
         """What of each lane was removed, in whichever line that was said; of a line that is not known yet nothing."""
+        removed = self.removed
+        return {span.lane: removed[span.lane] for span in line if span.lane in removed}
+
+    @property
+    def removed(self) -> Mapping[Lane, Offset]:
+        """Below which offset nothing is left of a lane, of those that something was removed of."""
+        if self._removed is None:
+            self._removed = self._find_removed()
+        return self._removed
+
+    def _find_removed(self) -> dict[Lane, Offset]:
         removed: dict[Lane, Offset] = {}
         for lane, start in self._started.items():
             try:
@@ -126,7 +140,7 @@ class Branches:
             for span in spans:
                 if span.start < start:
                     removed[span.lane] = max(removed.get(span.lane, span.start), min(span.end, start))
-        return {span.lane: removed[span.lane] for span in line if span.lane in removed}
+        return removed
 
     def is_behind(self, tip: Tip, other: Tip) -> bool:
         """Whether all records of `other`'s line are in that of `tip`: it was a part of it, or was taken in. A lane has
