@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from anabranch.clock import Clock
 
 SEAL_MS_MAX = 5000
+AGAIN_MAX = 10_000
+"""Records that may rather be written again than be gone on behind without knowing who wrote them."""
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +129,8 @@ class Reigning:
             if all(seat.is_put_off(tip, self._clock.monotonic_ms()) for tip in others):
                 return
             await self._bring_near(seat, tips)
+            if all(seat.is_put_off(tip, self._clock.monotonic_ms()) for tip in others):
+                return  # What cannot be had now would end the reign for nothing, again and again.
             await partition.end_reign(NotOwnerError(f"{partition.id} is joined with another branch of it."))
         await self._sync_tip(partition)
         mine = base = partition.tip
@@ -151,17 +155,19 @@ class Reigning:
         await self._switch(seat, row)
 
     async def _bring_near(self, seat: "BranchSeat", tips: dict[BrokerId, Tip]) -> None:
-        """While this broker still reigns: what it lacks of the others' lines, so that writes pause only for what has to
-        be written again here."""
+        """While this broker still reigns: what it lacks of both lines, so that writes pause only for what has to be
+        written again here."""
         branches, mine = seat.partition.branches, seat.partition.tip
         for broker, tip in tips.items():
             if not branches.is_behind(mine, tip):
-                line = branches.line(tip)
+                one, other = branches.line(mine), branches.line(tip)
+                common = common_part(one, other)
                 try:
-                    for span in behind(line, common_part(line, branches.line(mine))):
+                    for span in (*behind(other, common), *behind(one, common)):
                         await self._copying.copy(seat, span, broker)
                 except MissingRecordsError as error:
-                    logger.debug("%s: %s", seat.partition.id, error)
+                    logger.info("%s is not joined with %s yet: %s", seat.partition.id, tip, error)
+                    seat.put_off(tip, self._clock.monotonic_ms())
 
     async def _sync_tip(self, partition: "BranchPartition") -> None:
         """Others are told of it, and go by it: it has to be there after a crash."""
@@ -171,15 +177,21 @@ class Reigning:
 
     async def _catch_up(self, seat: "BranchSeat", tip: Tip, mine: Tip, broker: BrokerId) -> None:
         """Before this broker's line goes on behind another one. What it must have, it waits for; the rest it takes if
-        it can be had now, for else only one broker may have it."""
+        it can be had now, for else only one broker may have it. Of a little that cannot be had, it goes on before, and
+        takes it in later: who wrote that is not known here, and what such a producer sends again would be there twice.
+        Much would take too long to be written again then."""
         branches = seat.partition.branches
         for span in must_hold(branches, tip, mine):
             await self._copying.copy(seat, span, broker)
         line = branches.line(tip)
+        rest = behind(line, common_part(line, branches.line(mine)))
         try:
-            for span in behind(line, common_part(line, branches.line(mine))):
+            for span in rest:
                 await self._copying.copy(seat, span, broker)
         except MissingRecordsError as error:
+            missing = sum(span.count_max for span in rest if not seat.is_held(span))
+            if mine != NOWHERE and missing <= AGAIN_MAX:
+                raise
             logger.info("%s: %s; it goes on all the same", seat.partition.id, error)
 
     async def _merge(
@@ -258,9 +270,11 @@ def _commits(partition: "BranchPartition", one: tuple[Span, ...], two: tuple[Spa
 
 
 def _with_heard(seat: "BranchSeat", base: Tip) -> Tip:
-    """A side of a split that has no copy of the end of the line goes on where it was last heard to be safe."""
+    """A side of a split that has no copy of the end of the line goes on where it was last heard to be safe. One that
+    has some of its last lane goes on behind that: who wrote the rest is not known here, and what such a producer sends
+    again would be there twice. When the lines are joined it is not."""
     branches = seat.partition.branches
-    if seat.heard is None:
+    if seat.heard is None or seat.heard.lane == base.lane:
         return base
     try:
         return seat.heard if may_adopt(branches, seat.heard, base, seat.is_held) else base
