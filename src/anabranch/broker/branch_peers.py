@@ -281,12 +281,18 @@ class BranchPeers:
         if seat.partition.reign is not None:
             return self._me, (self._me, *sorted(seat.partition.mode.copies))
         order = self.order(seat)
-        leader = self._reigning_of(order, self.polling.heads(key))
+        leader = self._reigning_of(order, self._heads(seat))
         if leader is None and seat.partition.branches.opened:
             leader = order[0]  # Between two reigns: it is about to begin.
         if leader is None:
             return None, ()
         return leader, tuple(copies_of(order, leader, self._copies_wanted(seat)))
+
+    def _heads(self, seat: BranchSeat) -> dict[BrokerId, Head]:
+        """Of those in view, and of the same time in branches: others have not heard yet that there is another, or have
+        not said anything since."""
+        view = seat.partition.branched_view
+        return {broker: head for broker, head in self.polling.heads(seat.key).items() if head.view == view}
 
     @staticmethod
     def _reigning_of(order: Iterable[BrokerId], heads: dict[BrokerId, Head]) -> BrokerId | None:
@@ -317,7 +323,7 @@ class BranchPeers:
     # --- what is to be done ----------------------------------------------------------------------------------------
 
     def _step(self, seat: BranchSeat, now_ms: int) -> None:
-        partition, heads = seat.partition, self.polling.heads(seat.key)
+        partition, heads = seat.partition, self._heads(seat)
         if partition.is_gone:
             return
         sight = self._sight(seat, heads)
@@ -503,12 +509,12 @@ class BranchPeers:
         """Somebody has what is not in this line, and does not say how it ends, as with a disk that has failed: not to
         be asked again and again."""
         partition = seat.partition
-        for head in self.polling.heads(seat.key).values():
+        for head in self._heads(seat).values():
             if not is_behind_or_unknown(partition.branches, partition.tip, head.tip):
                 seat.put_off(head.tip, self._clock.monotonic_ms())
 
     async def _follow(self, seat: BranchSeat, leader: BrokerId) -> None:
-        await self.following.follow(seat, leader, lambda: self.polling.heads(seat.key).get(leader))
+        await self.following.follow(seat, leader, lambda: self._heads(seat).get(leader))
 
     def _begin_backfill(self, seat: BranchSeat, order: list[BrokerId]) -> None:
         """Whoever is to keep copies keeps all of the line."""
@@ -536,7 +542,7 @@ class BranchPeers:
             case PollBranches():
                 return self.polling.answer(question)
             case SealBranch():
-                return await self._seal(self.seat(question.topic_id, question.partition), sender)
+                return await self._seal(self._seat_of_time(question), sender)
             case CloseBranch():
                 seat = self.seat(question.topic_id, question.partition)
                 return await self.closing.asked_to_close(seat, sender, question)
@@ -552,6 +558,13 @@ class BranchPeers:
             raise UnknownTopicIdError(
                 f"There is no topic with id {topic_id}, or it is not in mode branch here."
             )
+        return seat
+
+    def _seat_of_time(self, question: SealBranch) -> BranchSeat:
+        """Where the line of another time ended is of no use: it would be written again."""
+        seat = self.seat(question.topic_id, question.partition)
+        if seat.partition.branched_view != question.view:
+            raise UnknownTopicIdError(f"{seat.partition.id} is not in branches of that time here.")
         return seat
 
     async def _seal(self, seat: BranchSeat, sender: BrokerId) -> BranchSealed:

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 SEAL_MS_MAX = 5000
 AGAIN_MAX = 10_000
 """Records that may rather be written again than be gone on behind without knowing who wrote them."""
+LACK_MS_MAX = 5000
+"""So long it is tried to have all that others have before one's line goes on behind theirs."""
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +96,7 @@ class Reigning:
 
     async def _seal(self, seat: "BranchSeat", brokers: list[BrokerId]) -> dict[BrokerId, Tip]:
         """Where the lines of those that answer end."""
-        question = SealBranch(*seat.key)
+        question = SealBranch(*seat.key, seat.partition.branched_view)
         answers = await asyncio.gather(*(self.ask_for_tip(seat, broker, question) for broker in brokers))
         return {broker: tip for broker, tip in zip(brokers, answers, strict=True) if tip is not None}
 
@@ -176,10 +178,10 @@ class Reigning:
             await in_heavy_worker(self._workers, log.sync)
 
     async def _catch_up(self, seat: "BranchSeat", tip: Tip, mine: Tip, broker: BrokerId) -> None:
-        """Before this broker's line goes on behind another one. What it must have, it waits for; the rest it takes if
-        it can be had now, for else only one broker may have it. Of a little that cannot be had, it goes on before, and
-        takes it in later: who wrote that is not known here, and what such a producer sends again would be there twice.
-        Much would take too long to be written again then."""
+        """Before this broker's line goes on behind another one. What it must have, it waits for; the rest it takes too,
+        for else only one broker may have it, and who has written there is not known: a producer that sends again would
+        be written twice. Of a little that cannot be had it goes on before, and takes it in later; much would take too
+        long to be written again then, and it waits a while for that."""
         branches = seat.partition.branches
         for span in must_hold(branches, tip, mine):
             await self._copying.copy(seat, span, broker)
@@ -192,7 +194,13 @@ class Reigning:
             missing = sum(span.count_max for span in rest if not seat.is_held(span))
             if mine != NOWHERE and missing <= AGAIN_MAX:
                 raise
-            logger.info("%s: %s; it goes on all the same", seat.partition.id, error)
+            now_ms = self._clock.monotonic_ms()
+            if seat.lacks_since_ms is None:
+                seat.lacks_since_ms = now_ms
+            if now_ms - seat.lacks_since_ms < LACK_MS_MAX:
+                raise NotNowError(f"broker {broker} has not given all it has: {error}") from error
+            logger.warning("%s: %s; it goes on all the same", seat.partition.id, error)
+        seat.lacks_since_ms = None
 
     async def _merge(
         self, seat: "BranchSeat", mine: Tip, other: Tip, broker: BrokerId, tips: "Iterable[Tip]"
@@ -270,9 +278,8 @@ def _commits(partition: "BranchPartition", one: tuple[Span, ...], two: tuple[Spa
 
 
 def _with_heard(seat: "BranchSeat", base: Tip) -> Tip:
-    """A side of a split that has no copy of the end of the line goes on where it was last heard to be safe. One that
-    has some of its last lane goes on behind that: who wrote the rest is not known here, and what such a producer sends
-    again would be there twice. When the lines are joined it is not."""
+    """A side of a split that has no copy of the end of the line goes on where it was last heard to be safe. With a part
+    of that lane it goes on behind its own records: what it lacks comes when the sides are joined, and nothing twice."""
     branches = seat.partition.branches
     if seat.heard is None or seat.heard.lane == base.lane:
         return base

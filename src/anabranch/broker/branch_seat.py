@@ -43,6 +43,8 @@ class BranchSeat:
         """The same, said while this broker was becoming primary itself."""
         self.waits_since_ms: int | None = None
         """Since when it would be primary, and lets the present one go on until it has caught up with it."""
+        self.lacks_since_ms: int | None = None
+        """Since when it is about to go on behind records that others have and it could not get."""
         self.heard: Tip | None = None
         """Up to where the line of the last primary was safe, as that said itself."""
         self.coordinates_in: Lane | None = None
@@ -74,7 +76,8 @@ class BranchSeat:
     def head(self) -> Head:
         partition, view = self.partition, self.partition.view
         reign = NO_LANE if partition.reign is None else partition.reign
-        return Head(Tip(view.lane, view.end_offset), reign, partition.high_watermark)
+        tip = Tip(view.lane, view.end_offset)
+        return Head(tip, reign, partition.high_watermark, partition.branched_view)
 
     @property
     def is_busy(self) -> bool:

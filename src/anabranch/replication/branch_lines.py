@@ -22,6 +22,7 @@ from anabranch.replication.branch_rows import (
     Lane,
     RowKind,
     Tip,
+    first_offset,
     lane_of,
 )
 from anabranch.values import Offset
@@ -57,6 +58,7 @@ class Branches:
         """What follows from these; None: rows have come since."""
         self._placed: BranchRow | None = None
         self.highest = NO_LANE
+        self._first = NO_LANE
         for row in rows:
             self.add(row)
 
@@ -67,6 +69,8 @@ class Branches:
             case RowKind.OPENED:
                 self.opened.setdefault(row.new, row)
                 self.highest = max(self.highest, row.new)
+                if row.new_start < first_offset(row.new):
+                    self._first = max(self._first, row.new)
             case RowKind.SEALED:
                 self.sealed[row.new] = min(self.sealed.get(row.new, row.old_end), row.old_end)
             case RowKind.STARTED:
@@ -74,6 +78,15 @@ class Branches:
             case RowKind.PLACED:
                 if self._placed is None or _age(self._placed) < _age(row):
                     self._placed = row
+
+    def is_earlier(self, lane: Lane) -> bool:
+        """It is of an earlier time in branches. What came of that was kept in another way, and then became the first
+        lane of all lines: all of it lies in there, under the numbers it had."""
+        return lane < self._first
+
+    def has(self, lane: Lane) -> bool:
+        """There is such a branch now."""
+        return lane in self.opened and not self.is_earlier(lane)
 
     @property
     def placed_slot(self) -> int | None:
@@ -133,6 +146,8 @@ class Branches:
         """Whether all records of `other`'s line are in that of `tip`: it was a part of it, or was taken in. A lane has
         one line before it, so it is enough to find the lane that `other` ends in, and far enough. Raises
         UnknownBranchError."""
+        if self.is_earlier(other.lane) and not self.is_earlier(tip.lane):
+            return True
         self.line(other)
         reached: dict[Lane, Offset] = {}
         wanted = [tip]
@@ -307,4 +322,5 @@ def _shifted(lane: Lane, start: int, end: int, shift: int) -> Span:
 def is_known(branches: Branches, offset: Offset) -> bool:
     """Whether any branch that is known here could have given this offset. The first of all is where everybody begins,
     before there is a branch."""
-    return offset == 0 or lane_of(offset) in branches.opened
+    lane = lane_of(offset)
+    return offset == 0 or lane in branches.opened or branches.is_earlier(lane)
