@@ -15,6 +15,14 @@ Generation = NewType("Generation", int)
 
 BrokerId = NewType("BrokerId", int)
 
+LANE_BITS = 32
+"""In mode branch every reign gives offsets out of a lane of its own, of so many bits (`replication/branch_rows.py`)."""
+
+
+def is_other_lane(offset: int, other: int) -> bool:
+    """Whether two offsets are of different lanes: between them may lie billions that no record has."""
+    return offset >> LANE_BITS != other >> LANE_BITS
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic; its folder on disk is named by `folder`."""

@@ -136,6 +136,7 @@ class BranchPartition(Partition):
             finished=finished,
         )
         self.generation = NO_GENERATION
+        self.has_gaps = True
         self.producers = LaneProducers(Offset(0))
         self._renew_limits()
 

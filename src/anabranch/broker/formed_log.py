@@ -4,6 +4,7 @@ what came after (`cluster/forms.py`). Every broker with the store can read it; t
 
 from typing import TYPE_CHECKING
 
+from anabranch.broker.stored_runs import lane_runs, stored_end
 from anabranch.errors import StorageError
 from anabranch.record.object_names import Key
 from anabranch.record.producer_table import Producer
@@ -42,6 +43,11 @@ class Past:
         return min(self._table.objects.head(self.key).start, self.floor)
 
     @property
+    def readable_end(self) -> Offset:
+        """Behind its last record, if a gap between lanes follows that; else the floor."""
+        return stored_end(self._table.objects, self.key, self.start_offset, self.floor)
+
+    @property
     def log(self) -> "ObjectLog":
         """Raises StorageError."""
         if self._log is None:
@@ -71,7 +77,7 @@ class Past:
 
     def runs(self, start: Offset) -> list[tuple[Offset, Offset]]:
         """Where there are records from `start` on, without the gaps between objects; of very many, those behind the
-        first ones as if there were none."""
+        first ones without the gaps between lanes alone."""
         found: list[tuple[Offset, Offset]] = []
         at = max(start, self.start_offset)
         rows = self._table.objects.rows(self.key, at, ROWS_MAX) if at < self.floor else []
@@ -81,8 +87,8 @@ class Past:
                 found[-1] = found[-1][0], end
             elif first < end:
                 found.append((first, end))
-        if len(rows) == ROWS_MAX and found[-1][1] < self.floor:
-            found[-1] = found[-1][0], self.floor
+        if len(rows) == ROWS_MAX:
+            found += lane_runs(self._table.objects, self.key, found[-1][1], self.floor)
         return found
 
     async def offset_for_time(self, timestamp_ms: int) -> "Moment | None":

@@ -17,12 +17,13 @@ from uuid import UUID
 
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.partition import Partition
+from anabranch.broker.stored_runs import lane_runs, stored_end
 from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, StorageError
 from anabranch.record.object_names import Key
 from anabranch.replication.mode import Appended
 from anabranch.replication.object_mode import ObjectMode
-from anabranch.values import BrokerId, Offset, TopicPartition
+from anabranch.values import LANE_BITS, BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -99,7 +100,7 @@ class AgreedHead:
 class ObjectPartition(Partition):
     """One partition in the object store, as this broker sees it."""
 
-    __slots__ = ("_agreed", "_writing", "coordinates", "key")
+    __slots__ = ("_agreed", "_readable", "_writing", "coordinates", "key")
 
     is_object = True
 
@@ -133,6 +134,8 @@ class ObjectPartition(Partition):
             finished=finished,
         )
         self.plain_limits = None
+        self.has_gaps = coordinates.end_offset >= 1 << LANE_BITS
+        self._readable = Offset(-1), Offset(-1)
         self.producers = agreed.objects.producers(self.key)
 
     def _renew_limits(self) -> None:
@@ -153,6 +156,21 @@ class ObjectPartition(Partition):
     def is_served(self) -> bool:
         """This node has the object store."""
         return self._writing is not None
+
+    @property
+    def readable_end(self) -> Offset:
+        if not self.has_gaps:
+            return self.high_watermark
+        known, end = self._readable
+        if known != self.high_watermark:
+            known, start = self.high_watermark, self.coordinates.start_offset
+            end = stored_end(self._agreed.objects, self.key, start, known)
+            self._readable = known, end
+        return max(end, self.coordinates.start_offset)
+
+    def runs(self, start: Offset) -> list[tuple[Offset, Offset]]:
+        first = max(start, self.coordinates.start_offset)
+        return lane_runs(self._agreed.objects, self.key, first, self.high_watermark)
 
     def check_leader(self) -> None:
         """Every broker serves it, if it has the store."""
@@ -192,6 +210,7 @@ class ObjectPartition(Partition):
     def applied(self, now_ms: int) -> None:
         """The agreed table has changed: readers see what it holds now."""
         self.producers = self._agreed.objects.producers(self.key)
+        self.has_gaps = self.coordinates.end_offset >= 1 << LANE_BITS
         self._carry_out(self.mode.step(Appended(self.coordinates.end_offset), now_ms))
 
 

@@ -72,6 +72,7 @@ class Partition:
         "_request_sync",
         "_settings",
         "generation",
+        "has_gaps",
         "high_watermark",
         "id",
         "log",
@@ -106,6 +107,8 @@ class Partition:
         self.generation = Generation(0)
         self.past: Past | None = None
         """What of it is in the object store, since it came from there."""
+        self.has_gaps = False
+        """It is in branches, or was: between its records may lie billions of offsets, and behind the last one too."""
         self.ring: Effects | None = None
         """Which set of replicas keeps it, counted from 0."""
         self.high_watermark = mode.safe_offset()
@@ -202,8 +205,22 @@ class Partition:
 
     @property
     def readable_end(self) -> Offset:
-        """Behind the last record that readers may see: what clients are told as the high watermark."""
-        return self.high_watermark
+        """Behind the last record that readers may see: what clients are told as the high watermark. While nothing was
+        written behind a gap, that is where the gap begins: whoever has read that far has read everything."""
+        if not self.has_gaps:
+            return self.high_watermark
+        end, past = self.log.readable_end(self.high_watermark), self.past
+        return past.readable_end if past is not None and end == past.floor else end
+
+    def runs(self, start: Offset) -> list[tuple[Offset, Offset]]:
+        """Where there are records that readers may see, without the gaps; of what lies in the object store, those from
+        `start` on."""
+        stored = (
+            self.past.runs(start)
+            if self.past is not None and self.log.start_offset <= self.past.floor
+            else []
+        )
+        return [*stored, *self.log.runs(self.high_watermark)]
 
     @property
     def is_gone(self) -> bool:

@@ -34,7 +34,7 @@ from anabranch.log.names import LOG
 from anabranch.log.settings import LogConfig
 from anabranch.replication.branch_rows import Lane
 from anabranch.replication.solo_mode import SoloMode
-from anabranch.values import BrokerId, Offset, TopicPartition
+from anabranch.values import LANE_BITS, BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
     from anabranch.broker.formed_log import Past
@@ -193,6 +193,7 @@ class PartitionOpener:
             finish=self._core.finish,
             finished=self._core.finished,
         )
+        partition.has_gaps = _may_have_gaps(log, placement)
         self._know_past(partition, placement)
         self._restore_producers(partition, point)
         if placement is not None and (is_ring(placement) or self._has_been_in_a_ring(log.folder)):
@@ -428,6 +429,11 @@ def _no_branches(
     partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings, is_new: bool, placement: Placement
 ) -> Partition:
     raise AssertionError(f"nobody has said how {partition_id} is opened")
+
+
+def _may_have_gaps(log: Log, placement: Placement | None) -> bool:
+    """Whether it was in branches before; one whose offsets are as large may have been."""
+    return log.end_offset >= 1 << LANE_BITS or (placement is not None and placement.left != NO_MOVE)
 
 
 def _snapshot_holds(partition: Partition) -> bool:

@@ -1,4 +1,4 @@
-"""Counting records of topics in mode branch, for commands that otherwise count offsets.
+"""Counting records of topics that are in mode branch, or were, for commands that otherwise count offsets.
 
 Offsets of the first branch are dense, so nobody is asked before one lies beyond them; then whoever leads a partition
 says which offsets there are.
@@ -10,35 +10,51 @@ from typing import TYPE_CHECKING, Any
 from anabranch.cli.client import Broker
 
 if TYPE_CHECKING:
+    from anabranch.local_cluster.cluster_client import ClusterClient
     from anabranch.replication.branch_lines import Line
 
 Pair = tuple[str, int]
 DENSE_OFFSETS = 2**32
-"""Of the first branch; no other mode ever gets there."""
+"""Of the first branch; nobody else ever gets there but topics that had branches."""
+ATTEMPTS = 3
+"""The leadership may be on its way to another broker."""
 
 
 def lines_of(broker: Broker, ends: Mapping[Pair, int]) -> "dict[Pair, Line]":
     """Of those partitions whose offsets have gaps between branches. Raises ClusterAnswerError."""
-    wanted = sorted(pair for pair, end in ends.items() if end >= DENSE_OFFSETS)
+    wanted = {pair for pair, end in ends.items() if end >= DENSE_OFFSETS}
     if not wanted:
         return {}
     from anabranch.local_cluster.cluster_client import ClusterClient
-    from anabranch.wire.api_keys import ApiKey
 
     found: dict[Pair, Line] = {}
     with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
-        for leader, pairs in _by_leader(
-            client.metadata(sorted({name for name, _ in wanted})), wanted
-        ).items():
-            asked: dict[str, list[int]] = {}
-            for name, partition in pairs:
-                asked.setdefault(name, []).append(partition)
-            topics = [{"name": name, "partitions": numbers} for name, numbers in asked.items()]
-            body = {"topics": topics, "include_rows": False}
-            for topic in client.ask(ApiKey.DESCRIBE_BRANCHES, body, leader)["topics"]:
-                for row in topic["partitions"]:
-                    found[topic["name"], row["partition_index"]] = _line(row)
+        for _ in range(ATTEMPTS):
+            wanted = _ask(client, sorted(wanted), found)
+            if not wanted:
+                break
     return found
+
+
+def _ask(client: "ClusterClient", wanted: list[Pair], found: "dict[Pair, Line]") -> set[Pair]:
+    """Those of which whoever was asked says that another broker leads them."""
+    from anabranch.wire.api_keys import ApiKey
+
+    elsewhere = set()
+    for leader, pairs in _by_leader(client.metadata(sorted({name for name, _ in wanted})), wanted).items():
+        asked: dict[str, list[int]] = {}
+        for name, partition in pairs:
+            asked.setdefault(name, []).append(partition)
+        topics = [{"name": name, "partitions": numbers} for name, numbers in asked.items()]
+        body = {"topics": topics, "include_rows": False}
+        for topic in client.ask(ApiKey.DESCRIBE_BRANCHES, body, leader)["topics"]:
+            for row in topic["partitions"]:
+                pair = topic["name"], row["partition_index"]
+                if row["error_code"]:
+                    elsewhere.add(pair)
+                else:
+                    found[pair] = _line(row)
+    return elsewhere
 
 
 def _by_leader(metadata: dict[str, Any], wanted: list[Pair]) -> dict[int, list[Pair]]:

@@ -122,6 +122,15 @@ class ObjectTable:
             return []
         return partition.rows.read(partition.rows.find(start), count_max)
 
+    def row_before(self, key: Key, end: Offset) -> Row | None:
+        """The last one that begins before `end`."""
+        partition = self._partitions.get(key)
+        if partition is None:
+            return None
+        place = partition.rows.find(Offset(end - 1))
+        found = [row for row in partition.rows.read(max(0, place - 1), 2) if row.base_offset < end]
+        return found[-1] if found else None
+
     def row_at_time(self, key: Key, timestamp_ms: int) -> Row | None:
         """The first one that has a record of this time or later."""
         partition = self._partitions.get(key)

@@ -3,16 +3,16 @@
 For the writer's thread, like all of `Log` (log.py), the heir that appends, rolls, drops and swaps.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
-from anabranch.errors import OffsetOutOfRangeError, StorageError
+from anabranch.errors import CorruptDataError, OffsetOutOfRangeError, StorageError
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
 from anabranch.log.timestamps import Moment, first_at_or_after, of_largest_timestamp
 from anabranch.record.batch import BatchHeader
-from anabranch.values import Offset
+from anabranch.values import Offset, is_other_lane
 
 
 class LogReader:
@@ -67,6 +67,42 @@ class LogReader:
                 return found
             number += 1  # The cleaner took the end of this segment: the next batch is in a later one.
         return Slice(self._active.file, self._active.published_bytes, 0)
+
+    # --- gaps between lanes ---------------------------------------------------------------------------------
+
+    def readable_end(self, upto: Offset) -> Offset:
+        """Behind the last record below `upto`, if what lies between was a change of lanes; else `upto`."""
+        number = bisect_left(self._bases, upto) - 1
+        if number == len(self._bases) - 1:
+            return upto
+        while number >= 0 and not self._segments[number].published_bytes:
+            number -= 1  # The cleaner has left nothing in it.
+        if number < 0:
+            return min(upto, self._start_offset)
+        return max(self._start_offset, min(upto, self._run_end(number)))
+
+    def runs(self, upto: Offset) -> list[tuple[Offset, Offset]]:
+        """Where there are records below `upto`, without the gaps between lanes. What the cleaner took counts as if it
+        were there."""
+        found: list[tuple[Offset, Offset]] = []
+        for number, base in enumerate(self._bases):
+            start, end = max(base, self._start_offset), min(upto, self._run_end(number))
+            if found and found[-1][1] == start:
+                found[-1] = found[-1][0], max(start, end)
+            elif start < end:
+                found.append((start, end))
+        return found
+
+    def _run_end(self, number: int) -> Offset:
+        """Where a segment's part of a run ends: at the next one, unless that is of another lane."""
+        segment = self._segments[number]
+        end = segment.published_offset
+        if number + 1 == len(self._bases) or not is_other_lane(segment.base_offset, self._bases[number + 1]):
+            return end
+        try:
+            return segment.batches_end
+        except (CorruptDataError, OSError):
+            return end  # Whoever reads there is told what is wrong.
 
     def _unreadable(self, error: OSError) -> StorageError:
         return StorageError(f"{self.folder} cannot be read: {error.strerror or error}.")

@@ -48,6 +48,7 @@ class SegmentReader:
         self._sums: HeadSums | None = None
         self._largest: tuple[int, Offset] | None = None
         self._is_largest_sure = False
+        self._batches: tuple[int, Offset] | None = None
 
     def __repr__(self) -> str:
         return f"<Segment {self.base_offset}..{self.published_offset} {self.state.value}>"
@@ -166,6 +167,28 @@ class SegmentReader:
     def headers_at(self, position: int) -> Iterator[BatchHeader]:
         """Headers from a batch boundary on."""
         return headers_from(self.file, position, self.published_bytes)
+
+    @property
+    def batches_end(self) -> Offset:
+        """Behind the last batch: of a sealed segment that may be before the next one begins. Raises CorruptDataError,
+        OSError."""
+        if self.tail is not None:
+            return self.tail.next_offset
+        if self._batches is None or self._batches[0] != self.published_bytes:
+            self._batches = self.published_bytes, self._find_batches_end()
+        return self._batches[1]
+
+    def _find_batches_end(self) -> Offset:
+        entry = self._indexes()[0].last_entry_within(-1, self.published_bytes)
+        position, end = 0, self.base_offset
+        if entry is not None:
+            try:
+                position = self._batch_of(entry).position
+            except CorruptDataError:
+                position = 0  # Only the index may be wrong; what is wrong with the log shows on the way.
+        for header in headers_from(self.file, position, self.published_bytes, HOP_BYTES):
+            end = header.next_offset
+        return end
 
     # --- time -----------------------------------------------------------------------------------------------
 

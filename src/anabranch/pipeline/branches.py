@@ -1,20 +1,21 @@
 """Topics in mode branch, as a reader sees them: which offsets of a partition have records, and of which branch.
 
 Offsets of a branch topic are lane << 32 | n: between the records of two lanes lie billions of numbers that no record
-has. Whoever counts or cuts a range has to know where they are; the broker that serves the partition says so.
+has. They stay when the topic leaves that mode. Whoever counts or cuts a range has to know where they are; the broker
+that serves the partition says so.
 """
 
 from collections.abc import Iterable
 
 from anabranch.pipeline.client import Client, by_topic, check
 from anabranch.pipeline.plan import Line, Lines, Span
-from anabranch.values import TopicPartition
+from anabranch.values import LANE_BITS, TopicPartition
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import Body
+from anabranch.wire.error_codes import ErrorCode
 
 MODE = "anabranch.mode"
 BRANCH_MODE = "branch"
-LANE_BITS = 32
 
 
 def branch_of(offset: int) -> int:
@@ -27,9 +28,14 @@ def lane_folder(branch: int) -> str:
     return f"lane-{branch:010d}"
 
 
+def may_have_gaps(offset: int) -> bool:
+    """Whether a partition that ends there can have been in more than one branch."""
+    return branch_of(offset) > 0
+
+
 def lines(client: Client, places: Iterable[TopicPartition]) -> Lines:
-    """Of partitions in mode branch, as whoever leads them serves them now. UnknownTopicOrPartitionError if one of them
-    is not there any more."""
+    """Of partitions that are in mode branch, or may have been, as whoever leads them serves them now; those that have
+    no gaps may be left out. UnknownTopicOrPartitionError if one of them is not there any more."""
     wanted = list(places)
     return client.patiently(lambda: _lines(client, wanted)) if wanted else {}
 
@@ -42,6 +48,8 @@ def _lines(client: Client, places: list[TopicPartition]) -> Lines:
             for name, named in by_topic(led).items()
         ]
         for topic in link.ask(ApiKey.DESCRIBE_BRANCHES, {"topics": asked, "include_rows": False})["topics"]:
+            if topic["error_code"] == ErrorCode.INVALID_REQUEST:
+                continue  # It never had branches, and very many records.
             check(topic["error_code"], f"the branches of {topic['name']}")
             for row in topic["partitions"]:
                 place = TopicPartition(topic["name"], row["partition_index"])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from anabranch.errors import OptionError, PipelineError, TryAgainError, UnknownTopicOrPartitionError
-from anabranch.pipeline.branches import BRANCH_MODE, MODE, branch_of, lane_folder, lines
+from anabranch.pipeline.branches import BRANCH_MODE, MODE, branch_of, lane_folder, lines, may_have_gaps
 from anabranch.pipeline.chunks import headers_of, offset_after
 from anabranch.pipeline.client import EARLIEST, LATEST, Client, Topic
 from anabranch.pipeline.coordinates import Coordinates, coordinates
@@ -20,7 +20,7 @@ from anabranch.pipeline.loss import LossPolicy
 from anabranch.pipeline.object_plan import object_stretches
 from anabranch.pipeline.offsets import FROM_EARLIEST, FROM_LATEST, Bound, Bounds, Offsets, Progress, resolve
 from anabranch.pipeline.options import Direct, ReaderOptions
-from anabranch.pipeline.plan import Lines, Range, SegmentFile, Stretch, admitted, split, stretches
+from anabranch.pipeline.plan import Lines, Range, SegmentFile, Stretch, admitted, count, split, stretches
 from anabranch.pipeline.reading import chunks_of
 from anabranch.pipeline.segment_files import sealed_files, why_unreachable
 from anabranch.values import TopicPartition
@@ -39,7 +39,7 @@ class View(NamedTuple):
     modes: dict[str, str]
     """Those that a topic says."""
     lines: Lines
-    """Of partitions in mode branch: which offsets have records."""
+    """Of partitions that are in mode branch, or were: which offsets have records."""
 
     @property
     def ends(self) -> Progress:
@@ -80,12 +80,14 @@ class Planner:
             firsts = self._client.offsets_at(dict.fromkeys(places, EARLIEST))
             ends = self._client.offsets_at(dict.fromkeys(places, LATEST))
             modes = self._client.topic_configs(sorted(topics), MODE)
-            branched = lines(self._client, (each for each in places if modes.get(each.topic) == BRANCH_MODE))
+            found = lines(
+                self._client, (each for each in places if _has_line(modes.get(each.topic), ends[each]))
+            )
         except UnknownTopicOrPartitionError as error:
             raise TryAgainError(f"a topic went away while we looked: {error}") from error
         bounds = {place: Bounds(firsts[place], ends[place]) for place in places}
         ids = {name: topic.id for name, topic in topics.items()}
-        return View(cluster.id, ids, bounds, modes, branched)
+        return View(cluster.id, ids, bounds, modes, found)
 
     def _check_exist(self, topics: Mapping[str, Topic], places: Iterable[TopicPartition]) -> None:
         subscription, where = self._options.subscription, self._options.bootstrap
@@ -175,10 +177,12 @@ class Planner:
         thinned = self._client.compacted_topics(sorted({place.topic for place in end}))
         for place, upto in limited.items():
             if place.topic in thinned and start[place] < upto < end[place]:
-                whole = Range(place, view.topic_ids[place.topic], start[place], end[place])
+                line = view.lines.get(place)
+                whole = Range(place, view.topic_ids[place.topic], start[place], end[place], line=line)
                 (task,) = self._with_ways(view, [whole])
                 headers = headers_of(chunks_of(self._options, task))
-                limited[place] = offset_after(headers, start[place], end[place], upto - start[place])
+                records = count(line, start[place], upto)
+                limited[place] = offset_after(headers, start[place], end[place], records)
         return limited
 
     # --- tasks ----------------------------------------------------------------------------------------------------
@@ -280,10 +284,15 @@ class Planner:
             client.commit_offsets(self._options.group, progress.offsets)
 
 
+def _has_line(mode: str | None, end: int) -> bool:
+    """Whether the broker has to be asked which offsets have records."""
+    return mode == BRANCH_MODE or may_have_gaps(end)
+
+
 def _files_of(data_folder: str, place: TopicPartition, view: View) -> list[SegmentFile]:
     """The sealed files of a partition, or of each branch that its line goes through."""
     line = view.lines.get(place)
-    if line is None:
+    if line is None or view.modes.get(place.topic) != BRANCH_MODE:
         return sealed_files(data_folder, place.folder)
     branches = dict.fromkeys(span.branch for span in line)
     folders = [f"{place.folder}/{lane_folder(branch)}" for branch in branches]
@@ -304,7 +313,7 @@ def _branch_stretches(task: Range, files: Sequence[SegmentFile]) -> tuple[Stretc
 
 def _too_far(place: TopicPartition, view: View, upto: int) -> str:
     end = view.bounds[place].end
-    if place in view.lines:
+    if view.modes.get(place.topic) == BRANCH_MODE:
         return (
             f"{place} ends at offset {end} here, and {upto} was to be reached: another side of a split has the rest, "
             "until both are joined"
@@ -315,11 +324,13 @@ def _too_far(place: TopicPartition, view: View, upto: int) -> str:
 
 
 def _stretches(task: Range, files: Sequence[SegmentFile], objects: Coordinates | None) -> tuple[Stretch, ...]:
+    if objects is not None:
+        return object_stretches(
+            task.start, task.end, objects.store_url, objects.start, objects.end, objects.rows
+        )
     if task.line is not None:
         return _branch_stretches(task, files)
-    if objects is None:
-        return stretches(task.start, task.end, files)
-    return object_stretches(task.start, task.end, objects.store_url, objects.start, objects.end, objects.rows)
+    return stretches(task.start, task.end, files)
 
 
 def _begin_of(place: TopicPartition, start: Progress, ids: Mapping[str, UUID]) -> int:

@@ -11,7 +11,6 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from anabranch.errors import SegmentChangedError, StoreError
-from anabranch.pipeline.branches import LANE_BITS
 from anabranch.pipeline.chunks import Chunk
 from anabranch.pipeline.client import Client
 from anabranch.pipeline.fetch import PartitionFetch
@@ -21,6 +20,7 @@ from anabranch.pipeline.object_reading import ObjectReader, TaskObjects, in_turn
 from anabranch.pipeline.options import Direct, ReaderOptions
 from anabranch.pipeline.plan import Range, SegmentFile, Stretch
 from anabranch.pipeline.segment_files import SegmentReader
+from anabranch.values import LANE_BITS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,7 @@ counts are part of the table's own commits, so they are right after any crash.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from anabranch.pipeline.branches import branch_of, lines
+from anabranch.pipeline.branches import lines, may_have_gaps
 from anabranch.pipeline.client import EARLIEST, LATEST, Client, Topic
 from anabranch.pipeline.group_progress import group_of
 from anabranch.pipeline.lake.settings import PipelineSettings
@@ -29,7 +29,7 @@ class PartitionStatus:
     start_offset: int | None = None
     """The first one that the log still has."""
     line: Line | None = None
-    """Of a topic in mode branch: which offsets have records."""
+    """Of a topic that is in mode branch, or was: which offsets have records."""
 
     @property
     def lag(self) -> int | None:
@@ -110,7 +110,7 @@ def _partitions(
     places = [] if there is None else there.partitions
     starts = client.offsets_at(dict.fromkeys(places, EARLIEST))
     ends = client.offsets_at(dict.fromkeys(places, LATEST))
-    branched = lines(client, (place for place, end in ends.items() if branch_of(end) > 0))
+    branched = lines(client, (place for place, end in ends.items() if may_have_gaps(end)))
     committed = client.committed_offsets(group, places) if places else {}
     numbers = sorted({place.partition for place in places} | set(taken))
     return [

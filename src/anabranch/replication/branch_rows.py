@@ -19,11 +19,10 @@ from typing import Any, NamedTuple, NewType
 from uuid import UUID
 
 from anabranch.errors import CorruptDataError
-from anabranch.values import Offset
+from anabranch.values import LANE_BITS, Offset
 
 Lane = NewType("Lane", int)
 
-LANE_BITS = 32
 SLOTS = 1024
 NO_LANE = Lane(-1)
 """What the first branch of a partition goes on from."""

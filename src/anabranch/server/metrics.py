@@ -8,6 +8,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from anabranch import __version__
+from anabranch.values import Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.branches import BranchTopics
@@ -154,8 +155,10 @@ class NodeCollector(Collector):
 
 
 def _records_behind(broker: "Broker", partition: "Partition", committed: int) -> int:
-    if not partition.is_branch or broker.branches is None:
+    if not partition.has_gaps:
         return max(0, partition.high_watermark - committed)
+    if not partition.is_branch or broker.branches is None:
+        return sum(max(0, end - max(start, committed)) for start, end in partition.runs(Offset(committed)))
     from anabranch.broker.branch_partition import BranchPartition
     from anabranch.broker.branch_report import records_behind
     from anabranch.broker.branch_views import BranchView

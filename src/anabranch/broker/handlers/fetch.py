@@ -198,7 +198,7 @@ class Fetch:
             partition.check_leader()
             if item.generation >= 0:
                 self._broker.check_generation(partition, item.generation)
-            high_watermark = partition.readable_end if partition.is_branch else partition.high_watermark
+            high_watermark = partition.readable_end if partition.has_gaps else partition.high_watermark
             found.high_watermark = high_watermark
             found.start_offset = start_offset = partition.start_offset
             if item.offset != high_watermark or item.offset < start_offset:

@@ -100,7 +100,7 @@ async def _offset(partition: ObjectPartition, timestamp: int) -> Offsets:
     generation = partition.generation
     match timestamp:
         case Special.LATEST:
-            return partition.high_watermark, -1, generation
+            return partition.readable_end, -1, generation
         case Special.EARLIEST | Special.EARLIEST_LOCAL:
             return partition.log.start_offset, -1, generation
         case Special.MAX_TIMESTAMP:
