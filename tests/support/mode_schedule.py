@@ -21,13 +21,21 @@ DIES_MS_MAX = 400
 class ModeSchedule(BranchSchedule):
     """Three brokers with an object store, and one topic in mode branch with a copy at each."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, entries_per_snapshot: int = 1000) -> None:
+        """`entries_per_snapshot`: with few, whoever comes back without the others knows some of what was agreed on."""
+        self._entries_per_snapshot = entries_per_snapshot
         super().__init__(seed)
         self.acknowledged: list[bytes] = []
         self._sequence = 0
 
     def _simulator(self, seed: int) -> ClusterSimulator:
-        return ClusterSimulator(seed, 3, settings=SMALL_STORE, has_store=True)
+        return ClusterSimulator(
+            seed,
+            3,
+            settings=SMALL_STORE,
+            has_store=True,
+            entries_per_snapshot=self._entries_per_snapshot,
+        )
 
     # --- writing and reading
 
