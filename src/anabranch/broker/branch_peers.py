@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 
 STABLE_MS = 300
 QUIET_MS = 1000
+LOOK_MS = 1000
+"""So long a partition at rest, of which nothing is heard, is not looked at."""
 BECOMING_MAX = 16
 """Partitions of which a broker becomes primary at the same time: each costs the disk several syncs."""
 CATCH_UP_MS_MAX = 10_000
@@ -101,6 +103,7 @@ class BranchPeers:
             own_heads=lambda: {key: seat.head for key, seat in self._seats.items()},
             own_state=lambda: (self.is_short, self.is_leaving),
             changed=self._look_soon,
+            stirred=self._stir,
         )
         self.reading = LaneReading(peers, broker.workers, lambda: self.polling.view)
         if broker.peering is not None:
@@ -121,11 +124,15 @@ class BranchPeers:
             sealed_of=self._sealed,
         )
         self._becoming = asyncio.Semaphore(BECOMING_MAX)
+        self._stirred: set[Key] = set()
+        """Partitions of which something was heard, or to which something has happened, since the last look."""
         self._rows: dict[Key, list[BranchRow]] = {}
         self._keep_rows(topics.tube.rows)
         topics.tube.subscribe(self._keep_rows)
         self._is_over = False
         self._is_look_due = False
+        self._scene: object = None
+        self._looked_ms = clock.monotonic_ms()
         broker.leaders.of_branch = self.leader_of
         own_ids = OwnProducerIds(broker.files, broker.data_dir, broker.workers, lambda: self.slot)
         broker.producer_ids.own_block = own_ids.block
@@ -190,6 +197,9 @@ class BranchPeers:
         self.room.pulse(self.polling.view, now_ms)
         self._look(now_ms)
 
+    def _stir(self, keys: Iterable[Key]) -> None:
+        self._stirred.update(keys)
+
     def _look_soon(self) -> None:
         if not self._is_look_due and not self._is_over:
             self._is_look_due = True
@@ -201,11 +211,25 @@ class BranchPeers:
             self._look(self._clock.monotonic_ms())
 
     def _look(self, now_ms: int) -> None:
+        stirred, self._stirred = self._stirred, set()
+        is_all_due = self._has_changed() or now_ms - self._looked_ms >= LOOK_MS
+        if is_all_due:
+            self._looked_ms = now_ms
         for seat in list(self._seats.values()):
+            if not is_all_due and seat.looked_at is not None and seat.key not in stirred:
+                continue  # Of thousands most are at rest most of the time.
             try:
                 self._step(seat, now_ms)
             except UnknownBranchError as error:
                 logger.debug("%s: %s", seat.partition.id, error)
+
+    def _has_changed(self) -> bool:
+        """Whether anything is different that concerns all partitions."""
+        polling = self.polling
+        applied_end = self._broker.metadata.applied_end
+        before = self._scene
+        self._scene = (polling.view, polling.news_at, applied_end, self.is_short, self.is_leaving)
+        return before != self._scene
 
     # --- who is who ----------------------------------------------------------------------------------------------
 
@@ -307,6 +331,7 @@ class BranchPeers:
             if partition.reign is not None:
                 seat.count_copies(now_ms)
             return
+        seat.looked_at = None
         order = self.order(seat)
         leader = self._reigning_of(order, heads)
         self._hear(seat, heads.get(leader) if leader is not None else None, now_ms)
@@ -392,6 +417,7 @@ class BranchPeers:
                 partition.follow(head.safe)
 
     def _reign_ended(self, seat: BranchSeat) -> None:
+        self._stirred.add(seat.key)
         seat.growth.wake()
         if seat.partition.id.topic == OFFSETS_TOPIC:
             self._coordinate(seat)
@@ -460,6 +486,8 @@ class BranchPeers:
             logger.warning("%s: %s", seat.partition.id, error)
         except Exception:
             logger.exception("%s cannot go on: this is a defect", seat.partition.id)
+        finally:
+            self._stirred.add(seat.key)
 
     async def _become(self, seat: BranchSeat) -> None:
         seat.is_unwelcome = False
@@ -502,6 +530,7 @@ class BranchPeers:
     def _keep_rows(self, rows: list[BranchRow]) -> None:
         for row in rows:
             self._rows.setdefault(row.key, []).append(row)
+            self._stirred.add(row.key)
 
     # --- what others ask -------------------------------------------------------------------------------------------
 

@@ -74,9 +74,10 @@ class BranchSeat:
 
     @property
     def head(self) -> Head:
-        partition = self.partition
+        partition, view = self.partition, self.partition.view
         reign = NO_LANE if partition.reign is None else partition.reign
-        return Head(partition.tip, reign, partition.high_watermark, partition.branched_view)
+        tip = Tip(view.lane, view.end_offset)
+        return Head(tip, reign, partition.high_watermark, partition.branched_view)
 
     @property
     def is_busy(self) -> bool:

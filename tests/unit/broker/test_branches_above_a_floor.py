@@ -207,6 +207,7 @@ def test_both_sides_of_a_split_serve_what_is_below_the_floor() -> None:
         code, newest, _ = cluster.offset_of_time(MAX_TIMESTAMP, served_by)
         assert code == 0
         assert newest > cluster.placement().start
+        assert cluster.offset_of_time(LATEST, served_by)[:2] == (0, newest + 1)
     cluster.join_again()
     found = cluster.values()
     assert found[: len(before)] == before
