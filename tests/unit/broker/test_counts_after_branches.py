@@ -151,3 +151,21 @@ def test_a_topic_with_gaps_has_no_branches_to_look_at() -> None:
     others = {E.NOT_LEADER_OR_FOLLOWER}
     assert codes.pop(leader) == 0
     assert set(codes.values()) == others
+
+
+@pytest.mark.parametrize("mode", ["ring", "object"])
+def test_whoever_has_read_everything_may_stay_when_all_of_it_is_deleted(mode: str) -> None:
+    cluster = CountedCluster.out_of_branches(mode)
+    end = cluster.offset(LATEST)
+    assert cluster.delete_below(-1) == end
+    cluster.run(1000)
+    for broker in (1, 2, 3):
+        cluster.kill(broker)
+    cluster.start(1, 2, 3)
+    cluster.run(12_000)
+    assert cluster.offset(EARLIEST) == cluster.offset(LATEST) == end
+    assert cluster.fetch_code(end) == 0
+    assert cluster.runs() == []
+    cluster.produce()
+    assert cluster.values(start=end) == cluster.written[0][-1:]
+    assert cluster.fetch_code(end - 1) == E.OFFSET_OUT_OF_RANGE
