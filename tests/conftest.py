@@ -1,6 +1,8 @@
 """For all tests: an S3-speaking server, hypothesis without a deadline (a busy machine may take any time), and how tests
 are shared out among workers."""
 
+import gc
+
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
@@ -10,12 +12,20 @@ from support.sharing_out import InOrder, place_in_order
 
 __all__ = ["s3_bucket", "s3_server", "s3_url"]
 
+NEW_OBJECTS_PER_SEARCH = 20_000
+
 settings.register_profile("any time", deadline=None)
 settings.load_profile("any time")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place_in_order(item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and what they import stay for good: nobody need look for garbage among them, nor so often."""
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS_PER_SEARCH)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from anabranch.gateway import protocol, socket_protocol, socket_session
+from anabranch.gateway import protocol, socket_protocol, socket_session, web
+from anabranch.gateway.protocol import BoundedProtocol
 from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
 from anabranch.gateway.socket_session import SocketSession
 from anabranch.testing import EmbeddedBroker
@@ -146,3 +148,37 @@ def test_messages_that_come_at_once_leave_others_their_turn(
     link.link.sendall(frame(TEXT, b'{"type":"publish","topic":"t"}') * 300)
     wait_until(lambda: taken.count("message") == 300, "all messages")
     assert taken.index("somebody else") <= 2 * socket_session.TURN_MESSAGES
+
+
+def test_connections_that_come_at_once_are_taken_a_few_at_a_time(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[int] = []
+    made = BoundedProtocol.connection_made
+    is_new_turn = True
+
+    def end_turn() -> None:
+        nonlocal is_new_turn
+        is_new_turn = True
+
+    def noted(self: BoundedProtocol, transport: asyncio.Transport) -> None:
+        nonlocal is_new_turn
+        if is_new_turn:
+            is_new_turn = False
+            turns.append(0)
+            asyncio.get_running_loop().call_soon(end_turn)
+        turns[-1] += 1
+        made(self, transport)
+
+    assert ask(broker, "GET", "/healthz").status == 200
+    monkeypatch.setattr(BoundedProtocol, "connection_made", noted)
+    is_open = threading.Event()
+    holding = threading.Thread(target=lambda: broker._running().call(lambda: is_open.wait(20)))
+    holding.start()
+    with contextlib.ExitStack() as stack:
+        for _ in range(100):
+            stack.enter_context(raw(broker))
+        is_open.set()
+        holding.join()
+        wait_until(lambda: sum(turns) == 100, "all connections")
+    assert max(turns) <= web.ACCEPTED_AT_ONCE

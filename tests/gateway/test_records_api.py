@@ -495,6 +495,21 @@ def until_figure(broker, name: str, is_so: Callable[[float], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_one_value_whose_key_or_headers_fit_no_answer_says_so(broker, topic) -> None:
+    broker.produce(
+        topic,
+        [(b"k" * 100_000, b"long key", [("a/b c", b"x")]), (b"k", b"long header", [("h", b"x" * 4000)])],
+    )
+    as_it_is = {"Accept": "application/octet-stream"}
+    key, header = (
+        ask(broker, "GET", f"/v1/topics/{topic}/partitions/0/records?offset={offset}", headers=as_it_is)
+        for offset in (0, 1)
+    )
+    assert (key.status, key.body, key.headers["x-anabranch-omitted"]) == (200, b"long key", "key")
+    assert key.headers["x-anabranch-header-a%2fb%20c"] == "x"
+    assert (header.headers["x-anabranch-omitted"], header.headers["x-anabranch-key"]) == ("headers", "k")
+
+
 def test_reader_waits_for_a_record_and_gets_it_at_once(broker, topic) -> None:
     found = []
     reader = threading.Thread(

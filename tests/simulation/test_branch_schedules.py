@@ -65,6 +65,41 @@ def test_a_cut_between_two_of_three_does_not_open_a_lane_for_every_record(others
         world.settle()
 
 
+@pytest.mark.parametrize(("remover", "removed"), [("lone", 3), ("other", 5), ("both", 3)])
+def test_records_that_a_side_removed_stay_removed_when_sides_join(remover: str, removed: int) -> None:
+    """Whole batches of five, or some records of one."""
+    with BranchSchedule() as world:
+        sides = {"lone": world.primary()}
+        world.write(sides["lone"], b"common")
+        world.cut_off(sides["lone"])
+        sides["other"] = world.primary(among=[each for each in world.sim.lives if each != sides["lone"]])
+        expected = set()
+        for name, broker_id in sides.items():
+            first = world.write_batch(broker_id, [b"%s %d" % (name.encode(), each) for each in range(5)])
+            world.write_batch(broker_id, [b"%s %d" % (name.encode(), each) for each in range(5, 8)])
+            left = removed if remover in (name, "both") else 0
+            if left:
+                world.remove_below(broker_id, first + left)
+            expected |= {b"%s %d" % (name.encode(), each) for each in range(left, 8)}
+        world.sim.net.heal()
+        world.settle()
+        assert sorted(world.values()) == sorted(expected)
+        assert len(world.partition(1).branches.opened) == 3, "the first attempt to join them failed"
+        world.write(world.primary(), b"last")
+
+
+def test_a_copy_that_begins_in_the_middle_of_a_batch_becomes_whole() -> None:
+    with BranchSchedule() as world:
+        away = next(number for number in world.sim.lives if number != world.primary())
+        world.sim.kill(away)
+        first = world.write_batch(world.primary(), [b"%d" % each for each in range(5)])
+        world.write(world.primary(), b"last")
+        world.remove_below(world.primary(), first + 3)
+        world.sim.start(away)
+        world.settle()
+        assert world.values() == [b"3", b"4", b"last"]
+
+
 def test_what_was_written_aside_goes_if_another_broker_is_about_to_reign() -> None:
     with BranchSchedule() as world:
         expected = world.fall_apart()

@@ -73,6 +73,26 @@ class BranchSchedule:
         assert answer[0] == ErrorCode.NONE, answer
         return answer[1]
 
+    def write_batch(self, broker_id: int, values: list[bytes]) -> int:
+        """Until it is acknowledged; the offset of its first record."""
+        body = produce_request("t", 0, values, TIME_MS, -1, None)
+        answer = self.ask(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 20_000})
+        row = answer["responses"][0]["partition_responses"][0]
+        assert row["error_code"] == ErrorCode.NONE, row
+        return int(row["base_offset"])
+
+    def remove_below(self, broker_id: int, offset: int) -> None:
+        """DeleteRecords; what is removed is off all disks of that side, too."""
+        partitions = [{"partition_index": 0, "offset": offset}]
+        asked = {"timeout_ms": 2000, "topics": [{"name": "t", "partitions": partitions}]}
+        answer = self.ask(broker_id, ApiKey.DELETE_RECORDS, 2, asked)
+        assert answer["topics"][0]["partitions"][0]["error_code"] == ErrorCode.NONE, answer
+        self.sim.run(1000)
+        for life in self.sim.lives.values():
+            dropped = life.loop.create_task(life.broker.housekeeping.retain())
+            self.sim.run_until(dropped.done)
+            dropped.result()
+
     def cut_off(self, broker_id: int) -> None:
         """Until it reigns, and the others have somebody else."""
         self.sim.net.isolate(BrokerId(broker_id))
@@ -111,7 +131,7 @@ class BranchSchedule:
     def values(self) -> list[bytes]:
         """As a new reader sees them."""
         found: list[bytes] = []
-        offset = 0
+        offset = int(self.partition(self.primary()).log.start_offset)
         while True:
             wanted = {**fetch_request("t", 0, offset), "max_wait_ms": 100}
             answer = self.ask(self.primary(), ApiKey.FETCH, 12, wanted)["responses"][0]["partitions"][0]

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from anabranch.cluster.metadata import Placement, Topic
+from anabranch.cluster.metadata import Topic
+from anabranch.testing.branch_copies import missing_branches
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.in_process_client import Pending
 from anabranch.testing.object_workload import SMALL_STORE
@@ -14,6 +15,7 @@ from support.branch_schedule import BranchSchedule
 FORMS = {"branch": "branched", "object": "stored", "ring": "kept", "solo": "kept"}
 WRITES_MAX = 200
 CHANGE_MS_MAX = 60_000
+DIES_MS_MAX = 400
 
 
 class ModeSchedule(BranchSchedule):
@@ -55,7 +57,8 @@ class ModeSchedule(BranchSchedule):
         return None
 
     def check(self) -> None:
-        """A reader who begins anew sees each record once. Raises SimulationError."""
+        """Once all is well, a reader who begins anew sees each record once. Raises SimulationError."""
+        self.sim.run_until(lambda: self.sim.is_whole() and not missing_branches(self.sim))
         found = self.found()
         if sorted(found) != sorted(self.acknowledged):
             lost = sorted(set(self.acknowledged) - set(found))
@@ -63,19 +66,26 @@ class ModeSchedule(BranchSchedule):
             raise SimulationError(f"lost {lost}, twice {twice}, beyond {set(found) - set(self.acknowledged)}")
 
     def found(self) -> list[bytes]:
+        offset, found = 0, []
+        while (more := self._read(offset)) != []:
+            for offset, value in more or ():
+                found.append(value or b"")
+                offset += 1
+        return found
+
+    def _read(self, offset: int) -> list[tuple[int, bytes | None]] | None:
+        """What whoever leads has from there on; None: it does so no more."""
         self.sim.run_until(lambda: self.leader() is not None)
-        leader, offset, found = self.leader(), 0, []
+        leader = self.leader()
         assert leader is not None
-        while True:
-            wanted = {**fetch_request("t", 0, offset), "max_wait_ms": 100}
-            answer = self.ask(leader, ApiKey.FETCH, 12, wanted)["responses"][0]["partitions"][0]
-            if answer["error_code"]:
-                raise SimulationError(f"{ErrorCode(answer['error_code'])!r} at {offset}")
-            more = list(records_from(answer["records"], offset))
-            if not more:
-                return found
-            found += [value or b"" for _, value in more]
-            offset = more[-1][0] + 1
+        wanted = {**fetch_request("t", 0, offset), "max_wait_ms": 100}
+        answer = self.ask(leader, ApiKey.FETCH, 12, wanted)["responses"][0]["partitions"][0]
+        if answer["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self.sim.run(50)
+            return None
+        if answer["error_code"]:
+            raise SimulationError(f"{ErrorCode(answer['error_code'])!r} at {offset}")
+        return list(records_from(answer["records"], offset))
 
     # --- modes
 
@@ -93,21 +103,34 @@ class ModeSchedule(BranchSchedule):
         message: str | None = pending.body["responses"][0]["error_message"]
         return message
 
-    def topic(self, broker_id: int | None = None) -> Topic:
-        number = next(iter(self.sim.lives)) if broker_id is None else broker_id
-        return self.sim.broker(number).metadata.table.topics["t"]
+    def wish(self, mode: str) -> None:
+        """Until it is agreed to: after a split some are not reached yet."""
+        for _ in range(WRITES_MAX):
+            if self.refusal(mode) is None:
+                return
+            self.sim.run(50)
+        raise SimulationError(f"nobody lets it be {mode}: {self.refusal(mode)}")
 
-    def placement(self, broker_id: int | None = None) -> Placement:
-        number = next(iter(self.sim.lives)) if broker_id is None else broker_id
-        return self.sim.broker(number).metadata.table.placement(self.topic(number), 0)
+    def topics(self) -> dict[int, Topic | None]:
+        """As each broker knows it; one that has just come back may know nothing yet."""
+        return {number: life.broker.metadata.table.topics.get("t") for number, life in self.sim.lives.items()}
+
+    def topic(self) -> Topic | None:
+        return next((topic for topic in self.topics().values() if topic is not None), None)
+
+    def closer(self) -> int | None:
+        """Who is to bring it out of branches, as far as anybody knows."""
+        placements = [topic.placements[0] for topic in self.topics().values() if topic and topic.placements]
+        return next((each.closer for each in placements if each.closer is not None), None)
 
     def is_in(self, mode: str) -> bool:
         """As far as everybody who runs knows, and has done what is to be done for it."""
         return all(
-            self.topic(number).mode == mode
-            and set(self.topic(number).all_forms) == {FORMS[mode]}
-            and life.broker.topics.is_settled
-            for number, life in self.sim.lives.items()
+            topic is not None
+            and topic.mode == mode
+            and set(topic.all_forms) == {FORMS[mode]}
+            and self.sim.broker(number).topics.is_settled
+            for number, topic in self.topics().items()
         )
 
     def change(self, mode: str, *, meanwhile: Callable[[], None] | None = None) -> None:
@@ -116,9 +139,35 @@ class ModeSchedule(BranchSchedule):
         while not self.is_in(mode):
             if self.sim.clock.monotonic_ms() > end_ms:
                 raise SimulationError(f"not {mode} after {CHANGE_MS_MAX} ms: {self.topic()}")
-            if self.topic().mode != mode:
+            if (topic := self.topic()) is not None and topic.mode != mode:
                 self.alter(mode, next(iter(self.sim.lives)))
             self.say(b"%s %d" % (mode.encode(), len(self.acknowledged)))
             if meanwhile is not None:
                 meanwhile()
             self.sim.run(50)
+
+    def until_closing(self) -> int:
+        """Until it is agreed on who brings it out of branches: that broker."""
+        end_ms = self.sim.clock.monotonic_ms() + CHANGE_MS_MAX
+        while (closer := self.closer()) is None:
+            if self.sim.clock.monotonic_ms() > end_ms:
+                raise SimulationError("nobody closes it")
+            self.sim.run(1)
+        return closer
+
+    def die_after(self, broker_id: int, steps: int, *, loses_power: bool) -> bool:
+        """When its disk has done so many operations more, if it does; and come back. Whether it died."""
+        disk = self.sim.machines[broker_id].disk
+        last = disk.operations + steps
+        if loses_power:
+            disk.crash_at = last
+        for _ in range(DIES_MS_MAX):
+            if broker_id in self.sim.lives and not loses_power and disk.operations >= last:
+                self.sim.kill(broker_id)
+            if broker_id not in self.sim.lives:
+                self.sim.run(200)
+                self.sim.start(broker_id)
+                return True
+            self.sim.run(1)
+        disk.crash_at = None
+        return False

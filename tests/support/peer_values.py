@@ -138,7 +138,7 @@ STRATEGIES = {
     peer.BranchNews: st.just(peer.BranchNews()),
     peer.PollBranches: st.builds(peer.PollBranches, texts, numbers, numbers),
     peer.BranchRows: st.builds(peer.BranchRows, texts, numbers, numbers, flags, flags, blobs),
-    peer.SealBranch: st.builds(peer.SealBranch, ids, small),
+    peer.SealBranch: st.builds(peer.SealBranch, ids, small, small),
     peer.CloseBranch: st.builds(peer.CloseBranch, ids, small, moves),
     peer.HoldLine: st.builds(peer.HoldLine, ids, small, moves, moves, numbers, numbers, numbers),
     peer.LineHeld: st.just(peer.LineHeld()),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from anabranch.broker.branch_merging import MissingRecordsError
 from anabranch.broker.branch_reads import LaneReading, Piece
 from anabranch.broker.workers import in_heavy_worker
+from anabranch.record.batch import read_header
 from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_rows import Lane
 from anabranch.values import BrokerId, Offset
@@ -46,7 +47,8 @@ class Copying:
         """Write what came for a span that begins where the copy here ends; the answer is where it ends now. Raises
         StorageError, CorruptDataError."""
         lanes = seat.partition.lanes
-        await self.make(seat, span.lane, span.start)
+        begin = min(span.start, read_header(piece.data).base_offset) if piece.data else span.start
+        await self.make(seat, span.lane, Offset(begin))
         if piece.data:
             lanes.append_copied(span.lane, piece.data, self._clock.wall_ms())
         lanes.extend(span.lane, piece.end)

@@ -26,7 +26,7 @@ def encode_told(rows: Iterable[BranchRow], heads: Mapping[Key, Head]) -> bytes:
     told = {
         "rows": [to_json(row) for row in rows],
         "heads": [
-            [topic_id.hex, partition, *head.tip, head.reign, head.safe]
+            [topic_id.hex, partition, *head.tip, head.reign, head.safe, head.view]
             for (topic_id, partition), head in heads.items()
         ],
     }
@@ -40,9 +40,9 @@ def decode_told(data: Buffer) -> Told:
         rows = [from_json(entry) for entry in told["rows"]]
         heads = {
             (UUID(hex=topic_id), int(partition)): Head(
-                Tip(Lane(int(lane)), Offset(int(end))), Lane(int(reign)), Offset(int(safe))
+                Tip(Lane(int(lane)), Offset(int(end))), Lane(int(reign)), Offset(int(safe)), int(view)
             )
-            for topic_id, partition, lane, end, reign, safe in told["heads"]
+            for topic_id, partition, lane, end, reign, safe, view in told["heads"]
         }
     except (CorruptDataError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise PeerProtocolError(f"what is told of branches does not fit: {error!r}") from None

@@ -5,7 +5,9 @@ first. Left out are those that somebody removed, and those that are there alread
 sides. A crash leaves a folder that nobody names.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anabranch.broker.branch_log import NO_GENERATION
@@ -14,6 +16,7 @@ from anabranch.broker.branch_reads import LaneReading
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import BatchHeader, batch_spans, read_header, stamp
+from anabranch.record.compaction import without_below
 from anabranch.replication.branch_lines import Merge, Span
 from anabranch.replication.branch_rows import Lane, Source, first_offset
 from anabranch.values import BrokerId, Offset
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from anabranch.log.log import Log
 
 Identity = tuple[int, int, int, int]
+
+logger = logging.getLogger(__name__)
 
 
 class MissingRecordsError(Exception):
@@ -64,7 +69,7 @@ class Merging:
         log = await in_heavy_worker(self._workers, lambda: lanes.make(lane, first_offset(lane)))
         try:
             for span in kept:
-                await self._note(span)
+                await self._note(_without(span, removed))
             sources = [await self._copy(log, _without(span, removed)) for span in plan.again]
             self._write_commits(log)
             await in_heavy_worker(self._workers, log.sync)
@@ -90,11 +95,15 @@ class Merging:
                 self._is_there(read_header(data, first))
 
     async def _copy(self, log: "Log", span: Span) -> Source | None:
-        new_start = log.end_offset
-        shift = new_start - span.start
-        end = span.start
+        new_start, begin = log.end_offset, span.start
+        end = begin
         async for data in self._pieces(span):
             copied = bytearray(data)
+            first_header = read_header(copied)
+            if first_header.base_offset < begin:
+                copied = await in_heavy_worker(self._workers, partial(_first_cut, copied, begin))
+                begin = end = first_header.base_offset
+            shift = new_start - begin
             batches = []
             for first, last in batch_spans(copied):
                 header = read_header(copied, first)
@@ -107,7 +116,7 @@ class Merging:
                 end = header.next_offset
                 self.records_again += header.record_count
             log.append(batches, self._clock.wall_ms())
-        return Source(span.lane, span.start, end, new_start) if end > span.start else None
+        return Source(span.lane, begin, end, new_start) if end > begin else None
 
     async def _pieces(self, span: Span):  # type: ignore[no-untyped-def]
         position = span.start
@@ -132,6 +141,16 @@ class Merging:
             return True
         self._there.add(identity)
         return False
+
+
+def _first_cut(data: bytearray, start: Offset) -> bytearray:
+    """In a worker: without the records below `start`, which were removed. What nobody can unpack stays as it is."""
+    first, last = next(batch_spans(data))
+    try:
+        return without_below(memoryview(data)[first:last], start) + data[last:]
+    except AnabranchError as error:
+        logger.warning("records below %d come again, as their batch cannot be unpacked: %s", start, error)
+        return data
 
 
 def _without(span: Span, removed: Mapping[Lane, Offset]) -> Span:

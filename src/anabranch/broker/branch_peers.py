@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 
 STABLE_MS = 300
 QUIET_MS = 1000
+LOOK_MS = 1000
+"""So long a partition at rest, of which nothing is heard, is not looked at."""
 BECOMING_MAX = 16
 """Partitions of which a broker becomes primary at the same time: each costs the disk several syncs."""
 CATCH_UP_MS_MAX = 10_000
@@ -101,6 +103,7 @@ class BranchPeers:
             own_heads=lambda: {key: seat.head for key, seat in self._seats.items()},
             own_state=lambda: (self.is_short, self.is_leaving),
             changed=self._look_soon,
+            stirred=self._stir,
         )
         self.reading = LaneReading(peers, broker.workers, lambda: self.polling.view)
         if broker.peering is not None:
@@ -121,11 +124,15 @@ class BranchPeers:
             sealed_of=self._sealed,
         )
         self._becoming = asyncio.Semaphore(BECOMING_MAX)
+        self._stirred: set[Key] = set()
+        """Partitions of which something was heard, or to which something has happened, since the last look."""
         self._rows: dict[Key, list[BranchRow]] = {}
         self._keep_rows(topics.tube.rows)
         topics.tube.subscribe(self._keep_rows)
         self._is_over = False
         self._is_look_due = False
+        self._scene: object = None
+        self._looked_ms = clock.monotonic_ms()
         broker.leaders.of_branch = self.leader_of
         own_ids = OwnProducerIds(broker.files, broker.data_dir, broker.workers, lambda: self.slot)
         broker.producer_ids.own_block = own_ids.block
@@ -190,6 +197,9 @@ class BranchPeers:
         self.room.pulse(self.polling.view, now_ms)
         self._look(now_ms)
 
+    def _stir(self, keys: Iterable[Key]) -> None:
+        self._stirred.update(keys)
+
     def _look_soon(self) -> None:
         if not self._is_look_due and not self._is_over:
             self._is_look_due = True
@@ -201,11 +211,25 @@ class BranchPeers:
             self._look(self._clock.monotonic_ms())
 
     def _look(self, now_ms: int) -> None:
+        stirred, self._stirred = self._stirred, set()
+        is_all_due = self._has_changed() or now_ms - self._looked_ms >= LOOK_MS
+        if is_all_due:
+            self._looked_ms = now_ms
         for seat in list(self._seats.values()):
+            if not is_all_due and seat.looked_at is not None and seat.key not in stirred:
+                continue  # Of thousands most are at rest most of the time.
             try:
                 self._step(seat, now_ms)
             except UnknownBranchError as error:
                 logger.debug("%s: %s", seat.partition.id, error)
+
+    def _has_changed(self) -> bool:
+        """Whether anything is different that concerns all partitions."""
+        polling = self.polling
+        applied_end = self._broker.metadata.applied_end
+        before = self._scene
+        self._scene = (polling.view, polling.news_at, applied_end, self.is_short, self.is_leaving)
+        return before != self._scene
 
     # --- who is who ----------------------------------------------------------------------------------------------
 
@@ -257,12 +281,18 @@ class BranchPeers:
         if seat.partition.reign is not None:
             return self._me, (self._me, *sorted(seat.partition.mode.copies))
         order = self.order(seat)
-        leader = self._reigning_of(order, self.polling.heads(key))
+        leader = self._reigning_of(order, self._heads(seat))
         if leader is None and seat.partition.branches.opened:
             leader = order[0]  # Between two reigns: it is about to begin.
         if leader is None:
             return None, ()
         return leader, tuple(copies_of(order, leader, self._copies_wanted(seat)))
+
+    def _heads(self, seat: BranchSeat) -> dict[BrokerId, Head]:
+        """Of those in view, and of the same time in branches: others have not heard yet that there is another, or have
+        not said anything since."""
+        view = seat.partition.branched_view
+        return {broker: head for broker, head in self.polling.heads(seat.key).items() if head.view == view}
 
     @staticmethod
     def _reigning_of(order: Iterable[BrokerId], heads: dict[BrokerId, Head]) -> BrokerId | None:
@@ -293,7 +323,7 @@ class BranchPeers:
     # --- what is to be done ----------------------------------------------------------------------------------------
 
     def _step(self, seat: BranchSeat, now_ms: int) -> None:
-        partition, heads = seat.partition, self.polling.heads(seat.key)
+        partition, heads = seat.partition, self._heads(seat)
         if partition.is_gone:
             return
         sight = self._sight(seat, heads)
@@ -301,6 +331,7 @@ class BranchPeers:
             if partition.reign is not None:
                 seat.count_copies(now_ms)
             return
+        seat.looked_at = None
         order = self.order(seat)
         leader = self._reigning_of(order, heads)
         self._hear(seat, heads.get(leader) if leader is not None else None, now_ms)
@@ -386,6 +417,7 @@ class BranchPeers:
                 partition.follow(head.safe)
 
     def _reign_ended(self, seat: BranchSeat) -> None:
+        self._stirred.add(seat.key)
         seat.growth.wake()
         if seat.partition.id.topic == OFFSETS_TOPIC:
             self._coordinate(seat)
@@ -454,6 +486,8 @@ class BranchPeers:
             logger.warning("%s: %s", seat.partition.id, error)
         except Exception:
             logger.exception("%s cannot go on: this is a defect", seat.partition.id)
+        finally:
+            self._stirred.add(seat.key)
 
     async def _become(self, seat: BranchSeat) -> None:
         seat.is_unwelcome = False
@@ -475,12 +509,12 @@ class BranchPeers:
         """Somebody has what is not in this line, and does not say how it ends, as with a disk that has failed: not to
         be asked again and again."""
         partition = seat.partition
-        for head in self.polling.heads(seat.key).values():
+        for head in self._heads(seat).values():
             if not is_behind_or_unknown(partition.branches, partition.tip, head.tip):
                 seat.put_off(head.tip, self._clock.monotonic_ms())
 
     async def _follow(self, seat: BranchSeat, leader: BrokerId) -> None:
-        await self.following.follow(seat, leader, lambda: self.polling.heads(seat.key).get(leader))
+        await self.following.follow(seat, leader, lambda: self._heads(seat).get(leader))
 
     def _begin_backfill(self, seat: BranchSeat, order: list[BrokerId]) -> None:
         """Whoever is to keep copies keeps all of the line."""
@@ -496,6 +530,7 @@ class BranchPeers:
     def _keep_rows(self, rows: list[BranchRow]) -> None:
         for row in rows:
             self._rows.setdefault(row.key, []).append(row)
+            self._stirred.add(row.key)
 
     # --- what others ask -------------------------------------------------------------------------------------------
 
@@ -507,7 +542,7 @@ class BranchPeers:
             case PollBranches():
                 return self.polling.answer(question)
             case SealBranch():
-                return await self._seal(self.seat(question.topic_id, question.partition), sender)
+                return await self._seal(self._seat_of_time(question), sender)
             case CloseBranch():
                 seat = self.seat(question.topic_id, question.partition)
                 return await self.closing.asked_to_close(seat, sender, question)
@@ -523,6 +558,13 @@ class BranchPeers:
             raise UnknownTopicIdError(
                 f"There is no topic with id {topic_id}, or it is not in mode branch here."
             )
+        return seat
+
+    def _seat_of_time(self, question: SealBranch) -> BranchSeat:
+        """Where the line of another time ended is of no use: it would be written again."""
+        seat = self.seat(question.topic_id, question.partition)
+        if seat.partition.branched_view != question.view:
+            raise UnknownTopicIdError(f"{seat.partition.id} is not in branches of that time here.")
         return seat
 
     async def _seal(self, seat: BranchSeat, sender: BrokerId) -> BranchSealed:

@@ -9,7 +9,7 @@ is asked, because the order of its rows is that of one process.
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from anabranch.clock import Clock
 
 POLL_MS = 250
+HEADS_MS = 100
+"""How old what is told of own lines may be: of hundreds of partitions each look costs something."""
 ANSWER_MS_MAX = 1000
 ROWS_MAX = 5000
 """In one answer: whoever is asked has to go on meanwhile."""
@@ -57,9 +59,10 @@ class BranchPolling:
         own_heads: Callable[[], dict[Key, Head]],
         own_state: Callable[[], tuple[bool, bool]],
         changed: Callable[[], None],
+        stirred: Callable[[Iterable[Key]], None] = lambda keys: None,
     ) -> None:
         """`own_state`: whether this broker is short of room, and whether it leaves. `changed`: is called when something
-        new was heard, or somebody came or went."""
+        new was heard, or somebody came or went; `stirred`, before that, with the partitions whose heads were told."""
         self._peers = peers
         self._tube = tube
         self._clock = clock
@@ -67,16 +70,19 @@ class BranchPolling:
         self._own_heads = own_heads
         self._own_state = own_state
         self._changed = changed
+        self._stirred = stirred
         self._boot = uuid.uuid4().hex
         self._told: dict[Key, tuple[int, Head]] = {}
         self._heads_at = 0
+        self._heads_ms = -HEADS_MS
+        self._has_news = False
         self._seen: dict[BrokerId, Seen] = {}
         self._polls: dict[BrokerId, asyncio.Task[None]] = {}
         self._view: frozenset[BrokerId] = frozenset()
         self.stable_since_ms = self._pulsed_ms = clock.monotonic_ms()
         """Since when the view is the same."""
         self.news_at = 0
-        """Counts what somebody has said of itself, as that it leaves."""
+        """Counts what somebody has said of itself, as that it leaves, or has begun anew."""
 
     # --- whom this broker sees -----------------------------------------------------------------------------------
 
@@ -135,6 +141,7 @@ class BranchPolling:
             self._begin(sender, seen, self._clock.monotonic_ms())
 
     def tell_news(self) -> None:
+        self._has_news = True
         for broker in self._view:
             self._peers.tell(broker, BranchNews())
 
@@ -169,6 +176,7 @@ class BranchPolling:
         await self._tube.add(told.rows)
         if seen.boot != answer.boot:
             seen.heads.clear()
+            self.news_at += 1
         seen.boot, seen.rows_end, seen.heads_at = answer.boot, answer.rows_end, answer.heads_at
         seen.heads.update(told.heads)
         if (seen.is_short, seen.is_leaving) != (answer.is_short, answer.is_leaving):
@@ -177,6 +185,7 @@ class BranchPolling:
         seen.heard_ms = self._clock.monotonic_ms()
         self._look_around(seen.heard_ms)
         if told.rows or told.heads:
+            self._stirred(told.heads)
             self._changed()
 
     # --- answering -----------------------------------------------------------------------------------------------
@@ -192,6 +201,10 @@ class BranchPolling:
         return BranchRows(self._boot, first + len(rows), self._heads_at, *self._own_state(), data)
 
     def _look_at_heads(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._heads_ms < HEADS_MS and not self._has_news:
+            return
+        self._heads_ms, self._has_news = now_ms, False
         heads = self._own_heads()
         for key, head in heads.items():
             known = self._told.get(key)

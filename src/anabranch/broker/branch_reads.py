@@ -13,6 +13,7 @@ from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import CorruptDataError, PeerError, PeerProtocolError
 from anabranch.record.batch import batch_spans, check_batch
 from anabranch.replication.branch_lines import Span
+from anabranch.replication.branch_rows import first_offset
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ ANSWER_MS_MAX = 5000
 
 
 class Piece(NamedTuple):
-    """Whole batches from some offset on, and where what follows them begins."""
+    """Whole batches from some offset on, and where what follows them begins. The first may begin before that offset,
+    if somebody has removed only some of its records."""
 
     data: bytes
     end: Offset
@@ -101,7 +103,8 @@ def _checked_end(data: bytes, span: Span) -> Offset | None:
     end = span.start
     for first, last in batch_spans(data):
         header = check_batch(data, first, last, fresh=False)
-        if header.base_offset < end or header.next_offset > span.end:
+        is_cut = first == 0 and first_offset(span.lane) <= header.base_offset < end < header.next_offset
+        if (header.base_offset < end and not is_cut) or header.next_offset > span.end:
             raise CorruptDataError(
                 f"A batch at {header.base_offset} came where offsets {end} to {span.end} were asked for."
             )

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from anabranch.clock import Clock
 
 SEAL_MS_MAX = 5000
+LACK_MS_MAX = 5000
+"""So long it is tried to have all that others have before one's line goes on behind theirs."""
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +94,7 @@ class Reigning:
 
     async def _seal(self, seat: "BranchSeat", brokers: list[BrokerId]) -> dict[BrokerId, Tip]:
         """Where the lines of those that answer end."""
-        question = SealBranch(*seat.key)
+        question = SealBranch(*seat.key, seat.partition.branched_view)
         answers = await asyncio.gather(*(self.ask_for_tip(seat, broker, question) for broker in brokers))
         return {broker: tip for broker, tip in zip(brokers, answers, strict=True) if tip is not None}
 
@@ -170,8 +172,9 @@ class Reigning:
             await in_heavy_worker(self._workers, log.sync)
 
     async def _catch_up(self, seat: "BranchSeat", tip: Tip, mine: Tip, broker: BrokerId) -> None:
-        """Before this broker's line goes on behind another one. What it must have, it waits for; the rest it takes if
-        it can be had now, for else only one broker may have it."""
+        """Before this broker's line goes on behind another one. What it must have, it waits for; the rest it takes too,
+        for else only one broker may have it, and who has written there is not known: a producer that sends again would
+        be written twice. For that it waits a while."""
         branches = seat.partition.branches
         for span in must_hold(branches, tip, mine):
             await self._copying.copy(seat, span, broker)
@@ -180,7 +183,13 @@ class Reigning:
             for span in behind(line, common_part(line, branches.line(mine))):
                 await self._copying.copy(seat, span, broker)
         except MissingRecordsError as error:
-            logger.info("%s: %s; it goes on all the same", seat.partition.id, error)
+            now_ms = self._clock.monotonic_ms()
+            if seat.lacks_since_ms is None:
+                seat.lacks_since_ms = now_ms
+            if now_ms - seat.lacks_since_ms < LACK_MS_MAX:
+                raise NotNowError(f"broker {broker} has not given all it has: {error}") from error
+            logger.warning("%s: %s; it goes on all the same", seat.partition.id, error)
+        seat.lacks_since_ms = None
 
     async def _merge(
         self, seat: "BranchSeat", mine: Tip, other: Tip, broker: BrokerId, tips: "Iterable[Tip]"
@@ -258,9 +267,10 @@ def _commits(partition: "BranchPartition", one: tuple[Span, ...], two: tuple[Spa
 
 
 def _with_heard(seat: "BranchSeat", base: Tip) -> Tip:
-    """A side of a split that has no copy of the end of the line goes on where it was last heard to be safe."""
+    """A side of a split that has no copy of the end of the line goes on where it was last heard to be safe. With a part
+    of that lane it goes on behind its own records: what it lacks comes when the sides are joined, and nothing twice."""
     branches = seat.partition.branches
-    if seat.heard is None:
+    if seat.heard is None or seat.heard.lane == base.lane:
         return base
     try:
         return seat.heard if may_adopt(branches, seat.heard, base, seat.is_held) else base

@@ -19,7 +19,7 @@ from anabranch.replication.branch_history import (
     records_between,
 )
 from anabranch.replication.branch_lines import Line, Span
-from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, lane_of
+from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, RowKind, lane_of
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def describe(
         "copies_in_view": list(copies),
         "line": [_span(each) for each in (*stored_line(partition), *served_line(gaps, partition))],
         "held": [_span(each) for each in base.lanes.all_held()],
-        "rows": [_row(row) for row in rows],
+        "rows": [_row(row) for row in rows if not base.branches.is_earlier(_lane_of(row))],
     }
 
 
@@ -103,6 +103,11 @@ def _first_leader(broker: "Broker", partition: BranchPartition) -> int:
 
 def _span(span: Span) -> Body:
     return {"lane": span.lane, "start_offset": span.start, "end_offset": span.end}
+
+
+def _lane_of(row: BranchRow) -> Lane:
+    """Of which branch it speaks."""
+    return row.old if row.kind is RowKind.PLACED else row.new
 
 
 def _row(row: BranchRow) -> Body:

@@ -43,6 +43,8 @@ class BranchSeat:
         """The same, said while this broker was becoming primary itself."""
         self.waits_since_ms: int | None = None
         """Since when it would be primary, and lets the present one go on until it has caught up with it."""
+        self.lacks_since_ms: int | None = None
+        """Since when it is about to go on behind records that others have and it could not get."""
         self.heard: Tip | None = None
         """Up to where the line of the last primary was safe, as that said itself."""
         self.coordinates_in: Lane | None = None
@@ -72,9 +74,10 @@ class BranchSeat:
 
     @property
     def head(self) -> Head:
-        partition = self.partition
+        partition, view = self.partition, self.partition.view
         reign = NO_LANE if partition.reign is None else partition.reign
-        return Head(partition.tip, reign, partition.high_watermark)
+        tip = Tip(view.lane, view.end_offset)
+        return Head(tip, reign, partition.high_watermark, partition.branched_view)
 
     @property
     def is_busy(self) -> bool:
@@ -94,9 +97,9 @@ class BranchSeat:
         start = max(span.start, self.removed(span.lane))
         return log.start_offset <= start and min(log.synced_offset, log.end_offset) >= span.end
 
-    def removed(self, lane: int) -> Offset:
-        """Below this nothing of a lane is wanted any more, as far as the present line says."""
-        return self.partition.view.removed.get(lane, Offset(0))  # type: ignore[call-overload, no-any-return]
+    def removed(self, lane: Lane) -> Offset:
+        """Below this nothing of a lane is wanted any more, whether or not the present line goes through it."""
+        return self.partition.branches.removed.get(lane, Offset(0))
 
     def put_off(self, tip: Tip, now_ms: int) -> None:
         """Some records of that line are nowhere in view: others may bring them."""

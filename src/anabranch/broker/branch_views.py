@@ -64,7 +64,7 @@ class BranchView(Partition):
         on_publish: Callable[[Partition], None],
     ) -> None:
         self.base = base
-        self.lane = lane if lane in base.branches.opened else NO_LANE
+        self.lane = lane if base.branches.has(lane) else NO_LANE
         place = TopicPartition(name, base.id.partition)
         log = ViewLog(str(place), base.lanes, base.branches, skips_lost=base.is_alone)
         log.elsewhere = base.view.elsewhere
@@ -183,7 +183,7 @@ class BranchViews:
         if meant is None:
             return None
         base, lane = meant
-        if not any(lane in each.branches.opened for each in _bases(base)):
+        if not any(each.branches.has(lane) for each in _bases(base)):
             return None
         return self._remembered(base, lane) or self._made(base, lane)
 
@@ -207,6 +207,7 @@ class BranchViews:
                 if base.topic.is_branch
                 for each in _bases(base)
                 for lane in each.branches.opened
+                if each.branches.has(lane)
             }
         found = self._ids.get(topic_id)
         base = topics.find(found[0]) if found is not None else None
@@ -218,7 +219,7 @@ class BranchViews:
             return None
         bases = [cast(BranchView, each).base if each is not None else None for each in known[0].partitions]
         lanes = [cast(BranchView, each).lane for each in known[0].partitions if each is not None]
-        now = [lane if lane in each.branches.opened else NO_LANE for each in _bases(base)]
+        now = [lane if each.branches.has(lane) else NO_LANE for each in _bases(base)]
         if bases != base.partitions or lanes != now:
             self._forget((base.topic.topic_id, lane))
             return None

@@ -208,7 +208,7 @@ class Bringing:
 
     def _news(self, end: Offset) -> list[list[Any]]:
         """What producers have written below `end` that the table was not told."""
-        rows = (_without_sums(row) for row in self._partition.producers.snapshot(end))
+        rows = [_without_checksums(row) for row in self._partition.producers.snapshot(end)]
         return [row for row in rows if self._sent.get(row[0]) != row]
 
     async def _agree(self, part: Import) -> None:
@@ -237,10 +237,10 @@ class Bringing:
             ring.do(Stored(end))
 
 
-def _without_sums(row: list[Any]) -> list[Any]:
-    """What is known of a producer, but for the checksums of its batches: only branches ask for them."""
-    *known, batches = row
-    return [*known, [list(batch[:3]) for batch in batches]]
+def _without_checksums(row: list[Any]) -> list[Any]:
+    """Of what was written in branches: in the store, where nobody else writes, numbers alone tell batches apart."""
+    producer_id, epoch, time_ms, batches = row
+    return [producer_id, epoch, time_ms, [batch[:3] for batch in batches]]
 
 
 def _whole(part: Slice) -> tuple[bytes, Offset]:

@@ -162,7 +162,7 @@ OTHER_FORMS = {
     72: Form(peer.ProposeEntry, {}, tail="data"),
     73: Form(peer.NameDisk, {"topic_id": TOPIC_ID, "partition": INT, "broker_id": INT, "epoch": LONG}),
     80: Form(peer.PollBranches, {"boot": TEXT, "rows_end": LONG, "heads_at": LONG}),
-    81: Form(peer.SealBranch, {"topic_id": TOPIC_ID, "partition": INT}),
+    81: Form(peer.SealBranch, {"topic_id": TOPIC_ID, "partition": INT, "view": INT}),
     82: Form(
         peer.ReadLane,
         {

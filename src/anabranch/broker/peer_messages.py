@@ -258,10 +258,12 @@ class BranchRows:
 
 @dataclass(slots=True)
 class SealBranch:
-    """I am to be primary: end your reign, if you have one, and tell where your line ends."""
+    """I am to be primary: end your reign, if you have one, and tell where your line ends. `view`: of which time in
+    branches that is."""
 
     topic_id: UUID
     partition: int
+    view: int
 
 
 @dataclass(slots=True)

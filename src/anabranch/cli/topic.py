@@ -250,10 +250,13 @@ def alter(
     require_whole(name)
     admin = broker.admin()
     broker.partitions_of(admin, name)
-    if wanted or resets:
-        _alter_configs(broker, admin, name, wanted, resets)
-    if partitions:
+    has_configs = bool(wanted or resets)
+    if partitions and has_configs:
+        _alter_configs(broker, admin, name, wanted, resets, only_validate=True)
+    if partitions:  # First: a topic that changes its mode gets none.
         _grow(broker, admin, name, partitions)
+    if has_configs:
+        _alter_configs(broker, admin, name, wanted, resets)
     if format == "json":
         show_json({"topic": name, "set": wanted, "reset": list(resets), "partitions": partitions})
     elif mode is None:
@@ -265,7 +268,13 @@ def alter(
 
 
 def _alter_configs(
-    broker: Broker, admin: "AdminClient", name: str, wanted: dict[str, str], resets: tuple[str, ...]
+    broker: Broker,
+    admin: "AdminClient",
+    name: str,
+    wanted: dict[str, str],
+    resets: tuple[str, ...],
+    *,
+    only_validate: bool = False,
 ) -> None:
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
@@ -275,7 +284,10 @@ def _alter_configs(
     entries += [ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in resets]
     resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
     with broker.errors():
-        admin.incremental_alter_configs([resource], request_timeout=broker.seconds_max)[resource].result()
+        answers = admin.incremental_alter_configs(
+            [resource], validate_only=only_validate, request_timeout=broker.seconds_max
+        )
+        answers[resource].result()
 
 
 def _grow(broker: Broker, admin: "AdminClient", name: str, partitions: int) -> None:

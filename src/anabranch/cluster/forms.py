@@ -8,7 +8,8 @@ is being changed, each goes over by itself, and until then has the form it had.
 A kept partition that goes over to the store has its records copied there first, so that nothing is left on any disk.
 One that comes back from it leaves its records there: brokers keep what is written from then on, and below its *floor*
 the partition is read from the store. So there is never more than one seam, and the older records lie in the store.
-One that goes over to branches takes its logs along: they are the first lane. One that comes back joins the lanes of its
+One that goes over to branches takes its logs along: they are the first lane; what is in the store comes there by way of
+brokers that keep it, and its floor stays. One that comes back joins the lanes of its
 only line into logs again, once every broker has promised to open no branch more.
 """
 

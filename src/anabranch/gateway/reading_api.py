@@ -33,6 +33,8 @@ RECORDS_DEFAULT, RECORDS_MAX = 500, 10_000
 BYTES_DEFAULT, BYTES_MAX = 2**20, 8 * 2**20
 WAITING_BYTES_MAX = 64 * 1024
 """What one who waited gets at first: of those there may be many at once."""
+VALUE_HEADERS_BYTES_MAX = 3072
+"""Of an answer that is a value as it is: proxies take 4 KiB of headers unless they are told otherwise."""
 LOAD_MS = 1000
 """How long one waits who did not ask to, for records that are there and not here."""
 AT_ONCE_BYTES_MAX = 32 * 1024
@@ -227,17 +229,32 @@ def _body(wanted: Wanted, records: list[Record]) -> bytes:
 
 
 def _value_headers(wanted: Wanted, record: Record) -> dict[str, str]:
-    """All of a record but its value. Where bytes do not fit into a header they are written as in a URL."""
+    """All of a record but its value. Where bytes do not fit into a header they are written as in a URL; what is longer
+    than clients and proxies take is left out, and said to be."""
     headers = {
         "x-anabranch-partition": str(wanted.partition),
         "x-anabranch-offset": str(record.offset),
         "x-anabranch-timestamp": str(record.timestamp),
     }
-    if record.key is not None:
-        headers["x-anabranch-key"] = quote(record.key, safe=" ")
-    for name, held in record.headers:
-        if held is not None:
-            headers[f"x-anabranch-header-{quote(name.encode('utf-8', 'surrogateescape'))}"] = quote(
-                held, safe=" "
-            )
-    return headers
+    parts = {"key": _key_header(record), "headers": _record_headers(record)}
+    room, omitted = VALUE_HEADERS_BYTES_MAX, []
+    for name, part in parts.items():
+        size = sum(len(each) + len(held) + 4 for each, held in part.items())
+        if size > room:
+            omitted.append(name)
+        else:
+            room -= size
+            headers |= part
+    return headers | ({"x-anabranch-omitted": ", ".join(omitted)} if omitted else {})
+
+
+def _key_header(record: Record) -> dict[str, str]:
+    return {} if record.key is None else {"x-anabranch-key": quote(record.key, safe=" ")}
+
+
+def _record_headers(record: Record) -> dict[str, str]:
+    return {
+        f"x-anabranch-header-{quote(name.encode('utf-8', 'surrogateescape'), safe='')}": quote(held, safe=" ")
+        for name, held in record.headers
+        if held is not None
+    }

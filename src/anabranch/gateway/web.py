@@ -14,13 +14,16 @@ from anabranch.gateway.access import Access
 from anabranch.gateway.app import make_app
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.protocol import BoundedProtocol
+from anabranch.gateway.server import BACKLOG
 from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.server.listener import Listener
 
-BACKLOG = 1024
+ACCEPTED_AT_ONCE = 8
+"""Connections taken in one turn of the loop: asyncio takes as many as may wait, and a thousand would hold up everybody
+who is connected already."""
 KEEP_ALIVE_SECONDS = 75
 """How long a connection may stay without a request: longer than proxies keep theirs (nginx: 60 s), or they would send
 requests into connections that are just being closed."""
@@ -31,11 +34,25 @@ CONNECTIONS_MIN = 16
 LIMITLESS = 2**31
 CLOSE_LOOK_SECONDS = 0.02
 
+logger = logging.getLogger(__name__)
+
 
 def _descriptors_left() -> int:
     """What the Kafka port and the segment files leave of those the system allows."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return LIMITLESS if limit == resource.RLIM_INFINITY else max(CONNECTIONS_MIN, limit // 8)
+
+
+def _connections_max(wanted: int) -> int:
+    left = _descriptors_left()
+    if left < wanted:
+        logger.info(
+            "the gateway takes %d connections and not the %d of gateway.connections.max, an eighth of the files this "
+            "process may open: raise that limit (ulimit -n), or lower the setting",
+            left,
+            wanted,
+        )
+    return min(wanted, left)
 
 
 class Web:
@@ -47,7 +64,7 @@ class Web:
         settings = broker.settings
 
         class Protocol(BoundedProtocol):
-            connections_max = min(settings.gateway_connections_max, _descriptors_left())
+            connections_max = _connections_max(settings.gateway_connections_max)
 
         class Socket(SocketProtocol):
             unsent_bytes_max = settings.gateway_subscriber_bytes_max
@@ -79,7 +96,8 @@ class Web:
     async def start(self, bound: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self._note_date()
-        self._server = await loop.create_server(self._connection, sock=bound, backlog=BACKLOG)
+        self._server = await loop.create_server(self._connection, sock=bound, backlog=ACCEPTED_AT_ONCE)
+        bound.listen(BACKLOG)  # So many may wait for it all the same.
 
     def _connection(self) -> BoundedProtocol:
         return self._protocol(config=self._config, server_state=self._state, app_state={})

@@ -86,6 +86,16 @@ def sorted_out(
     return kept, expired
 
 
+def without_below(batch: ByteBuffer, start: Offset, bytes_max: int = RECORDS_BYTES_MAX) -> bytearray:
+    """A batch without its records below an offset; it keeps the offsets and sequences it covered. Raises
+    CorruptDataError."""
+    header = read_header(batch)
+    kept = [record for record in records_of(batch, bytes_max) if record.offset >= start]
+    if not kept:
+        return emptied_batch(header)
+    return _rewritten(header, kept, header.base_timestamp if header.has_delete_horizon else None)
+
+
 def _emptied(batch: Batch, header: BatchHeader, last_of_producer: bool) -> Batch | bytearray | None:
     if not last_of_producer or header.producer_id < 0:
         return None

@@ -11,7 +11,7 @@ anew sees a record twice, because a record that was written again is known by wh
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from anabranch.replication.branch_rows import (
     Lane,
     RowKind,
     Tip,
+    first_offset,
     lane_of,
 )
 from anabranch.values import Offset
@@ -53,17 +54,23 @@ class Branches:
         self.opened: dict[Lane, BranchRow] = {}
         self.sealed: dict[Lane, Offset] = {}
         self._started: dict[Lane, Offset] = {}
+        self._removed: dict[Lane, Offset] | None = None
+        """What follows from these; None: rows have come since."""
         self._placed: BranchRow | None = None
         self.highest = NO_LANE
+        self._first = NO_LANE
         for row in rows:
             self.add(row)
 
     def add(self, row: BranchRow) -> None:
         """To be told twice changes nothing."""
+        self._removed = None
         match row.kind:
             case RowKind.OPENED:
                 self.opened.setdefault(row.new, row)
                 self.highest = max(self.highest, row.new)
+                if row.new_start < first_offset(row.new):
+                    self._first = max(self._first, row.new)
             case RowKind.SEALED:
                 self.sealed[row.new] = min(self.sealed.get(row.new, row.old_end), row.old_end)
             case RowKind.STARTED:
@@ -71,6 +78,15 @@ class Branches:
             case RowKind.PLACED:
                 if self._placed is None or _age(self._placed) < _age(row):
                     self._placed = row
+
+    def is_earlier(self, lane: Lane) -> bool:
+        """It is of an earlier time in branches. What came of that was kept in another way, and then became the first
+        lane of all lines: all of it lies in there, under the numbers it had."""
+        return lane < self._first
+
+    def has(self, lane: Lane) -> bool:
+        """There is such a branch now."""
+        return lane in self.opened and not self.is_earlier(lane)
 
     @property
     def placed_slot(self) -> int | None:
@@ -103,6 +119,17 @@ class Branches:
 
     def removed_below(self, line: Line) -> dict[Lane, Offset]:
         """What of each lane was removed, in whichever line that was said; of a line that is not known yet nothing."""
+        removed = self.removed
+        return {span.lane: removed[span.lane] for span in line if span.lane in removed}
+
+    @property
+    def removed(self) -> Mapping[Lane, Offset]:
+        """Below which offset nothing is left of a lane, of those that something was removed of."""
+        if self._removed is None:
+            self._removed = self._find_removed()
+        return self._removed
+
+    def _find_removed(self) -> dict[Lane, Offset]:
         removed: dict[Lane, Offset] = {}
         for lane, start in self._started.items():
             try:
@@ -113,12 +140,14 @@ class Branches:
             for span in spans:
                 if span.start < start:
                     removed[span.lane] = max(removed.get(span.lane, span.start), min(span.end, start))
-        return {span.lane: removed[span.lane] for span in line if span.lane in removed}
+        return removed
 
     def is_behind(self, tip: Tip, other: Tip) -> bool:
         """Whether all records of `other`'s line are in that of `tip`: it was a part of it, or was taken in. A lane has
         one line before it, so it is enough to find the lane that `other` ends in, and far enough. Raises
         UnknownBranchError."""
+        if self.is_earlier(other.lane) and not self.is_earlier(tip.lane):
+            return True
         self.line(other)
         reached: dict[Lane, Offset] = {}
         wanted = [tip]
@@ -293,4 +322,5 @@ def _shifted(lane: Lane, start: int, end: int, shift: int) -> Span:
 def is_known(branches: Branches, offset: Offset) -> bool:
     """Whether any branch that is known here could have given this offset. The first of all is where everybody begins,
     before there is a branch."""
-    return offset == 0 or lane_of(offset) in branches.opened
+    lane = lane_of(offset)
+    return offset == 0 or lane in branches.opened or branches.is_earlier(lane)

@@ -34,6 +34,8 @@ class Head(NamedTuple):
     """The lane that it appends to; NO_LANE: none."""
     safe: Offset
     """Below this the records of its line are safe."""
+    view: int = 0
+    """Of which time in branches it is: one of a time before is nobody's any more."""
 
 
 class Step(Enum):

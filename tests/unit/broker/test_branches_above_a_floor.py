@@ -13,6 +13,7 @@ from anabranch.cli.branch_facts import put_together
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.record.records import records_of
 from anabranch.replication.branch_history import records_between
+from anabranch.values import BrokerId, Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_cluster import close_all
@@ -169,6 +170,23 @@ def test_it_can_be_called_off_on_the_way() -> None:
     cluster.check()
 
 
+def test_readers_get_over_numbers_that_no_record_has_below_the_floor() -> None:
+    """What came out of branches ends behind all lanes, where nobody has written anything since."""
+    cluster = FloorCluster.in_branches(kept=3)
+    for mode, form in (("object", "stored"), ("branch", "branched")):
+        assert cluster.alter(mode)["error_code"] == 0
+        cluster.until(lambda form=form: cluster.is_done(form), 60_000)  # type: ignore[misc]
+    floor = cluster.floor
+    assert floor > 2**32
+    assert not any(
+        floor - 1 in range(row.base_offset, row.next_offset)
+        for row in cluster.leader.metadata.table.objects.rows(cluster.key(), Offset(0), 1000)
+    )
+    cluster.produce()
+    cluster.produce(repeat=True)
+    cluster.check()
+
+
 # --- a split ------------------------------------------------------------------------------------------------------
 
 
@@ -189,6 +207,7 @@ def test_both_sides_of_a_split_serve_what_is_below_the_floor() -> None:
         code, newest, _ = cluster.offset_of_time(MAX_TIMESTAMP, served_by)
         assert code == 0
         assert newest > cluster.placement().start
+        assert cluster.offset_of_time(LATEST, served_by)[:2] == (0, newest + 1)
     cluster.join_again()
     found = cluster.values()
     assert found[: len(before)] == before
@@ -217,6 +236,21 @@ def test_a_reader_below_the_floor_goes_on_above_it_wherever_it_is() -> None:
     at = cluster.offset(LATEST)
     cluster.join_again()
     assert ALONE in cluster.values(0, at), "it goes on where it is, and misses nothing"
+
+
+def test_a_broker_that_starts_on_a_side_of_its_own_serves_everything() -> None:
+    cluster = FloorCluster.in_branches(kept=3)
+    alone = next(each for each in (2, 3) if each != cluster.leader_id)
+    cluster.run(3000)
+    cluster.kill(alone)
+    cluster.net.isolate(BrokerId(alone))
+    cluster.start(alone)
+    cluster.until(lambda: cluster.reigns(alone), 30_000)
+    assert cluster.read_at(alone) == cluster.written[0]
+    cluster.write(ALONE, alone)
+    assert cluster.read_at(alone) == [*cluster.written[0], ALONE]
+    cluster.join_again()
+    assert sorted(cluster.values()) == sorted([*cluster.written[0], ALONE])
 
 
 # --- deleting -----------------------------------------------------------------------------------------------------

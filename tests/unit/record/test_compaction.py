@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from anabranch.errors import BatchTooLargeError
 from anabranch.record.batch import check_batch, read_header, with_log_append_time
 from anabranch.record.builder import BatchBuilder, control_batch
-from anabranch.record.compaction import Keep, compacted, keep_latest
+from anabranch.record.compaction import Keep, compacted, keep_latest, without_below
 from anabranch.record.compression import Codec
 from anabranch.record.records import records_of
 from anabranch.values import Offset
@@ -51,6 +51,18 @@ def test_what_stays_keeps_offset_time_headers_and_the_batch_its_reach(codec: Cod
     assert (header.base_offset, header.last_offset) == (before.base_offset, before.last_offset)
     assert header.last_sequence == before.last_sequence
     assert header.codec == codec
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_without_its_first_records_keeps_its_reach(codec: Codec) -> None:
+    batch = a_batch((b"a", b"1"), (b"b", b"2"), (None, None), codec=codec)
+    for start in (101, 103):
+        result = without_below(batch, Offset(start))
+        header = check_batch(result, 0, len(result), fresh=False)
+        assert list(records_of(result)) == list(records_of(batch))[start - 100 :]
+        before = read_header(batch)
+        assert (header.base_offset, header.last_offset) == (before.base_offset, before.last_offset)
+        assert (header.base_sequence, header.last_sequence) == (before.base_sequence, before.last_sequence)
 
 
 def test_a_batch_of_which_everything_stays_is_the_same_object() -> None:

@@ -356,3 +356,22 @@ def test_what_was_removed_counts_in_whichever_order_it_was_said() -> None:
             Lane(1): at(1, 10),
             Lane(2): at(2, 1),
         }
+
+
+# --- an earlier time in branches
+
+
+def test_what_was_in_branches_before_is_behind_every_line_that_began_with_it() -> None:
+    earlier = [branch(NOWHERE, 0), branch(tip(0, 5), 7), branch(tip(0, 5), 9)]
+    root = opened(KEY, NOWHERE, Lane(20), start=Offset(0))
+    later = branch(tip(20, 3), 1044)
+    for rows in ([*earlier, root, later], [later, root, *earlier]):
+        branches = Branches(rows)
+        assert branches.is_behind(tip(1044, 1), tip(9, 4))
+        assert branches.is_behind(tip(20, 3), tip(7, 2))
+        assert not branches.is_behind(tip(7, 2), tip(20, 3))
+        assert not branches.is_behind(tip(7, 2), tip(9, 4)), "among themselves they are what they were"
+        assert branches.has(Lane(1044))
+        assert not branches.has(Lane(9))
+        assert is_known(branches, at(13, 4)), "all numbers below are its own"
+        assert not is_known(branches, at(21, 0))
