@@ -180,11 +180,12 @@ class BranchWorkload(ClusterWorkload):
         client.read_on(place, client.home, 0, then)
 
     def _remove(self) -> None:
-        """DeleteRecords, of the topic that may be cut, below something that somebody has read."""
+        """DeleteRecords, of the topic that may be cut, below something that somebody has read, or some of it: that may
+        be in the middle of a batch, or between two lanes."""
         positions = [each.position for each in self._wanderers if each.place == (CUT, 0)]
         if (CUT, 0) not in self._places() or not positions:
             return
-        offset = self._rng.choice(positions)
+        offset = max(0, self._rng.choice(positions) - self._rng.randint(0, 2))
         client = self._branch_client()
         leader = client.home if self._rng.random() < 0.3 else self._reigns_now((CUT, 0))
         partitions = [{"partition_index": 0, "offset": offset}]
