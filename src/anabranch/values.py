@@ -24,6 +24,12 @@ def is_other_lane(offset: int, other: int) -> bool:
     return offset >> LANE_BITS != other >> LANE_BITS
 
 
+def is_lane_gap(end: int, start: int) -> bool:
+    """Whether there is nothing between records that end before `end` and those from `start` on because the lane has
+    changed; compaction leaves no such gap."""
+    return end < start and is_other_lane(max(0, end - 1), start)
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic; its folder on disk is named by `folder`."""
 

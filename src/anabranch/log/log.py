@@ -25,7 +25,7 @@ from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import Rewritten, delete_segments, finish_swap, undo_leftovers
 from anabranch.log.tail import Tail
-from anabranch.values import Offset
+from anabranch.values import Offset, is_lane_gap
 
 
 class Log(LogReader):
@@ -91,6 +91,8 @@ class Log(LogReader):
         log = cls(files, folder, config, cache, recovered)
         log._folder_changes = 1 if made or not recovered.is_synced else 0
         log.advance_start(min(start_offset, log.end_offset))
+        if start_offset and is_lane_gap(start_offset, log._bases[0]):
+            log.begin_below(start_offset)
         if clean:
             log.synced_offset = log.end_offset
         elif recovery_point is not None:
@@ -328,8 +330,8 @@ class Log(LogReader):
     def _seem_expired(self, now_ms: int) -> list[Segment]:
         sealed = self._segments[:-1]
         ages = [
-            Age(segment.published_bytes, segment.largest_timestamp()[0], segment.published_offset)
-            for segment in sealed
+            Age(segment.published_bytes, segment.largest_timestamp()[0], self._run_end(number))
+            for number, segment in enumerate(sealed)
         ]
         count = expired_count(ages, self._active.published_bytes, self._start_offset, self.config, now_ms)
         return sealed[:count]
@@ -340,15 +342,18 @@ class Log(LogReader):
     def drop(self, segments: Sequence[Segment]) -> list[Segment]:
         """Take the oldest segments out of the log and move its start; then `delete_files` in a worker.
 
-        Answers those that were still there. Keep the new start offset durable before their files go.
+        Answers those that were still there. Keep the new start offset durable before their files go. Before a gap
+        between lanes the start is where the gap begins: whoever has read that far has missed nothing.
         """
         dropped = []
+        start = self._start_offset
         for segment in segments:
             if self._segments[0] is not segment or segment is self._active:
                 break
+            start = max(start, self._run_end(0))
             self._forget(segment)
             dropped.append(segment)
-        self._start_offset = max(self._start_offset, self._bases[0])
+        self._start_offset = start
         return dropped
 
     def delete_files(self, segments: Sequence[Segment]) -> None:

@@ -436,24 +436,9 @@ def test_a_log_that_ends_with_its_first_gap_begins_where_it_did(both_disks: Open
     log.advance_end(Offset(200), keeps_start=True)
     log.close()
     again = both_disks(clean=True)
-    assert (again.start_offset, again.end_offset, again.records_end()) == (0, 200, 0)
+    assert (again.start_offset, again.end_offset, again.readable_end(Offset(200))) == (0, 200, 0)
     written = fill(again, 2)
     assert read_all(again, 0) == written
     again.roll()
     again.delete_files(again.drop(again.expired(NOW_MS * 2)))
     assert (again.start_offset, len(again.segments)) == (202, 1)
-
-
-def test_the_last_record_ends_before_the_gap_that_a_log_ends_with(both_disks: Open) -> None:
-    log = both_disks(segment_bytes=2000, index_interval_bytes=100)
-    assert log.records_end() == 0
-    fill(log, 30, count=3)
-    assert log.records_end() == log.end_offset == 90
-    log.advance_end(Offset(1000))
-    log.close()
-    again = both_disks(clean=True, segment_bytes=2000, index_interval_bytes=100)
-    assert (again.records_end(), again.end_offset) == (90, 1000)
-    again.advance_start(Offset(500))
-    assert again.records_end() == 500
-    fill(again, 1)
-    assert again.records_end() == 1001
