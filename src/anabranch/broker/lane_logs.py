@@ -216,7 +216,7 @@ class LaneLogs:
         StorageError."""
         log = self._logs[lane]
         if end > log.end_offset:
-            log.advance_end(end)
+            log.advance_end(end, keeps_start=True)
 
     def sync(self, lane: Lane) -> Offset:
         """Any thread: up to where the lane is on the disk now. Raises StorageError."""

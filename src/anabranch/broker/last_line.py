@@ -26,6 +26,7 @@ from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
+from anabranch.log.log import begin_with_gap
 from anabranch.log.names import LOG, base_offset_of, segment_path
 from anabranch.log.settings import LogConfig
 from anabranch.replication.branch_lines import Branches, Span
@@ -87,8 +88,6 @@ class Taken(NamedTuple):
 
     start: Offset
     """Where its readers may begin."""
-    first: Offset
-    """Where its first segment begins: below there was nothing."""
     point: RecoveryPoint | None
     """Up to where it was synced, if that was done now."""
     is_whole: bool = True
@@ -127,7 +126,7 @@ class LeavingFolder(NamedTuple):
     ) -> Taken:
         start = Offset(state["start"])
         if state.get("is_done"):
-            return Taken(start, Offset(state["first"]), None)
+            return Taken(start, None)
         if "view" not in state:
             # From here on the lanes are not for a start whose table does not know yet that the partition has left.
             state = self._said({**state, "view": view})
@@ -137,7 +136,7 @@ class LeavingFolder(NamedTuple):
         self._remove_the_rest(set(state["lost"]))
         self._said({**state, "spans": [], "names": [], "is_done": True})
         end = Offset(state["log_end"])
-        return Taken(start, Offset(state["first"]), RecoveryPoint(end, end), state["is_whole"])
+        return Taken(start, RecoveryPoint(end, end), state["is_whole"])
 
     def _said(self, state: dict[str, Any]) -> dict[str, Any]:
         _write(self.files, self.folder, state)
@@ -174,7 +173,10 @@ class LeavingFolder(NamedTuple):
         for lane, name in state["names"]:
             if files.exists(f"{folder}/{lane}/{name}"):
                 files.rename(f"{folder}/{lane}/{name}", f"{folder}/{name}")
-        files.create(segment_path(folder, Offset(state["log_end"]), LOG)).close()
+        end, first = Offset(state["log_end"]), Offset(state["first"])
+        files.create(segment_path(folder, end, LOG)).close()
+        if state["start"] < first:
+            begin_with_gap(files, folder, Offset(state["start"]), first)
         files.sync_folder(folder)
         for lane in sorted({lane for lane, _ in state["names"]}):
             if files.exists(f"{folder}/{lane}"):

@@ -82,8 +82,6 @@ class Found(NamedTuple):
     start: Offset
     is_new: bool
     is_stranger: bool
-    first: Offset = Offset(-1)
-    """Where its first segment begins, if there never was anything below that."""
 
     @property
     def emptied(self) -> "Found":
@@ -169,8 +167,6 @@ class PartitionOpener:
             precious=precious,
             shares_syncs=shares_syncs,
         )
-        if found.first == log.start_offset == log.segments[0].base_offset:
-            log.begin_below(found.start)
         if always_sync and not clean:
             log.sync()
         if placement is None and self._has_been_in_a_ring(log.folder):
@@ -290,7 +286,6 @@ class PartitionOpener:
             point=taken.point or found.point,
             start=max(found.start, taken.start, placement.floor),
             is_stranger=found.is_stranger or not taken.is_whole,
-            first=taken.first,
         )
 
     def _clear(self, partition_id: TopicPartition) -> None:

@@ -1,8 +1,8 @@
 """Which partitions of a data folder may have gaps, read from the node's own files without starting one.
 
-A compacted topic, or one that was compacted once, has offsets without records. The topics stand in the metadata
-log and its snapshot, how far each partition was cleaned in `cleaner-offsets`. What cannot be read is taken as
-not compacted: a gap is then reported, and the user can say --gaps-allowed.
+A compacted topic, or one that was compacted once, has offsets without records; so has one that came out of mode
+branch. The topics stand in the metadata log and its snapshot, how far each partition was cleaned in `cleaner-offsets`.
+What cannot be read is taken as not compacted: a gap is then reported, and the user can say --gaps-allowed.
 """
 
 import os
@@ -11,7 +11,7 @@ from anabranch.broker.stored_state import partition_key
 from anabranch.broker.topic_folders import METADATA_TOPIC
 from anabranch.cli.log_dump import batches_below
 from anabranch.cli.offline import data_folder_of, segment_bases
-from anabranch.cluster.metadata import MetadataTable, Topic, decode_entry
+from anabranch.cluster.metadata import NO_MOVE, MetadataTable, Topic, decode_entry
 from anabranch.errors import AnabranchError
 from anabranch.log.checkpoint import read_checkpoint, read_offsets
 from anabranch.log.real_files import RealFiles
@@ -28,12 +28,13 @@ def compacted_partitions(files: RealFiles, path: str) -> set[str]:
         f"{topic.name}-{number}"
         for topic in _topics(files, data_folder)
         for number in range(topic.partition_count)
-        if _may_have_gaps(topic) or partition_key(topic.topic_id, number) in cleaned
+        if _may_have_gaps(topic, number) or partition_key(topic.topic_id, number) in cleaned
     }
 
 
-def _may_have_gaps(topic: Topic) -> bool:
-    return "compact" in topic.overrides.get("cleanup.policy", "")
+def _may_have_gaps(topic: Topic, number: int) -> bool:
+    has_left = number < len(topic.placements) and topic.placements[number].left != NO_MOVE
+    return has_left or "compact" in topic.overrides.get("cleanup.policy", "")
 
 
 def _topics(files: RealFiles, data_folder: str) -> list[Topic]:

@@ -21,6 +21,7 @@ from anabranch.record.records import Record
 
 FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition")
 HEADERS_MAX = 1000
+NAME_SHOWN_MAX = 40
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 
@@ -72,7 +73,10 @@ def new_record(given: Any, where: str) -> NewRecord:
         raise _wrong(where, 'is no record: write {"key": ..., "value": ...}.')
     unknown = next((name for name in given if name not in FIELDS), None)
     if unknown is not None:
-        raise _wrong(_inside(where, unknown), f"is no field of a record: there are {', '.join(FIELDS)}.")
+        raise _wrong(
+            _inside(where, unknown[:NAME_SHOWN_MAX]),
+            f"is no field of a record: there are {', '.join(FIELDS)}.",
+        )
     return NewRecord(
         _bytes_of(given, "key", where),
         _bytes_of(given, "value", where),

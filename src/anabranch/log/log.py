@@ -19,6 +19,8 @@ from anabranch.log.log_reader import LogReader
 from anabranch.log.recovery import Opener, Recovered
 from anabranch.log.retention import Age, expired_count, is_expired
 from anabranch.log.rolling import Run, Stamped, fits, is_old, noted, plan_runs
+from anabranch.log.scan import NO_TIMESTAMP
+from anabranch.log.seal import HeadSums
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import Rewritten, delete_segments, finish_swap, undo_leftovers
@@ -150,7 +152,7 @@ class Log(LogReader):
         created = self._write(runs)
         for base, run in runs:
             if base is not None:
-                self._roll_onto(created[base], base)
+                self._roll_onto(created[base], base, keeps_start=True)
             if self._active.created_ms is None:
                 self._active.created_ms = now_ms
             self._active.note_appended(noted(run))
@@ -233,11 +235,13 @@ class Log(LogReader):
                 if before not in self._unsynced:
                     self._unsynced.append(before)
 
-    def _roll_onto(self, file: File, base: Offset) -> None:
+    def _roll_onto(self, file: File, base: Offset, *, keeps_start: bool = False) -> None:
+        """`keeps_start`: a log that begins with a gap has an empty segment where it begins."""
         file.close()  # The segment opens the file itself, when it first needs it.
         segment = _new_segment(self._files, self.folder, base, self.config, self._cache)
         old = self._active
-        if old.published_bytes:
+        is_kept = old.published_bytes > 0 or (keeps_start and len(self._segments) == 1)
+        if is_kept:
             old.seal(base)
             with self._unsynced_lock:
                 self._unsynced.append(old)  # Before the switch: `sync` looks at the active segment first.
@@ -247,7 +251,7 @@ class Log(LogReader):
         self._bases.append(base)
         self._active = segment
         self._folder_changes += 1
-        if not old.published_bytes:
+        if not is_kept:
             self.delete_files([old])
 
     # --- sync -----------------------------------------------------------------------------------------------
@@ -306,11 +310,6 @@ class Log(LogReader):
                 f"Offset {offset} lies beyond the end {self.end_offset} of {self.folder}."
             )
         self._start_offset = max(self._start_offset, offset)
-
-    def begin_below(self, offset: Offset) -> None:
-        """Readers may come from `offset` on: between it and the first segment there never was a record. The caller
-        knows it, and says it again after each `open`."""
-        self._start_offset = min(self._start_offset, offset)
 
     def expired(self, now_ms: int) -> list[Segment]:
         """The segments that retention or DeleteRecords lets go, oldest first; hand them to `drop`.
@@ -456,21 +455,22 @@ class Log(LogReader):
             self._start_offset = min(self._start_offset, offset)
             self.synced_offset = min(self.synced_offset, offset)
 
-    def advance_end(self, offset: Offset) -> None:
-        """Go on at `offset`: what lies between is no more, at whoever this log is copied from."""
+    def advance_end(self, offset: Offset, *, keeps_start: bool = False) -> None:
+        """Go on at `offset`: what lies between is no more, at whoever this log is copied from. One without records
+        begins there then, unless it `keeps_start`: then there never was anything between."""
         self._refuse_if_fenced()
         assert offset > self.end_offset, "offsets are given in order"
-        self._begin_at(offset)
+        self._begin_at(offset, keeps_start=keeps_start)
 
-    def _begin_at(self, offset: Offset) -> None:
+    def _begin_at(self, offset: Offset, *, keeps_start: bool = False) -> None:
         is_blank = len(self._segments) == 1 and not self._active.published_bytes
         try:
             file = self._files.create(self._log_path(offset))
             self._move_next_base(offset)
         except OSError as error:
             raise StorageError(f"{self.folder} cannot begin a segment: {error.strerror or error}.") from error
-        self._roll_onto(file, offset)
-        if is_blank:
+        self._roll_onto(file, offset, keeps_start=keeps_start)
+        if is_blank and not keeps_start:
             self._start_offset = max(self._start_offset, offset)
 
     def _truncate(self, offset: Offset) -> None:
@@ -543,6 +543,14 @@ def clear_segments(files: Files, folder: str, base: Offset) -> None:
     files.sync_folder(folder)
 
 
+def begin_with_gap(files: Files, folder: str, start: Offset, first: Offset) -> None:
+    """Let the log of a folder, whose first segment begins at `first`, begin at `start` already. The caller syncs the
+    folder. Raises OSError."""
+    files.create(names.segment_path(folder, start, names.LOG)).close()
+    seal = HeadSums().dump(first, 0, NO_TIMESTAMP, final=True)
+    files.write(names.segment_path(folder, start, names.SEAL), seal, sync=True)
+
+
 def _drop_ended(files: Files, folder: str, recovered: Recovered, start_offset: Offset) -> None:
     """A log that has lost its end below its durable start goes on there, as Kafka's does.
 
@@ -567,4 +575,4 @@ def _create_segment(files: Files, folder: str, base: Offset, config: LogConfig, 
     return _new_segment(files, folder, base, config, cache)
 
 
-__all__ = ["Log", "LogConfig", "Stamped", "clear_segments"]
+__all__ = ["Log", "LogConfig", "Stamped", "begin_with_gap", "clear_segments"]

@@ -2,7 +2,8 @@
 
 A segment goes as a whole, and only from the old end. By age: when its largest timestamp is older than
 `retention_ms`; a segment whose records have no timestamps stays. By size: while what remains would still hold
-`retention_bytes`. Segments wholly below the start offset (DeleteRecords) always go.
+`retention_bytes`. One without records goes with what follows it. Segments wholly below the start offset
+(DeleteRecords) always go.
 """
 
 from collections.abc import Sequence
@@ -30,9 +31,12 @@ def expired_count(
     """How many of the sealed segments, from the oldest on, may go."""
     excess = sum(age.size_bytes for age in sealed) + active_bytes - config.retention_bytes
     limited = config.deleted and config.retention_bytes >= 0
+    count = 0
     for number, age in enumerate(sealed):
-        too_large = limited and excess >= age.size_bytes
-        if not (age.next_base <= start_offset or too_large or is_expired(age.max_timestamp, config, now_ms)):
-            return number
+        too_large = limited and excess >= age.size_bytes > 0
+        if age.next_base <= start_offset or too_large or is_expired(age.max_timestamp, config, now_ms):
+            count = number + 1
+        elif age.size_bytes:
+            break
         excess -= age.size_bytes
-    return len(sealed)
+    return count

@@ -10,13 +10,14 @@ the store. `cluster_runs --modes` runs seeds of it.
 
 from random import Random
 
-from anabranch.testing.branch_clients import BranchClient, BranchReading, BranchWitness, Origin, Wanderer
+from anabranch.testing.branch_clients import BranchClient, BranchWitness, Origin, Wanderer
 from anabranch.testing.branch_workload import CUT, KEPT, READERS_MAX, BranchWorkload
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.cluster_workload import Action
 from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.mode_traces import left_in_folders, origin_over_modes
 from anabranch.testing.object_workload import SMALL_STORE, surplus_objects
+from anabranch.testing.reading_on import Reading
 from anabranch.testing.sim_producers import PlainProducer
 from anabranch.testing.simulator import SimulationError, produced
 from anabranch.testing.witness import Place, Sent
@@ -220,7 +221,7 @@ class OneByOne(PlainProducer):
 class SteadyWanderer(Wanderer):
     """Nobody may tell it that its position does not exist: it would begin anew."""
 
-    def _heard(self, reading: BranchReading) -> None:
+    def _heard(self, reading: Reading) -> None:
         if reading.code is ErrorCode.OFFSET_OUT_OF_RANGE and self.place[0] == KEPT:
             raise SimulationError(f"{self.name} is refused at {self.position} of {self.place}: {reading}")
         super()._heard(reading)

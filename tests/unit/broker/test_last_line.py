@@ -35,7 +35,7 @@ from support.broker_bench import batch_of
 FOLDER = "data/t-0"
 CONFIG = LogConfig(segment_bytes=300)
 MOVE, VIEW = 17, 4
-FIRST, SECOND, IDLE, THIRD = Lane(0), Lane(5), Lane(1029), Lane(2053)
+FIRST, SECOND, IDLE, THIRD = Lane(3), Lane(5), Lane(1029), Lane(2053)
 END = Offset(first_offset(Lane(3077)) + 1)
 Records = list[tuple[int, bytes | None]]
 
@@ -139,21 +139,21 @@ def test_lanes_become_one_log_with_gaps() -> None:
     folder = usual()
     folder.say()
     taken = take(folder.disk)
-    assert taken == Taken(Offset(0), Offset(0), RecoveryPoint(END, END))
+    assert taken == Taken(Offset(0), RecoveryPoint(END, END))
     log = check(folder.disk, taken, folder.records)
     assert records_in(log, folder.spans[1].end) == [
         each for each in folder.records if each[0] >= first_offset(THIRD)
     ]
     log.append([_stamped(END, b"next")], 0)
     assert records_in(log)[-1] == (END, b"next")
-    assert take(folder.disk) == Taken(Offset(0), Offset(0), None), "what is done is not done again"
+    assert take(folder.disk) == Taken(Offset(0), None), "what is done is not done again"
 
 
 def _stamped(at: int, value: bytes) -> tuple[bytearray, Offset, Offset, int]:
     return batch_of(value, base_offset=at), Offset(at), Offset(at), 1_700_000_000_000
 
 
-@pytest.mark.parametrize("counts", [[], [4], [-3, 1, -3]], ids=["empty", "one batch", "gaps"])
+@pytest.mark.parametrize("counts", [[], [4], [-3], [-3, 1, -3]], ids=["empty", "one batch", "a gap", "gaps"])
 def test_a_line_of_one_lane_is_a_log(counts: list[int]) -> None:
     folder = Folder()
     folder.add(SECOND, counts)
@@ -222,7 +222,10 @@ def test_what_was_removed_is_not_part_of_the_last_line() -> None:
 # --- where it begins
 
 
-@pytest.mark.parametrize("start", [4, 9, first_offset(SECOND) + 3, first_offset(THIRD) + 6])
+@pytest.mark.parametrize(
+    "start",
+    [4, first_offset(FIRST) + 4, first_offset(FIRST) + 9, first_offset(SECOND) + 3, first_offset(THIRD) + 6],
+)
 def test_what_was_deleted_before_stays_deleted(start: int) -> None:
     folder = usual()
     folder.say(start)
@@ -232,16 +235,12 @@ def test_what_was_deleted_before_stays_deleted(start: int) -> None:
     assert log.start_offset == start
 
 
-def test_a_log_may_begin_before_its_first_lane() -> None:
-    folder = Folder()
-    folder.add(SECOND, [2, 2])
+def test_a_reader_may_come_from_before_the_first_lane() -> None:
+    folder = usual()
     folder.say()
-    taken = take(folder.disk)
-    assert taken is not None
-    log = opened_log(folder.disk, taken)
-    assert (taken.start, taken.first) == (0, first_offset(SECOND))
-    log.begin_below(taken.start)
-    assert records_in(log, 0) == folder.records
+    log = check(folder.disk, take(folder.disk), folder.records)
+    assert log.start_offset == 0
+    assert records_in(log, 0) == records_in(log, 17) == folder.records
 
 
 # --- crashes

@@ -155,10 +155,10 @@ def test_a_broker_that_is_killed_before_it_has_its_log_makes_it_at_its_start() -
     assert cluster.alter("ring")["error_code"] == 0
     cluster.until(lambda: "leaving" in cluster.lives[away].disk.list("data/t-0"))
     cluster.kill(away)
-    cluster.until(lambda: cluster.leader_id is not None and cluster.is_done("kept"))
-    cluster.produce()
+    cluster.run(3000)
     cluster.start(away)
-    cluster.until(lambda: cluster.is_done("kept"))
+    cluster.until(lambda: cluster.leader_id is not None and cluster.is_done("kept"), within_ms=60_000)
+    cluster.produce()
     cluster.run(5000)
     check_each(cluster)
 
@@ -176,7 +176,7 @@ def test_branches_of_before_are_no_topics_any_more() -> None:
         assert cluster.leader.topics.find_view(f"t@{lane}") is None
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_brokers_that_are_killed_during_the_change_cost_no_record(seed: int) -> None:
     rng = random.Random(seed)
     cluster = in_branches(rng.choice(("ring", "branch")), seed=seed)

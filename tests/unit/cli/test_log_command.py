@@ -3,15 +3,20 @@
 import fcntl
 import json
 import os
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
 
 from anabranch.cli.main import main
+from anabranch.cli.offline import LOCK_NAME
+from anabranch.cluster.metadata import NO_MOVE, MetadataTable, Placement, Topic, topic_entry
+from anabranch.log.checkpoint import write_checkpoint
 from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.record.builder import BatchBuilder
+from anabranch.values import BrokerId
 
 BATCHES = 80
 
@@ -126,6 +131,20 @@ def test_gap_is_damage_unless_the_topic_was_compacted(tmp_path):
     (folder / f"{0:020d}.log").write_bytes(bytes(batch_at(0) + batch_at(5)))
     assert "4 offsets are missing" in findings(tmp_path)[0]["problem"]
     assert findings(tmp_path, "--gaps-allowed") == []
+
+
+def test_a_gap_is_none_where_a_topic_came_out_of_branches(tmp_path):
+    folder = tmp_path / "demo-0"
+    folder.mkdir()
+    (folder / f"{0:020d}.log").write_bytes(bytes(batch_at(0) + batch_at(5)))
+    (tmp_path / LOCK_NAME).touch()
+    table = MetadataTable()
+    table.apply(topic_entry(Topic("demo", UUID(int=1), 1, {}, (Placement((BrokerId(1),)),))), 1)
+    row = table.snapshot()
+    for left, count in ((NO_MOVE, 1), (7, 0)):
+        row["topics"][0]["places"][0][-1] = left
+        write_checkpoint(RealFiles(), f"{tmp_path}/metadata-snapshot", {"table": row, "offset": 2})
+        assert len(findings(tmp_path)) == count
 
 
 # --- dump --------------------------------------------------------------------------------------------------

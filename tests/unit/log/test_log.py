@@ -99,14 +99,6 @@ def test_a_segment_rolls_before_a_relative_offset_overflows(open_log: Open) -> N
     assert offsets_of(read_all(log)) == [0, 1, far]
 
 
-def test_an_empty_segment_makes_room_for_one_that_begins_far_away(open_log: Open) -> None:
-    log = open_log()
-    log.append([make_batch(2**33)], NOW_MS)
-    assert [segment.base_offset for segment in log.segments] == [2**33]
-    log.close()
-    assert offsets_of(read_all(open_log(clean=True), 2**33)) == [2**33]
-
-
 def test_a_segment_rolls_by_age_of_its_records_and_when_asked(open_log: Open) -> None:
     log = open_log(segment_ms=1000)
     log.append([make_batch(0, timestamp=5000)], NOW_MS)
@@ -425,10 +417,28 @@ def test_a_write_that_fails_takes_back_where_the_next_segment_begins() -> None:
     assert (read_all(again), again.quarantined) == (written, [])
 
 
-def test_a_reader_may_begin_below_the_first_segment_of_a_log_that_began_with_a_gap(both_disks: Open) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_may_begin_with_a_gap(both_disks: Open, clean: bool) -> None:
     log = both_disks(segment_bytes=100)
     batches = [make_batch(2**32 + number) for number in range(3)]
     for batch in batches:
         log.append([batch], NOW_MS)
-    assert (log.start_offset, len(log.segments)) == (0, 3)
-    assert read_all(log, 5) == [bytes(batch[0]) for batch in batches]
+    log.sync()
+    log.close(clean=clean)
+    again = both_disks(clean=clean, segment_bytes=100)
+    assert (again.start_offset, len(again.segments), again.quarantined) == (0, 4, [])
+    assert read_all(again, 5) == [bytes(batch[0]) for batch in batches]
+
+
+def test_a_log_that_ends_with_its_first_gap_begins_where_it_did(both_disks: Open) -> None:
+    log = both_disks()
+    log.advance_end(Offset(100), keeps_start=True)
+    log.advance_end(Offset(200), keeps_start=True)
+    log.close()
+    again = both_disks(clean=True)
+    assert (again.start_offset, again.end_offset, again.readable_end(Offset(200))) == (0, 200, 0)
+    written = fill(again, 2)
+    assert read_all(again, 0) == written
+    again.roll()
+    again.delete_files(again.drop(again.expired(NOW_MS * 2)))
+    assert (again.start_offset, len(again.segments)) == (202, 1)
