@@ -65,12 +65,14 @@ class Log(LogReader):
         index_cache: IndexCache | None = None,
         precious: bool = False,
         shares_syncs: bool = False,
+        was_in_lanes: bool = False,
     ) -> "Log":
         """Open or make a partition's folder; `clean` says that the last process closed it and said so.
 
         `start_offset` is the durable start of the log: what lies wholly below it is removed. Raises
         StorageError; and CorruptDataError if the log is `precious` and has lost something that was safe, or may
-        have been: unless it `shares_syncs`, what it lost was safe if whole batches follow.
+        have been: unless it `shares_syncs`, what it lost was safe if whole batches follow. One that `was_in_lanes` may
+        begin within a gap between two of them.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         opener = Opener(
@@ -91,8 +93,8 @@ class Log(LogReader):
         log = cls(files, folder, config, cache, recovered)
         log._folder_changes = 1 if made or not recovered.is_synced else 0
         log.advance_start(min(start_offset, log.end_offset))
-        if start_offset and is_lane_gap(start_offset, log._bases[0]):
-            log.begin_below(start_offset)
+        if was_in_lanes and is_lane_gap(start_offset, log._bases[0]):
+            log._start_offset = start_offset  # Whoever has read all before the gap has missed nothing.
         if clean:
             log.synced_offset = log.end_offset
         elif recovery_point is not None:

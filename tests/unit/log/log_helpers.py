@@ -82,6 +82,7 @@ def open_on(files: FakeDisk | RealFiles, folder: str = FOLDER) -> Open:
             clean=clean,
             recovery_point=recovery_point,
             start_offset=Offset(start_offset),
+            was_in_lanes=start_offset > 0,
         )
 
     return open_log
