@@ -1,5 +1,6 @@
-"""Five clients with their default settings, each on a topic of its own, while every topic goes from ring into the
-object store and out of it: nobody meets an error, nothing is lost, and idempotent producers leave nothing twice."""
+"""Five clients with their default settings, each on a topic of its own, while every topic goes from ring into branches,
+into the object store, and back the same way: nobody meets an error, nothing is lost, and idempotent producers leave
+nothing twice."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from .test_mode_changes import change, wait_until_changed
 
 pytestmark = pytest.mark.interop
 
-MODES = ("object", "ring")
+MODES = ("branch", "object", "branch", "ring")
 
 
 @pytest.fixture(scope="module")

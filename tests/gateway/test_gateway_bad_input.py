@@ -195,6 +195,18 @@ def test_packed_bodies_are_refused_and_not_kept_as_they_are(
     link.close()
 
 
+@pytest.mark.parametrize(
+    "body", [rb'{"\ud800": 1}', rb'{"records": [], "\ud800": 1}', b'{"%s": 1}' % (b"x" * 60_000)]
+)
+def test_names_that_cannot_be_written_or_read_are_told_in_short(broker: EmbeddedBroker, body: bytes) -> None:
+    answer = ask(broker, "POST", "/v1/topics/known/records", body, {"Content-Type": "application/json"})
+    assert answer.status == 400
+    assert len(answer.body) < 500
+    lines = {"Content-Type": "application/x-ndjson"}
+    streamed = ask(broker, "POST", "/v1/topics/known/records", body + b'\n{"partition": 9}\n', lines)
+    assert ["error" in line for line in streamed.lines] == [True, True]
+
+
 def test_lines_that_are_wrong_are_told_one_by_one(broker: EmbeddedBroker) -> None:
     lines = [b"{", b"7", b'{"value": "\xff"}', b'{"partition": 9}', b'{"valeu": 1}', b"\x00"]
     answer = ask(broker, "POST", "/v1/topics/known/records", b"\n".join(lines), NDJSON)

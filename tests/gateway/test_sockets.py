@@ -360,3 +360,16 @@ def test_client_and_page_are_served(broker: EmbeddedBroker, path: str, kind: str
     answer = ask(broker, "GET", path)
     assert (answer.status, answer.headers["content-type"].split(";")[0]) == (200, kind)
     assert text in answer.body
+
+
+def test_messages_keep_their_order_though_most_are_dealt_with_where_they_are_read(
+    client: SocketClient, topic: str
+) -> None:
+    """A wrong one waits for its turn to be answered, and those behind it wait with it."""
+    for number in range(200):
+        wrong = {"valeu": 1} if number % 7 == 3 else {}
+        client.say("publish", id=number, topic=topic, partition=0, value=str(number), **wrong)
+    answers = [client.hear() for _ in range(200)]
+    assert sorted(answer["id"] for answer in answers) == list(range(200))
+    placed = [(int(answer["offset"]), answer["id"]) for answer in answers if answer["type"] == "published"]
+    assert [own_id for _, own_id in sorted(placed)] == [number for number in range(200) if number % 7 != 3]

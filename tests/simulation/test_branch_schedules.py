@@ -4,6 +4,7 @@ on the other side, links that are cut between two of three only."""
 import pytest
 
 from anabranch.broker.lane_logs import lane_folder
+from anabranch.replication.branch_rows import Tip
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -98,6 +99,52 @@ def test_a_copy_that_begins_in_the_middle_of_a_batch_becomes_whole() -> None:
         world.sim.start(away)
         world.settle()
         assert world.values() == [b"3", b"4", b"last"]
+
+
+def take_in(world: BranchSchedule, broker_id: int, tips: dict[BrokerId, Tip]) -> None:
+    """As if those had said where their lines end, and had gone then."""
+    life = world.sim.lives[broker_id]
+    branches = life.broker.branches
+    assert branches is not None
+    assert branches.peers is not None
+    seat = branches.peers.seat(*world.partition(broker_id).key)
+    seat.quiet_until_ms = world.sim.clock.monotonic_ms() + 60_000
+    done = life.loop.create_task(branches.peers.reigning.take_in(seat, tips))
+    world.sim.run_until(done.done)
+    done.result()
+    seat.quiet_until_ms = 0
+
+
+def test_a_batch_whose_first_copy_cannot_be_had_is_there_once_in_the_end() -> None:
+    with BranchSchedule() as world:
+        primary = world.primary()
+        late = next(number for number in world.sim.lives if number != primary)
+        world.write(primary, b"first", (1000, 0, 0))
+        world.sim.run(1000)
+        world.sim.net.isolate(BrokerId(late))
+        world.write(primary, b"twice", (1000, 0, 1))
+        take_in(world, late, {BrokerId(primary): world.partition(primary).tip})
+        world.write(late, b"twice", (1000, 0, 1))
+        world.sim.net.heal()
+        world.settle()
+        assert sorted(world.values()) == [b"first", b"twice"]
+
+
+def test_a_reign_does_not_end_for_records_that_cannot_be_had() -> None:
+    with BranchSchedule() as world:
+        primary = world.primary()
+        lone = next(number for number in world.sim.lives if number != primary)
+        world.write(primary, b"common")
+        world.sim.run(1000)
+        world.cut_off(lone)
+        world.write(primary, b"more")
+        reign = world.partition(lone).reign
+        take_in(world, lone, {BrokerId(primary): world.partition(primary).tip})
+        assert world.partition(lone).reign == reign
+        world.write(lone, b"goes on")
+        world.sim.net.heal()
+        world.settle()
+        assert sorted(world.values()) == [b"common", b"goes on", b"more"]
 
 
 def test_what_was_written_aside_goes_if_another_broker_is_about_to_reign() -> None:

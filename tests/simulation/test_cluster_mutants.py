@@ -16,7 +16,6 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 import pytest
 
@@ -41,63 +40,35 @@ from anabranch.replication.ring_effects import Effect, Kept, Sync
 from anabranch.replication.ring_replica import RingReplica
 from anabranch.testing.cluster_runs import trace_of
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.simulator import (
     SimulationError,
     fetch_request,
-    produce_request,
     produced,
     records_from,
 )
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
-from anabranch.wire.error_codes import ErrorCode
+from support.schedule import PLACE, Schedule
 
 Patch = pytest.MonkeyPatch
-PLACE = ("t", 0)
 SEEDS_MAX = 15
 
 
-class Schedule:
+class RingSchedule(Schedule):
     """One partition, and who keeps it, in this order."""
 
-    def __init__(self, seed: int, brokers: int, replicas: list[int]) -> None:
-        self.sim = ClusterSimulator(seed, brokers)
-        self.sim.start_all()
-        assignment = {"partition_index": 0, "broker_ids": replicas}
-        topic = {
-            "name": "t",
-            "num_partitions": -1,
-            "replication_factor": -1,
-            "assignments": [assignment],
-            "configs": [],
-        }
-        body = self.ask(1, ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 5000})
-        assert body["topics"][0]["error_code"] == ErrorCode.NONE
-        self.led_by(replicas[0])
+    produce_ms = 5000
 
-    def ask(self, broker_id: int, api: ApiKey, version: int, body: Body) -> Body:
-        pending = self.sim.send(broker_id, api, version, body)
-        self.sim.run_until(lambda: pending.is_settled)
-        assert pending.body is not None, pending.closed_because
-        return pending.body
+    def __init__(self, seed: int = 1, brokers: int = 3, replicas: Sequence[int] = (1, 2, 3)) -> None:
+        assignment = {"partition_index": 0, "broker_ids": list(replicas)}
+        topic = {"num_partitions": -1, "replication_factor": -1, "assignments": [assignment], "configs": []}
+        super().__init__(ClusterSimulator(seed, brokers), topic)
+        self.led_by(replicas[0])
 
     def led_by(self, broker_id: int) -> None:
         self.sim.run_until(
             lambda: broker_id in self.sim.lives and self.sim.leads(self.sim.lives[broker_id], PLACE)
         )
-
-    def send(self, broker_id: int, value: bytes) -> Pending:
-        body = produce_request(*PLACE, [value], self.sim.clock.wall_ms(), -1, None)
-        return self.sim.send(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 5000})
-
-    def write(self, broker_id: int, value: bytes) -> None:
-        """Until it is acknowledged."""
-        pending = self.send(broker_id, value)
-        self.sim.run_until(lambda: pending.is_settled)
-        answer = produced(pending)
-        assert answer is not None
-        assert answer[0] == ErrorCode.NONE
 
     def values(self, broker_id: int) -> list[bytes | None]:
         body = self.ask(broker_id, ApiKey.FETCH, 12, fetch_request(*PLACE, 0))
@@ -107,19 +78,12 @@ class Schedule:
         self.sim.net.isolate(BrokerId(broker_id))
 
 
-@contextmanager
-def schedule(seed: int = 1, brokers: int = 3, replicas: Sequence[int] = (1, 2, 3)) -> Iterator[Schedule]:
-    made = Schedule(seed, brokers, list(replicas))
-    with made.sim:
-        yield made
-
-
 # --- schedules, and the rules they see broken ----------------------------------------------------------------------
 
 
 def only_the_third_has_it() -> None:
     """What B1 and B3 have acknowledged outlives B1, though only B2 may lead then."""
-    with schedule() as world:
+    with RingSchedule() as world:
         world.sim.net.cut(BrokerId(1), BrokerId(2))
         world.write(1, b"safe")
         world.sim.kill(1)
@@ -141,7 +105,7 @@ def no_adoption(patch: Patch) -> None:
 def one_disk_is_lost_while_another_is_away() -> None:
     """What B1 and B3 have acknowledged, B1 alone has when B3 comes back blank: nobody leads without B1. (Others vote
     on metadata meanwhile.)"""
-    with schedule(brokers=5, replicas=(3, 4, 5)) as world:
+    with RingSchedule(brokers=5, replicas=(3, 4, 5)) as world:
         world.isolate(4)
         world.write(3, b"safe")
         world.sim.kill(5)
@@ -163,7 +127,7 @@ def blank_replica_trusted(patch: Patch) -> None:
 def an_old_disk_comes_back(*, is_told: bool = True) -> None:
     """What B1 and B3 have acknowledged, B1 alone has when B3 gets back the disk that it had before: nobody leads
     without B1. `is_told`: B3 learns at once what was agreed on since."""
-    with schedule(brokers=5, replicas=(3, 4, 5)) as world:
+    with RingSchedule(brokers=5, replicas=(3, 4, 5)) as world:
         world.sim.stop(5)  # So that this disk knows of the topic.
         world.sim.run_until(lambda: 5 not in world.sim.lives)
         world.sim.wipe(5)
@@ -203,7 +167,7 @@ def believed_before_the_table_is_known(patch: Patch) -> None:
 def everybody_loses_power() -> None:
     """While every disk is slow: what was acknowledged is on two of them."""
     for seed in range(5):
-        with schedule(seed) as world:
+        with RingSchedule(seed) as world:
             for life in world.sim.lives.values():
                 life.workers.slow_ms_max = 500
             pending = world.send(1, b"safe")

@@ -24,73 +24,39 @@ from anabranch.record.object_names import object_id_of
 from anabranch.replication.object_events import Applied, Effect
 from anabranch.replication.object_writer import ObjectWriter
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.object_workload import SMALL_STORE
 from anabranch.testing.simulator import (
     Producer,
     SimulationError,
     fetch_request,
-    produce_request,
     produced,
     records_from,
 )
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
+from support.schedule import PLACE, Schedule
 
 Patch = pytest.MonkeyPatch
-PLACE = ("t", 0)
 FIRST: Producer = (1000, 0, 0)
 """The first batch of an idempotent producer."""
 
 
-class ObjectSchedule:
+class ObjectSchedule(Schedule):
     """Three brokers, of which the first leads the quorum, and one topic in the store."""
 
     def __init__(self, seed: int = 1, entries_per_snapshot: int = 1000, **settings: object) -> None:
-        self.sim = ClusterSimulator(
+        sim = ClusterSimulator(
             seed,
             3,
             settings={**SMALL_STORE, **{name.replace("_", "."): value for name, value in settings.items()}},
             has_store=True,
             entries_per_snapshot=entries_per_snapshot,
         )
-        self.sim.start_all()
-        topic = {
-            "name": "t",
-            "num_partitions": 1,
-            "replication_factor": -1,
-            "configs": [{"name": "anabranch.mode", "value": "object"}],
-        }
-        body = self.ask(1, ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 5000})
-        assert body["topics"][0]["error_code"] == ErrorCode.NONE
+        mode = [{"name": "anabranch.mode", "value": "object"}]
+        super().__init__(sim, {"num_partitions": 1, "replication_factor": -1, "configs": mode})
         self.sim.run_until(self.sim.is_whole)
         assert self.sim.broker(1).metadata.is_leader, "the schedules count on it"
-
-    def __enter__(self) -> "ObjectSchedule":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.sim.close()
-
-    def ask(self, broker_id: int, api: ApiKey, version: int, body: Body) -> Body:
-        pending = self.sim.send(broker_id, api, version, body)
-        self.sim.run_until(lambda: pending.is_settled)
-        assert pending.body is not None, pending.closed_because
-        return pending.body
-
-    def send(self, broker_id: int, value: bytes, producer: Producer | None = None) -> Pending:
-        body = produce_request(*PLACE, [value], self.sim.clock.wall_ms(), -1, producer)
-        return self.sim.send(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 20_000})
-
-    def write(self, broker_id: int, value: bytes, producer: Producer | None = None) -> int:
-        """Until it is acknowledged; its offset."""
-        pending = self.send(broker_id, value, producer)
-        self.sim.run_until(lambda: pending.is_settled)
-        answer = produced(pending)
-        assert answer is not None, pending.closed_because
-        assert answer[0] == ErrorCode.NONE
-        return answer[1]
 
     def values(self, broker_id: int) -> list[bytes | None]:
         found: list[bytes | None] = []

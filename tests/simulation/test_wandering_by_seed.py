@@ -10,7 +10,7 @@ from anabranch.testing.cluster_runs import trace_of
 from anabranch.testing.wandering_workload import WanderingWorkload
 from support.seeded_runs import traces_elsewhere, traces_of
 
-SEEDS = 16
+SEEDS = 24
 SEEDS_PER_TEST = 4
 HAPPENS = (
     "shall be ring: None",

@@ -1,51 +1,34 @@
 """Schedules of whole brokers with a topic in branch mode: what happens when is written down, and not left to a seed."""
 
 from collections.abc import Iterable
-from typing import Self
 
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.testing.branch_copies import branch_copies, missing_branches
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.in_process_client import Body, Pending
-from anabranch.testing.simulator import Producer, fetch_request, produce_request, produced, records_from
+from anabranch.testing.simulator import fetch_request, produce_request, records_from
 from anabranch.values import BrokerId, TopicPartition
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
+from support.schedule import Schedule
 
 TIME_MS = 1_700_000_000_000
 """Of every record: whoever sends one again sends the same bytes."""
 
 
-class BranchSchedule:
+class BranchSchedule(Schedule):
     """Three brokers and one topic with a copy at each."""
 
     def __init__(self, seed: int = 1) -> None:
-        self.sim = self._simulator(seed)
-        self.sim.start_all()
-        topic = {
-            "name": "t",
-            "num_partitions": 1,
-            "replication_factor": 3,
-            "configs": [{"name": "anabranch.mode", "value": "branch"}],
-        }
-        body = self.ask(1, ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 5000})
-        assert body["topics"][0]["error_code"] == ErrorCode.NONE
+        mode = [{"name": "anabranch.mode", "value": "branch"}]
+        topic = {"num_partitions": 1, "replication_factor": 3, "configs": mode}
+        super().__init__(self._simulator(seed), topic)
         self.settle()
 
     def _simulator(self, seed: int) -> ClusterSimulator:
         return ClusterSimulator(seed, 3)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.sim.close()
-
-    def ask(self, broker_id: int, api: ApiKey, version: int, body: Body) -> Body:
-        pending = self.sim.send(broker_id, api, version, body)
-        self.sim.run_until(lambda: pending.is_settled)
-        assert pending.body is not None, pending.closed_because
-        return pending.body
+    def time_ms(self) -> int:
+        return TIME_MS
 
     def settle(self) -> None:
         self.sim.run_until(lambda: not missing_branches(self.sim))
@@ -57,21 +40,6 @@ class BranchSchedule:
         brokers = self.sim.lives if among is None else among
         (found,) = [number for number in brokers if self.partition(number).reign is not None]
         return found
-
-    def send(
-        self, broker_id: int, value: bytes, producer: Producer | None = None, timeout_ms: int = 20_000
-    ) -> Pending:
-        body = produce_request("t", 0, [value], TIME_MS, -1, producer)
-        return self.sim.send(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": timeout_ms})
-
-    def write(self, broker_id: int, value: bytes, producer: Producer | None = None) -> int:
-        """Until it is acknowledged; its offset."""
-        pending = self.send(broker_id, value, producer)
-        self.sim.run_until(lambda: pending.is_settled)
-        answer = produced(pending)
-        assert answer is not None, pending.closed_because
-        assert answer[0] == ErrorCode.NONE, answer
-        return answer[1]
 
     def write_batch(self, broker_id: int, values: list[bytes]) -> int:
         """Until it is acknowledged; the offset of its first record."""

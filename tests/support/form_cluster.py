@@ -34,8 +34,10 @@ RETRIABLE = {
 class FormCluster(BrokerCluster):
     """Three brokers with one store; records of one idempotent producer, numbered from 0 on."""
 
-    def __init__(self, mode: str, partitions: int = 1, seed: int = 1, **configs: str) -> None:
-        super().__init__(seed, object_store="memory:")
+    def __init__(
+        self, mode: str, partitions: int = 1, seed: int = 1, *, flush: str = "always", **configs: str
+    ) -> None:
+        super().__init__(seed, object_store="memory:", flush=flush)
         self.store = AwayStore(self.clock.wall_ms)
         self.written: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
         self.errors: set[int] = set()

@@ -21,13 +21,21 @@ DIES_MS_MAX = 400
 class ModeSchedule(BranchSchedule):
     """Three brokers with an object store, and one topic in mode branch with a copy at each."""
 
-    def __init__(self, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1, entries_per_snapshot: int = 1000) -> None:
+        """`entries_per_snapshot`: with few, whoever comes back without the others knows some of what was agreed on."""
+        self._entries_per_snapshot = entries_per_snapshot
         super().__init__(seed)
         self.acknowledged: list[bytes] = []
         self._sequence = 0
 
     def _simulator(self, seed: int) -> ClusterSimulator:
-        return ClusterSimulator(seed, 3, settings=SMALL_STORE, has_store=True)
+        return ClusterSimulator(
+            seed,
+            3,
+            settings=SMALL_STORE,
+            has_store=True,
+            entries_per_snapshot=self._entries_per_snapshot,
+        )
 
     # --- writing and reading
 
@@ -171,3 +179,31 @@ class ModeSchedule(BranchSchedule):
             self.sim.run(1)
         disk.crash_at = None
         return False
+
+    def until_somebody_knows(self, form: str) -> int:
+        """Until it is agreed on that it has this form, and somebody does not know: that one."""
+        for _ in range(CHANGE_MS_MAX):
+            forms = {number: topic.form(0) if topic else None for number, topic in self.topics().items()}
+            unaware = [number for number, known in forms.items() if known != form]
+            if form in forms.values() and unaware:
+                return unaware[0]
+            if not unaware:
+                raise SimulationError("all came to know it at once: another seed may do")
+            self.sim.run(1)
+        raise SimulationError(f"it does not become {form}")
+
+    def neither_closer_nor_quorum_leader(self) -> int:
+        leaders = {number for number, life in self.sim.lives.items() if life.broker.metadata.is_leader}
+        return min(self.sim.lives.keys() - leaders - {self.primary()})
+
+    def wish_at_once(self, mode: str) -> None:
+        """Of the leader of the quorum, before it notices that somebody is away."""
+        leader = next(number for number, life in self.sim.lives.items() if life.broker.metadata.is_leader)
+        if (said := self.refusal(mode, leader)) is not None:
+            raise AssertionError(said)
+
+    def try_alone(self, broker_id: int) -> None:
+        """Write to a broker that is cut off: what it acknowledges has to be there in the end."""
+        value = b"alone %d" % len(self.acknowledged)
+        if self._is_taken(broker_id, value, None):
+            self.acknowledged.append(value)

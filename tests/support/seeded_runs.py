@@ -9,21 +9,22 @@ from typing import Any
 from anabranch.testing.cluster_runs import trace_of
 
 
-def traces_of(seeds: Iterable[int], workload: Any, option: str) -> str:
+def traces_of(seeds: Iterable[int], workload: Any, option: str = "") -> str:
     """What happened in all of them; the first that fails says how it is repeated."""
+    command = f"make sim {option}=1" if option else "make sim"
     text = ""
     for seed in seeds:
         try:
-            text += "\n".join(trace_of(seed, workload))
+            text += "".join(f"{line}\n" for line in trace_of(seed, workload))
         except Exception as error:
-            error.add_note(f"make sim {option}=1 SEED={seed} repeats this")
+            error.add_note(f"{command} SEED={seed} repeats this")
             raise
     return text
 
 
-def traces_elsewhere(flag: str) -> list[list[str]]:
-    """Seed 1 in two other processes, with other hashes of strings, so that no order comes from them."""
-    command = [sys.executable, "-m", "anabranch.testing.cluster_runs", flag, "--seed", "1"]
+def traces_elsewhere(*flags: str, seed: int = 1) -> list[list[str]]:
+    """One seed in two other processes, with other hashes of strings, so that no order comes from them."""
+    command = [sys.executable, "-m", "anabranch.testing.cluster_runs", *flags, "--seed", str(seed)]
     return [
         subprocess.run(
             command,

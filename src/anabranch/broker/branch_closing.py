@@ -105,9 +105,17 @@ class Closing:
         )
 
     async def carry_out(self, step: LeaveStep, seat: "BranchSeat", decision: Placement) -> None:
-        """Raises NotNowError, UnknownBranchError, MissingRecordsError, AnabranchError: then it is tried again."""
+        """Raises AnabranchError. What does not come about now is tried again."""
         seat.close_again_ms = self._broker.clock.monotonic_ms() + AGAIN_MS
         seat.is_unwelcome = False
+        try:
+            await self._carry_out(step, seat, decision)
+        except (NotNowError, PeerError, UnknownBranchError, MissingRecordsError) as error:
+            if str(error) != seat.waits_because:
+                logger.info("%s does not come out of mode branch yet: %s", seat.partition.id, error)
+            seat.waits_because = str(error)
+
+    async def _carry_out(self, step: LeaveStep, seat: "BranchSeat", decision: Placement) -> None:
         match step:
             case LeaveStep.CALL_OFF:
                 await self._propose(leave_entry(*seat.key, None, decision.move))
@@ -133,7 +141,8 @@ class Closing:
         if partition.reign is None:
             return
         tip = partition.tip
-        if _missing(partition, tip):
+        await self._sync(partition, tip)
+        if _lacks_lanes(partition, tip):
             raise NotNowError("this broker lacks records of its own line")
         question = HoldLine(*seat.key, NO_MOVE, tip.lane, tip.end, Offset(0), Offset(0))
         await self._ask_to_hold(self._copies_for(seat), question)
@@ -218,15 +227,15 @@ class Closing:
         """Raises NotOwnerError, StorageError."""
         partition, tip = seat.partition, Tip(Lane(question.lane), question.end)
         try:
-            missing = _missing(partition, tip)
+            await self._sync(partition, tip)
             if question.move == NO_MOVE:
-                if any(span.lane != tip.lane for span in missing):
+                if _lacks_lanes(partition, tip):
                     raise NotOwnerError(f"Broker {self._me} does not have all of {partition.id} yet.")
                 return LineHeld()
             self._check_decision(seat, sender, question.move)
             if partition.promise != Promise(question.move, sender):
                 raise NotOwnerError(f"Broker {self._me} has promised nothing under {question.move}.")
-            for span in missing:
+            for span in _missing(partition, tip):
                 await self._copying.copy(seat, span, sender)
             if _missing(partition, tip):
                 raise NotOwnerError(f"Broker {self._me} does not have all of {partition.id}.")
@@ -243,6 +252,13 @@ class Closing:
                 f"Broker {self._me} does not know that broker {sender} closes {seat.partition.id}."
             )
 
+    async def _sync(self, partition: "BranchPartition", tip: Tip) -> None:
+        """What is here of a line may be in the page cache only. Raises UnknownBranchError, StorageError."""
+        for span in _missing(partition, tip):
+            log = partition.lanes.get(span.lane)
+            if log is not None and not log.is_synced:
+                await in_heavy_worker(self._broker.workers, log.sync)
+
     async def _write(self, partition: "BranchPartition", last: LastLine) -> None:
         files, folder = self._broker.files, partition.lanes.folder
         await in_heavy_worker(self._broker.workers, lambda: write_leaving(files, folder, last))
@@ -253,6 +269,11 @@ def _missing(partition: "BranchPartition", tip: Tip) -> list[Span]:
     line = partition.branches.line(tip)
     removed = partition.branches.removed_below(line)
     return [span for span in line if not _is_held(partition, span, removed.get(span.lane, Offset(0)))]
+
+
+def _lacks_lanes(partition: "BranchPartition", tip: Tip) -> bool:
+    """Whether any but the last lane is not all here: that one is still written to. Raises UnknownBranchError."""
+    return any(span.lane != tip.lane for span in _missing(partition, tip))
 
 
 def _is_held(partition: "BranchPartition", span: Span, removed: Offset) -> bool:

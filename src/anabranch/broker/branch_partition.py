@@ -234,7 +234,7 @@ class BranchPartition(Partition):
 
     @property
     def readable_end(self) -> Offset:
-        return self.view.readable_end(self.high_watermark)
+        return self._below_floor(self.view.readable_end(self.high_watermark))
 
     # --- reigns --------------------------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from anabranch.clock import Clock
 
 SEAL_MS_MAX = 5000
+AGAIN_MAX = 10_000
+"""Records that may rather be written again than be gone on behind without knowing who wrote them."""
 LACK_MS_MAX = 5000
 """So long it is tried to have all that others have before one's line goes on behind theirs."""
 
@@ -129,6 +131,8 @@ class Reigning:
             if all(seat.is_put_off(tip, self._clock.monotonic_ms()) for tip in others):
                 return
             await self._bring_near(seat, tips)
+            if all(seat.is_put_off(tip, self._clock.monotonic_ms()) for tip in others):
+                return  # What cannot be had now would end the reign for nothing, again and again.
             await partition.end_reign(NotOwnerError(f"{partition.id} is joined with another branch of it."))
         await self._sync_tip(partition)
         mine = base = partition.tip
@@ -153,17 +157,19 @@ class Reigning:
         await self._switch(seat, row)
 
     async def _bring_near(self, seat: "BranchSeat", tips: dict[BrokerId, Tip]) -> None:
-        """While this broker still reigns: what it lacks of the others' lines, so that writes pause only for what has to
-        be written again here."""
+        """While this broker still reigns: what it lacks of both lines, so that writes pause only for what has to be
+        written again here."""
         branches, mine = seat.partition.branches, seat.partition.tip
         for broker, tip in tips.items():
             if not branches.is_behind(mine, tip):
-                line = branches.line(tip)
+                one, other = branches.line(mine), branches.line(tip)
+                common = common_part(one, other)
                 try:
-                    for span in behind(line, common_part(line, branches.line(mine))):
+                    for span in (*behind(other, common), *behind(one, common)):
                         await self._copying.copy(seat, span, broker)
                 except MissingRecordsError as error:
-                    logger.debug("%s: %s", seat.partition.id, error)
+                    logger.info("%s is not joined with %s yet: %s", seat.partition.id, tip, error)
+                    seat.put_off(tip, self._clock.monotonic_ms())
 
     async def _sync_tip(self, partition: "BranchPartition") -> None:
         """Others are told of it, and go by it: it has to be there after a crash."""
@@ -174,15 +180,20 @@ class Reigning:
     async def _catch_up(self, seat: "BranchSeat", tip: Tip, mine: Tip, broker: BrokerId) -> None:
         """Before this broker's line goes on behind another one. What it must have, it waits for; the rest it takes too,
         for else only one broker may have it, and who has written there is not known: a producer that sends again would
-        be written twice. For that it waits a while."""
+        be written twice. Of a little that cannot be had it goes on before, and takes it in later; much would take too
+        long to be written again then, and it waits a while for that."""
         branches = seat.partition.branches
         for span in must_hold(branches, tip, mine):
             await self._copying.copy(seat, span, broker)
         line = branches.line(tip)
+        rest = behind(line, common_part(line, branches.line(mine)))
         try:
-            for span in behind(line, common_part(line, branches.line(mine))):
+            for span in rest:
                 await self._copying.copy(seat, span, broker)
         except MissingRecordsError as error:
+            missing = sum(span.count_max for span in rest if not seat.is_held(span))
+            if mine != NOWHERE and missing <= AGAIN_MAX:
+                raise
             now_ms = self._clock.monotonic_ms()
             if seat.lacks_since_ms is None:
                 seat.lacks_since_ms = now_ms

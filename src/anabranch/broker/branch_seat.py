@@ -56,6 +56,8 @@ class BranchSeat:
         self.asked_under = partition.promise.move if partition.promise is not None else NO_MOVE
         """Under which decision it has asked for the end; an earlier process of this broker may have."""
         self.close_again_ms = 0
+        self.waits_because = ""
+        """Why it has not come out of branches yet."""
         self.keeping: dict[BrokerId, Keeping] = {}
         self._put_off: dict[Tip | Lane, int] = {}
 

@@ -126,7 +126,7 @@ class BranchView(Partition):
 
     @property
     def readable_end(self) -> Offset:
-        return self.view.readable_end(self.high_watermark)
+        return self._below_floor(self.view.readable_end(self.high_watermark))
 
     @property
     def is_gone(self) -> bool:

@@ -88,7 +88,8 @@ class Past:
             elif first < end:
                 found.append((first, end))
         if len(rows) == ROWS_MAX:
-            found += lane_runs(self._table.objects, self.key, found[-1][1], self.floor)
+            last, _ = found.pop()
+            found += lane_runs(self._table.objects, self.key, last, self.floor)
         return found
 
     async def offset_for_time(self, timestamp_ms: int) -> "Moment | None":

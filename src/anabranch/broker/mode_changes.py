@@ -26,7 +26,7 @@ from anabranch.errors import (
     WorkStoppedError,
 )
 from anabranch.log.slice import Slice
-from anabranch.record.object_merge import build_object, kept_range
+from anabranch.record.object_merge import build_object, kept_ranges
 from anabranch.record.object_names import Key, Row
 from anabranch.replication.ring_events import Stored
 from anabranch.values import Generation, Offset
@@ -193,12 +193,10 @@ class Bringing:
 
     async def _put(self, data: Sequence[bytes]) -> Sequence[Row]:
         table, names, workers = self._broker.metadata.table, self._objects.names, self._broker.workers
-        made = await in_heavy_worker(workers, lambda: kept_range(b"".join(data)))
+        made = await in_heavy_worker(workers, lambda: kept_ranges(b"".join(data)))
         for _ in range(NAMES_TRIED_MAX):
             object_id = names.take(table)
-            pieces, rows = await in_heavy_worker(
-                workers, partial(build_object, {self._key: [made]}, object_id)
-            )
+            pieces, rows = await in_heavy_worker(workers, partial(build_object, {self._key: made}, object_id))
             try:
                 await self._objects.store.put(object_id.name, pieces)
             except ObjectExistsError:
@@ -250,4 +248,4 @@ def _whole(part: Slice) -> tuple[bytes, Offset]:
     if not part.verified:
         part.verify()
     data = part.read()
-    return data, kept_range(data).next_offset
+    return data, kept_ranges(data)[-1].next_offset

@@ -209,8 +209,11 @@ class Partition:
         written behind a gap, that is where the gap begins: whoever has read that far has read everything."""
         if not self.has_gaps:
             return self.high_watermark
-        end, past = self.log.readable_end(self.high_watermark), self.past
-        return past.readable_end if past is not None and end == past.floor else end
+        return self._below_floor(self.log.readable_end(self.high_watermark))
+
+    def _below_floor(self, end: Offset) -> Offset:
+        """Where records end that do so at `end`, or before it in the object store."""
+        return self.past.readable_end if self.past is not None and end == self.past.floor else end
 
     def runs(self, start: Offset) -> list[tuple[Offset, Offset]]:
         """Where there are records that readers may see, without the gaps; of what lies in the object store, those from

@@ -166,6 +166,7 @@ class PartitionOpener:
             index_cache=self.index_cache,
             precious=precious,
             shares_syncs=shares_syncs,
+            was_in_lanes=placement is not None and placement.left != NO_MOVE,
         )
         if always_sync and not clean:
             log.sync()

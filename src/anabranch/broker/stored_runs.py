@@ -7,7 +7,7 @@ not one for each row.
 from typing import Protocol
 
 from anabranch.record.object_names import Key, Row
-from anabranch.values import LANE_BITS, Offset, is_other_lane
+from anabranch.values import LANE_BITS, Offset, is_lane_gap
 
 
 class Rows(Protocol):
@@ -40,5 +40,4 @@ def stored_end(objects: Rows, key: Key, start: Offset, end: Offset) -> Offset:
     """Behind the last record in [start, end), if what lies between was a change of lanes; else `end`."""
     last = objects.row_before(key, end)
     records_end = start if last is None else max(start, last.next_offset)
-    is_gap = records_end < end and is_other_lane(max(0, records_end - 1), end)
-    return records_end if is_gap else end
+    return records_end if is_lane_gap(records_end, end) else end

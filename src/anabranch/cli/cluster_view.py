@@ -136,9 +136,11 @@ def _modes(client: "ClusterClient", topics: list[dict[str, Any]]) -> dict[str, d
 def _partition(topic: dict[str, Any], row: dict[str, Any], configs: dict[str, str]) -> PartitionView:
     mode = configs.get(MODE_CONFIG, "")
     # One that changes its mode may still be kept by those whom Metadata names.
-    is_stored = mode == OBJECT and CHANGING_CONFIG not in configs
-    # Of a leader that nobody has heard of a broker says who it should be, and no generation.
-    is_known = row["leader_epoch"] >= 0 or len(row["replica_nodes"]) == 1 or mode == BRANCH
+    is_changing = CHANGING_CONFIG in configs
+    is_stored = mode == OBJECT and not is_changing
+    # Of a leader that nobody has heard of a broker says who it should be, and no generation; branches have none.
+    is_branch = mode == BRANCH or is_changing
+    is_known = row["leader_epoch"] >= 0 or len(row["replica_nodes"]) == 1 or is_branch
     return PartitionView(
         topic["name"],
         row["partition_index"],

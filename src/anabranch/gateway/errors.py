@@ -3,11 +3,11 @@
 The code is Kafka's name for it where Kafka has one, so that it means the same on every door.
 """
 
-import json
 from typing import Any
 
 from anabranch.errors import AnabranchError, GatewayError
 from anabranch.gateway.calls import code_of_error
+from anabranch.gateway.texts import json_text
 from anabranch.wire.error_codes import ErrorCode
 
 STATUSES = {
@@ -57,7 +57,7 @@ def error_body(error: AnabranchError) -> dict[str, Any]:
 
 
 def error_json(error: AnabranchError) -> bytes:
-    return json.dumps(error_body(error), ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json_text(error_body(error)) + b"\n"
 
 
 def headers_of(error: AnabranchError) -> dict[str, str]:

@@ -136,21 +136,58 @@ class Gatherer:
     ) -> "asyncio.Future[Placed]":
         """Hand one record over, and wait only for room. Records that one writer puts into one partition keep their
         order."""
+        placed = self.put_now(topic, partition, key, value, headers, timestamp)
+        if placed is not None:
+            return placed
         view = self._calls.known_topic(topic) or await self._calls.topic(topic, may_create=True)
+        if partition is None and key is not None and len(key) > LONG_KEY_BYTES:
+            partition = await self._calls.in_worker(partial(self._partition, view, None, key))
+        record = self._waiting(view, key, value, headers, timestamp)
+        await self.budget.take(record.size)
+        if self._is_closing:
+            self.budget.give(record.size)
+            raise refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The node stops: send this to another broker.")
+        return self._add(view, partition, record)
+
+    def put_now(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> "asyncio.Future[Placed] | None":
+        """The same, if nothing has to be waited for; None: nothing was done, `put` it."""
+        view = self._calls.known_topic(topic)
+        if view is None or self._is_closing or (key is not None and len(key) > LONG_KEY_BYTES):
+            return None
+        record = self._waiting(view, key, value, headers, timestamp)
+        return self._add(view, partition, record) if self.budget.take_at_once(record.size) else None
+
+    def _waiting(
+        self,
+        view: TopicView,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        timestamp: int | None,
+    ) -> Waiting:
+        """Raises BrokerRefusedError if the topic would not take it."""
         time_ms = self._clock.wall_ms() if timestamp is None else timestamp
         size = RECORD_OVERHEAD_BYTES + size_of(key, value, headers)
         self._check(view, key, time_ms, size)
-        if partition is None and key is not None and len(key) > LONG_KEY_BYTES:
-            partition = await self._calls.in_worker(partial(self._partition, view, None, key))
-        if not self.budget.take_at_once(size):
-            await self.budget.take(size)
-        if self._is_closing:
-            self.budget.give(size)
-            raise refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The node stops: send this to another broker.")
-        index = self._partition(view, partition, key)
-        placed: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-        self._basket(view, index).add(Waiting(key, value, headers, time_ms, size, placed))
-        return placed
+        return Waiting(key, value, headers, time_ms, size, asyncio.get_running_loop().create_future())
+
+    def _add(self, view: TopicView, partition: int | None, record: Waiting) -> "asyncio.Future[Placed]":
+        """Its bytes are taken from the budget already."""
+        try:
+            index = self._partition(view, partition, record.key)
+        except BrokerRefusedError:
+            self.budget.give(record.size)
+            raise
+        self._basket(view, index).add(record)
+        return record.placed
 
     def _check(self, view: TopicView, key: bytes | None, time_ms: int, size: int) -> None:
         """What the topic would refuse is refused here, where it does no harm to others."""

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 
 from anabranch.errors import GatewayError
 from anabranch.gateway.json_reading import read_json
+from anabranch.gateway.reading import OmittedRecord
 from anabranch.record.records import Record
 
 FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition")
 HEADERS_MAX = 1000
+NAME_SHOWN_MAX = 40
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 
@@ -72,7 +74,10 @@ def new_record(given: Any, where: str) -> NewRecord:
         raise _wrong(where, 'is no record: write {"key": ..., "value": ...}.')
     unknown = next((name for name in given if name not in FIELDS), None)
     if unknown is not None:
-        raise _wrong(_inside(where, unknown), f"is no field of a record: there are {', '.join(FIELDS)}.")
+        raise _wrong(
+            _inside(where, unknown[:NAME_SHOWN_MAX]),
+            f"is no field of a record: there are {', '.join(FIELDS)}.",
+        )
     return NewRecord(
         _bytes_of(given, "key", where),
         _bytes_of(given, "value", where),
@@ -171,6 +176,9 @@ def record_json(record: Record, partition: int | None = None, form: str = AUTO) 
     parts = [f'{{"offset":"{record.offset}","timestamp":{record.timestamp}'.encode()]
     if partition is not None:
         parts.append(b'"partition":%d' % partition)
+    if isinstance(record, OmittedRecord):
+        parts.append(b'"omitted_bytes":%d' % record.size_bytes)
+        return b",".join(parts) + b"}"
     parts.append(field_json("key", record.key, form))
     parts.append(field_json("value", record.value, form))
     parts.append(b'"headers":' + headers_json(record.headers))

@@ -9,7 +9,6 @@ some were, else that of the first that was not.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,8 +22,9 @@ from anabranch.gateway.baskets import Placed
 from anabranch.gateway.bodies import body_of, check_encoding, lines_of
 from anabranch.gateway.errors import error_body, headers_of, status_of
 from anabranch.gateway.queries import LONG_MAX, check_known, one_of, whole_or_none
-from anabranch.gateway.record_json import NewRecord, from_base64, new_record, parse_json
+from anabranch.gateway.record_json import NAME_SHOWN_MAX, NewRecord, from_base64, new_record, parse_json
 from anabranch.gateway.responses import JsonAnswer, StreamedAnswer
+from anabranch.gateway.texts import json_text
 
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
@@ -222,7 +222,9 @@ class Writing:
 def _list_in(given: dict[str, Any]) -> list[Any]:
     unknown = next((name for name in given if name != "records"), None)
     if unknown is not None:
-        raise GatewayError(f'{unknown} does not belong beside "records": write it into each of them.')
+        raise GatewayError(
+            f'{unknown[:NAME_SHOWN_MAX]} does not belong beside "records": write it into each of them.'
+        )
     if not isinstance(given["records"], list):
         raise GatewayError("records is no list: write [...], or one record without it.", "INVALID_RECORD")
     return given["records"]
@@ -248,7 +250,7 @@ def _outcome_json(outcome: Placed | AnabranchError) -> dict[str, Any]:
 
 
 def _line(found: dict[str, Any]) -> bytes:
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json_text(found) + b"\n"
 
 
 def _answer_one(outcome: Placed | AnabranchError) -> Response:

@@ -1,12 +1,13 @@
 """Answers that starlette has no form for: JSON in our way, streams that are made while the request is read, and
 answers that count against the gateway's memory until they have left."""
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from anabranch.gateway.texts import json_text
 
 PIECE_BYTES = 64 * 1024
 
@@ -15,7 +16,7 @@ class JsonAnswer(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        return json_text(content) + b"\n"
 
 
 class HeldAnswer(Response):

@@ -10,7 +10,6 @@ answers records and a cursor. Sent back with the next poll it reads on from ther
 what it covers first. What was not committed is read again by whoever has the partition next.
 """
 
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,7 +42,7 @@ from anabranch.gateway.session_state import (
     Wish,
     encode_cursor,
 )
-from anabranch.gateway.texts import is_text
+from anabranch.gateway.texts import is_text, json_text
 from anabranch.values import TopicPartition
 from anabranch.wire.error_codes import ErrorCode
 
@@ -236,7 +235,7 @@ def _rows(offsets: Positions) -> list[dict[str, Any]]:
 
 
 def _with_records(body: dict[str, Any], places: list[Place]) -> bytes:
-    return b'%s,"records":[%s]}\n' % (_text(body)[:-1], b",".join(map(_located, places)))
+    return b'%s,"records":[%s]}\n' % (json_text(body)[:-1], b",".join(map(_located, places)))
 
 
 def _located(place: Place) -> bytes:
@@ -245,12 +244,8 @@ def _located(place: Place) -> bytes:
     return b'{"topic":"%s",%s' % (topic.encode(), record_json(place.record, partition)[1:])
 
 
-def _text(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
-
-
 def _json(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return _answer(_text(body), status, headers)
+    return _answer(json_text(body), status, headers)
 
 
 def _answer(text: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:

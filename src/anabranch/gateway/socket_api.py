@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from anabranch.gateway.outlet import ClientGoneError
-from anabranch.gateway.socket_protocol import SEND_NOW, UTF8_TEXT
+from anabranch.gateway.socket_protocol import HAND_OVER, SEND_NOW, UTF8_TEXT
 from anabranch.gateway.socket_session import NotTextError, SocketSession
 from anabranch.gateway.sockets import Sockets
 
@@ -37,7 +37,9 @@ def routes(gateway: "Gateway") -> list[BaseRoute]:
         offered = websocket.scope.get("subprotocols") or []
         await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
         topic = websocket.path_params.get("topic")
-        await sockets.serve(SocketSession(sockets, StarletteLine(websocket), topic))
+        session = SocketSession(sockets, StarletteLine(websocket), topic)
+        websocket.scope[HAND_OVER](session.take_now)
+        await sockets.serve(session)
 
     return [
         WebSocketRoute("/v1/ws", serve),

@@ -8,6 +8,7 @@ What clients send is bounded over all of them, in bytes and in pieces, and read 
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
@@ -21,6 +22,8 @@ PARTING_SECONDS = 5.0
 """How long the last messages may take to reach the client."""
 SEND_NOW = "anabranch.send_now"
 """In the scope: sends such a text without waiting, if it can."""
+HAND_OVER = "anabranch.hand_over"
+"""In the scope: whoever is handed over to is asked first whether it deals with a small message at once."""
 SMALL_BYTES_MAX = 4096
 QUEUED_MAX = 64
 """Messages of a client that were read and not dealt with, as long as they are small."""
@@ -55,6 +58,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     _message_bytes = 0
     """Of the message whose pieces come."""
     _queued_bytes = 0
+    _take_now: Callable[[str], bool] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -110,6 +114,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def send_receive_event_to_app(self) -> None:
         """Small messages are read on for while the last one is dealt with; uvicorn stops reading after each."""
         is_small = self._message_bytes <= SMALL_BYTES_MAX
+        if is_small and self._is_taken():
+            self._message_bytes = 0
+            return
         self._queued_bytes += self._message_bytes
         self._message_bytes = 0
         if self.read_paused or not is_small or self.queue.qsize() >= QUEUED_MAX:
@@ -118,6 +125,20 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.read_paused = True
         super().send_receive_event_to_app()
         self.read_paused = False
+
+    def _is_taken(self) -> bool:
+        """What waits in the queue comes first."""
+        if self._take_now is None or self.close_sent or self.curr_msg_data_type != "text":
+            return False
+        if not self.queue.empty():
+            return False
+        try:
+            return self._take_now(b"".join(self.frames).decode())
+        except UnicodeDecodeError:
+            return False
+
+    def hand_over(self, take_now: Callable[[str], bool]) -> None:
+        self._take_now = take_now
 
     async def receive(self) -> Any:
         """Whoever asks for the next message is done with the last one."""
@@ -147,6 +168,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         super().handle_connect(event)
         if not self.close_sent:
             self.scope[SEND_NOW] = self.send_now  # type: ignore[literal-required]
+            self.scope[HAND_OVER] = self.hand_over  # type: ignore[literal-required]
 
     def handle_ping(self) -> None:
         """The pong is made already, and leaves with all others of what was read; without room it is dropped: a client

@@ -21,7 +21,6 @@ from anabranch.gateway.socket_fields import Id, id_of
 from anabranch.gateway.socket_messages import (
     Ack,
     Credit,
-    Message,
     Publish,
     Subscribe,
     Unsubscribe,
@@ -74,7 +73,9 @@ class SocketSession:
         self._line = line
         self._topic = topic
         self.outlet = Outlet(line.send, line.send_now, sockets.unsent_bytes_max)
-        self._publishes = asyncio.Semaphore(PUBLISHES_MAX)
+        self._publishes = 0
+        self._has_room = asyncio.Event()
+        self._is_taking = False
         self._running: dict[Id, Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = False
@@ -111,21 +112,39 @@ class SocketSession:
     async def say_goodbye(self) -> None:
         await self._line.close(GOING_AWAY, "The node stops: connect again, or to another broker.")
 
+    def take_now(self, text: str) -> bool:
+        """Deal with a message where it was read, if nothing has to be waited for; False: nothing was done, it has to
+        be taken in its turn. A task's turn for every message would cost as much again."""
+        if self._is_taking or self._is_over:
+            return False
+        try:
+            message = message_of(parse_json(text), self._topic)
+            if isinstance(message, Publish):
+                return self._publish_now(message)
+            self._do(message)
+        except AnabranchError:
+            return False  # It is said in its turn.
+        return True
+
     async def _take(self, text: str) -> None:
         own_id: Id | None = None
+        self._is_taking = True
         try:
             given = parse_json(text)
             own_id = id_of(given)
             message = message_of(given, self._topic)
             del given  # It may take thirty times the memory of its text, and what follows may have to wait.
-            await self._do(message)
+            if isinstance(message, Publish):
+                await self._publish(message)
+            else:
+                self._do(message)
         except AnabranchError as error:
             await self.outlet.say(error_message(own_id, error))
+        finally:
+            self._is_taking = False
 
-    async def _do(self, message: Message) -> None:
+    def _do(self, message: Subscribe | Credit | Ack | Unsubscribe) -> None:
         match message:
-            case Publish():
-                await self._publish(message)
             case Subscribe():
                 self._subscribe(message)
             case Credit():
@@ -137,17 +156,29 @@ class SocketSession:
 
     # --- publishing --------------------------------------------------------------------------------------------
 
+    def _publish_now(self, message: Publish) -> bool:
+        if self._publishes >= PUBLISHES_MAX:
+            return False
+        placed = self._sockets.gather.put_now(*_place_and_parts(message))
+        if placed is None:
+            return False
+        self._follow_up(message.id, placed)
+        return True
+
     async def _publish(self, message: Publish) -> None:
-        record = message.record
-        await self._publishes.acquire()
-        try:
-            placed = await self._sockets.gather.put(
-                message.topic, record.partition, record.key, record.value, record.headers, record.timestamp
-            )
-        except BaseException:
-            self._publishes.release()
-            raise
-        placed.add_done_callback(partial(self._placed, message.id))
+        while self._publishes >= PUBLISHES_MAX:
+            self._has_room.clear()
+            await self._has_room.wait()
+        placed = await self._sockets.gather.put(*_place_and_parts(message))
+        self._follow_up(message.id, placed)
+
+    def _follow_up(self, own_id: Id | None, placed: "asyncio.Future[Placed]") -> None:
+        self._publishes += 1
+        placed.add_done_callback(partial(self._placed, own_id))
+
+    def _answered(self) -> None:
+        self._publishes -= 1
+        self._has_room.set()
 
     def _placed(self, own_id: Id | None, placed: "asyncio.Future[Placed]") -> None:
         """Most answers are good and can leave at once; the others take the long way."""
@@ -155,7 +186,7 @@ class SocketSession:
             return
         is_written = not placed.cancelled() and placed.exception() is None
         if is_written and (own_id is None or self.outlet.say_now(published_text(own_id, placed.result()))):
-            self._publishes.release()
+            self._answered()
         else:
             self._start(self._answer, own_id, placed)
 
@@ -168,7 +199,7 @@ class SocketSession:
         except AnabranchError as error:
             await self.outlet.say(error_message(own_id, error))
         finally:
-            self._publishes.release()
+            self._answered()
 
     # --- subscriptions -----------------------------------------------------------------------------------------
 
@@ -226,6 +257,11 @@ class SocketSession:
         except Exception:
             logger.exception("a WebSocket met something unexpected: it is closed")
             await self._line.close(DEFECT, "The node met something unexpected and has logged it.")
+
+
+def _place_and_parts(message: Publish) -> tuple[Any, ...]:
+    record = message.record
+    return message.topic, record.partition, record.key, record.value, record.headers, record.timestamp
 
 
 def published_text(own_id: Id, placed: "Placed") -> bytes:

@@ -25,7 +25,7 @@ from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import Rewritten, delete_segments, finish_swap, undo_leftovers
 from anabranch.log.tail import Tail
-from anabranch.values import Offset
+from anabranch.values import Offset, is_lane_gap
 
 
 class Log(LogReader):
@@ -65,12 +65,14 @@ class Log(LogReader):
         index_cache: IndexCache | None = None,
         precious: bool = False,
         shares_syncs: bool = False,
+        was_in_lanes: bool = False,
     ) -> "Log":
         """Open or make a partition's folder; `clean` says that the last process closed it and said so.
 
         `start_offset` is the durable start of the log: what lies wholly below it is removed. Raises
         StorageError; and CorruptDataError if the log is `precious` and has lost something that was safe, or may
-        have been: unless it `shares_syncs`, what it lost was safe if whole batches follow.
+        have been: unless it `shares_syncs`, what it lost was safe if whole batches follow. One that `was_in_lanes` may
+        begin within a gap between two of them.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         opener = Opener(
@@ -91,6 +93,8 @@ class Log(LogReader):
         log = cls(files, folder, config, cache, recovered)
         log._folder_changes = 1 if made or not recovered.is_synced else 0
         log.advance_start(min(start_offset, log.end_offset))
+        if was_in_lanes and is_lane_gap(start_offset, log._bases[0]):
+            log._start_offset = start_offset  # Whoever has read all before the gap has missed nothing.
         if clean:
             log.synced_offset = log.end_offset
         elif recovery_point is not None:
@@ -314,8 +318,8 @@ class Log(LogReader):
     def _seem_expired(self, now_ms: int) -> list[Segment]:
         sealed = self._segments[:-1]
         ages = [
-            Age(segment.published_bytes, segment.largest_timestamp()[0], segment.published_offset)
-            for segment in sealed
+            Age(segment.published_bytes, segment.largest_timestamp()[0], self._run_end(number))
+            for number, segment in enumerate(sealed)
         ]
         count = expired_count(ages, self._active.published_bytes, self._start_offset, self.config, now_ms)
         return sealed[:count]
@@ -326,15 +330,18 @@ class Log(LogReader):
     def drop(self, segments: Sequence[Segment]) -> list[Segment]:
         """Take the oldest segments out of the log and move its start; then `delete_files` in a worker.
 
-        Answers those that were still there. Keep the new start offset durable before their files go.
+        Answers those that were still there. Keep the new start offset durable before their files go. Before a gap
+        between lanes the start is where the gap begins: whoever has read that far has missed nothing.
         """
         dropped = []
+        start = self._start_offset
         for segment in segments:
             if self._segments[0] is not segment or segment is self._active:
                 break
+            start = max(start, self._run_end(0))
             self._forget(segment)
             dropped.append(segment)
-        self._start_offset = max(self._start_offset, self._bases[0])
+        self._start_offset = start
         return dropped
 
     def delete_files(self, segments: Sequence[Segment]) -> None:
@@ -432,7 +439,7 @@ class Log(LogReader):
             self._start_offset = max(offset, Offset(min(self._bases[0], self._start_offset)))
         self.truncate_to(max(offset, self._start_offset))
         if self.end_offset != offset:
-            self._begin_at(offset)
+            self._begin_at(offset, keeps_start=self.end_offset < offset)
             self._start_offset = min(self._start_offset, offset)
             self.synced_offset = min(self.synced_offset, offset)
 

@@ -20,7 +20,7 @@ from anabranch.record.object_format import Range, closing
 from anabranch.record.object_names import Key, ObjectId, Row
 from anabranch.record.offset_map import OffsetMap
 from anabranch.record.records import RECORDS_BYTES_MAX
-from anabranch.values import Generation, Offset
+from anabranch.values import Generation, Offset, is_lane_gap
 
 GENERATION = Generation(0)
 """Nobody leads a partition whose records lie in a store: all of them carry the same."""
@@ -123,15 +123,23 @@ def _ends_there(row: Row, offset: Offset) -> bool:
 
 
 class _RangeBuilder:
+    """Puts batches behind each other. A gap between lanes ends a range: whoever counts records goes by the rows."""
+
     def __init__(self, *, is_compacted: bool) -> None:
+        self._ranges: list[MergedRange] = []
+        self._is_compacted = is_compacted
+        self._begin()
+
+    def _begin(self) -> None:
         self._data = bytearray()
         self._first: Offset | None = None
         self._next = Offset(0)
         self._max_timestamp = NO_TIMESTAMP
         self._batch_count = self._record_count = 0
-        self._is_compacted = is_compacted
 
     def add(self, batch: ByteBuffer, header: BatchHeader) -> None:
+        if self._first is not None and is_lane_gap(self._next, header.base_offset):
+            self._end()
         self._data += batch
         if self._first is None:
             self._first = header.base_offset
@@ -141,11 +149,9 @@ class _RangeBuilder:
         self._batch_count += 1
         self._record_count += header.record_count
 
-    def build(self) -> list[MergedRange]:
-        """One range, or none without batches."""
-        if self._first is None:
-            return []
-        return [
+    def _end(self) -> None:
+        assert self._first is not None, "there is something to end"
+        self._ranges.append(
             MergedRange(
                 self._first,
                 self._next,
@@ -155,11 +161,18 @@ class _RangeBuilder:
                 self._record_count,
                 self._is_compacted,
             )
-        ]
+        )
+        self._begin()
+
+    def build(self) -> list[MergedRange]:
+        """One range, or one for each lane; none without batches."""
+        if self._first is not None:
+            self._end()
+        return self._ranges
 
 
 class Merger:
-    """Makes one range of neighbouring rows of one partition, some at a time."""
+    """Makes one range of neighbouring rows of one partition, some at a time; or one for each lane."""
 
     def __init__(self, *, is_compacted: bool) -> None:
         self._range = _RangeBuilder(is_compacted=is_compacted)
@@ -180,12 +193,12 @@ def merged(parts: Sequence[RowBytes]) -> list[MergedRange]:
     return merger.build()
 
 
-def kept_range(data: ByteBuffer) -> MergedRange:
+def kept_ranges(data: ByteBuffer) -> list[MergedRange]:
     """Batches as a log has kept them, at least one, which have their offsets. Raises CorruptDataError."""
     made, view = _RangeBuilder(is_compacted=False), memoryview(data)
     for start, end in batch_spans(view):
         made.add(view[start:end], check_batch(view, start, end, fresh=False))
-    return made.build()[0]
+    return made.build()
 
 
 def map_row(

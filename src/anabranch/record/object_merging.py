@@ -5,6 +5,8 @@ merged first, once it adds up to `object.merge.bytes` or one partition has more 
 objects are read whole, and a partition's part becomes one row, in an object of its own if it is large, else in one that
 partitions share. Where such rows are small still, those of one partition are merged again once they add up.
 
+Rows are not merged across a gap between lanes, which a topic that was in mode branch has: they tell where it is.
+
 A partition's tail is `[merged, but small ...] [as gathered ...]`; what lies before is left alone. Compacted rows are
 always before it: compaction itself makes them large (`object_compacting.grouped_rows`).
 """
@@ -17,7 +19,7 @@ from typing import NamedTuple
 
 from anabranch.record.object_names import Key, ObjectId, ObjectKind, Row
 from anabranch.record.object_plans import ROWS_PER_LOOK, ROWS_PER_REPLACEMENT, Rows, rows_from
-from anabranch.values import Offset
+from anabranch.values import Offset, is_lane_gap
 
 SMALL_ROWS_MAX = 512
 ROWS_PER_MERGE = 16_384
@@ -82,6 +84,9 @@ class MergeWatch:
         return bool(rows) and rows[0].base_offset == tail.gathered and _is_gathered(rows[0])
 
     def _note(self, tail: _Tail, row: Row) -> None:
+        if not tail.gathered_count and is_lane_gap(tail.seen, row.base_offset):
+            tail.start = row.base_offset
+            tail.merged_bytes = tail.merged_count = 0
         tail.seen = row.next_offset
         if _is_gathered(row):
             if not tail.gathered_count:
@@ -128,6 +133,8 @@ class MergeWatch:
         for row in rows_from(self._objects, key, tail.start, ROWS_PER_REPLACEMENT):
             if _is_gathered(row) or row.is_compacted or size >= self._merge_bytes:
                 break
+            if found and is_lane_gap(found[-1].next_offset, row.base_offset):
+                break
             found.append(row)
             size += row.length
         return found
@@ -141,7 +148,10 @@ class MergeWatch:
         if changed:
             for key in changed:
                 self.look_again(key)
-            waiting = {key: self._tails[key] for key in waiting if self._tails[key].gathered_count}
+            again = {
+                key: self._tails.get(key) for key in waiting
+            }  # Some may have to be looked at from the start.
+            waiting = {key: tail for key, tail in again.items() if tail is not None and tail.gathered_count}
             if not self._is_due(waiting):
                 return None
         count_max = min(ROWS_PER_REPLACEMENT, max(1, ROWS_PER_MERGE // len(waiting)))
@@ -227,6 +237,8 @@ def _small_groups(rows: Sequence[Row], merge_bytes: int) -> Iterator[Sequence[Ro
         if _is_gathered(row) or row.is_compacted or row.length >= merge_bytes // 2:
             group, size = [], 0
             continue
+        if group and is_lane_gap(group[-1].next_offset, row.base_offset):
+            group, size = [], 0
         group.append(row)
         size += row.length
         if size >= merge_bytes or len(group) == ROWS_PER_REPLACEMENT:

@@ -7,9 +7,11 @@ index, for this partition. Whoever stores an object is trusted with the batches 
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from anabranch.record.object_format import Range
 from anabranch.record.object_names import Key, ObjectId, Row
+from anabranch.values import is_lane_gap
 
 
 def why_not_replaced(
@@ -32,15 +34,19 @@ def why_not_replaced(
 
 
 def _is_merged(old: Sequence[Row], new: Sequence[Row]) -> bool:
-    if len(new) != 1:
-        return False
-    (row,) = new
-    return row.is_stamped and row[:2] + row[4:7] == (
-        old[0].base_offset,
-        old[-1].next_offset,
-        sum(each.length for each in old),
-        max(each.max_timestamp for each in old),
-        sum(each.batch_count for each in old),
+    """One row, or one for each lane."""
+    gaps = (is_lane_gap(one.next_offset, other.base_offset) for one, other in pairwise(new))
+    return all(row.is_stamped for row in new) and all(gaps) and _sums(new) == _sums(old)
+
+
+def _sums(rows: Sequence[Row]) -> tuple[int, ...]:
+    """Of what merging does not change."""
+    return (
+        rows[0].base_offset,
+        rows[-1].next_offset,
+        sum(each.length for each in rows),
+        max(each.max_timestamp for each in rows),
+        sum(each.batch_count for each in rows),
     )
 
 

@@ -9,44 +9,21 @@ where it was, at whichever broker, and never goes back, misses nothing.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import NamedTuple
 
-from anabranch.record.batch import batch_spans, read_header
-from anabranch.testing.cluster_clients import ClusterClient, ClusterWitness, Found
+from anabranch.testing.cluster_clients import ClusterWitness, Found
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.in_process_client import Body, Pending
+from anabranch.testing.reading_on import Reading, ReadingClient
 from anabranch.testing.sim_producers import IdempotentProducer
-from anabranch.testing.simulator import (
-    Producer,
-    SimulationError,
-    fetch_request,
-    produce_request,
-    records_from,
-)
+from anabranch.testing.simulator import Producer, SimulationError, produce_request
 from anabranch.testing.witness import Place, Sent
-from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 
-FETCH_WAIT_MS = 100
 MOVE_CHANCE = 0.3
 """Of a client that was refused, or heard nothing: it may have to wait for an election where it is, too."""
-READS_MAX = 400
-"""Answers to one reader from the start: more are a reader who never comes to an end."""
 
 Origin = Callable[[int], int]
 """Where the record at an offset was written first."""
-
-
-class BranchReading(NamedTuple):
-    """What one broker showed from an offset on."""
-
-    asked: int
-    start: int
-    found: Found
-    next_offset: int
-    high_watermark: int
-    code: ErrorCode | None
-    """None: nobody answered."""
 
 
 class BranchWitness(ClusterWitness):
@@ -122,8 +99,10 @@ class BranchWitness(ClusterWitness):
             raise SimulationError(f"{name} has read all of {place}, and missed {sorted(missed)}")
 
 
-class BranchClient(ClusterClient):
+class BranchClient(ReadingClient):
     """Knows the cluster as one broker shows it, its home, until it moves."""
+
+    may_skip = True
 
     def __init__(self, sim: ClusterSimulator, rng: Random) -> None:
         super().__init__(sim, rng)
@@ -154,64 +133,6 @@ class BranchClient(ClusterClient):
         super()._forget(place)
         if self._rng.random() < MOVE_CHANCE:
             self.move()
-
-    def read_on(
-        self,
-        place: Place,
-        broker_id: int,
-        offset: int,
-        then: Callable[[BranchReading], None],
-        *,
-        once: bool = False,
-        may_begin_later: bool = False,
-    ) -> None:
-        """From an offset on as far as that broker gives it, or one answer of it. `may_begin_later`: as a consumer does
-        that is to begin at the earliest when what it wants was removed."""
-        found: Found = []
-        next_offset = offset
-        start = high_watermark = -1
-        answers = 0
-
-        def ask() -> None:
-            wanted = {**fetch_request(*place, next_offset), "max_wait_ms": FETCH_WAIT_MS}
-            self.send(broker_id, ApiKey.FETCH, 12, wanted).on_settled = heard
-
-        def end(code: ErrorCode | None) -> None:
-            then(BranchReading(offset, start, found, next_offset, high_watermark, code))
-
-        def heard(pending: Pending) -> None:
-            nonlocal next_offset, start, high_watermark, answers
-            answers += 1
-            if pending.body is None or answers > READS_MAX:
-                end(None)
-                return
-            answer = pending.body["responses"][0]["partitions"][0]
-            code = ErrorCode(answer["error_code"])
-            start, high_watermark = answer["log_start_offset"], answer["high_watermark"]
-            if code is ErrorCode.OFFSET_OUT_OF_RANGE and may_begin_later and next_offset < start:
-                next_offset = start
-                ask()
-                return
-            data = bytes(answer["records"] or b"")
-            if code or not data:
-                end(code)
-                return
-            found.extend(self._shown(place, data, next_offset, high_watermark))
-            *_, (first, last) = batch_spans(data)
-            next_offset = read_header(data[first:last]).next_offset
-            if once:
-                end(ErrorCode.NONE)
-            else:
-                ask()
-
-        ask()
-
-    @staticmethod
-    def _shown(place: Place, data: bytes, offset: int, high_watermark: int) -> Found:
-        more = list(records_from(data, offset))
-        if any(number >= high_watermark for number, _ in more):
-            raise SimulationError(f"{place} shows records beyond {high_watermark}: {more}")
-        return more
 
 
 class MovingProducer(IdempotentProducer):
@@ -259,11 +180,9 @@ class Wanderer:
 
     def _ask(self, broker_id: int) -> None:
         self._is_asking = True
-        self._client.read_on(
-            self.place, broker_id, self.position, self._heard, once=True, may_begin_later=True
-        )
+        self._client.read_on(self.place, broker_id, self.position, self._heard, once=True)
 
-    def _heard(self, reading: BranchReading) -> None:
+    def _heard(self, reading: Reading) -> None:
         self._is_asking = False
         if reading.code != ErrorCode.NONE:
             self._client.forget(self.place)
@@ -275,12 +194,12 @@ class Wanderer:
     def finish(self, broker_id: int, then: Callable[[ErrorCode | None], None]) -> None:
         """Read on to the end, in calm."""
 
-        def heard(reading: BranchReading) -> None:
+        def heard(reading: Reading) -> None:
             self._heard(reading)
             then(reading.code)
 
         self._is_asking = True
-        self._client.read_on(self.place, broker_id, self.position, heard, may_begin_later=True)
+        self._client.read_on(self.place, broker_id, self.position, heard)
 
 
 class GroupReader(Wanderer):

@@ -11,7 +11,6 @@ from random import Random
 
 from anabranch.testing.branch_clients import (
     BranchClient,
-    BranchReading,
     BranchWitness,
     GroupReader,
     MovingProducer,
@@ -29,6 +28,7 @@ from anabranch.testing.cluster_workload import (
     ClusterWorkload,
 )
 from anabranch.testing.in_process_client import Body, Pending
+from anabranch.testing.reading_on import Reading
 from anabranch.testing.sim_producers import IN_FLIGHT_MAX, IdempotentProducer, PlainProducer
 from anabranch.testing.simulator import SimulationError
 from anabranch.testing.witness import Place
@@ -173,18 +173,19 @@ class BranchWorkload(ClusterWorkload):
         """From the start, at anybody."""
         client = self._branch_client()
 
-        def then(reading: BranchReading) -> None:
+        def then(reading: Reading) -> None:
             self.sim.note(f"{client.home} shows {len(reading.found)} of {place}: {reading.code}")
             self.witness.shown(place, reading.found)
 
-        client.read_on(place, client.home, 0, then, may_begin_later=True)
+        client.read_on(place, client.home, 0, then)
 
     def _remove(self) -> None:
-        """DeleteRecords, of the topic that may be cut, below something that somebody has read."""
+        """DeleteRecords, of the topic that may be cut, below something that somebody has read, or some of it: that may
+        be in the middle of a batch, or between two lanes."""
         positions = [each.position for each in self._wanderers if each.place == (CUT, 0)]
         if (CUT, 0) not in self._places() or not positions:
             return
-        offset = self._rng.choice(positions)
+        offset = max(0, self._rng.choice(positions) - self._rng.randint(0, 2))
         client = self._branch_client()
         leader = client.home if self._rng.random() < 0.3 else self._reigns_now((CUT, 0))
         partitions = [{"partition_index": 0, "offset": offset}]
@@ -275,9 +276,9 @@ class BranchWorkload(ClusterWorkload):
                 shown[number] = reading.found
         return bool(shown)
 
-    def _read_whole(self, place: Place, number: int) -> BranchReading:
-        done: list[BranchReading] = []
-        self._branch_client().read_on(place, number, 0, done.append, may_begin_later=True)
+    def _read_whole(self, place: Place, number: int) -> Reading:
+        done: list[Reading] = []
+        self._branch_client().read_on(place, number, 0, done.append)
         self._wait_for(f"{number} to show {place}", lambda: bool(done), lambda: "it does not end")
         return done[0]
 

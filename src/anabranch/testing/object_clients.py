@@ -13,27 +13,18 @@ A topic is cleaned in one of three ways, and each leaves something else for a re
 from collections.abc import Callable, Sequence
 from enum import Enum
 from random import Random
-from typing import NamedTuple
 
-from anabranch.record.batch import batch_spans, read_header
-from anabranch.testing.cluster_clients import ClusterClient, ClusterWitness, Found
+from anabranch.testing.cluster_clients import ClusterWitness
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.in_process_client import Body, Pending
+from anabranch.testing.in_process_client import Body
+from anabranch.testing.reading_on import Reading, ReadingClient
 from anabranch.testing.sim_producers import PlainProducer
-from anabranch.testing.simulator import (
-    Producer,
-    SimulationError,
-    fetch_request,
-    produce_request,
-    records_from,
-)
+from anabranch.testing.simulator import Producer, SimulationError, produce_request
 from anabranch.testing.witness import Place, Sent, compare
-from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 
 KEYS = 3
 """Of each producer."""
-FETCH_WAIT_MS = 200
 ELSEWHERE_CHANCE = 0.1
 
 
@@ -52,19 +43,6 @@ def key_of(sent: Sent) -> tuple[str, int]:
 
 def _key_bytes(value: bytes) -> bytes:
     return repr(key_of(Sent.decode(value))).encode()
-
-
-class Reading(NamedTuple):
-    """What one broker showed, and how it ended."""
-
-    asked: int
-    start: int
-    """Where the partition began, as the last answer had it."""
-    found: Found
-    next_offset: int
-    high_watermark: int
-    code: ErrorCode | None
-    """None: nobody answered."""
 
 
 class ObjectWitness(ClusterWitness):
@@ -125,8 +103,10 @@ class ObjectWitness(ClusterWitness):
             )
 
 
-class ObjectClient(ClusterClient):
+class ObjectClient(ReadingClient):
     """Any broker serves it as well as any other; it stays with one for a while, unless `broker_id` is given."""
+
+    fetch_wait_ms = 200
 
     def __init__(
         self, sim: ClusterSimulator, rng: Random, topics: ObjectTopics, broker_id: int | None = None
@@ -153,57 +133,6 @@ class ObjectClient(ClusterClient):
         if self._topics.get(place[0]) is not Cleaned.COMPACTED:
             return super()._produce_request(place, values, acks, producer)
         return produce_request(*place, values, self._sim.clock.wall_ms(), acks, producer, _key_bytes)
-
-    def read_on(
-        self,
-        place: Place,
-        broker_id: int,
-        offset: int,
-        then: Callable[[Reading], None],
-        *,
-        once: bool = False,
-    ) -> None:
-        """From an offset on as far as that broker gives it, or one answer of it."""
-        found: Found = []
-        asked = next_offset = offset
-        start = high_watermark = -1
-
-        def ask() -> None:
-            wanted = {**fetch_request(*place, next_offset), "max_wait_ms": FETCH_WAIT_MS}
-            self.send(broker_id, ApiKey.FETCH, 12, wanted).on_settled = heard
-
-        def end(code: ErrorCode | None) -> None:
-            then(Reading(asked, start, found, next_offset, high_watermark, code))
-
-        def heard(pending: Pending) -> None:
-            nonlocal asked, next_offset, start, high_watermark
-            if pending.body is None:
-                end(None)
-                return
-            answer = pending.body["responses"][0]["partitions"][0]
-            code = ErrorCode(answer["error_code"])
-            start, high_watermark = answer["log_start_offset"], answer["high_watermark"]
-            if code is ErrorCode.OFFSET_OUT_OF_RANGE and not found and next_offset < start:
-                asked = next_offset = start  # As a consumer does that is to begin at the earliest.
-                ask()
-                return
-            if code:
-                end(code)
-                return
-            data = bytes(answer["records"] or b"")
-            more = list(records_from(data, next_offset))
-            if any(number >= high_watermark for number, _ in more):
-                raise SimulationError(f"{place} shows records beyond {high_watermark}: {more}")
-            found.extend(more)
-            if data:
-                *_, (first, last) = batch_spans(data)
-                next_offset = read_header(data[first:last]).next_offset
-            if data and not once:
-                ask()
-            else:
-                end(ErrorCode.NONE)
-
-        ask()
 
 
 class RoamingProducer:

@@ -20,9 +20,9 @@ from anabranch.testing.object_clients import (
     ObjectClient,
     ObjectTopics,
     ObjectWitness,
-    Reading,
     RoamingProducer,
 )
+from anabranch.testing.reading_on import Reading
 from anabranch.testing.sim_producers import IN_FLIGHT_MAX, IdempotentProducer, PlainProducer
 from anabranch.testing.simulator import SimulationError
 from anabranch.testing.witness import Place

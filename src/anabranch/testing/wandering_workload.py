@@ -10,13 +10,14 @@ the store. `cluster_runs --modes` runs seeds of it.
 
 from random import Random
 
-from anabranch.testing.branch_clients import BranchClient, BranchReading, BranchWitness, Origin, Wanderer
+from anabranch.testing.branch_clients import BranchClient, BranchWitness, Origin, Wanderer
 from anabranch.testing.branch_workload import CUT, KEPT, READERS_MAX, BranchWorkload
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.cluster_workload import Action
 from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.mode_traces import left_in_folders, origin_over_modes
 from anabranch.testing.object_workload import SMALL_STORE, surplus_objects
+from anabranch.testing.reading_on import Reading
 from anabranch.testing.sim_producers import PlainProducer
 from anabranch.testing.simulator import SimulationError, produced
 from anabranch.testing.witness import Place, Sent
@@ -157,11 +158,12 @@ class WanderingWorkload(BranchWorkload):
         self.faults.end_all()
         self._come_to_last_modes()
         super()._calm()
-        if left := left_in_folders(self.sim, self._made):
-            raise SimulationError(f"left over on disks: {left}")
-        self._wait_for(
-            "the store to have what is named alone", self._is_collected, self._surplus, COLLECTED_MS_MAX
-        )
+        self._wait_for("disks with nothing left over", lambda: not self._left(), lambda: str(self._left()))
+        self._wait_for("a store with nothing left over", self._is_collected, self._surplus, COLLECTED_MS_MAX)
+        self.sim.run_until(self.sim.is_whole)
+
+    def _left(self) -> list[str]:
+        return left_in_folders(self.sim, self._made)
 
     def _come_to_last_modes(self) -> None:
         end_ms = self.sim.clock.monotonic_ms() + CHANGED_MS_MAX
@@ -220,7 +222,7 @@ class OneByOne(PlainProducer):
 class SteadyWanderer(Wanderer):
     """Nobody may tell it that its position does not exist: it would begin anew."""
 
-    def _heard(self, reading: BranchReading) -> None:
+    def _heard(self, reading: Reading) -> None:
         if reading.code is ErrorCode.OFFSET_OUT_OF_RANGE and self.place[0] == KEPT:
             raise SimulationError(f"{self.name} is refused at {self.position} of {self.place}: {reading}")
         super()._heard(reading)

@@ -24,7 +24,11 @@ def past(
     def rows_from(key: object, start: int, count_max: int) -> list[Row]:
         return [each for each in found if each.next_offset > start][:count_max]
 
+    def row_before(key: object, end: int) -> Row | None:
+        return next((each for each in reversed(found) if each.base_offset < end), None)
+
     objects = SimpleNamespace(
+        row_before=row_before,
         head=lambda key: SimpleNamespace(start=Offset(start)),
         rows=rows_from,
         producers=lambda key: SimpleNamespace(producers=producers or {}),
@@ -50,6 +54,23 @@ def test_of_very_many_objects_the_rest_is_counted_as_one(monkeypatch: pytest.Mon
     found = past(50, (0, 10), (10, 20), (20, 30), (40, 50))
     assert found.runs(Offset(0)) == [(0, 50)]
     assert found.runs(Offset(20)) == [(20, 30), (40, 50)]
+
+
+def test_of_very_many_objects_the_gaps_between_lanes_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formed_log, "ROWS_MAX", 1)
+    rows = [(0, 10), (10, 20), (LANE + 5, LANE + 10), (LANE + 12, LANE + 20), (4 * LANE, 4 * LANE + 3)]
+    found = past(9 * LANE + 1, *rows)
+    assert found.runs(Offset(3)) == [(3, 20), (LANE + 5, LANE + 20), (4 * LANE, 4 * LANE + 3)]
+    assert found.runs(Offset(30)) == [(LANE + 5, LANE + 20), (4 * LANE, 4 * LANE + 3)]
+    assert past(LANE + 7, *rows).runs(Offset(0)) == [(0, 20), (LANE + 5, LANE + 7)]
+
+
+def test_it_ends_behind_its_last_record_if_the_lane_changed_then() -> None:
+    assert past(LANE + 1, (0, 10)).readable_end == 10
+    assert past(LANE + 1, start=10).readable_end == 10, "all of them were deleted"
+    assert past(LANE + 1).readable_end == 0, "there never were any"
+    assert past(15, (0, 10)).readable_end == 15, "compaction took the rest"
+    assert past(LANE + 9, (0, 10), (LANE, LANE + 9)).readable_end == LANE + 9
 
 
 def test_a_reader_behind_the_last_record_is_done_with_the_past() -> None:

@@ -16,9 +16,9 @@ def clusters_end() -> Iterator[None]:
     close_all()
 
 
-@pytest.mark.parametrize("mode", ["ring", "solo"])
-def test_records_and_producers_come_out_of_branches_under_load(mode: str) -> None:
-    cluster = JoinCluster("ring", 2)
+@pytest.mark.parametrize(("mode", "flush"), [("ring", "always"), ("ring", "os"), ("solo", "os")])
+def test_records_and_producers_come_out_of_branches_under_load(mode: str, flush: str) -> None:
+    cluster = JoinCluster("ring", 2, flush=flush)
     for _ in range(5):
         cluster.produce(0)
         cluster.produce(1)

@@ -288,3 +288,23 @@ async def test_key_that_takes_long_to_hash_is_left_to_a_worker() -> None:
     gather = make(Calls(partitions=5))
     placed = [await gather.send("t", None, key, b"v") for key in (long_key, b"k", None)]
     assert handed == [placed[0].partition] == [partition_for(long_key, 5, "murmur2")]
+
+
+@in_loop
+async def test_record_is_put_at_once_only_if_nothing_has_to_be_waited_for() -> None:
+    calls = FakeCalls()
+    gather = make(calls)
+    gather.budget.bytes_max = 2 * (gathering.RECORD_OVERHEAD_BYTES + 1)
+    first, second = (gather.put_now("t", 0, None, b"v") for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert gather.put_now("t", 0, None, b"v") is None, "there is no room"
+    assert (await first).offset == 0
+    assert gather.put_now("t", None, b"k" * (gathering.LONG_KEY_BYTES + 1), b"v") is None
+    with pytest.raises(BrokerRefusedError):
+        gather.put_now("t", 7, None, b"v")
+    await second
+    await turn()
+    assert gather.budget.bytes_taken == 0
+    await gather.close()
+    assert gather.put_now("t", 0, None, b"v") is None

@@ -68,7 +68,11 @@ def open_on(files: FakeDisk | RealFiles, folder: str = FOLDER) -> Open:
     """A short way to open the one log of a test."""
 
     def open_log(
-        *, clean: bool = False, point: RecoveryPoint | int | None = None, **config: int | bool
+        *,
+        clean: bool = False,
+        point: RecoveryPoint | int | None = None,
+        start_offset: int = 0,
+        **config: int | bool,
     ) -> Log:
         recovery_point = RecoveryPoint(Offset(point)) if isinstance(point, int) else point
         return Log.open(
@@ -77,6 +81,8 @@ def open_on(files: FakeDisk | RealFiles, folder: str = FOLDER) -> Open:
             LogConfig(**config),
             clean=clean,
             recovery_point=recovery_point,
+            start_offset=Offset(start_offset),
+            was_in_lanes=start_offset > 0,
         )
 
     return open_log

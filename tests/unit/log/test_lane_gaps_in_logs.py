@@ -85,3 +85,32 @@ def test_a_reader_at_the_end_before_a_gap_goes_on_behind_it(open_log: Open) -> N
     assert not log.slice(Offset(5), 1000, log.readable_end(log.end_offset)).count
     log.append([make_batch(START)], NOW_MS)
     assert offsets_of(read_all(log, 5)) == [START]
+
+
+def test_what_is_removed_before_a_gap_leaves_the_start_where_the_gap_begins(both_disks: Open) -> None:
+    log = both_disks(segment_bytes=500, retention_ms=1000)
+    fill(log, 30)
+    log.advance_end(LATER)
+    fill(log, 30)
+    log.advance_end(START)
+    log.delete_files(log.drop(log.expired(NOW_MS + 2**62)))
+    assert (log.start_offset, log.readable_end(log.end_offset)) == (LATER + 30, LATER + 30)
+    assert log.runs(log.end_offset) == []
+    log.sync()
+    log.close()
+    for clean in (True, False):
+        log = both_disks(clean=clean, point=START, start_offset=LATER + 30)
+        assert (log.start_offset, log.end_offset) == (LATER + 30, START)
+        assert not log.slice(log.start_offset, 1000, log.end_offset).count
+        log.close()
+    written = fill(both_disks(clean=True, start_offset=LATER + 30), 1)
+    assert read_all(both_disks(start_offset=LATER + 30)) == written
+
+
+def test_what_was_deleted_up_to_the_last_record_goes_though_a_gap_follows(open_log: Open) -> None:
+    log = open_log()
+    fill(log, 5)
+    log.advance_end(START)
+    log.advance_start(log.readable_end(log.end_offset))
+    assert len(log.drop(log.expired(NOW_MS))) == 1
+    assert (log.start_offset, log.end_offset) == (5, START)

@@ -1,12 +1,14 @@
 """Merging the bytes of rows: every record is there with its offset, and nothing that does not hold is copied."""
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import CorruptDataError
 from anabranch.record.batch import batch_spans, read_header
-from anabranch.record.builder import control_batch
+from anabranch.record.builder import BatchBuilder, control_batch
 from anabranch.record.compaction_run import CompactionRun
 from anabranch.record.object_format import FOOTER_BYTES, check_range, read_footer, read_index
 from anabranch.record.object_merge import (
@@ -14,6 +16,7 @@ from anabranch.record.object_merge import (
     RowBytes,
     build_object,
     compacted,
+    kept_ranges,
     map_row,
     merged,
     stamped_batches,
@@ -25,6 +28,7 @@ from anabranch.values import Offset
 from support.upkeep_world import INCARNATION, ObjectWorld, Pair, a_batch
 
 TARGET = ObjectId(INCARNATION, 7, 0, ObjectKind.MERGED)
+KEY = UUID(int=1), 0
 RETENTION_MS = 100
 pairs = st.lists(
     st.tuples(st.sampled_from([b"a", b"b", b"c"]), st.one_of(st.none(), st.binary(max_size=3))),
@@ -62,6 +66,27 @@ def test_a_merged_range_has_every_record_with_its_offset(objects: list[list[list
     assert (only.base_offset, only.next_offset) == (0, world.objects.head(world.key()).end)
     assert (only.max_timestamp, only.batch_count) == (5, sum(map(len, objects)))
     assert only.record_count == len(world.written[world.key()])
+
+
+def test_what_a_log_kept_is_one_range_for_each_lane() -> None:
+    bases = [3, 5, 2**32 - 2, 2**32, 5 * 2**32 + 1, 5 * 2**32 + 900]
+    batches = []
+    for base in bases:
+        builder = BatchBuilder(base, generation=2)
+        for _ in range(2):
+            builder.add(b"k", b"v", timestamp_ms=base)
+        batches.append(bytes(builder.build()))
+    ranges = kept_ranges(b"".join(batches))
+    assert [(each.base_offset, each.next_offset, each.batch_count) for each in ranges] == [
+        (3, 2**32 + 2, 4),  # Compaction leaves gaps too; and a lane may go on right behind another.
+        (5 * 2**32 + 1, 5 * 2**32 + 902, 2),
+    ]
+    assert [each.max_timestamp for each in ranges] == [2**32, bases[-1]]
+    assert b"".join(each.data for each in ranges) == b"".join(batches)
+    _, rows = build_object({KEY: ranges}, TARGET)
+    assert [row.position for row in rows[KEY]] == [0, len(ranges[0].data)]
+    parts = [RowBytes(row, each.data) for row, each in zip(rows[KEY], ranges, strict=True)]
+    assert merged(parts) == ranges
 
 
 def test_what_was_merged_may_be_merged_again() -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.cluster.object_entries import (
@@ -227,6 +227,16 @@ def _latest(records: list[Record]) -> dict[bytes | None, Record]:
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
+@example(
+    [
+        ("write", [(0, 0), (0, 0), (0, 0), (0, 86), (0, 94), (0, 400)]),
+        ("write", [(0, 0)] * 10 + [(0, 170)]),
+        ("merge", False),
+        ("compact", (0, 4)),
+        ("write", [(0, 0)]),
+        ("merge", False),
+    ]
+)
 def test_records_references_and_garbage_add_up_after_any_history(history: list[tuple[str, object]]) -> None:
     world = MergingWorld(partition_count=3)
     is_thinned = set()

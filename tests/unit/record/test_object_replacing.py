@@ -52,6 +52,21 @@ def test_merged_rows_that_lack_anything_are_refused() -> None:
     assert "all batches" in (made.why_not(new, new) or "")
 
 
+def test_a_row_for_each_lane_is_taken_and_no_other_number_of_them() -> None:
+    made = Made()
+    (first, second), new, lane = made.old, made.new, 2**32
+    made.old = [first, second._replace(base_offset=Offset(lane), next_offset=Offset(lane + 1))]
+    stamped = new._replace(length=first.length, batch_count=1)
+    lower = stamped._replace(next_offset=Offset(1))
+    upper = stamped._replace(
+        base_offset=Offset(lane), next_offset=Offset(lane + 1), position=new.position + first.length
+    )
+    assert made.why_not(lower, upper) is None
+    near = Made()
+    halves = (lower, upper._replace(base_offset=Offset(1), next_offset=Offset(2)))
+    assert "all batches" in (near.why_not(*halves) or "")
+
+
 def test_only_a_compacted_topic_may_lose_records() -> None:
     made = Made()
     thinned = made.new._replace(is_compacted=True)

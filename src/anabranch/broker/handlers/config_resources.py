@@ -100,8 +100,7 @@ def _check_out_of_branches(broker: "Broker", topic: "Topic") -> None:
         raise InvalidConfigError(f"{topic.name} is internal: it has the mode that offsets.mode says.")
     if broker.peers is None:
         raise InvalidConfigError(
-            f"Topic {topic.name} cannot go out of mode {BRANCH} on a node that runs alone, without a port for others: "
-            "start it with --peer-listen, and try again."
+            f"Topic {topic.name} cannot go out of mode {BRANCH} on a node that runs alone: {ALONE}"
         )
     rows = broker.metadata.table.brokers.values()
     away = [

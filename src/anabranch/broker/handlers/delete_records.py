@@ -86,7 +86,8 @@ async def _row(broker: "Broker", name: str, index: int, offset: int) -> Row:
             raise PolicyViolationError(
                 f"Topic {name} is compacted only: records go when their key gets a new value."
             )
-        wanted = partition.high_watermark if offset == ALL else offset
+        end = partition.high_watermark if partition.is_branch else partition.readable_end
+        wanted = end if offset == ALL else offset
         if not 0 <= wanted <= partition.high_watermark:
             raise OffsetOutOfRangeError(f"Offset {offset} is not between 0 and {partition.high_watermark}.")
         await broker.delete_records(partition, Offset(wanted))
