@@ -134,26 +134,7 @@ def test_brokers_that_are_killed_on_the_way_cost_no_record(seed: int) -> None:
     cluster = FloorCluster("object", seed=seed)
     for _ in range(rng.randrange(30)):
         cluster.produce()
-    assert cluster.alter("branch")["error_code"] == 0
-    begun_ms = cluster.clock.monotonic_ms()
-    kills = sorted(rng.randrange(4000) for _ in range(3))
-    down: dict[int, int] = {}
-    while kills or down or cluster.leader_id is None or not cluster.is_done("branched"):
-        now_ms = cluster.clock.monotonic_ms()
-        assert now_ms < begun_ms + 120_000, "it did not come about"
-        if kills and not down and now_ms - begun_ms >= kills[0]:
-            kills.pop(0)
-            broker = rng.choice((1, 2, 3))
-            cluster.kill(broker)
-            down[broker] = now_ms + rng.randrange(5000)
-        for broker in [each for each, until_ms in down.items() if now_ms >= until_ms]:
-            del down[broker]
-            cluster.start(broker)
-        cluster.produce()
-        cluster.run(rng.choice((5, 20, 100)))
-    cluster.produce()
-    cluster.produce(repeat=True)
-    cluster.run(5000)
+    cluster.change_among_deaths("branch", "branched", rng)
     cluster.check()
 
 
