@@ -4,6 +4,7 @@ An *offset* counts records. Wrap once at the edge (a decoded request, a file nam
 from there on the type checker keeps them apart. This module imports nothing of ours.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple, NewType
 
@@ -28,6 +29,12 @@ def is_lane_gap(end: int, start: int) -> bool:
     """Whether there is nothing between records that end before `end` and those from `start` on because the lane has
     changed; compaction leaves no such gap."""
     return end < start and is_other_lane(max(0, end - 1), start)
+
+
+def was_in_branches(bases: Iterable[int]) -> bool:
+    """Whether a partition whose segments begin there has, or had, more than one lane: there may be gaps then where a
+    batch had come twice, as in a lane's own folder."""
+    return any(base >> LANE_BITS for base in bases)
 
 
 class TopicPartition(NamedTuple):

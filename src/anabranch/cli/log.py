@@ -66,22 +66,14 @@ def check_all(files: "RealFiles", folder: str, wanted: tuple[str, ...], gaps_all
     from anabranch.cli.offline import is_lane, name_of, partition_folders, segment_bases
     from anabranch.cli.offline_topics import compacted_partitions
     from anabranch.log import names
-    from anabranch.values import Offset
+    from anabranch.values import Offset, was_in_branches
 
-    folders = partition_folders(folder, wanted)
-    paths = [
-        names.segment_path(one, Offset(base), names.LOG)
-        for one in folders
-        for base in segment_bases(files, one)
-    ]
-    compacted = {name_of(one) for one in folders} if gaps_allowed else compacted_partitions(files, folder)
+    bases = {one: segment_bases(files, one) for one in partition_folders(folder, wanted)}
+    paths = [names.segment_path(one, Offset(base), names.LOG) for one in bases for base in bases[one]]
+    compacted = set(map(name_of, bases)) if gaps_allowed else compacted_partitions(files, folder)
+    holed = {one for one in bases if is_lane(one) or was_in_branches(bases[one]) or name_of(one) in compacted}
     with _progress(sum(map(files.size, paths))) as advance:
-        return [
-            check_partition(
-                files, one, gaps_allowed=is_lane(one) or name_of(one) in compacted, on_bytes=advance
-            )
-            for one in folders
-        ]
+        return [check_partition(files, one, gaps_allowed=one in holed, on_bytes=advance) for one in bases]
 
 
 @contextmanager

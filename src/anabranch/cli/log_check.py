@@ -19,7 +19,7 @@ from anabranch.log.scan import Scan
 from anabranch.log.seal import Seal, load_seal
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
 from anabranch.record.segment_agreement import Agreement, gap_problem, seal_problems
-from anabranch.values import Offset
+from anabranch.values import Offset, is_lane_gap
 
 Loaded = TypeVar("Loaded")
 
@@ -133,8 +133,9 @@ class SegmentCheck:
                 self._find(Kind.DATA, *broken)
 
     def _check_gaps(self, missing_offsets: int, scan: Scan) -> None:
-        if self.following is not None and scan.reason is None:
-            missing_offsets += self.following - scan.next_offset
+        following = self.following
+        if following is not None and scan.reason is None and not is_lane_gap(scan.next_offset, following):
+            missing_offsets += following - scan.next_offset
         self.report.missing_offsets += missing_offsets
         if missing_offsets and not self.gaps_allowed:
             self._find(Kind.DATA, *gap_problem(missing_offsets))

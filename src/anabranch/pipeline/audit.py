@@ -19,6 +19,7 @@ from anabranch.pipeline.segment_audit import (
     name_of,
     segment_bases,
 )
+from anabranch.values import was_in_branches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,8 +94,9 @@ def segment_tasks(folders: Iterable[str], gaps_allowed: Collection[str]) -> list
     have some where a batch had come twice."""
     tasks = []
     for folder in folders:
-        may_have_gaps = is_lane(folder) or name_of(folder) in gaps_allowed
-        tasks += [SegmentTask(folder, base, may_have_gaps) for base in segment_bases(_names(folder))]
+        bases = segment_bases(_names(folder))
+        may_have_gaps = is_lane(folder) or was_in_branches(bases) or name_of(folder) in gaps_allowed
+        tasks += [SegmentTask(folder, base, may_have_gaps) for base in bases]
     return tasks
 
 

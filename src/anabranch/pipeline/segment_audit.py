@@ -34,6 +34,7 @@ from anabranch.record.segment_agreement import (
     gap_problem,
     seal_problems,
 )
+from anabranch.values import is_lane_gap
 
 SEAL_FILE = ".seal"
 SWAP_MARK = ".swap"
@@ -222,8 +223,13 @@ class SegmentAudit:
 
     def _check_gaps(self, walk: Agreement) -> None:
         self.report.missing_offsets += walk.missing_offsets
-        if self.following is not None and not self.report.findings:
-            self.report.missing_offsets += self.following - walk.next_offset
+        following = self.following
+        if (
+            following is not None
+            and not self.report.findings
+            and not is_lane_gap(walk.next_offset, following)
+        ):
+            self.report.missing_offsets += following - walk.next_offset
         if self.report.missing_offsets and not self.gaps_allowed:
             self._find(*gap_problem(self.report.missing_offsets))
 

@@ -11,6 +11,7 @@ from anabranch.broker.handlers.fetch import Fetch, Found
 from anabranch.broker.partition import Partition
 from anabranch.record.batch import batch_spans
 from anabranch.testing.in_process_client import InProcessClient, Pending
+from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
@@ -114,6 +115,20 @@ async def test_end_of_a_segment_is_no_reason_to_wait() -> None:
         await bench.core.append(partition, batch_of(b"x" * 600))
     pending = fetch(bench, ("t", 0, 0), min_bytes=1000)
     assert batches_in(rows(pending)[0]) == 1
+
+
+@in_loop
+async def test_end_of_a_segment_is_no_reason_to_wait_while_nothing_was_written_to_the_newest_one() -> None:
+    bench = Bench()
+    partition = await bench.topic("t", segment_bytes="1024")
+    for _ in range(6):
+        await bench.core.append(partition, batch_of(b"x" * 600))
+    partition.log.advance_end(Offset(9 << 32))
+    partition.has_gaps, partition.high_watermark = True, partition.log.end_offset
+    (row,) = rows(fetch(bench, ("t", 0, 0), min_bytes=100_000))
+    assert (row["high_watermark"], batches_in(row)) == (6, 1)
+    assert not fetch(bench, ("t", 0, 6)).is_settled, "whoever has read everything waits"
+    assert not fetch(bench, ("t", 0, 5 << 32)).is_settled, "so does who was told another end before"
 
 
 @in_loop

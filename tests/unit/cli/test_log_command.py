@@ -291,3 +291,17 @@ def test_lanes_of_a_branch_are_checked_one_by_one_and_may_have_gaps(data):
     only = run("dump", data, "--partition", "split-0/lane-0000001024", "--format", "json")
     assert [batch["base_offset"] for batch in json.loads(only.stdout)] == [1024 << 32, (1024 << 32) + 5]
     assert run("verify", data).exit_code == 0
+
+
+def test_gaps_between_lanes_are_no_damage_and_a_missing_file_between_them_is(tmp_path):
+    folder = tmp_path / "left-0"
+    folder.mkdir()
+    log = Log.open(RealFiles(), str(folder), LogConfig(), clean=False)
+    for offset in (0, 1, 5 << 32, (5 << 32) + 4, 9 << 32):
+        log.append([(batch_at(offset), offset, offset, 1_700_000_000_000 + offset)], 1_700_000_000_000)
+    log.close(clean=True)
+    result = run("verify", tmp_path, "--format", "json")
+    (report,) = json.loads(result.stdout)
+    assert (report["findings"], report["missing_offsets"], report["segments"]) == ([], 3, 3)
+    (folder / f"{5 << 32:020d}.log").unlink()
+    assert "is missing" in " ".join(found["problem"] for found in findings(tmp_path))

@@ -210,3 +210,15 @@ def test_lanes_of_a_branch_topic_are_told_apart_and_may_have_gaps(tmp_path):
         ("demo-0/lane-0000001024", 3, []),
         ("demo-1/lane-0000001024", 3, []),
     ]
+
+
+def test_gaps_between_lanes_are_no_damage_and_a_missing_file_between_them_is(tmp_path):
+    partition = tmp_path / "demo-0"
+    partition.mkdir()
+    log = open_log(partition)
+    append(log, [0, 1, 5 << 32, (5 << 32) + 4, 9 << 32])
+    log.close(clean=True)
+    report = report_of(tmp_path)
+    assert (report.findings, report.missing_offsets, report.records) == ([], 3, 5)
+    (partition / f"{5 << 32:020d}.log").unlink()
+    assert findings(tmp_path) != []

@@ -307,8 +307,10 @@ class Fetch:
         log, upto = partition.log, Offset(found.high_watermark)
         if partition.is_branch:
             return cast("BranchLog", log).is_cut(Offset(found.item.offset), part, upto)
-        active = log.segments[-1]
-        if part.file is not active.file and upto > active.base_offset:
+        last = log.segments[-1]
+        if not last.published_bytes and len(log.segments) > 1:
+            last = log.segments[-2]  # Nothing was written since that one was sealed.
+        if part.file is not last.file and upto > last.base_offset:
             return True
         return log.slice(Offset(found.item.offset), BYTES_WITHOUT_LIMIT, upto).count > part.count
 
