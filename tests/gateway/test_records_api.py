@@ -9,7 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from anabranch.gateway import doorkeeper, gathering
+from anabranch.record.builder import BatchBuilder
+from anabranch.record.compression import Codec
 from support.gateway_client import all_of, ask, gateway_broker, raw
+from support.raw_client import RawClient
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 BINARY = {"Content-Type": "application/octet-stream"}
@@ -508,6 +511,19 @@ def test_one_value_whose_key_or_headers_fit_no_answer_says_so(broker, topic) -> 
     assert (key.status, key.body, key.headers["x-anabranch-omitted"]) == (200, b"long key", "key")
     assert key.headers["x-anabranch-header-a%2fb%20c"] == "x"
     assert (header.headers["x-anabranch-omitted"], header.headers["x-anabranch-key"]) == ("headers", "k")
+
+
+def test_record_that_unpacks_to_megabytes_is_told_of_and_read_as_it_is(broker, topic) -> None:
+    """Two kilobytes of a batch become sixty megabytes, and those would be 360 of JSON."""
+    large = bytes(20 * 2**20)
+    builder = BatchBuilder(codec=Codec.ZSTD)
+    builder.add(None, large, timestamp_ms=int(time.time() * 1000))
+    with RawClient(broker.bootstrap) as client:
+        assert client.produce(topic, 0, bytes(builder.build()))["error_code"] == 0
+    shown = records_of(broker, topic, "?max_bytes=1")
+    assert [row.get("omitted_bytes") for row in shown.json["records"]] == [len(large)]
+    assert records_of(broker, topic, "?max_bytes=1", accept="application/octet-stream").body == large
+    until_figure(broker, "held_bytes", lambda held: held == 0)
 
 
 def test_reader_waits_for_a_record_and_gets_it_at_once(broker, topic) -> None:

@@ -17,6 +17,7 @@ from anabranch.broker.branch_heads import Key, decode_told, encode_told
 from anabranch.broker.peer_messages import BranchNews, BranchRows, PollBranches
 from anabranch.errors import PeerError, PeerProtocolError, StorageError
 from anabranch.replication.branch_roles import Head
+from anabranch.replication.branch_rows import BranchRow
 from anabranch.values import BrokerId
 
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 POLL_MS = 250
 HEADS_MS = 100
 """How old what is told of own lines may be: of hundreds of partitions each look costs something."""
-ANSWER_MS_MAX = 1000
+SLOW_ANSWERS = 3
+"""A broker that takes long to answer has to be silent for so many answers, or it would be taken for gone because it is
+busy: others would take over, which makes all of them busier."""
+SLOW_MS_MAX = 5000
 ROWS_MAX = 5000
 """In one answer: whoever is asked has to go on meanwhile."""
 
@@ -45,6 +49,10 @@ class Seen:
     is_short: bool = False
     is_leaving: bool = False
     heard_ms: int | None = None
+    slow_ms: int = 0
+    """How long its answers take, at the most, lately."""
+    is_kept: bool = True
+    """What it has told is on our disk; while it is not, the silence is ours."""
     asked_ms: int = -POLL_MS
 
 
@@ -129,7 +137,9 @@ class BranchPolling:
             self._changed()
 
     def _is_heard(self, seen: Seen, now_ms: int) -> bool:
-        return seen.heard_ms is not None and now_ms - seen.heard_ms < self._silence_ms
+        if seen.heard_ms is None or not seen.is_kept:
+            return seen.heard_ms is not None
+        return now_ms - seen.heard_ms < max(self._silence_ms, SLOW_ANSWERS * seen.slow_ms)
 
     # --- asking --------------------------------------------------------------------------------------------------
 
@@ -169,11 +179,14 @@ class BranchPolling:
     async def poll(self, broker: BrokerId, seen: Seen) -> None:
         """Raises PeerError, StorageError."""
         question = PollBranches(seen.boot, seen.rows_end, seen.heads_at)
-        answer = await self._peers.ask(broker, question, ANSWER_MS_MAX)
+        begun_ms = self._clock.monotonic_ms()
+        answer = await self._peers.ask(broker, question, max(self._silence_ms, 2 * seen.slow_ms))
         if not isinstance(answer, BranchRows):
             raise PeerProtocolError("an answer about branches is of another kind")
         told = decode_told(answer.data)
-        await self._tube.add(told.rows)
+        seen.heard_ms = self._clock.monotonic_ms()
+        seen.slow_ms = min(SLOW_MS_MAX, max(seen.heard_ms - begun_ms, seen.slow_ms * 9 // 10))
+        await self._keep(told.rows, seen)
         if seen.boot != answer.boot:
             seen.heads.clear()
             self.news_at += 1
@@ -187,6 +200,13 @@ class BranchPolling:
         if told.rows or told.heads:
             self._stirred(told.heads)
             self._changed()
+
+    async def _keep(self, rows: list[BranchRow], seen: Seen) -> None:
+        seen.is_kept = False
+        try:
+            await self._tube.add(rows)
+        finally:
+            seen.is_kept = True
 
     # --- answering -----------------------------------------------------------------------------------------------
 

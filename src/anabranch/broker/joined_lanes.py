@@ -61,7 +61,7 @@ class JoinedLanes:
                 folder,
                 self._config,
                 clean=False,
-                recovery_point=points.get(span.lane),
+                recovery_point=_below(points.get(span.lane), span.end),
                 start_offset=span.start,
                 index_cache=self._cache,
             )
@@ -144,3 +144,8 @@ class JoinedLanes:
         assert snapshot is not None
         table.restore(snapshot)
         return made
+
+
+def _below(point: RecoveryPoint | None, end: Offset) -> RecoveryPoint | None:
+    """What is known of a lane that may have been cut here already."""
+    return point and RecoveryPoint(min(point.offset, end), min(point.synced, end))

@@ -247,6 +247,9 @@ class LaneLogs:
                 self._files.rename(f"{path}/{name}", self._free_name(f"{name}-{path.rpartition('/')[2]}"))
             else:
                 self._files.unlink(f"{path}/{name}")
+        self._files.sync_folder(
+            path
+        )  # Else a power cut may bring the lane back, and nobody looks for it then.
         self._files.remove_folder(path)
         self._files.sync_folder(self.folder)
 

@@ -668,6 +668,8 @@ class Topics:
                 self._line_up_forms(state)
                 await asyncio.gather(*self._closing)  # Files of an open log are not moved.
                 async with self._work:
+                    if self._closing:
+                        continue  # Another has left its form since, and is still open.
                     await self._close_others(state)
                     await self._open_missing(state)
                     return

@@ -120,6 +120,9 @@ async def lines_of(request: Request, limit: int) -> AsyncIterator[bytes]:
         if piece is None:
             break
         rest += piece
+        if b"\n" not in piece:  # Else a long line that comes byte by byte would be copied for each of them.
+            rest = _checked_rest(rest, limit)
+            continue
         *lines, last = rest.split(b"\n")
         for line in lines:
             if line.strip():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anabranch.gateway.header_filter import HeaderFilter, Headers
+from anabranch.gateway.reading import JSON_BYTES_MAX, is_long, size_of
 from anabranch.gateway.socket_fields import Id
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.buffers import ByteBuffer
@@ -21,8 +22,6 @@ from anabranch.record.records import Record, records_of
 CHUNK_BYTES_MAX = 128 * 1024
 LOAD_BYTES_MAX = 4 * 1024 * 1024
 """How much JSON is made of one answer to a fetch; the rest is asked for again, by those who get there."""
-RECORD_BYTES_MAX = 8 * 1024 * 1024
-"""A record whose JSON is longer is told of, and left to those who read it by HTTP."""
 RECORD_OVERHEAD_BYTES = 200
 """What a record of a chunk takes in memory besides its text."""
 REMEMBERED_SIZES_MAX = 2
@@ -192,12 +191,12 @@ class _Maker:
         return self._made_bytes < LOAD_BYTES_MAX
 
     def _text(self, record: Record) -> bytes:
-        size_bytes = _size_of(record)
-        if size_bytes <= RECORD_BYTES_MAX:  # Else it would take long only to find out how long its JSON is.
+        """A long one is told of, and left to those who read it by HTTP."""
+        if not is_long(record):
             text = self._encode(record)
-            if len(text) <= RECORD_BYTES_MAX:
+            if len(text) <= JSON_BYTES_MAX:
                 return text
-        fields = record.offset, record.timestamp, size_bytes
+        fields = record.offset, record.timestamp, size_of(record)
         return b'{"offset":"%d","timestamp":%d,"omitted_bytes":%d}' % fields
 
     def covers(self, next_offset: int) -> None:
@@ -213,8 +212,3 @@ class _Maker:
         self._made_bytes += self._bytes
         self._first = self._next
         self._begin()
-
-
-def _size_of(record: Record) -> int:
-    held = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + held

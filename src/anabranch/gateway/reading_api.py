@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.gateway.calls import EARLIEST, LATEST, Fetched
 from anabranch.gateway.queries import LONG_MAX, check_known, one_of, time_ms, whole, whole_or, wrong
-from anabranch.gateway.reading import Read, read_records
+from anabranch.gateway.reading import Read, is_little, read_records, size_of
 from anabranch.gateway.record_json import FORMS, record_json
 from anabranch.gateway.responses import HeldAnswer
 from anabranch.record.records import Record
@@ -37,8 +37,10 @@ VALUE_HEADERS_BYTES_MAX = 3072
 """Of an answer that is a value as it is: proxies take 4 KiB of headers unless they are told otherwise."""
 LOAD_MS = 1000
 """How long one waits who did not ask to, for records that are there and not here."""
-AT_ONCE_BYTES_MAX = 32 * 1024
-"""More is unpacked and written as JSON by a worker."""
+RESERVED_BYTES_MIN = 2**20
+"""However little is asked for: one record always goes."""
+WAITED_BYTES_MAX = 512 * 1024
+"""What one who waited may get without having kept room for it."""
 JSON_GROWS_BY = 3
 """What an answer costs for each byte that was fetched, roughly."""
 
@@ -61,6 +63,11 @@ class Found(NamedTuple):
     end_offset: int
     reserved: int
     """Bytes of the gateway's memory that this holds."""
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes until it is answered."""
+        return len(self.body) + sum(map(size_of, self.read.records))
 
 
 def routes(gateway: "Gateway") -> list[BaseRoute]:
@@ -122,20 +129,29 @@ class Reading:
     # --- reading -------------------------------------------------------------------------------------------------
 
     async def _read_now(self, wanted: Wanted, start: int) -> Found:
-        """What is there. Room in memory is kept before it is fetched."""
-        reserved = wanted.bytes_max * JSON_GROWS_BY
+        """What is there. Room in memory is kept before it is fetched; for one record that needs more, it is fetched
+        again."""
+        reserved = max(wanted.bytes_max, RESERVED_BYTES_MIN) * JSON_GROWS_BY
+        while True:
+            found = await self._read_within(wanted, start, reserved)
+            needed = found.held_bytes
+            if needed <= reserved:
+                self._gateway.bodies.give(reserved - needed)
+                return found._replace(reserved=needed)
+            self._gateway.bodies.give(reserved)
+            reserved = needed
+            del found
+
+    async def _read_within(self, wanted: Wanted, start: int, reserved: int) -> Found:
         await self._gateway.hold(reserved)
         try:
             fetched = await self._gateway.calls.fetch(
                 wanted.topic, wanted.partition, start, bytes_max=wanted.bytes_max
             )
-            found = await self._found(wanted, start, fetched)
+            return await self._found(wanted, start, fetched)
         except BaseException:
             self._gateway.bodies.give(reserved)
             raise
-        held = min(reserved, len(found.body) + len(fetched.batches))
-        self._gateway.bodies.give(reserved - held)
-        return found._replace(reserved=held)
 
     async def _read_later(self, wanted: Wanted, start: int) -> Found:
         """What comes while one waits; an empty answer when the time is up, or the node stops."""
@@ -154,6 +170,9 @@ class Reading:
             if fetched is None:
                 return Found(Read([], start), b"", -1, -1, 0)
             found = await self._found(wanted, start, fetched)
+            if found.held_bytes > WAITED_BYTES_MAX:
+                del found
+                return await self._read_now(wanted, start)
             if found.read.records or clock.monotonic_ms() >= end_ms:
                 return found
             start = found.read.next_offset
@@ -168,13 +187,14 @@ class Reading:
                 records_max=wanted.records_max,
                 bytes_max=wanted.bytes_max,
                 unpacked_bytes_max=unpacked_max,
+                shortens=wanted.kind != "value",
             )
             return read, _body(wanted, read.records)
 
-        if len(fetched.batches) > AT_ONCE_BYTES_MAX:
-            read, body = await in_heavy_worker(self._gateway.broker.workers, task)
-        else:
+        if is_little(fetched.batches):
             read, body = task()
+        else:
+            read, body = await in_heavy_worker(self._gateway.broker.workers, task)
         return Found(read, body, fetched.start_offset, fetched.high_watermark, 0)
 
     # --- answering -----------------------------------------------------------------------------------------------

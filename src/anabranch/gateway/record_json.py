@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from anabranch.errors import GatewayError
 from anabranch.gateway.json_reading import read_json
+from anabranch.gateway.reading import OmittedRecord
 from anabranch.record.records import Record
 
 FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition")
@@ -175,6 +176,9 @@ def record_json(record: Record, partition: int | None = None, form: str = AUTO) 
     parts = [f'{{"offset":"{record.offset}","timestamp":{record.timestamp}'.encode()]
     if partition is not None:
         parts.append(b'"partition":%d' % partition)
+    if isinstance(record, OmittedRecord):
+        parts.append(b'"omitted_bytes":%d' % record.size_bytes)
+        return b",".join(parts) + b"}"
     parts.append(field_json("key", record.key, form))
     parts.append(field_json("value", record.value, form))
     parts.append(b'"headers":' + headers_json(record.headers))

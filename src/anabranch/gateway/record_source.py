@@ -13,9 +13,7 @@ from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.gateway.calls import refusal
 from anabranch.gateway.chunks import Chunk, Encode, chunks_of
 from anabranch.gateway.fan_out import Stream
-from anabranch.record.batch import batch_spans, read_header
-from anabranch.record.buffers import ByteBuffer
-from anabranch.record.compression import Codec
+from anabranch.gateway.reading import is_little
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -25,9 +23,6 @@ FETCH_BYTES_MAX = 256 * 1024
 BEHIND_AT_ONCE_MAX = 16
 """How many of those who are behind are read for at a time: each of them takes some megabytes for a moment."""
 ENDS_MAX = 10_000
-AT_ONCE_BYTES_MAX = 16 * 1024
-"""So much is decoded where we are: a worker would take longer to begin. Only where it cannot unpack to very much."""
-AT_ONCE_CODECS = (Codec.NONE, Codec.LZ4)
 
 
 class RecordSource:
@@ -58,7 +53,7 @@ class RecordSource:
         if not fetched.batches:
             return []
         decode = partial(chunks_of, fetched.batches, stream.partition, offset, self._encode)
-        if _is_little(fetched.batches):
+        if is_little(fetched.batches):
             return decode()
         return await in_heavy_worker(self._workers, decode)
 
@@ -75,9 +70,3 @@ class RecordSource:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"Topic {stream.topic} has been deleted: subscribe anew.",
             )
-
-
-def _is_little(batches: ByteBuffer) -> bool:
-    return len(batches) <= AT_ONCE_BYTES_MAX and all(
-        read_header(batches, start).codec in AT_ONCE_CODECS for start, _ in batch_spans(batches)
-    )

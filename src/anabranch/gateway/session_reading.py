@@ -21,7 +21,7 @@ from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import BrokerRefusedError
 from anabranch.gateway import calls as call_values
 from anabranch.gateway.group_session import GroupSessions, Seat
-from anabranch.gateway.reading import read_records
+from anabranch.gateway.reading import is_little, read_records, size_of
 from anabranch.gateway.session_state import EARLIEST, Positions, encode_cursor
 from anabranch.record.records import Record
 from anabranch.values import Offset, TopicPartition
@@ -34,8 +34,6 @@ PARTITION_BYTES_MIN = 16 * 1024
 """What is fetched of one partition at least, however many share a poll."""
 JSON_GROWS_BY = 3
 """What an answer costs for each byte of its records, roughly."""
-AT_ONCE_BYTES_MAX = 32 * 1024
-"""More is unpacked by a worker."""
 READS_MAX = 8
 """Partitions that are read at once, each of at least one batch: what one poll may hold is bounded by it."""
 
@@ -151,7 +149,7 @@ class SessionReader:
             bytes_max=bytes_max,
             unpacked_bytes_max=self._gateway.settings.batch_decompressed_bytes_max,
         )
-        if len(fetched.batches) <= AT_ONCE_BYTES_MAX:
+        if is_little(fetched.batches):
             read = decode()
         else:
             read = await in_heavy_worker(self._gateway.broker.workers, decode)
@@ -220,8 +218,3 @@ def merged(
         else:
             heapq.heapreplace(heads, (records[index + 1].timestamp, partition, index + 1))
     return Found(places, positions)
-
-
-def size_of(record: Record) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers

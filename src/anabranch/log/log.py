@@ -453,7 +453,7 @@ class Log(LogReader):
             self._start_offset = max(offset, Offset(min(self._bases[0], self._start_offset)))
         self.truncate_to(max(offset, self._start_offset))
         if self.end_offset != offset:
-            self._begin_at(offset)
+            self._begin_at(offset, keeps_start=self.end_offset < offset)
             self._start_offset = min(self._start_offset, offset)
             self.synced_offset = min(self.synced_offset, offset)
 

@@ -158,11 +158,12 @@ class WanderingWorkload(BranchWorkload):
         self.faults.end_all()
         self._come_to_last_modes()
         super()._calm()
-        if left := left_in_folders(self.sim, self._made):
-            raise SimulationError(f"left over on disks: {left}")
-        self._wait_for(
-            "the store to have what is named alone", self._is_collected, self._surplus, COLLECTED_MS_MAX
-        )
+        self._wait_for("disks with nothing left over", lambda: not self._left(), lambda: str(self._left()))
+        self._wait_for("a store with nothing left over", self._is_collected, self._surplus, COLLECTED_MS_MAX)
+        self.sim.run_until(self.sim.is_whole)
+
+    def _left(self) -> list[str]:
+        return left_in_folders(self.sim, self._made)
 
     def _come_to_last_modes(self) -> None:
         end_ms = self.sim.clock.monotonic_ms() + CHANGED_MS_MAX

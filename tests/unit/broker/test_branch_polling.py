@@ -16,19 +16,26 @@ SILENCE_MS = 1500
 class Peers:
     """One other broker, that answers or does not."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
         self.answers = True
+        self.takes_ms = 0
 
     def is_up(self, broker: BrokerId) -> bool:
         return self.answers
 
     async def ask(self, broker: BrokerId, question: object, timeout_ms: int) -> BranchRows:
+        self._clock.advance(self.takes_ms)
         return BranchRows("boot", 0, 0, False, False, encode_told([], {}))
 
 
 class Tube:
+    def __init__(self) -> None:
+        self.is_done = asyncio.Event()
+        self.is_done.set()
+
     async def add(self, rows: object) -> None:
-        pass
+        await self.is_done.wait()
 
 
 async def pulse(polling: BranchPolling, clock: FakeClock, after_ms: int) -> None:
@@ -38,9 +45,10 @@ async def pulse(polling: BranchPolling, clock: FakeClock, after_ms: int) -> None
         await asyncio.sleep(0)
 
 
-def polled() -> tuple[BranchPolling, FakeClock, Peers]:
-    clock, peers = FakeClock(), Peers()
-    unused: Any = Tube()
+def polled(tube: Tube | None = None) -> tuple[BranchPolling, FakeClock, Peers]:
+    clock = FakeClock()
+    peers = Peers(clock)
+    unused: Any = tube or Tube()
     polling = BranchPolling(
         peers,  # type: ignore[arg-type]
         unused,
@@ -78,5 +86,36 @@ def test_a_broker_that_was_held_up_itself_takes_nobody_for_silent() -> None:
         for _ in range(SILENCE_MS // POLL_MS):
             await pulse(polling, clock, POLL_MS)
         assert polling.view == frozenset()
+
+    asyncio.run(run())
+
+
+def test_whoever_takes_long_to_answer_may_be_silent_for_longer() -> None:
+    async def run() -> None:
+        polling, clock, peers = polled()
+        peers.takes_ms = 800
+        await pulse(polling, clock, POLL_MS)
+        peers.answers = False
+        for _ in range(4 * 800 // POLL_MS):  # Once more: that long nobody was asked, either.
+            await pulse(polling, clock, POLL_MS)
+            assert polling.view == {OTHER}
+        await pulse(polling, clock, POLL_MS)
+        assert polling.view == frozenset()
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_is_slow_to_keep_rows_makes_nobody_silent() -> None:
+    async def run() -> None:
+        tube = Tube()
+        polling, clock, _ = polled(tube)
+        await pulse(polling, clock, POLL_MS)
+        tube.is_done.clear()
+        for _ in range(3 * SILENCE_MS // POLL_MS):
+            await pulse(polling, clock, POLL_MS)
+            assert polling.view == {OTHER}
+        tube.is_done.set()
+        await pulse(polling, clock, POLL_MS)
+        assert polling.view == {OTHER}
 
     asyncio.run(run())

@@ -94,9 +94,12 @@ def usual(behind: int = 7) -> Folder:
     return folder
 
 
-def take(disk: FakeDisk, *, config: LogConfig = CONFIG, is_only_copy: bool = False) -> Taken | None:
-    folder = LeavingFolder(disk, FOLDER, config, IndexCache())
-    return folder.take(MOVE, VIEW, {}, is_only_copy=is_only_copy)
+def take(disk: FakeDisk, *, is_known: bool = False, is_only_copy: bool = False) -> Taken | None:
+    folder = LeavingFolder(disk, FOLDER, CONFIG, IndexCache())
+    # As they were when the lanes were open: some of them were longer.
+    ends = {SECOND: Offset(first_offset(SECOND) + 30), THIRD: Offset(first_offset(THIRD) + 15)}
+    points = {lane: RecoveryPoint(end, end) for lane, end in ends.items()} if is_known else {}
+    return folder.take(MOVE, VIEW, points, is_only_copy=is_only_copy)
 
 
 def opened_log(disk: FakeDisk, taken: Taken, *, clean: bool = False, config: LogConfig = CONFIG) -> Log:
@@ -251,7 +254,7 @@ def test_the_power_may_go_at_any_step() -> None:
     folder.say()
     base = folder.disk
     whole = base.copy()
-    take(whole)
+    take(whole, is_known=True)
     steps = whole.operations - base.operations
     assert steps > 60
     for step in range(1, steps + 1):
@@ -259,13 +262,13 @@ def test_the_power_may_go_at_any_step() -> None:
         for crash in range(1 + step % 2):  # Now and then once more, while it is repeated.
             disk.crash_at = disk.operations + (step if not crash else 1 + step // 2)
             with contextlib.suppress(PowerLoss):
-                take(disk)
+                take(disk, is_known=True)
             disk.crash_at = None
             if step % 3:
                 disk.crash(Random(step))
             else:
                 disk.kill()
-        taken = take(disk)
+        taken = take(disk, is_known=True)
         assert taken is not None
         assert taken.is_whole, f"step {step}"
         log = opened_log(disk, taken)

@@ -91,7 +91,7 @@ def is_caught(seed: int) -> bool:
     [
         (answers_before_the_sync, 11),
         (counts_before_the_sync, 0),
-        (replaces_the_log_without_a_mark, 17),
+        (replaces_the_log_without_a_mark, 42),
         (forgets_its_term, 0),
     ],
 )

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from anabranch.errors import CorruptDataError
-from anabranch.gateway import chunks
+from anabranch.gateway import chunks, reading
 from anabranch.gateway.chunks import CHUNK_BYTES_MAX, LOAD_BYTES_MAX, Chunk, chunks_of
 from anabranch.gateway.header_filter import header_filter
 from anabranch.record.builder import BatchBuilder, build_batch, control_batch
@@ -128,7 +128,8 @@ def test_damaged_batches_are_an_error() -> None:
 def test_a_record_that_is_too_long_is_told_of_and_those_around_it_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(chunks, "RECORD_BYTES_MAX", 1000)
+    for module in (chunks, reading):
+        monkeypatch.setattr(module, "JSON_BYTES_MAX", 1000)
     longer_as_json = b"\n" * 990
     chunk = chunk_of(record(0), record(1, b"x" * 2000), record(2, longer_as_json), record(3))
     texts = json.loads(chunk.cut(0, 9, 10**6, "s", None).text or b"")["records"]

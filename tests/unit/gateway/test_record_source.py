@@ -8,8 +8,9 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import BrokerRefusedError
+from anabranch.gateway.reading import AT_ONCE_BYTES_MAX
 from anabranch.gateway.record_json import record_json
-from anabranch.gateway.record_source import AT_ONCE_BYTES_MAX, BEHIND_AT_ONCE_MAX, RecordSource
+from anabranch.gateway.record_source import BEHIND_AT_ONCE_MAX, RecordSource
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from anabranch.wire.error_codes import ErrorCode

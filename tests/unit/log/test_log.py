@@ -385,6 +385,18 @@ def test_a_cut_within_a_gap_ends_right_there(both_disks: Open) -> None:
     assert offsets_of(read_all(log)) == [0, 1, 2, 8]
 
 
+def test_a_cut_right_behind_a_gap_leaves_the_start_before_it(both_disks: Open) -> None:
+    log = both_disks()
+    log.advance_end(Offset(100), keeps_start=True)
+    fill(log, 2)
+    log.cut_back(Offset(100))
+    assert (log.start_offset, log.end_offset) == (0, 100)
+    fill(log, 1)
+    log.close()
+    again = both_disks(clean=True)
+    assert (again.start_offset, offsets_of(read_all(again))) == (0, [100])
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_an_empty_segment_may_make_room_for_a_later_one(both_disks: Open, clean: bool) -> None:
     log = both_disks()

@@ -12,8 +12,6 @@ from anabranch.wire.leader_hints import Endpoint, LeaderHint
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
-NOBODY = -1
-
 
 class LeaderHints:
     """Those of one answer."""
@@ -40,7 +38,7 @@ class LeaderHints:
             return None
         leader = broker.leaders.of(state.topic.topic_id, index)
         if leader.broker_id is None:
-            return NOBODY, leader.generation
+            return None  # librdkafka takes nobody for somebody, looks for it, and complains.
         self._name(leader.broker_id)
         return leader.broker_id, leader.generation
 
