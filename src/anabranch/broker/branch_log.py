@@ -128,9 +128,18 @@ class BranchLog:
         """Behind the last record of the line below `end`. While nothing was written to its last lane, that is where an
         earlier one ends: whoever has read that far has read everything, and clients tell so by this number alone."""
         if end > self._first:
-            return end
-        ends = (min(span.end, end) for span in reversed(self._filled) if span.start < min(span.end, end))
+            return max(self._end_in(self.lane, end), self._start_offset)
+        ends = (
+            self._end_in(span.lane, min(span.end, end))
+            for span in reversed(self._filled)
+            if span.start < min(span.end, end)
+        )
         return max(next(ends, self._start_offset), self._start_offset)
+
+    def _end_in(self, lane: Lane, end: Offset) -> Offset:
+        """The same within a lane: what the topic had before has gaps itself, if it was in branches already."""
+        log = self.lanes.get(lane)
+        return end if log is None else log.readable_end(end)
 
     # --- reading -------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from anabranch.replication.branch_history import (
 )
 from anabranch.replication.branch_lines import Line, Span
 from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, RowKind, lane_of
-from anabranch.values import BrokerId, Offset
+from anabranch.values import BrokerId, Offset, is_other_lane
 
 if TYPE_CHECKING:
     from anabranch.broker.branch_tube import Key
@@ -74,7 +74,17 @@ def served_line(gaps: LaneGaps, partition: BranchPartition | BranchView) -> Line
     """Where there are records to read now, besides those in the object store."""
     base = partition.base if isinstance(partition, BranchView) else partition
     line = present_line(base.branches, partition.line, partition.high_watermark)
+    line = tuple(run for span in line for run in _runs(base, span))
     return without_gaps(line, (gap for span in line for gap in gaps.known(base, span.lane)))
+
+
+def _runs(partition: BranchPartition, span: Span) -> Line:
+    """What the topic had before it went into branches is one lane; it has gaps if the topic was in branches already."""
+    log = partition.lanes.get(span.lane)
+    if log is None or not is_other_lane(span.start, span.end - 1):
+        return (span,)
+    runs = (Span(span.lane, max(span.start, first), min(span.end, end)) for first, end in log.runs(span.end))
+    return tuple(run for run in runs if run.start < run.end)
 
 
 def records_behind(gaps: LaneGaps, partition: BranchPartition | BranchView, committed: int) -> int:

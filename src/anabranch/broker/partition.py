@@ -30,7 +30,7 @@ from anabranch.record.form import COMPILED
 from anabranch.record.producer_table import Producer, ProducerTable
 from anabranch.replication.generations import Generations, Row
 from anabranch.replication.mode import Appended, Effect, FlushFinished, Mode, Publish
-from anabranch.values import Generation, Offset, TopicPartition
+from anabranch.values import LANE_BITS, Generation, Offset, TopicPartition, is_other_lane
 
 if TYPE_CHECKING:
     from anabranch.broker.effects import Effects
@@ -157,8 +157,14 @@ class Partition:
 
     @property
     def lag(self) -> int:
-        """How many records are missing here that others keep safe, as far as is known."""
-        return self.ring.mode.replica.lag if self.ring is not None else 0
+        """How many records are missing here that others keep safe, as far as is known: between lanes there are none, so
+        only the last lane counts then."""
+        if self.ring is None:
+            return 0
+        lag = self.ring.mode.replica.lag
+        safe = self.log.end_offset + lag
+        is_gap = self.has_gaps and is_other_lane(self.log.end_offset, safe)
+        return safe % (1 << LANE_BITS) if is_gap else lag
 
     @property
     def acks1_waits(self) -> bool:

@@ -25,7 +25,7 @@ from anabranch.replication.branch_rows import (
     Tip,
     slot_of,
 )
-from anabranch.values import Offset
+from anabranch.values import Offset, is_other_lane
 from anabranch.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -82,8 +82,17 @@ class PartitionFacts:
             line = self.branches.line(Tip(lane, end))
         except UnknownBranchError:
             return (Span(lane, self.branches.opened[lane].new_start, end),)
-        present = present_line(self.branches, line, end)
+        left = present_line(self.branches, line, end)
+        present = tuple(run for span in left for run in self._runs_in(span))
         return (*self._stored_below(min(line[0].end, present[0].start if present else end)), *present)
+
+    def _runs_in(self, span: Span) -> Line:
+        """What the topic had before it went into branches may have gaps, if it was in branches already: where, is told
+        with the line that is served."""
+        if not is_other_lane(span.start, span.end - 1):
+            return (span,)
+        told = [each for each in self.line if each.lane == span.lane and each.start < span.end]
+        return tuple(each._replace(end=min(each.end, span.end)) for each in told) or (span,)
 
     def _stored_below(self, end: int) -> Line:
         """What lies in the object store is below every branch: it is told of with the line that is served."""
