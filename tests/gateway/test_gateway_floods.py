@@ -182,3 +182,21 @@ def test_connections_that_come_at_once_are_taken_a_few_at_a_time(
         holding.join()
         wait_until(lambda: sum(turns) == 100, "all connections")
     assert max(turns) <= web.ACCEPTED_AT_ONCE
+
+
+def test_defect_in_a_message_closes_its_socket_and_is_written_down(
+    broker: EmbeddedBroker,
+    link: RawSocket,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a defect")
+
+    link.say({"type": "publish", "id": 1, "topic": "t"})
+    link.hear_of("published")
+    monkeypatch.setattr(socket_session, "message_of", broken)
+    link.say({"type": "publish", "id": 2, "topic": "t"})
+    assert link.closed()[0] == 1011
+    assert "a WebSocket met something unexpected" in caplog.text
+    assert ask(broker, "GET", "/healthz").status == 200

@@ -93,6 +93,19 @@ def test_poll_without_a_cursor_begins_at_what_was_committed(broker: EmbeddedBrok
     assert session.poll() == ["b", "c"]
 
 
+def test_cursor_of_a_deleted_topic_skips_nothing_of_another_of_its_name(broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic("reborn", 1)
+    broker.produce(topic, [b"a", b"b", b"c"])
+    session = Session(broker, topic, topic, **{"from": "earliest"})
+    assert session.poll() == ["a", "b", "c"]
+    assert session.poll(commit="true") == []
+    broker.delete_topic(topic)
+    broker.create_topic(topic, 1)
+    broker.produce(topic, [b"new"])
+    assert session.poll(commit="true") == ["new"]
+    assert broker.committed(topic, topic) == {0: 0}, "what was read of the old one counts for nothing"
+
+
 def test_latest_is_new_since_registration_and_not_since_the_first_poll(
     broker: EmbeddedBroker, topic: str
 ) -> None:

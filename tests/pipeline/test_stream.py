@@ -315,13 +315,12 @@ def test_a_restart_of_the_broker_is_waited_out(spark: "SparkSession", tmp_path: 
 
 def test_a_broker_that_stays_away_fails_the_query(spark: "SparkSession", tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
-    node = NodeProcess(tmp_path / "node").start()
-    make_topic(node.bootstrap, "orders")
-    send_numbers(node.bootstrap, "orders", 0, 5)
-    stream = Stream(spark, node.bootstrap, tmp_path / "checkpoint")
-    stream.start(topic="orders", startingOffsets="earliest", brokerTimeoutSeconds="2")
-    stream.wait_for(5)
-    node.stop()
+    with NodeProcess(tmp_path / "node") as node:
+        make_topic(node.bootstrap, "orders")
+        send_numbers(node.bootstrap, "orders", 0, 5)
+        stream = Stream(spark, node.bootstrap, tmp_path / "checkpoint")
+        stream.start(topic="orders", startingOffsets="earliest", brokerTimeoutSeconds="2")
+        stream.wait_for(5)
     assert "BrokerUnreachableError" in stream.failure()
 
 

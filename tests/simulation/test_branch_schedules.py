@@ -101,6 +101,20 @@ def test_a_copy_that_begins_in_the_middle_of_a_batch_becomes_whole() -> None:
         assert world.values() == [b"3", b"4", b"last"]
 
 
+def test_a_side_that_was_joined_goes_when_the_line_begins_above_it() -> None:
+    with BranchSchedule() as world:
+        world.fall_apart()
+        world.sim.net.heal()
+        world.settle()
+        primary = world.primary()
+        world.remove_below(primary, int(world.partition(primary).high_watermark))
+        for number in world.sim.lives:
+            partition = world.partition(number)
+            assert list(partition.lanes) == [partition.view.lane]
+        world.write(primary, b"last")
+        assert world.values() == [b"last"]
+
+
 def take_in(world: BranchSchedule, broker_id: int, tips: dict[BrokerId, Tip]) -> None:
     """As if those had said where their lines end, and had gone then."""
     life = world.sim.lives[broker_id]

@@ -32,6 +32,8 @@ class FakeCluster:
         """Topics in the object store."""
         self.branches: set[str] = set()
         """Topics in mode branch; the leader of one that drains goes to the next broker at each look."""
+        self.branch_lag = 0
+        """Of every copy of these, for the next look: each finds less missing."""
         self.changing: set[str] = set()
         """Those on their way to their mode; they are there after two looks."""
         self.unregistered: list[int] = []
@@ -209,12 +211,18 @@ class FakeCluster:
             )  # fmt: skip
         return {"error_code": 0, "name": name, "is_internal": name.startswith("__"), "partitions": partitions}
 
+    def _lag(self, broker: int, name: str) -> int:
+        if name not in self.branches:
+            return broker
+        self.branch_lag = max(0, self.branch_lag - 1)
+        return self.branch_lag
+
     def _describe_log_dirs(self, broker: int, request: Body) -> Body:
         topics = [
             {
                 "name": name,
                 "partitions": [
-                    {"partition_index": index, "partition_size": 1000, "offset_lag": broker}
+                    {"partition_index": index, "partition_size": 1000, "offset_lag": self._lag(broker, name)}
                     for index, replicas in enumerate(partitions)
                     if broker in replicas
                 ],

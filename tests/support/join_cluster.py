@@ -1,10 +1,14 @@
 """Three brokers and a topic that goes over to branches while it is written to: offsets have gaps from then on."""
 
+from random import Random
+
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import records_of
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.form_cluster import EARLIEST, LATEST, FormCluster, batch_of
+
+CHANGE_MS_MAX = 120_000
 
 
 class JoinCluster(FormCluster):
@@ -38,6 +42,29 @@ class JoinCluster(FormCluster):
         self._retried(index, work)
         if not repeat:
             written.append(b"%d" % number)
+
+    def change_among_deaths(self, mode: str, form: str, rng: Random, kills_ms_max: int = 4000) -> None:
+        """To that mode, while it is written to, brokers are killed three times, and come back."""
+        assert self.alter(mode)["error_code"] == 0
+        begun_ms = self.clock.monotonic_ms()
+        kills = sorted(rng.randrange(kills_ms_max) for _ in range(3))
+        down: dict[int, int] = {}
+        while kills or down or self.leader_id is None or not self.is_done(form):
+            now_ms = self.clock.monotonic_ms()
+            assert now_ms < begun_ms + CHANGE_MS_MAX, "it did not come about"
+            if kills and not down and now_ms - begun_ms >= kills[0]:
+                kills.pop(0)
+                broker = rng.choice((1, 2, 3))
+                self.kill(broker)
+                down[broker] = now_ms + rng.randrange(5000)
+            for broker in [each for each, until_ms in down.items() if now_ms >= until_ms]:
+                del down[broker]
+                self.start(broker)
+            self.produce()
+            self.run(rng.choice((5, 20, 100)))
+        self.produce()
+        self.produce(repeat=True)
+        self.run(5000)
 
     def write_alone(self, leader: int, value: bytes) -> None:
         """To a leader that nobody follows any more: it is in its log, and nowhere else."""

@@ -32,7 +32,7 @@ from anabranch.log.checkpoint import RecoveryMark, read_checkpoint, write_checkp
 from anabranch.log.files import Files
 from anabranch.record.lane_producers import LaneProducers
 from anabranch.replication.branch_leaving import Promise
-from anabranch.replication.branch_lines import Branches, Line
+from anabranch.replication.branch_lines import Branches, Line, Span
 from anabranch.replication.branch_mode import BranchMode
 from anabranch.replication.branch_rows import NO_LANE, BranchRow, Lane, RowKind, Tip, lane_limit, sealed
 from anabranch.replication.mode import FlushFinished
@@ -209,6 +209,17 @@ class BranchPartition(Partition):
     @property
     def line(self) -> Line:
         return self.view.line
+
+    @property
+    def lag(self) -> int:
+        """How many records of its line are not here; others may have them."""
+        return sum(self._missing(span) for span in self.line[:-1])
+
+    def _missing(self, span: Span) -> int:
+        start = max(span.start, self.branches.removed.get(span.lane, Offset(0)))
+        log = self.lanes.get(span.lane)
+        held = 0 if log is None else min(log.end_offset, span.end) - max(log.start_offset, start)
+        return max(0, span.end - start - max(0, held))
 
     async def adopt(self, lane: Lane, safe: Offset) -> None:
         """Go over to the line that ends in this lane, up to where that is held here; below `safe` others have it too.

@@ -2,7 +2,7 @@
 
 What of the line is too old or too much, the primary finds out, and says so in a row. Every holder then drops what lies
 below, lane by lane and segment by segment. A lane that the line does not go through (the other side of a healed split)
-stays readable until its newest record is as old as retention.ms says.
+stays readable until its newest record is as old as retention.ms says, or the line begins above it.
 """
 
 import logging
@@ -13,7 +13,8 @@ from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.log.log import Log
 from anabranch.log.retention import Age, expired_count, is_expired
 from anabranch.log.segment import Segment
-from anabranch.replication.branch_rows import Lane
+from anabranch.replication.branch_lines import UnknownBranchError
+from anabranch.replication.branch_rows import Lane, Tip, lane_limit
 from anabranch.values import Offset
 
 logger = logging.getLogger(__name__)
@@ -61,8 +62,8 @@ def _ages(partition: BranchPartition) -> Iterator[tuple[Age, Segment]]:
 
 
 def forgotten(partition: BranchPartition, now_ms: int) -> list[Lane]:
-    """Lanes below the line's end that are not in it, or no more, and whose records are all too old; and those without
-    any. Raises StorageError."""
+    """Lanes below the line's end that are not in it, or no more, and whose records are all too old, or older than the
+    whole line; and those without any. Raises StorageError."""
     view, config = partition.view, partition.view.config
     ends = {span.lane: span.end for span in view.line}
     ends.pop(view.lane, None)
@@ -79,13 +80,23 @@ def forgotten(partition: BranchPartition, now_ms: int) -> list[Lane]:
             continue
         if is_used or not log.size_bytes:
             continue
-        if all(
+        if _is_outlived(partition, lane, log) or all(
             is_expired(segment.largest_timestamp()[0], config, now_ms)
             for segment in log.segments
             if segment.published_bytes
         ):
             found.append(lane)
     return found
+
+
+def _is_outlived(partition: BranchPartition, lane: Lane, log: Log) -> bool:
+    """The line has taken it in, and has nothing of that time any more."""
+    if lane_limit(lane) > partition.view.start_offset:
+        return False
+    try:
+        return partition.branches.is_behind(partition.tip, Tip(lane, log.end_offset))
+    except UnknownBranchError:
+        return False
 
 
 def _is_blank(log: Log) -> bool:

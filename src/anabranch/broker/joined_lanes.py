@@ -9,7 +9,7 @@ none: then everything is taken that is there.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from anabranch.broker.branch_log import headers_of
@@ -27,6 +27,8 @@ from anabranch.replication.branch_rows import Lane
 from anabranch.values import Offset
 
 logger = logging.getLogger(__name__)
+
+PointOf = Callable[[Lane], RecoveryPoint | None]
 
 
 class JoinedLanes:
@@ -49,7 +51,7 @@ class JoinedLanes:
 
     # --- lanes ---------------------------------------------------------------------------------------------------
 
-    def open(self, spans: Sequence[Span], points: Mapping[Lane, RecoveryPoint]) -> None:
+    def open(self, spans: Sequence[Span], point_of: PointOf) -> None:
         """Raises StorageError."""
         for span in spans:
             folder = f"{self._folder}/{lane_folder(span.lane)}"
@@ -61,7 +63,7 @@ class JoinedLanes:
                 folder,
                 self._config,
                 clean=False,
-                recovery_point=_below(points.get(span.lane), span.end),
+                recovery_point=_below(point_of(span.lane), span.end),
                 start_offset=span.start,
                 index_cache=self._cache,
             )

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anabranch.broker.first_lane import CLOSING_FILE, JOINING_FILE
-from anabranch.broker.joined_lanes import JoinedLanes
+from anabranch.broker.joined_lanes import JoinedLanes, PointOf
 from anabranch.broker.lane_logs import LaneLogs, is_lane_folder
 from anabranch.broker.partition_opener import PRODUCERS_FILE
 from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
@@ -102,11 +102,9 @@ class LeavingFolder(NamedTuple):
     config: LogConfig
     cache: IndexCache
 
-    def take(
-        self, move: int, view: int, points: Mapping[Lane, RecoveryPoint], *, is_only_copy: bool = False
-    ) -> Taken | None:
-        """Any thread: make the line that left by this decision the log of a view; None: it is not here. `points`: what
-        is known of its lanes; `is_only_copy`: what is lost here is nowhere. Raises StorageError."""
+    def take(self, move: int, view: int, point_of: PointOf, *, is_only_copy: bool = False) -> Taken | None:
+        """Any thread: make the line that left by this decision the log of a view; None: it is not here. `point_of`:
+        what is known of a lane; `is_only_copy`: what is lost here is nowhere. Raises StorageError."""
         state, reason = read_checkpoint(self.files, f"{self.folder}/{LEAVING_FILE}")
         if state is None:
             if self.files.exists(f"{self.folder}/{LEAVING_FILE}"):
@@ -115,15 +113,13 @@ class LeavingFolder(NamedTuple):
         if state["move"] != move:
             return None
         try:
-            return self._taken(state, view, points, is_only_copy)
+            return self._taken(state, view, point_of, is_only_copy)
         except OSError as error:
             raise StorageError(
                 f"{self.folder} cannot leave mode branch: {error.strerror or error}."
             ) from error
 
-    def _taken(
-        self, state: dict[str, Any], view: int, points: Mapping[Lane, RecoveryPoint], is_only_copy: bool
-    ) -> Taken:
+    def _taken(self, state: dict[str, Any], view: int, point_of: PointOf, is_only_copy: bool) -> Taken:
         start = Offset(state["start"])
         if state.get("is_done"):
             return Taken(start, None)
@@ -131,7 +127,7 @@ class LeavingFolder(NamedTuple):
             # From here on the lanes are not for a start whose table does not know yet that the partition has left.
             state = self._said({**state, "view": view})
         if "names" not in state:
-            state = self._said({**state, **self._prepared(_line_of(state), points, is_only_copy)})
+            state = self._said({**state, **self._prepared(_line_of(state), point_of, is_only_copy)})
         self._move(state)
         self._remove_the_rest(set(state["lost"]))
         self._said({**state, "spans": [], "names": [], "is_done": True})
@@ -142,13 +138,11 @@ class LeavingFolder(NamedTuple):
         _write(self.files, self.folder, state)
         return state
 
-    def _prepared(
-        self, line: LastLine, points: Mapping[Lane, RecoveryPoint], is_only_copy: bool
-    ) -> dict[str, Any]:
+    def _prepared(self, line: LastLine, point_of: PointOf, is_only_copy: bool) -> dict[str, Any]:
         """Everything that has to be on the disk before files are moved, and which they are."""
         lanes = JoinedLanes(self.files, self.folder, self.config, self.cache)
         try:
-            lanes.open(line.spans, points)
+            lanes.open(line.spans, point_of)
             end = lanes.join(line.start, line.end, skips_lost=is_only_copy)
             snapshot = {"offset": end, "producers": lanes.producers(end)}
             write_checkpoint(self.files, f"{self.folder}/{PRODUCERS_FILE}", snapshot)

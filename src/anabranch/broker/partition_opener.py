@@ -32,7 +32,6 @@ from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
 from anabranch.log.names import LOG
 from anabranch.log.settings import LogConfig
-from anabranch.replication.branch_rows import Lane
 from anabranch.replication.solo_mode import SoloMode
 from anabranch.values import LANE_BITS, BrokerId, Offset, TopicPartition
 
@@ -262,16 +261,16 @@ class PartitionOpener:
     ) -> Found:
         """It has come back from branches: what this broker was to keep of its last line becomes a log; anything else
         that is left of them goes."""
+        from anabranch.broker.branch_partition import lane_key
         from anabranch.broker.last_line import LeavingFolder, clear_folder, has_lanes
 
         folder, points = self.folder_of(partition_id), self._state.recovery_points
-        names = [name for name in points if name.startswith(f"{key}/")]
         taken = LeavingFolder(
             self.files, folder, log_config(settings, self._settings), self.index_cache
         ).take(
             placement.left,
             placement.view,
-            {Lane(int(name.rpartition("/")[2])): points[name] for name in names},
+            lambda lane: points.get(lane_key(key, lane)),
             is_only_copy=placement.replicas == (BrokerId(self._settings.broker_id),),
         )
         if taken is None and has_lanes(self.files, folder):
@@ -281,8 +280,6 @@ class PartitionOpener:
             return found
         if taken.point is not None:
             points[key] = taken.point
-        for name in names:
-            del points[name]
         return found._replace(
             point=taken.point or found.point,
             start=max(found.start, taken.start, placement.floor),

@@ -209,10 +209,15 @@ def _wait_for_others(client: "ClusterClient", broker_id: int, format: str) -> No
     """Until others write and have what no reassignment moves: topics in mode branch, and those that are on their way
     to the object store."""
     from anabranch.cli.cluster_plan import left_by_themselves
+    from anabranch.cli.cluster_view import read_replicas
+
+    def look() -> list[str]:
+        view = _view(client, broker_id)
+        return left_by_themselves(view, read_replicas(client, view.live), broker_id)
 
     left: list[str] = []
     heard = time.monotonic()
-    while now_left := left_by_themselves(_view(client, broker_id), broker_id):
+    while now_left := look():
         if now_left != left:
             left, heard = now_left, time.monotonic()
             if format != "json":

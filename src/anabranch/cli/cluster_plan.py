@@ -4,12 +4,15 @@ Partitions keep their number of copies, and what need not move stays. Where a pa
 the ring of those brokers that may keep it, as everywhere in a cluster.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from anabranch.cli.cluster_view import OBJECT, ClusterView, PartitionView
+from anabranch.cli.cluster_view import BRANCH, OBJECT, ClusterView, PartitionView, ReplicaView
 from anabranch.cluster.tokens import partition_token, replicas_of, ring_order
 from anabranch.values import BrokerId
+
+Held = Mapping[int, Mapping[tuple[str, int], ReplicaView]]
+"""What each broker has of each partition, as far as it answers."""
 
 
 class Move(NamedTuple):
@@ -66,20 +69,26 @@ def kept_nowhere_else(view: ClusterView, broker_id: int) -> list[str]:
     ]
 
 
-def left_by_themselves(view: ClusterView, broker_id: int) -> list[str]:
+def left_by_themselves(view: ClusterView, held: Held, broker_id: int) -> list[str]:
     """Partitions that nobody assigns, and that this broker must not take along yet: it writes them, or no other has
-    them. They leave by themselves when it drains."""
+    all of them. They leave by themselves when it drains."""
     return [
         partition.name
         for partition in view.partitions
-        if not partition.is_assigned
-        and broker_id in partition.replicas
-        and (
-            partition.mode == OBJECT
-            or partition.leader == broker_id
-            or not set(partition.in_sync) - {broker_id}
-        )
+        if (partition.mode == OBJECT and broker_id in partition.replicas)
+        or (partition.mode == BRANCH and _needs(partition, held, broker_id))
     ]
+
+
+def _needs(partition: PartitionView, held: Held, broker_id: int) -> bool:
+    """Whether a partition in mode branch would miss this broker. Who reigns may still copy what others have."""
+    place = partition.topic, partition.partition
+    seen = held.get(broker_id, {}).get(place)
+    has_records = seen is not None and seen.size_bytes > 0
+    if partition.leader == broker_id or not (has_records or broker_id in partition.replicas):
+        return partition.leader == broker_id
+    others = [held.get(each, {}).get(place) for each in partition.in_sync if each != broker_id]
+    return not any(other is not None and other.lag == 0 for other in others)
 
 
 def shrunk(moves: Collection[Move]) -> list[str]:

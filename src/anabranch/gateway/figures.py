@@ -19,6 +19,11 @@ class Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_writers()
+        yield gauge(
+            "anabranch_gateway_incoming_bytes",
+            "Bytes of WebSocket messages that are not whole or not dealt with yet.",
+            self._gateway.incoming_bytes(),
+        )
         if self._gateway.sockets is not None:
             yield from _of_sockets(self._gateway.sockets)
 

@@ -9,7 +9,7 @@ from anabranch.errors import InvalidRequestError
 from anabranch.gateway.bodies import body_of
 from anabranch.gateway.queries import check_known, one_of, whole_or
 from anabranch.gateway.record_json import parse_json
-from anabranch.gateway.session_state import OFFSET_MAX, Positions, decode_cursor
+from anabranch.gateway.session_state import OFFSET_MAX, Positions, TagOf, decode_cursor
 from anabranch.gateway.texts import is_text
 from anabranch.values import Offset, TopicPartition
 
@@ -31,11 +31,11 @@ class Asked(NamedTuple):
     wait_ms: int
 
 
-def asked_by(request: Request, wait_ms_max: int) -> Asked:
+def asked_by(request: Request, wait_ms_max: int, tag_of: TagOf) -> Asked:
     check_known(request, ("cursor", "commit", "max_records", "max_bytes", "wait_ms"))
     query = request.query_params
     return Asked(
-        decode_cursor(query["cursor"]) if "cursor" in query else {},
+        decode_cursor(query["cursor"], tag_of) if "cursor" in query else {},
         one_of(request, "commit", ("false", "true")) == "true",
         _within(request, "max_records", RECORDS_DEFAULT, RECORDS_MAX),
         _within(request, "max_bytes", BYTES_DEFAULT, BYTES_MAX),
@@ -76,14 +76,14 @@ def check_fields(given: Iterable[str], known: set[str]) -> None:
         )
 
 
-def offsets_of(given: dict[str, Any]) -> Positions:
+def offsets_of(given: dict[str, Any], tag_of: TagOf) -> Positions:
     check_fields(given, {"cursor", "offsets"})
     if len(given) != 1:
         raise InvalidRequestError("Send either a cursor or offsets.")
     if "cursor" in given:
         if not isinstance(given["cursor"], str):
             raise InvalidRequestError("cursor is not a text.")
-        return decode_cursor(given["cursor"])
+        return decode_cursor(given["cursor"], tag_of)
     rows = given["offsets"]
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InvalidRequestError("offsets is not a list of objects.")

@@ -11,7 +11,7 @@ A cursor is opaque to clients and believed by nobody: what it names is read only
 import base64
 import binascii
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anabranch.errors import InvalidRequestError, ProtocolError
@@ -33,6 +33,8 @@ PARTITION_MAX = 2**31 - 1
 
 Positions = dict[TopicPartition, Offset]
 """Where to read on, by partition."""
+TagOf = Callable[[str], str | None]
+"""By which a topic is told from another of its name; None: nobody knows of it here."""
 
 
 class Wish(NamedTuple):
@@ -106,16 +108,24 @@ def _note(user_data: bytes | None) -> dict[str, Any]:
     return note if isinstance(note, dict) else {}
 
 
-def encode_cursor(positions: Mapping[TopicPartition, Offset]) -> str:
-    topics: dict[str, list[list[int]]] = {}
+def no_tag(topic: str) -> None:
+    return None
+
+
+def encode_cursor(positions: Mapping[TopicPartition, Offset], tag_of: TagOf = no_tag) -> str:
+    topics: dict[str, list[Any]] = {}
     for (topic, partition), offset in sorted(positions.items()):
-        topics.setdefault(topic, []).append([partition, offset])
+        if topic not in topics:
+            tag = tag_of(topic)
+            topics[topic] = [] if tag is None else [tag]
+        topics[topic].append([partition, offset])
     text = json.dumps(topics, separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(text).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str) -> Positions:
-    """Raises InvalidRequestError: a cursor is what a poll has answered, unchanged."""
+def decode_cursor(cursor: str, tag_of: TagOf = no_tag) -> Positions:
+    """Without the topics that were deleted meanwhile, though there be others of their names. Raises
+    InvalidRequestError: a cursor is what a poll has answered, unchanged."""
     if len(cursor) > CURSOR_LENGTH_MAX:
         raise _bad_cursor(f"it has {len(cursor)} characters, and {CURSOR_LENGTH_MAX} is the most there is")
     try:
@@ -128,8 +138,15 @@ def decode_cursor(cursor: str) -> Positions:
     return {
         TopicPartition(topic, _partition(pair)): _offset(pair)
         for topic, pairs in topics.items()
-        for pair in _pairs(pairs)
+        for pair in _pairs_of(topic, pairs, tag_of)
     }
+
+
+def _pairs_of(topic: str, pairs: object, tag_of: TagOf) -> Sequence[list[Any]]:
+    if not isinstance(pairs, list) or not pairs or not isinstance(pairs[0], str):
+        return _pairs(pairs)
+    found, tag = _pairs(pairs[1:]), tag_of(topic)
+    return found if tag in (None, pairs[0]) else []
 
 
 def _pairs(pairs: object) -> Sequence[list[Any]]:

@@ -40,6 +40,7 @@ from anabranch.gateway.session_state import (
     LATEST,
     Positions,
     Wish,
+    decode_cursor,
     encode_cursor,
 )
 from anabranch.gateway.texts import is_text, json_text
@@ -55,6 +56,8 @@ REGISTER_WAIT_MS = 3000
 """How long a new session waits for the rest of its group; after that it gets its seat with a poll."""
 SLICE_MS = 2000
 """How often a poll that waits asks where its member stands: its heartbeat, and how it hears of a new round."""
+TAG_LENGTH = 8
+"""Of a topic's id, in a cursor."""
 AT_ONCE_RECORDS_MAX = 100
 """More are written as JSON by a worker."""
 STARTS = {"earliest": EARLIEST, "latest": LATEST, "new": LATEST}
@@ -120,13 +123,13 @@ class SessionsApi:
 
     async def poll(self, request: Request) -> Response:
         group_id, member_id = group_of(request), session_of(request)
-        asked = asked_by(request, self._gateway.poll_ms_max)
+        asked = asked_by(request, self._gateway.poll_ms_max, self._tag)
         lost = await self._commit_first(group_id, member_id, asked.cursor) if asked.commits else []
-        found, seat = await self._read(request, group_id, member_id, asked)
+        found, seat, cursor = await self._read(request, group_id, member_id, asked)
         body = {
             "session": member_id,
             **_standing(seat),
-            "cursor": encode_cursor(found.positions),
+            "cursor": cursor,
             **({"lost": _rows({each: asked.cursor[each] for each in lost})} if lost else {}),
         }
         if len(found.places) <= AT_ONCE_RECORDS_MAX:
@@ -156,19 +159,27 @@ class SessionsApi:
 
     async def _read(
         self, request: Request, group_id: str, member_id: str, asked: Asked
-    ) -> tuple[Found, Seat | None]:
-        """Records as soon as there are some. Every slice of the wait is a heartbeat, and may bring another seat."""
+    ) -> tuple[Found, Seat | None, str]:
+        """Records as soon as there are some, and the cursor behind them. Every slice of the wait is a heartbeat, and
+        may bring another seat, or another topic of an old name."""
         clock, cursor = self._gateway.clock, asked.cursor
         end_ms = clock.monotonic_ms() + asked.wait_ms
         while True:
             left_ms = max(0, end_ms - clock.monotonic_ms())
             seat = await self._sessions.seat(group_id, member_id, wait_ms=min(left_ms, SLICE_MS))
+            wanted = cursor.keys() if seat is None else seat.partitions | cursor.keys()
+            tags = {topic: self._tag(topic) for topic in {each.topic for each in wanted}}
             found = Found([], cursor)
             if seat is not None:
                 found = await self._read_slice(seat, cursor, asked, min(left_ms, SLICE_MS))
-                cursor = found.positions
+            text = encode_cursor(found.positions, tags.get)
             if found.places or left_ms == 0 or await self._is_unwanted(request):
-                return found, seat
+                return found, seat, text
+            cursor = decode_cursor(text, self._tag)
+
+    def _tag(self, topic: str) -> str | None:
+        view = self._gateway.calls.known_topic(topic)
+        return None if view is None else view.topic_id.hex[:TAG_LENGTH]
 
     async def _read_slice(self, seat: Seat, cursor: Positions, asked: Asked, wait_ms: int) -> Found:
         try:
@@ -189,7 +200,7 @@ class SessionsApi:
     async def commit(self, request: Request) -> Response:
         group_id, member_id = group_of(request), session_of(request)
         given = await json_object(self._gateway, request)
-        offsets = offsets_of(given)
+        offsets = offsets_of(given, self._tag)
         seat = await self._sessions.standing_seat(group_id, member_id)
         lost = await self._commit(seat, offsets)
         if len(lost) == len(offsets) > 0:

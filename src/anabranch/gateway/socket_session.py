@@ -40,6 +40,7 @@ PARTITIONS_MAX = 4096
 TURN_MESSAGES = 32
 """After so many that have come at once others have their turn."""
 GOING_AWAY, NO_TEXT, DEFECT = 1001, 1003, 1011
+DEFECT_WORDS = "The node met something unexpected and has logged it."
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class SocketSession:
             pass
         except Exception:
             logger.exception("a WebSocket met something unexpected: it is closed")
-            await self._line.close(DEFECT, "The node met something unexpected and has logged it.")
+            await self._line.close(DEFECT, DEFECT_WORDS)
         finally:
             await self._end()
 
@@ -124,6 +125,9 @@ class SocketSession:
             self._do(message)
         except AnabranchError:
             return False  # It is said in its turn.
+        except Exception:
+            logger.exception("a WebSocket met something unexpected: it is closed")
+            self._start(self._line.close, DEFECT, DEFECT_WORDS)
         return True
 
     async def _take(self, text: str) -> None:
@@ -256,7 +260,7 @@ class SocketSession:
             pass  # The session hears of it, too.
         except Exception:
             logger.exception("a WebSocket met something unexpected: it is closed")
-            await self._line.close(DEFECT, "The node met something unexpected and has logged it.")
+            await self._line.close(DEFECT, DEFECT_WORDS)
 
 
 def _place_and_parts(message: Publish) -> tuple[Any, ...]:

@@ -90,6 +90,7 @@ class Web:
         self._protocol = Protocol
         self._state = ServerState()
         self.gateway.connection_count = lambda: len(self._state.connections)
+        self.gateway.incoming_bytes = lambda: Socket.incoming.bytes_held
         self._server: asyncio.Server | None = None
         self._dates: asyncio.TimerHandle | None = None
 

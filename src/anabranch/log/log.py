@@ -173,8 +173,6 @@ class Log(LogReader):
         undo."""
         created: dict[Offset, File] = {}
         try:
-            if runs[0][0] is not None:
-                self._move_next_base(runs[0][0])
             for base, run in runs:
                 file, position = self._active.file, self._active.published_bytes
                 if base is not None:
@@ -198,7 +196,6 @@ class Log(LogReader):
             for base, file in created.items():
                 file.close()
                 self._files.unlink(self._log_path(base))
-            self._move_next_base(self._active.base_offset)
         except OSError as error:
             self._fence(f"a failed write could not be taken back: {error.strerror or error}", error)
 
@@ -225,24 +222,13 @@ class Log(LogReader):
             self.roll()
         return due
 
-    def _move_next_base(self, base: Offset) -> None:
-        """Before an active segment without records makes room for one at `base`: the seal before it named it. Raises
-        OSError."""
-        if self._active.published_bytes or len(self._segments) < 2:
-            return
-        before = self._segments[-2]
-        if before.published_offset != base:
-            before.reseal(base)
-            with self._unsynced_lock:
-                if before not in self._unsynced:
-                    self._unsynced.append(before)
-
     def _roll_onto(self, file: File, base: Offset, *, keeps_start: bool = False) -> None:
-        """`keeps_start`: a log that begins with a gap has an empty segment where it begins."""
+        """What was begun without a record stays where a seal has named it: were that written anew, a crash in between
+        would look like a missing file. `keeps_start`: it also stays where the log begins, which may be with a gap."""
         file.close()  # The segment opens the file itself, when it first needs it.
         segment = _new_segment(self._files, self.folder, base, self.config, self._cache)
         old = self._active
-        is_kept = old.published_bytes > 0 or (keeps_start and len(self._segments) == 1)
+        is_kept = keeps_start or old.published_bytes > 0 or len(self._segments) > 1
         if is_kept:
             old.seal(base)
             with self._unsynced_lock:
@@ -468,7 +454,6 @@ class Log(LogReader):
         is_blank = len(self._segments) == 1 and not self._active.published_bytes
         try:
             file = self._files.create(self._log_path(offset))
-            self._move_next_base(offset)
         except OSError as error:
             raise StorageError(f"{self.folder} cannot begin a segment: {error.strerror or error}.") from error
         self._roll_onto(file, offset, keeps_start=keeps_start)

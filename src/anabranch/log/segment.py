@@ -84,19 +84,6 @@ class Segment(SegmentReader):
         with suppress(OSError):  # Derived data: `save` is asked again later, and a reader could do without.
             self.save()
 
-    def reseal(self, next_base: Offset) -> None:
-        """The segment behind this one begins elsewhere than was said: what was begun there stays without records.
-        Whoever syncs the log next syncs the seal. Raises OSError."""
-        assert self.state is SegmentState.SEALED
-        self.published_offset = next_base
-        if self.tail is not None:
-            self.save()
-            return
-        seal = self._final_seal()
-        if seal is not None:
-            data = seal.sums.dump(next_base, seal.log_bytes, seal.max_timestamp, final=True)
-            self._write(names.SEAL, data)
-
     def save(self) -> None:
         """Write the indexes out (not synced), and the seal of a sealed segment, which then needs no memory."""
         if self.tail is None:

@@ -103,7 +103,14 @@ class LaneProducers(ProducerTable):
         if before is not None and before.epoch > header.producer_epoch:
             return header.producer_id, before
         known = before.batches if before is not None and before.epoch == header.producer_epoch else ()
-        batches = sorted((*known, self._written(header, base_offset)))[-BATCHES_REMEMBERED:]
+        middle = header.base_sequence
+
+        def place(batch: WrittenBatch) -> tuple[int, Offset]:
+            """Numbers begin anew with 0: what lies within half of them behind this one comes after it."""
+            return (batch.base_sequence - middle + SEQUENCE_SPACE // 2) % SEQUENCE_SPACE, batch.base_offset
+
+        written = self._written(header, base_offset)
+        batches = sorted((*known, written), key=place)[-BATCHES_REMEMBERED:]
         self.producers[header.producer_id] = Producer(header.producer_epoch, now_ms, tuple(batches))
         return header.producer_id, before
 

@@ -99,7 +99,7 @@ def take(disk: FakeDisk, *, is_known: bool = False, is_only_copy: bool = False) 
     # As they were when the lanes were open: some of them were longer.
     ends = {SECOND: Offset(first_offset(SECOND) + 30), THIRD: Offset(first_offset(THIRD) + 15)}
     points = {lane: RecoveryPoint(end, end) for lane, end in ends.items()} if is_known else {}
-    return folder.take(MOVE, VIEW, points, is_only_copy=is_only_copy)
+    return folder.take(MOVE, VIEW, points.get, is_only_copy=is_only_copy)
 
 
 def opened_log(disk: FakeDisk, taken: Taken, *, clean: bool = False, config: LogConfig = CONFIG) -> Log:

@@ -182,24 +182,5 @@ def test_brokers_that_are_killed_during_the_change_cost_no_record(seed: int) -> 
     cluster = in_branches(rng.choice(("ring", "branch")), seed=seed)
     if seed % 2:
         split_and_heal(cluster)
-    assert cluster.alter("ring")["error_code"] == 0
-    begun_ms = cluster.clock.monotonic_ms()
-    kills = sorted(rng.randrange(4000) for _ in range(3))
-    down: dict[int, int] = {}
-    while kills or down or cluster.leader_id is None or not cluster.is_done("kept"):
-        now_ms = cluster.clock.monotonic_ms()
-        assert now_ms < begun_ms + 120_000, "it did not come about"
-        if kills and not down and now_ms - begun_ms >= kills[0]:
-            kills.pop(0)
-            broker = rng.choice((1, 2, 3))
-            cluster.kill(broker)
-            down[broker] = now_ms + rng.randrange(5000)
-        for broker in [each for each, until_ms in down.items() if now_ms >= until_ms]:
-            del down[broker]
-            cluster.start(broker)
-        cluster.produce()
-        cluster.run(rng.choice((5, 20, 100)))
-    cluster.produce()
-    cluster.produce(repeat=True)
-    cluster.run(5000)
+    cluster.change_among_deaths("ring", "kept", rng)
     check_each(cluster)

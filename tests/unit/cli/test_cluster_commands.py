@@ -338,3 +338,13 @@ def test_drain_gives_up_on_what_stays_with_the_broker(cluster, monkeypatch):
     result = run(cluster, "drain", 1)
     assert result.exit_code == 1
     assert "Others do not have branched-0 yet" in result.stderr
+
+
+def test_drain_waits_until_who_writes_a_branch_now_has_all_of_it(cluster):
+    cluster.topics = {"branched": [[2, 1]]}
+    cluster.branches.add("branched")
+    cluster.branch_lag = 9
+    result = run(cluster, "drain", 1)
+    assert result.exit_code == 0, result.output
+    assert "Waiting until others have branched-0" in result.stderr
+    assert cluster.branch_lag == 0

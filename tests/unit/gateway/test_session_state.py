@@ -97,3 +97,11 @@ def _forged(value: object) -> str:
 def test_a_cursor_that_no_poll_has_answered_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidRequestError, match="This cursor is not one that a poll has answered"):
         decode_cursor(cursor)
+
+
+def test_a_cursor_forgets_topics_that_have_been_deleted() -> None:
+    old, kept = TopicPartition("old", 0), TopicPartition("kept", 1)
+    cursor = encode_cursor({old: Offset(5), kept: Offset(7)}, {"old": "1", "kept": "2"}.get)
+    assert decode_cursor(cursor, {"old": "9", "kept": "2"}.get) == {kept: Offset(7)}
+    assert decode_cursor(cursor, {"kept": "2"}.get) == {old: Offset(5), kept: Offset(7)}, "not heard of yet"
+    assert decode_cursor(encode_cursor({old: Offset(5)}), {"old": "9"}.get) == {old: Offset(5)}

@@ -6,6 +6,7 @@ from anabranch.errors import NotOwnerError, OutOfOrderSequenceError, ProducerFen
 from anabranch.record.batch import BatchHeader, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.lane_producers import SKIP_MS, LaneProducers
+from anabranch.record.producer_table import SEQUENCE_SPACE
 from anabranch.values import Offset
 
 REIGN = Offset(1000)
@@ -33,6 +34,15 @@ def test_of_what_came_before_the_reign_the_last_numbers_are_remembered_whatever_
         table.note(header(sequence), Offset(offset), 0)
     assert table.original_of(header(12)) == 2
     assert table.original_of(header(13)) is None
+
+
+def test_numbers_that_begin_anew_at_zero_are_behind_those_before() -> None:
+    table = Table()
+    last = SEQUENCE_SPACE - 1
+    for offset, sequence in enumerate([0, 1, last - 4, last - 3, last - 2, last - 1, last]):
+        table.note(header(sequence), Offset(offset), 0)
+    assert table.original_of(header(1)) == 1
+    assert table.original_of(header(2)) is None
 
 
 def test_the_same_numbers_with_another_checksum_are_another_batch() -> None:
