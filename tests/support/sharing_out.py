@@ -20,7 +20,7 @@ THE_SESSION = "the Spark session"
 
 
 def unit_of_work(file: str) -> str:
-    """What a worker gets the tests of a file with: by themselves, or together with all others of the session."""
+    """What a worker gets the tests of a file in, named as in their ids: alone, or with the others of the session."""
     name = file.rpartition("/")[2]
     return THE_SESSION if _folder(file) == "pipeline" and name not in OWN_SPARKS else file
 

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterable
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,16 @@ from anabranch.broker.last_line import (
     LastLine,
     LeavingFolder,
     Taken,
+    clear_earlier,
     has_lanes,
     last_line,
     read_leaving,
+    say_view,
+    view_in,
     write_leaving,
 )
+from anabranch.broker.partition_opener import PartitionOpener
+from anabranch.cluster.metadata import Placement
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
 from anabranch.log.cleaner import clean_now, plan
@@ -29,7 +35,7 @@ from anabranch.record.records import records_of
 from anabranch.replication.branch_lines import Branches, Span
 from anabranch.replication.branch_rows import NOWHERE, Lane, Tip, first_offset, opened, started
 from anabranch.testing.fake_disk import FakeDisk, PowerLoss
-from anabranch.values import Offset
+from anabranch.values import Offset, TopicPartition
 from support.broker_bench import batch_of
 
 FOLDER = "data/t-0"
@@ -419,3 +425,61 @@ def test_compaction_works_across_lanes() -> None:
     again = opened_log(folder.disk, taken, config=config, clean=True)
     assert (records_in(again), again.end_offset) == ([folder.records[-1]], END)
     assert not again.quarantined
+
+
+# --- of which time a folder is
+
+
+def placed(view: int) -> Placement:
+    return Placement((), view=view)
+
+
+def test_a_half_made_log_is_not_opened_by_a_table_that_is_behind() -> None:
+    folder = usual()
+    folder.say()
+    disk = folder.disk
+    disk.crash_at = disk.operations + 8
+    with pytest.raises(PowerLoss):
+        take(disk)
+    disk.kill()
+    nobody: Any = None
+    opener, place = PartitionOpener(nobody, nobody, disk, "data", nobody), TopicPartition("t", 0)
+    assert opener.is_of_later(place, placed(VIEW - 1), is_branched=True)
+    assert not opener.is_of_later(place, placed(VIEW), is_branched=False)
+    before = disk.list(FOLDER)
+    with pytest.raises(StorageError, match="later"):
+        clear_earlier(disk, FOLDER, placed(VIEW - 1))
+    assert disk.list(FOLDER) == before
+    check(disk, take(disk), folder.records)
+
+
+def test_lanes_of_an_earlier_time_go_and_those_of_now_stay() -> None:
+    folder = usual()
+    folder.say()
+    disk = folder.disk
+    write_checkpoint(disk, f"{FOLDER}/owner", {})
+    before = disk.list(FOLDER)
+    clear_earlier(disk, FOLDER, placed(VIEW - 1))
+    assert disk.list(FOLDER) == before, "an attempt to leave changes nothing"
+    clear_earlier(disk, FOLDER, placed(VIEW + 1))
+    assert disk.list(FOLDER) == ["owner"]
+    say_view(disk, FOLDER, placed(VIEW + 1))
+    assert view_in(disk, FOLDER, "branch") == VIEW + 1
+
+
+def test_a_log_that_was_made_and_slept_through_the_way_back_is_of_nobody() -> None:
+    folder = usual()
+    folder.say()
+    take(folder.disk)
+    clear_earlier(folder.disk, FOLDER, placed(VIEW + 1))
+    assert folder.disk.list(FOLDER) == []
+
+
+def test_a_log_of_a_ring_goes_into_branches_again() -> None:
+    folder = usual()
+    folder.say()
+    take(folder.disk)
+    write_checkpoint(folder.disk, f"{FOLDER}/ring", {"view": VIEW})
+    before = folder.disk.list(FOLDER)
+    clear_earlier(folder.disk, FOLDER, placed(VIEW + 1))
+    assert folder.disk.list(FOLDER) == before
