@@ -19,7 +19,7 @@ settings.load_profile("any time")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: place_in_order(item.path))
+    items.sort(key=lambda item: place_in_order(item.nodeid.partition("::")[0]))
 
 
 def pytest_collection_finish() -> None:

@@ -17,7 +17,6 @@ HAPPENS = (
     "shall be solo: None",
     "shall be object: None",
     "shall be branch: None",
-    "cannot go out of mode branch while broker",
     "split into",
     "is killed",
     "the power of",

@@ -6,8 +6,6 @@ more workers than cores others compute meanwhile. What only computes comes last,
 busy to the end.
 """
 
-from pathlib import Path, PurePath
-
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -21,24 +19,29 @@ OWN_SPARKS = frozenset(
 THE_SESSION = "the Spark session"
 
 
-def unit_of_work(path: PurePath) -> str:
-    """What the tests of one file are given to a worker with: alone, or with all others of the session."""
-    uses_session = path.parent.name == "pipeline" and path.name not in OWN_SPARKS
-    return THE_SESSION if uses_session else str(path)
+def unit_of_work(file: str) -> str:
+    """What a worker gets the tests of a file in, named as in their ids: alone, or with the others of the session."""
+    name = file.rpartition("/")[2]
+    return THE_SESSION if _folder(file) == "pipeline" and name not in OWN_SPARKS else file
 
 
-def place_in_order(path: PurePath) -> tuple[int, bool]:
+def place_in_order(file: str) -> tuple[int, bool]:
     """Smaller is earlier."""
-    folder = next((part for part in path.parts if part in ORDER), ORDER[-1])
-    return ORDER.index(folder), unit_of_work(path) != THE_SESSION
+    folder = _folder(file)
+    place = ORDER.index(folder) if folder in ORDER else len(ORDER)
+    return place, unit_of_work(file) != THE_SESSION
+
+
+def _folder(file: str) -> str:
+    """Of tests/unit/log/test_index.py unit."""
+    return file.split("/")[1]
 
 
 class InOrder(LoadFileScheduling):
     def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
         super().__init__(config, log)
-        config.option.loadscopereorder = (
-            False  # Else files with many tests come first, and the slow ones last.
-        )
+        # Else files with many tests come first, and the slow ones last.
+        config.option.loadscopereorder = False
 
     def _split_scope(self, nodeid: str) -> str:
-        return unit_of_work(Path(super()._split_scope(nodeid)))
+        return unit_of_work(super()._split_scope(nodeid))

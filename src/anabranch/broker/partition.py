@@ -157,8 +157,8 @@ class Partition:
 
     @property
     def lag(self) -> int:
-        """How many records are missing here that others keep safe, as far as is known: between lanes there are none, so
-        only the last lane counts then."""
+        """How many records are missing here that others keep safe, as far as is known. Beyond a gap between lanes only
+        those of the last lane are."""
         if self.ring is None:
             return 0
         lag = self.ring.mode.replica.lag

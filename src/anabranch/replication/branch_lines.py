@@ -21,6 +21,7 @@ from anabranch.replication.branch_rows import (
     BranchRow,
     Lane,
     RowKind,
+    Source,
     Tip,
     first_offset,
     lane_of,
@@ -56,6 +57,8 @@ class Branches:
         self._started: dict[Lane, Offset] = {}
         self._removed: dict[Lane, Offset] | None = None
         """What follows from these; None: rows have come since."""
+        self._traced: dict[Lane, list[Moved]] = {}
+        """Where the first records of lanes were before, as far as somebody has asked."""
         self._placed: BranchRow | None = None
         self.highest = NO_LANE
         self._first = NO_LANE
@@ -67,6 +70,8 @@ class Branches:
         self._removed = None
         match row.kind:
             case RowKind.OPENED:
+                if row.new in self._traced and row.new not in self.opened:
+                    self._traced.clear()  # It was asked for too early.
                 self.opened.setdefault(row.new, row)
                 self.highest = max(self.highest, row.new)
                 if row.new_start < first_offset(row.new):
@@ -176,23 +181,48 @@ class Branches:
 
     def origins(self, span: Span) -> list["Moved"]:
         """The parts of a span, each with where its records were written first."""
+        self._trace(span.lane)
+        return self._parts(span)
+
+    def _parts(self, span: Span) -> list["Moved"]:
+        """`origins` of a lane that was traced."""
         moved: list[Moved] = []
         position = span.start
-        row = self.opened.get(span.lane)
-        for source in row.sources if row is not None else ():
-            start, end = max(position, source.new_start), min(span.end, source.new_end)
+        for part in self._traced[span.lane]:
+            start, end = max(position, part.span.start), min(span.end, part.span.end)
             if start >= end:
                 continue
             if position < start:
                 moved.append(Moved(Span(span.lane, position, start), span.lane, position))
-            shift = source.start - source.new_start
-            older = Span(source.lane, Offset(start + shift), Offset(end + shift))
-            for part in self.origins(older):
-                here = Span(span.lane, Offset(part.span.start - shift), Offset(part.span.end - shift))
-                moved.append(Moved(here, part.lane, part.start))
+            first = Offset(part.start + start - part.span.start)
+            moved.append(Moved(Span(span.lane, start, end), part.lane, first))
             position = end
         if position < span.end:
             moved.append(Moved(Span(span.lane, position, span.end), span.lane, position))
+        return moved
+
+    def _trace(self, lane: Lane) -> None:
+        """Where the records were first that a lane begins with. What was written again may have been written again
+        before, hundreds of times: those lanes come first, and each once."""
+        wanted = [lane]
+        while wanted:
+            each = wanted[-1]
+            row = self.opened.get(each)
+            sources = row.sources if row is not None else ()
+            before = [source.lane for source in sources if source.lane not in self._traced]
+            if before and max(before) < each:
+                wanted.extend(before)
+                continue
+            wanted.pop()
+            self._traced[each] = [] if before else self._moved_to(each, sources)
+
+    def _moved_to(self, lane: Lane, sources: Iterable[Source]) -> list["Moved"]:
+        moved: list[Moved] = []
+        for source in sources:
+            shift = source.new_start - source.start
+            for part in self._parts(Span(source.lane, source.start, source.end)):
+                here = Span(lane, Offset(part.span.start + shift), Offset(part.span.end + shift))
+                moved.append(Moved(here, part.lane, part.start))
         return moved
 
 

@@ -331,6 +331,26 @@ def test_what_was_joined_again_and_again_is_found_without_walking_every_line_ane
     assert counted.looks < LOOKS_PER_ROW_MAX * LONG
 
 
+def test_records_that_were_written_again_hundreds_of_times_are_known_by_where_they_were_first() -> None:
+    again = 4 * LONG
+    branches = Branches([branch(NOWHERE, 0)])
+    for lane in range(1, again + 1):
+        branches.add(
+            branch(NOWHERE, lane, Source(Lane(lane - 1), at(lane - 1, 0), at(lane - 1, 10), at(lane, 0)))
+        )
+    assert branches.origins(span(again, 2, 12)) == [
+        Moved(span(again, 2, 10), Lane(0), at(0, 2)),
+        Moved(span(again, 10, 12), Lane(again), at(again, 10)),
+    ]
+
+
+def test_where_records_were_first_is_found_anew_when_a_row_comes_late() -> None:
+    branches = Branches([branch(NOWHERE, 2, Source(Lane(1), at(1, 0), at(1, 9), at(2, 0)))])
+    assert branches.origins(span(2, 0, 9)) == [Moved(span(2, 0, 9), Lane(1), at(1, 0))]
+    branches.add(branch(NOWHERE, 1, Source(Lane(0), at(0, 5), at(0, 14), at(1, 0))))
+    assert branches.origins(span(2, 0, 9)) == [Moved(span(2, 0, 9), Lane(0), at(0, 5))]
+
+
 def test_what_was_removed_of_many_lanes_is_found_without_walking_every_line_anew() -> None:
     branches, last = Branches(), NOWHERE
     for lane in range(LONG):
