@@ -58,7 +58,7 @@ from anabranch.replication.branch_roles import (
     lane_of_reign,
     next_step,
 )
-from anabranch.replication.branch_rows import NO_LANE, NOWHERE, BranchRow, Lane, Tip, lane_of
+from anabranch.replication.branch_rows import NO_LANE, NOWHERE, BranchRow, Lane, Tip
 from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:
@@ -412,7 +412,9 @@ class BranchPeers:
                 self._coordinate(seat)
         elif head is not None:
             safe = min(head.safe, head.tip.end)
-            seat.heard = Tip(lane_of(safe), safe)  # A reign may have begun of which nothing is safe yet.
+            seat.heard = partition.branches.tip_at(
+                safe
+            )  # A reign may have begun of which nothing is safe yet.
             if partition.view.lane == head.reign:
                 partition.follow(head.safe)
 

@@ -281,6 +281,7 @@ def _with_heard(seat: "BranchSeat", base: Tip) -> Tip:
     """A side of a split that has no copy of the end of the line goes on where it was last heard to be safe. With a part
     of that lane it goes on behind its own records: what it lacks comes when the sides are joined, and nothing twice."""
     branches = seat.partition.branches
+    base = branches.behind_first(base)
     if seat.heard is None or seat.heard.lane == base.lane:
         return base
     try:

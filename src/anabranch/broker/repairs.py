@@ -11,7 +11,7 @@ A lane of a branch is the same wherever it is held, to its end, so any broker in
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import ReadRecords, Records
@@ -23,10 +23,10 @@ from anabranch.errors import AnabranchError, CorruptDataError, InvalidRequestErr
 from anabranch.log.repair import Rotten, Suspect, put_back, rotten, suspect
 from anabranch.log.segment import Segment
 from anabranch.replication.branch_lines import Span
-from anabranch.replication.branch_rows import lane_of
 from anabranch.values import BrokerId, Offset
 
 if TYPE_CHECKING:
+    from anabranch.broker.branch_partition import BranchPartition
     from anabranch.broker.branch_reads import Piece
 
 logger = logging.getLogger(__name__)
@@ -119,8 +119,9 @@ class Repairs:
 
     async def _fetch_lane(self, partition: Partition, broker: BrokerId, bad: Rotten) -> bytes:
         at, pieces, size = bad.start, [], 0
+        branches = cast("BranchPartition", partition).branches
         while self.read_lane is not None and at < bad.end and size <= bad.size_bytes:
-            piece = await self.read_lane(partition, broker, Span(lane_of(at), at, bad.end))
+            piece = await self.read_lane(partition, broker, Span(branches.lane_at(at), at, bad.end))
             if piece is None or not piece.data:
                 break
             at = piece.end

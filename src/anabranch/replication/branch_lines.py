@@ -93,6 +93,22 @@ class Branches:
         """There is such a branch now."""
         return lane in self.opened and not self.is_earlier(lane)
 
+    def behind_first(self, tip: Tip) -> Tip:
+        """A line of which some is not known here has at least what all lines began with: written again, that would have
+        no room in another lane."""
+        end = self.sealed.get(self._first)
+        return Tip(self._first, end) if end is not None and tip.lane <= self._first else tip
+
+    def lane_at(self, offset: Offset) -> Lane:
+        """In which lane a record of this offset is: the first has the numbers of many."""
+        return max(lane_of(offset), self._first)
+
+    def tip_at(self, offset: Offset) -> Tip:
+        """Where a line ends of which others say that it is safe below this. What all lines began with is safe."""
+        lane = self.lane_at(offset)
+        end = self.sealed.get(lane, offset) if lane == self._first else offset
+        return Tip(lane, max(offset, end))
+
     @property
     def placed_slot(self) -> int | None:
         """Who was chosen for its room."""

@@ -395,3 +395,22 @@ def test_what_was_in_branches_before_is_behind_every_line_that_began_with_it() -
         assert not branches.has(Lane(9))
         assert is_known(branches, at(13, 4)), "all numbers below are its own"
         assert not is_known(branches, at(21, 0))
+
+
+def test_what_is_safe_of_a_line_is_never_less_than_what_all_lines_began_with() -> None:
+    root = opened(KEY, NOWHERE, Lane(20), start=Offset(0))
+    branches = Branches([branch(NOWHERE, 7), root, sealed(KEY, tip(20, 3)), branch(tip(20, 3), 1044)])
+    for offset in (Offset(0), at(7, 2), at(20, 1)):
+        assert branches.lane_at(offset) == 20
+        assert branches.tip_at(offset) == tip(20, 3)
+    assert branches.tip_at(at(1044, 2)) == tip(1044, 2)
+    assert Branches([branch(NOWHERE, 0)]).tip_at(Offset(5)) == tip(0, 5)
+
+
+def test_every_line_goes_on_behind_all_of_what_it_began_with() -> None:
+    root = opened(KEY, NOWHERE, Lane(20), start=Offset(0))
+    branches = Branches([branch(NOWHERE, 7), root, sealed(KEY, tip(20, 3))])
+    for known in (NOWHERE, tip(7, 2), tip(20, 1), tip(20, 3)):
+        assert branches.behind_first(known) == tip(20, 3)
+    assert branches.behind_first(tip(1044, 1)) == tip(1044, 1)
+    assert Branches([branch(NOWHERE, 0), sealed(KEY, tip(0, 3))]).behind_first(NOWHERE) == NOWHERE
