@@ -16,7 +16,6 @@ from anabranch.values import BrokerId
 from support.broker_cluster import close_all
 from support.form_cluster import FormCluster
 
-
 SEEDS = (1, 2, 3)
 
 
