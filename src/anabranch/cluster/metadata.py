@@ -602,6 +602,10 @@ class MetadataTable:
         topic, partition = self._kept_partition(entry)
         if topic is not None:
             target = None if entry["target"] is None else tuple(entry["target"])
+            if target == self.placement(topic, partition).replicas and not topic.is_branch:
+                target = (
+                    None  # It was to go into branches, and shall not any more: it would be sealed for ever.
+                )
             pinned = replace(topic, is_pinned=topic.is_pinned or entry.get("pinned", False))
             self._aim(pinned, partition, target, offset)
 
