@@ -10,7 +10,8 @@ from anabranch.broker.formed_log import Past
 from anabranch.broker.mode_changes import Bringing
 from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.topics import Topics
-from anabranch.cluster.metadata import MetadataTable, keep_entry, topic_config_entry
+from anabranch.cluster.entries import keep_entry, topic_config_entry
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.replication.ring_moves import RingMoves
 from anabranch.values import BrokerId
 from support.broker_cluster import close_all

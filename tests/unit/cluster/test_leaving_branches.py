@@ -5,13 +5,8 @@ import uuid
 
 import pytest
 
-from anabranch.cluster.metadata import (
-    NO_MOVE,
-    BrokerRow,
+from anabranch.cluster.entries import (
     Entry,
-    MetadataTable,
-    Placement,
-    Topic,
     broker_entry,
     broker_removed_entry,
     leave_entry,
@@ -20,6 +15,8 @@ from anabranch.cluster.metadata import (
     topic_config_entry,
     topic_entry,
 )
+from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.rows import NO_MOVE, BrokerRow, Placement, Topic
 from anabranch.values import BrokerId, Offset
 
 TOPIC = uuid.UUID(int=5)
