@@ -21,7 +21,6 @@ import pytest
 
 from anabranch.broker.effects import Effects
 from anabranch.broker.replicas import Replicas
-from anabranch.cluster.metadata import Placement
 from anabranch.cluster.quorum import ELECTION_MS, Quorum, Role
 from anabranch.cluster.quorum_log import QuorumLog
 from anabranch.cluster.quorum_messages import (
@@ -34,6 +33,7 @@ from anabranch.cluster.quorum_messages import (
     Snapshot,
 )
 from anabranch.cluster.quorum_reign import Reign
+from anabranch.cluster.rows import Placement
 from anabranch.record.producer_table import ProducerTable
 from anabranch.replication.mode import FlushFinished
 from anabranch.replication.ring_effects import Effect, Kept, Sync

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from anabranch.cluster.metadata import Placement
 from anabranch.cluster.object_table import Head
+from anabranch.cluster.rows import Placement
 from anabranch.errors import StoreUnavailableError
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.objects.store import Buffer

@@ -23,9 +23,10 @@ from anabranch.broker.peer_messages import Answer, PeerMessage, Question, ReadIn
 from anabranch.broker.peers import Address, Hello
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.workers import Done, Result
-from anabranch.cluster.metadata import Entry, Topic, decode_entry, topic_entry
+from anabranch.cluster.entries import Entry, decode_entry, topic_entry
 from anabranch.cluster.quorum import Role
 from anabranch.cluster.quorum_messages import EntryKind, Member, Members, SendSnapshot
+from anabranch.cluster.rows import Topic
 from anabranch.config import NodeSettings
 from anabranch.errors import (
     AnabranchError,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from anabranch.cluster.metadata import Topic
+from anabranch.cluster.rows import Topic
 from anabranch.testing.branch_copies import missing_branches
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.in_process_client import Pending

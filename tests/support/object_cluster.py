@@ -3,7 +3,8 @@
 import uuid
 from collections.abc import Sequence
 
-from anabranch.cluster.metadata import BrokerRow, MetadataTable, Topic, broker_entry, topic_entry
+from anabranch.cluster.entries import broker_entry, topic_entry
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import (
     Commit,
     Entry,
@@ -15,6 +16,7 @@ from anabranch.cluster.object_entries import (
     replace_entry,
 )
 from anabranch.cluster.object_table import ObjectTable, Result
+from anabranch.cluster.rows import BrokerRow, Topic
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Offset
 

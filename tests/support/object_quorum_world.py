@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from anabranch.broker.metadata_log import MetadataLog
-from anabranch.cluster.metadata import BrokerRow, Entry, MetadataTable, Topic, broker_entry, topic_entry
+from anabranch.cluster.entries import Entry, broker_entry, topic_entry
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import (
     Commit,
     Item,
@@ -26,6 +27,7 @@ from anabranch.cluster.object_entries import (
     tombstone_entry,
 )
 from anabranch.cluster.object_table import ObjectTable
+from anabranch.cluster.rows import BrokerRow, Topic
 from anabranch.log.coordinates import FileCoordinates
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Offset

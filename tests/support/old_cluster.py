@@ -6,16 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anabranch.broker.groups.stored_offsets import StoredGroups
-from anabranch.cluster.metadata import (
-    MODE_CONFIG,
-    BrokerRow,
-    MetadataTable,
-    Topic,
-    broker_entry,
-    producer_ids_entry,
-    topic_entry,
-)
+from anabranch.cluster.entries import broker_entry, producer_ids_entry, topic_entry
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Commit, Item, Key, commit_entry, incarnation_entry
+from anabranch.cluster.rows import MODE_CONFIG, BrokerRow, Topic
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.record.object_format import ObjectBuilder
 from anabranch.record.object_names import ObjectId

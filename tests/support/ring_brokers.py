@@ -22,7 +22,7 @@ from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.broker.peer_messages import LeaderRow, PeerMessage, RingLetter
 from anabranch.broker.replicas import Replicas
 from anabranch.broker.stored_state import StoredState
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.rows import Placement
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import CoordinatorNotAvailableError
 from anabranch.record.batch import batch_spans, read_header

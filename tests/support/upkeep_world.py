@@ -6,8 +6,10 @@ Beside them stands what was written, so that a test may say what ought to be rea
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from anabranch.cluster.metadata import BrokerRow, Entry, MetadataTable, Topic, broker_entry, topic_entry
+from anabranch.cluster.entries import Entry, broker_entry, topic_entry
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Commit, Key, commit_entry, incarnation_entry
+from anabranch.cluster.rows import BrokerRow, Topic
 from anabranch.record.batch import read_header, stamp
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.object_format import ObjectBuilder

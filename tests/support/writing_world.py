@@ -15,18 +15,17 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.object_partition import AgreedHead, ObjectPartition
 from anabranch.broker.object_writing import ObjectWriting
-from anabranch.cluster.metadata import (
-    BrokerRow,
+from anabranch.cluster.entries import (
     Entry,
-    MetadataTable,
-    Topic,
     broker_entry,
     broker_fenced_entry,
     decode_entry,
     encode_entry,
     topic_entry,
 )
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Key
+from anabranch.cluster.rows import BrokerRow, Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import (
     AnabranchError,

@@ -18,7 +18,8 @@ from anabranch.broker.last_line import LastLine, last_line, write_leaving
 from anabranch.broker.peer_messages import BranchSealed, CloseBranch, HoldLine, LineHeld
 from anabranch.broker.proposals import Proposals
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.cluster.metadata import NO_MOVE, Entry, Placement, leave_entry, left_entry
+from anabranch.cluster.entries import Entry, leave_entry, left_entry
+from anabranch.cluster.rows import NO_MOVE, Placement
 from anabranch.errors import (
     NotControllerError,
     NotOwnerError,

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from anabranch.broker.branches import BranchTopics
     from anabranch.broker.broker import Broker
     from anabranch.broker.peers import Peers
-    from anabranch.cluster.metadata import Placement, Topic
+    from anabranch.cluster.rows import Placement, Topic
 
 STABLE_MS = 300
 QUIET_MS = 1000

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.branch_reads import Growth
-from anabranch.cluster.metadata import NO_MOVE
 from anabranch.cluster.rendezvous import drawn
+from anabranch.cluster.rows import NO_MOVE
 from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_roles import Head, Keeping, begun, is_late, kept_up
 from anabranch.replication.branch_rows import NO_LANE, Lane, Tip

@@ -25,7 +25,8 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import log_config
 from anabranch.broker.stored_state import partition_key
 from anabranch.broker.workers import in_heavy_worker, to_its_end
-from anabranch.cluster.metadata import Entry, Placement, Topic
+from anabranch.cluster.entries import Entry
+from anabranch.cluster.rows import Placement, Topic
 from anabranch.config import TopicSettings
 from anabranch.errors import NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark

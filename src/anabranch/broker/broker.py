@@ -30,8 +30,8 @@ from anabranch.broker.topic_folders import TopicFolders
 from anabranch.broker.topics import Topics, TopicState
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
-from anabranch.cluster.metadata import BrokerRow, Placement
 from anabranch.cluster.quorum_messages import Member
+from anabranch.cluster.rows import BrokerRow, Placement
 from anabranch.config import NodeSettings, TopicSettings, host_and_port
 from anabranch.errors import (
     AnabranchError,

@@ -21,7 +21,7 @@ from anabranch.broker.joined_lanes import JoinedLanes, PointOf
 from anabranch.broker.lane_logs import LaneLogs, is_lane_folder
 from anabranch.broker.partition_opener import PRODUCERS_FILE
 from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.rows import Placement
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
 from anabranch.log.files import Files

@@ -13,7 +13,8 @@ from uuid import UUID
 
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition_opener import is_ring
-from anabranch.cluster.metadata import Entry, Placement, Topic
+from anabranch.cluster.entries import Entry
+from anabranch.cluster.rows import Placement, Topic
 from anabranch.values import BrokerId, Generation, Offset
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from anabranch.cluster.metadata import BrokerRow, broker_entry
+from anabranch.cluster.entries import broker_entry
+from anabranch.cluster.rows import BrokerRow
 from anabranch.errors import StorageError
 from anabranch.values import BrokerId
 

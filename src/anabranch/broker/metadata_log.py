@@ -26,7 +26,8 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.quorum_store import QuorumState, QuorumStore, read_entries, read_records
 from anabranch.broker.quorum_waits import QuorumWaits
 from anabranch.broker.quorum_writer import QuorumWriter
-from anabranch.cluster.metadata import Entry, FrozenTable, MetadataTable, decode_entry, encode_entry
+from anabranch.cluster.entries import Entry, decode_entry, encode_entry
+from anabranch.cluster.metadata import FrozenTable, MetadataTable
 from anabranch.cluster.quorum import Quorum, Role
 from anabranch.cluster.quorum_log import QuorumLog
 from anabranch.cluster.quorum_messages import Entry as QuorumEntry

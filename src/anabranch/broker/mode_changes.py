@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.broker.partition import Partition
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.cluster.metadata import Placement
 from anabranch.cluster.object_entries import Import, import_entry
+from anabranch.cluster.rows import Placement
 from anabranch.errors import (
     AnabranchError,
     NotOwnerError,

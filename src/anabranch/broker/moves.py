@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import BeginView, DiskNamed, NameDisk, ViewBegun
-from anabranch.cluster.metadata import NO_LANE_START, NO_MOVE, Placement, boundary_entry, disk_entry
+from anabranch.cluster.entries import boundary_entry, disk_entry
+from anabranch.cluster.rows import NO_LANE_START, NO_MOVE, Placement
 from anabranch.errors import (
     NotControllerError,
     PeerError,

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from anabranch.broker.object_merges import MergedNames
 from anabranch.clock import Clock
-from anabranch.cluster.metadata import MetadataTable, Topic
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Entry, Replacement, replace_entry
+from anabranch.cluster.rows import Topic
 from anabranch.errors import CorruptDataError, InvalidRequestError, ObjectGoneError
 from anabranch.objects.store import ObjectStore
 from anabranch.record.object_format import TAIL_BYTES, Range, index_in, read_footer, read_index

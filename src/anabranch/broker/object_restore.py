@@ -17,8 +17,9 @@ from anabranch.broker.groups.stored_offsets import StoredGroups, StoredOffset
 from anabranch.broker.restore_report import AppendedPartition, MovedOffset, RestoreReport
 from anabranch.broker.topics import OFFSETS_OVERRIDES, OFFSETS_TOPIC
 from anabranch.cluster.forms import OBJECT
-from anabranch.cluster.metadata import INTERNAL_NAMES, MODE_CONFIG, MetadataTable
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_restore import Appended, Frontier, Listed, append_again
+from anabranch.cluster.rows import INTERNAL_NAMES, MODE_CONFIG
 from anabranch.record.object_names import Key
 from anabranch.values import Offset
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.group_snapshots import GroupSnapshots
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.cluster.metadata import Entry
+from anabranch.cluster.entries import Entry
 from anabranch.cluster.object_entries import over_entry
 from anabranch.errors import (
     CorruptDataError,

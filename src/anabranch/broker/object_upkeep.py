@@ -23,7 +23,6 @@ from uuid import UUID
 from anabranch.broker.object_merges import Agreement, MergedNames, MergeSettings, ObjectMerges
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
-from anabranch.cluster.metadata import Topic
 from anabranch.cluster.object_entries import (
     Key,
     forget_entry,
@@ -39,6 +38,7 @@ from anabranch.cluster.object_upkeep import (
     retained_start,
     silent_producers,
 )
+from anabranch.cluster.rows import Topic
 from anabranch.config.topic_settings import TopicSettings
 from anabranch.errors import (
     NotControllerError,

@@ -19,7 +19,7 @@ from anabranch.broker.object_snapshots import ObjectSnapshots
 from anabranch.broker.object_upkeep import upkeep_of
 from anabranch.broker.object_writing import ObjectWriting, limits_of
 from anabranch.broker.proposals import Proposals
-from anabranch.cluster.metadata import Entry
+from anabranch.cluster.entries import Entry
 from anabranch.cluster.object_upkeep import own_prefixes
 from anabranch.config import TopicSettings
 from anabranch.errors import StoreRefusedError

@@ -23,14 +23,7 @@ from anabranch.broker.peer_messages import (
     Registered,
 )
 from anabranch.broker.registration import registration
-from anabranch.cluster.metadata import (
-    BrokerRow,
-    Entry,
-    broker_entry,
-    broker_fenced_entry,
-    keep_entry,
-    move_entry,
-)
+from anabranch.cluster.entries import Entry, broker_entry, broker_fenced_entry, keep_entry, move_entry
 from anabranch.cluster.orchestrator import (
     BEAT_MS,
     SESSION_MS,
@@ -44,6 +37,7 @@ from anabranch.cluster.orchestrator import (
     Session,
 )
 from anabranch.cluster.orchestrator import Orchestrator as Memory
+from anabranch.cluster.rows import BrokerRow
 from anabranch.config import host_and_port
 from anabranch.errors import (
     DuplicateBrokerError,

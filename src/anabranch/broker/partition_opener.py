@@ -17,7 +17,7 @@ from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
-from anabranch.cluster.metadata import NO_MOVE, Placement, Topic
+from anabranch.cluster.rows import NO_MOVE, Placement, Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import (

@@ -51,7 +51,7 @@ from anabranch.broker.recovery import Recovery
 from anabranch.broker.repairs import Repairs, read_records
 from anabranch.broker.replicas import Replicas
 from anabranch.broker.routing import Routing
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.rows import Placement
 from anabranch.errors import InvalidRequestError, QuorumBusyError, StorageError, UnknownTopicIdError
 from anabranch.replication.ring_messages import ReturnId
 from anabranch.values import BrokerId

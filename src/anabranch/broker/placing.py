@@ -7,7 +7,7 @@ on one node a topic with one replica is like any other, because nobody could hav
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.cluster.metadata import BRANCH, OBJECT, Placement, Topic
+from anabranch.cluster.forms import BRANCH, OBJECT
 from anabranch.cluster.placement import (
     RING,
     UNSET,
@@ -25,6 +25,7 @@ from anabranch.cluster.placement import (
     factor_in,
     place,
 )
+from anabranch.cluster.rows import Placement, Topic
 from anabranch.cluster.tokens import REPLICAS
 from anabranch.errors import (
     InvalidReplicaAssignmentError,

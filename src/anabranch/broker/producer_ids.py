@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from anabranch.broker.metadata_log import MetadataLog
-from anabranch.cluster.metadata import producer_ids_entry
+from anabranch.cluster.entries import producer_ids_entry
 from anabranch.errors import CoordinatorNotAvailableError, NotControllerError, PeerError, QuorumBusyError
 
 if TYPE_CHECKING:

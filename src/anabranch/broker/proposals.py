@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from anabranch.broker.metadata_log import MetadataLog
-from anabranch.cluster.metadata import decode_entry, encode_entry
+from anabranch.cluster.entries import decode_entry, encode_entry
 from anabranch.cluster.object_entries import Entry, check_commits, check_import, check_replacements, starts_of
 from anabranch.errors import CorruptDataError, InvalidRequestError, NotControllerError
 from anabranch.values import BrokerId, Offset

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from anabranch.broker.peer_messages import LookAtReplica, ReplicaSeen
-from anabranch.cluster.metadata import Placement, Topic, forced_boundary_entry
+from anabranch.cluster.entries import forced_boundary_entry
 from anabranch.cluster.placement import ring_of, walk
+from anabranch.cluster.rows import Placement, Topic
 from anabranch.errors import (
     ElectionNotNeededError,
     NotOwnerError,

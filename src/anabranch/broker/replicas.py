@@ -13,7 +13,7 @@ from uuid import UUID
 from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import LeaderRow, RingLetter
 from anabranch.broker.peers import Peers
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.rows import Placement
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.replication.ring_effects import AskForDisk, EndView, Unseal
 from anabranch.replication.ring_events import Heard, PeerUp, Placed, Resign, Retake, Tick

@@ -14,7 +14,7 @@ from anabranch.broker.effects import Effects, ring_state
 from anabranch.broker.partition import Partition
 from anabranch.broker.pieces import Pieces
 from anabranch.broker.topic_folders import RING_FILE
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.rows import Placement
 from anabranch.config import NodeSettings
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import read_checkpoint, write_checkpoint

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from uuid import UUID
 
-from anabranch.cluster.metadata import Topic
+from anabranch.cluster.rows import Topic
 from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
 from anabranch.values import TopicPartition

@@ -25,16 +25,15 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener, log_config
 from anabranch.broker.topic_folders import METADATA_TOPIC, TUBE_TOPIC, TopicFolders
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.cluster.forms import BRANCHED
-from anabranch.cluster.metadata import (
+from anabranch.cluster.entries import (
     Entry,
-    Placement,
-    Topic,
     partitions_entry,
     topic_config_entry,
     topic_entry,
     topic_removed_entry,
 )
+from anabranch.cluster.forms import BRANCHED
+from anabranch.cluster.rows import Placement, Topic
 from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
 from anabranch.errors import (
     AnabranchError,

@@ -11,7 +11,9 @@ from anabranch.broker.stored_state import partition_key
 from anabranch.broker.topic_folders import METADATA_TOPIC
 from anabranch.cli.log_dump import batches_below
 from anabranch.cli.offline import data_folder_of, segment_bases
-from anabranch.cluster.metadata import NO_MOVE, MetadataTable, Topic, decode_entry
+from anabranch.cluster.entries import decode_entry
+from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.rows import NO_MOVE, Topic
 from anabranch.errors import AnabranchError
 from anabranch.log.checkpoint import read_checkpoint, read_offsets
 from anabranch.log.real_files import RealFiles

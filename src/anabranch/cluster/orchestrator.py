@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from anabranch.cluster.forms import KEPT, STORED, form_in
-from anabranch.cluster.metadata import STORE, BrokerRow, MetadataTable, Placement, Topic
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.placement import (
     RING,
     SOLO,
@@ -33,6 +33,7 @@ from anabranch.cluster.placement import (
     walk,
 )
 from anabranch.cluster.quorum_messages import Member, Members
+from anabranch.cluster.rows import STORE, BrokerRow, Placement, Topic
 from anabranch.values import BrokerId
 
 SESSION_MS = 3000

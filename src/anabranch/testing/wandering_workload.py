@@ -18,7 +18,7 @@ from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.mode_traces import left_in_folders, origin_over_modes
 from anabranch.testing.object_workload import SMALL_STORE, surplus_objects
 from anabranch.testing.reading_on import Reading
-from anabranch.testing.sim_producers import PlainProducer
+from anabranch.testing.sim_producers import IdempotentProducer, PlainProducer
 from anabranch.testing.simulator import SimulationError, produced
 from anabranch.testing.witness import Place, Sent
 from anabranch.wire.api_keys import ApiKey
@@ -129,6 +129,10 @@ class WanderingWorkload(BranchWorkload):
     def _plain_producer(self, place: Place) -> PlainProducer:
         self._names += 1
         return OneByOne(f"plain-{self._names}", place, self._branch_client(), self.witness)
+
+    def _prepare(self, producer: IdempotentProducer) -> None:
+        """Of several batches that go to several brokers a ring may take the second first, and the first never."""
+        producer.ahead_max = 1
 
     def _reigns_now(self, place: Place) -> int | None:
         """Somebody who reigns or leads; of what is in the store anybody."""

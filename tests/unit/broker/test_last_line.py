@@ -21,7 +21,7 @@ from anabranch.broker.last_line import (
     write_leaving,
 )
 from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.rows import Placement
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
 from anabranch.log.cleaner import clean_now, plan

@@ -6,17 +6,15 @@ from uuid import UUID
 
 from anabranch.broker.leaders import UNKNOWN_GENERATION, Leader, Leaders
 from anabranch.broker.peer_messages import LeaderRow, Leads
-from anabranch.cluster.metadata import (
-    BrokerRow,
+from anabranch.cluster.entries import (
     Entry,
-    MetadataTable,
-    Placement,
-    Topic,
     broker_entry,
     broker_fenced_entry,
     topic_entry,
     topic_removed_entry,
 )
+from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.rows import BrokerRow, Placement, Topic
 from anabranch.values import BrokerId, Generation, Offset
 
 TOPIC = UUID(int=7)

@@ -6,7 +6,7 @@ import pytest
 
 from anabranch.broker import metadata_log
 from anabranch.broker.quorum_store import QuorumState, QuorumStore
-from anabranch.cluster.metadata import encode_entry, producer_ids_entry
+from anabranch.cluster.entries import encode_entry, producer_ids_entry
 from anabranch.cluster.quorum_messages import Member, Members, Snapshot
 from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.checkpoint import write_checkpoint

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.broker import metadata_log, quorum_store
 from anabranch.broker.metadata_log import read_records
-from anabranch.cluster.metadata import producer_ids_entry
+from anabranch.cluster.entries import producer_ids_entry
 from anabranch.errors import CorruptDataError, StorageError
 from anabranch.record.builder import BatchBuilder
 from anabranch.testing.fake_disk import Operation, PowerLoss

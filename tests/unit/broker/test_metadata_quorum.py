@@ -9,7 +9,7 @@ import pytest
 from anabranch.broker import metadata_log
 from anabranch.broker.metadata_opener import METADATA_ID
 from anabranch.broker.stored_state import partition_key
-from anabranch.cluster.metadata import encode_entry
+from anabranch.cluster.entries import encode_entry
 from anabranch.cluster.quorum_messages import Members, Snapshot
 from anabranch.errors import NotControllerError, QuorumBusyError, StorageError
 from support.metadata_world import DATA, Node, World, in_world, topic_named

@@ -9,8 +9,10 @@ import pytest
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.object_partition import STORE_COPIES, AgreedHead, ObjectPartition
 from anabranch.broker.partition import Partition
-from anabranch.cluster.metadata import BrokerRow, MetadataTable, Topic, broker_entry, topic_entry
+from anabranch.cluster.entries import broker_entry, topic_entry
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Commit, Item, commit_entry, incarnation_entry
+from anabranch.cluster.rows import BrokerRow, Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import AnabranchError, StorageError, UnknownTopicOrPartitionError
 from anabranch.record.batch import read_header

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.broker.object_merges import MergedNames
 from anabranch.broker.object_replacements import NAMES_PER_REQUEST_MAX, ObjectReplacements, Outcome
-from anabranch.cluster.metadata import Entry, broker_fenced_entry
+from anabranch.cluster.entries import Entry, broker_fenced_entry
 from anabranch.cluster.object_entries import Replacement, start_entry
 from anabranch.errors import InvalidRequestError, WorkStoppedError
 from anabranch.objects.memory_store import MemoryStore

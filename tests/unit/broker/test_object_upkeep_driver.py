@@ -11,8 +11,9 @@ import pytest
 
 from anabranch.broker.object_merges import MergedNames, MergeSettings
 from anabranch.broker.object_upkeep import ObjectUpkeep, UpkeepSettings, keeping_of
-from anabranch.cluster.metadata import Entry, Topic
+from anabranch.cluster.entries import Entry
 from anabranch.cluster.object_entries import Replacement, replace_entry, start_entry
+from anabranch.cluster.rows import Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import NotControllerError, StoreUnavailableError
 from anabranch.objects.memory_store import MemoryStore

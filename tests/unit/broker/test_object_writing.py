@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.cluster.metadata import topic_removed_entry
+from anabranch.cluster.entries import topic_removed_entry
 from anabranch.errors import (
     NotOwnerError,
     OutOfOrderSequenceError,

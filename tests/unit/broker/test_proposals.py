@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.broker.peer_messages import Proposed, ProposeEntry
 from anabranch.broker.proposals import PROPOSAL_BYTES_MAX, Proposals, asked, check
-from anabranch.cluster.metadata import decode_entry, encode_entry, producer_ids_entry
+from anabranch.cluster.entries import decode_entry, encode_entry, producer_ids_entry
 from anabranch.cluster.object_entries import (
     Commit,
     Import,

@@ -10,7 +10,8 @@ from anabranch.broker.groups.stored_offsets import StoredGroup, StoredGroups, St
 from anabranch.broker.quorum_store import read_records
 from anabranch.broker.restore_report import RestoreReport
 from anabranch.broker.restoring import RestoreWish, Restoring
-from anabranch.cluster.metadata import MetadataTable, keep_entry, topic_config_entry
+from anabranch.cluster.entries import keep_entry, topic_config_entry
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Key
 from anabranch.errors import RestoreRefusedError, StoreUnavailableError
 from anabranch.log.checkpoint import read_checkpoint

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.broker import pieces
 from anabranch.broker.stored_state import partition_key
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.rows import Placement
 from anabranch.errors import (
     NotEnoughCopiesError,
     NotOwnerError,

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from anabranch.broker.topic_folders import TopicFolders
-from anabranch.cluster.metadata import Topic
+from anabranch.cluster.rows import Topic
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import TopicPartition
 

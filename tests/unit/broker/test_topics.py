@@ -7,7 +7,8 @@ import uuid
 import pytest
 
 from anabranch.broker.topics import NAME_LENGTH_MAX, PARTITIONS_MAX, Topics
-from anabranch.cluster.metadata import Topic, encode_entry, topic_entry, topic_removed_entry
+from anabranch.cluster.entries import encode_entry, topic_entry, topic_removed_entry
+from anabranch.cluster.rows import Topic
 from anabranch.errors import (
     InvalidConfigError,
     InvalidPartitionsError,

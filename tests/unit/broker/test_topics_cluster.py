@@ -7,7 +7,8 @@ import pytest
 
 from anabranch.broker import housekeeping
 from anabranch.broker.peer_messages import NameDisk
-from anabranch.cluster.metadata import Placement, boundary_entry, move_entry
+from anabranch.cluster.entries import boundary_entry, move_entry
+from anabranch.cluster.rows import Placement
 from anabranch.values import BrokerId, Generation, Offset
 from anabranch.wire.api_keys import ApiKey
 from support.broker_cluster import close_all

@@ -10,7 +10,9 @@ from click.testing import CliRunner
 
 from anabranch.cli.main import main
 from anabranch.cli.offline import LOCK_NAME
-from anabranch.cluster.metadata import NO_MOVE, MetadataTable, Placement, Topic, topic_entry
+from anabranch.cluster.entries import topic_entry
+from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.rows import NO_MOVE, Placement, Topic
 from anabranch.log.checkpoint import write_checkpoint
 from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles

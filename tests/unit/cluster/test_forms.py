@@ -5,12 +5,8 @@ import uuid
 
 import pytest
 
-from anabranch.cluster.metadata import (
-    BrokerRow,
+from anabranch.cluster.entries import (
     Entry,
-    MetadataTable,
-    Placement,
-    Topic,
     boundary_entry,
     broker_entry,
     forced_boundary_entry,
@@ -19,6 +15,7 @@ from anabranch.cluster.metadata import (
     topic_config_entry,
     topic_entry,
 )
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import (
     Commit,
     Import,
@@ -27,6 +24,7 @@ from anabranch.cluster.object_entries import (
     import_entry,
     incarnation_entry,
 )
+from anabranch.cluster.rows import BrokerRow, Placement, Topic
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Generation, Offset
 

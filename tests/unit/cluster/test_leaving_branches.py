@@ -5,13 +5,8 @@ import uuid
 
 import pytest
 
-from anabranch.cluster.metadata import (
-    NO_MOVE,
-    BrokerRow,
+from anabranch.cluster.entries import (
     Entry,
-    MetadataTable,
-    Placement,
-    Topic,
     broker_entry,
     broker_removed_entry,
     leave_entry,
@@ -20,6 +15,8 @@ from anabranch.cluster.metadata import (
     topic_config_entry,
     topic_entry,
 )
+from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.rows import NO_MOVE, BrokerRow, Placement, Topic
 from anabranch.values import BrokerId, Offset
 
 TOPIC = uuid.UUID(int=5)
@@ -169,3 +166,14 @@ def test_towards_the_object_store_it_is_kept_first(world: World) -> None:
     world.change("object")
     world.end_branches(world.leave())
     assert world.topic.forms == ("kept", "branched")
+
+
+def test_a_move_into_branches_that_comes_after_the_wish_is_taken_back_changes_nothing() -> None:
+    """It would be sealed again and again: what it waits for does not come."""
+    world = World()
+    kept = Topic("k", uuid.UUID(int=6), 1, {"anabranch.mode": "ring"}, (Placement((ONE, TWO)),))
+    world.agree(topic_entry(kept))
+    world.agree(topic_config_entry("k", {"anabranch.mode": "branch"}))
+    world.agree(topic_config_entry("k", {"anabranch.mode": "ring"}))
+    world.agree(move_entry(kept.topic_id, 0, (ONE, TWO)))
+    assert world.table.topics["k"].placements[0].target is None

@@ -6,12 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.cluster.metadata import (
-    BrokerRow,
+from anabranch.cluster.entries import (
     Entry,
-    MetadataTable,
-    Placement,
-    Topic,
     boundary_entry,
     broker_draining_entry,
     broker_entry,
@@ -27,6 +23,8 @@ from anabranch.cluster.metadata import (
     topic_entry,
     topic_removed_entry,
 )
+from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.rows import BrokerRow, Placement, Topic
 from anabranch.errors import CorruptDataError
 from anabranch.values import BrokerId, Generation, Offset
 

@@ -11,17 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from anabranch.cluster import object_freezing, object_rows, object_state
-from anabranch.cluster.metadata import (
-    BrokerRow,
-    FrozenTable,
-    MetadataTable,
-    Topic,
-    broker_entry,
-    broker_fenced_entry,
-    carried,
-    topic_entry,
-    topic_removed_entry,
-)
+from anabranch.cluster.entries import broker_entry, broker_fenced_entry, topic_entry, topic_removed_entry
+from anabranch.cluster.metadata import FrozenTable, MetadataTable, carried
 from anabranch.cluster.object_entries import (
     Commit,
     Entry,
@@ -38,6 +29,7 @@ from anabranch.cluster.object_entries import (
 )
 from anabranch.cluster.object_rows import MemoryCoordinates
 from anabranch.cluster.object_state import Record, pack_state, unpack_state
+from anabranch.cluster.rows import BrokerRow, Topic
 from anabranch.errors import CorruptDataError
 from anabranch.record.object_names import ROW_BYTES, ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Offset

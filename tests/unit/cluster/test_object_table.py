@@ -5,12 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.cluster.metadata import (
-    MetadataTable,
-    broker_fenced_entry,
-    broker_removed_entry,
-    topic_removed_entry,
-)
+from anabranch.cluster.entries import broker_fenced_entry, broker_removed_entry, topic_removed_entry
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import (
     Commit,
     commit_entry,

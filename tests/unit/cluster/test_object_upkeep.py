@@ -1,6 +1,6 @@
 """What is retained, compacted, collected: decided from rows, settings and the time alone."""
 
-from anabranch.cluster.metadata import broker_fenced_entry
+from anabranch.cluster.entries import broker_fenced_entry
 from anabranch.cluster.object_entries import start_entry, tombstone_entry
 from anabranch.cluster.object_upkeep import (
     deletable,

@@ -5,11 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from anabranch.cluster.metadata import (
-    BrokerRow,
-    MetadataTable,
-    Placement,
-    Topic,
+from anabranch.cluster.entries import (
     boundary_entry,
     broker_draining_entry,
     broker_entry,
@@ -20,6 +16,7 @@ from anabranch.cluster.metadata import (
     topic_config_entry,
     topic_entry,
 )
+from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import incarnation_entry
 from anabranch.cluster.orchestrator import (
     BEAT_MS,
@@ -38,6 +35,7 @@ from anabranch.cluster.orchestrator import (
     voters_wanted,
 )
 from anabranch.cluster.quorum_messages import Member, Members
+from anabranch.cluster.rows import BrokerRow, Placement, Topic
 from anabranch.values import BrokerId
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cluster.metadata import BrokerRow
 from anabranch.cluster.placement import (
     SHARED_MAX,
     Partitions,
@@ -21,6 +20,7 @@ from anabranch.cluster.placement import (
     roomiest,
     walk,
 )
+from anabranch.cluster.rows import BrokerRow
 from anabranch.cluster.tokens import partition_token, replicas_of
 from anabranch.errors import (
     InvalidPartitionsError,

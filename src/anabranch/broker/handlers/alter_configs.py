@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.config_resources import alter_each
-from anabranch.cluster.metadata import MODE_CONFIG
+from anabranch.cluster.rows import MODE_CONFIG
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker

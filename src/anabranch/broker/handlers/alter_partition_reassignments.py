@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.placing import usual_factor
+from anabranch.cluster.entries import move_entry
 from anabranch.cluster.forms import MODE_OF_FORM
-from anabranch.cluster.metadata import move_entry
 from anabranch.cluster.placement import check_is_kept, check_mode, check_replicas
 from anabranch.errors import (
     AnabranchError,
@@ -20,8 +20,8 @@ from anabranch.errors import (
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.metadata import Topic
     from anabranch.cluster.placement import Replicas
+    from anabranch.cluster.rows import Topic
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:

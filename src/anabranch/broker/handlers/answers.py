@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.partition import Partition
     from anabranch.broker.topics import TopicState
-    from anabranch.cluster.metadata import Topic
+    from anabranch.cluster.rows import Topic
 
 # Without ACLs everybody may do everything; the bits are Kafka's numbers of the operations a resource knows.
 TOPIC_OPERATIONS = 3576

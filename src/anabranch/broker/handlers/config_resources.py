@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.forms import BRANCHED
-from anabranch.cluster.metadata import BRANCH, MODE_CONFIG, OBJECT, broker_draining_entry
+from anabranch.cluster.entries import broker_draining_entry
+from anabranch.cluster.forms import BRANCH, BRANCHED, OBJECT
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
+from anabranch.cluster.rows import MODE_CONFIG
 from anabranch.config import ConfigEntry
 from anabranch.errors import AnabranchError, InvalidConfigError, InvalidRequestError
 from anabranch.values import BrokerId
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from anabranch.broker.broker import Broker
     from anabranch.broker.topics import TopicState
-    from anabranch.cluster.metadata import Placement, Topic
+    from anabranch.cluster.rows import Placement, Topic
 
 TOPIC, BROKER = 2, 4
 OBJECTS = 100

@@ -9,8 +9,8 @@ from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
 from anabranch.broker.placing import Choice, by_assignment, by_factor, check_brokers, first_primaries
 from anabranch.cluster.forms import OBJECT
-from anabranch.cluster.metadata import MODE_CONFIG
 from anabranch.cluster.placement import UNSET
+from anabranch.cluster.rows import MODE_CONFIG
 from anabranch.config import PARTITIONS_MAX, TopicSettings
 from anabranch.errors import AnabranchError, InvalidPartitionsError, InvalidRequestError
 from anabranch.wire.error_codes import ErrorCode

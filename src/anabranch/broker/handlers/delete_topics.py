@@ -9,7 +9,7 @@ from uuid import UUID
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.metadata import Topic
+from anabranch.cluster.rows import Topic
 from anabranch.errors import AnabranchError, InvalidRequestError, TopicDeletionDisabledError
 
 if TYPE_CHECKING:

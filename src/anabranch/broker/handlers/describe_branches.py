@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.partition import Partition
     from anabranch.broker.topics import TopicState
-    from anabranch.cluster.metadata import Topic
+    from anabranch.cluster.rows import Topic
     from anabranch.replication.branch_rows import BranchRow
 
     Rows = dict[tuple[UUID, int], list[BranchRow]]

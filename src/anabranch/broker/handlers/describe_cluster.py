@@ -8,7 +8,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.metadata import BrokerRow
+    from anabranch.cluster.rows import BrokerRow
 
 ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS = 1, 2
 

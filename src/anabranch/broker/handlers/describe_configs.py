@@ -16,7 +16,7 @@ from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.metadata import Topic
+    from anabranch.cluster.rows import Topic
 
 CHANGING = "anabranch.mode.changing"
 

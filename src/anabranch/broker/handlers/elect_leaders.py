@@ -27,7 +27,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.metadata import Topic
+    from anabranch.cluster.rows import Topic
 
 PREFERRED, UNCLEAN = 0, 1
 LOOK = 100

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted
-from anabranch.cluster.metadata import Placement
+from anabranch.cluster.rows import Placement
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker

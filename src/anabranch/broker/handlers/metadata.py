@@ -28,7 +28,7 @@ from anabranch.wire.error_codes import ErrorCode
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.topics import TopicState
-    from anabranch.cluster.metadata import BrokerRow
+    from anabranch.cluster.rows import BrokerRow
 
 NO_ID = UUID(int=0)
 NULL_NAME_SINCE = 12
