@@ -82,7 +82,7 @@ class JoinedLanes:
             end = self._stop_at(min(self._missing), start)
         following = end
         for span, log in reversed(self._logs):
-            if log.end_offset > span.end:
+            if log.end_offset > span.end and not _goes_on_at(log, span.end, following):
                 log.truncate_to(max(span.end, log.start_offset))
             if log.end_offset < following:
                 log.advance_end(following)
@@ -151,3 +151,8 @@ class JoinedLanes:
 def _below(point: RecoveryPoint | None, end: Offset) -> RecoveryPoint | None:
     """What is known of a lane that may have been cut here already."""
     return point and RecoveryPoint(min(point.offset, end), min(point.synced, end))
+
+
+def _goes_on_at(log: Log, end: Offset, following: Offset) -> bool:
+    """Whether an earlier attempt has sealed it already: to cut it once more could take a gap that it ends with."""
+    return log.end_offset == following and not log.slice(end, 1, following).count
