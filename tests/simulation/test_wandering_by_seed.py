@@ -11,7 +11,7 @@ from anabranch.testing.wandering_workload import WanderingWorkload
 from support.seeded_runs import traces_elsewhere, traces_of
 
 SEEDS = 24
-SEEDS_PER_TEST = 4
+SEEDS_PER_TEST = 8
 HAPPENS = (
     "shall be ring: None",
     "shall be solo: None",
@@ -24,7 +24,6 @@ HAPPENS = (
     "the store is away",
     "is cut at",
     "group-0 commits",
-    "joins",
 )
 
 

@@ -33,10 +33,11 @@ def expired_count(
     limited = config.deleted and config.retention_bytes >= 0
     count = 0
     for number, age in enumerate(sealed):
-        too_large = limited and excess >= age.size_bytes > 0
-        if age.next_base <= start_offset or too_large or is_expired(age.max_timestamp, config, now_ms):
-            count = number + 1
-        elif age.size_bytes:
+        if not age.size_bytes:
+            continue  # A log that begins with a gap must not lose the segment that says so, and keep its start.
+        too_large = limited and excess >= age.size_bytes
+        if not (age.next_base <= start_offset or too_large or is_expired(age.max_timestamp, config, now_ms)):
             break
+        count = number + 1
         excess -= age.size_bytes
     return count
