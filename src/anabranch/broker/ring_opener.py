@@ -122,8 +122,10 @@ class RingOpener:
         promised = Generation(max(before.promised, placement.generation))
         is_recovered = placement.is_forced and before.view < placement.view
         return_id = None if is_recovered else before.return_id
-        # After a power cut the end of a log may be torn, and what follows the tear is set aside.
-        is_odd = is_same_boot and bool(log.quarantined)
+        # After a power cut the end of a log may be torn, and what follows the tear is set aside. Of one that was kept
+        # here alone nobody has written down during which boot, and nobody else could have what it lacks.
+        was_alone = state is None and placement.replicas == (BrokerId(self._settings.broker_id),)
+        is_odd = is_same_boot and bool(log.quarantined) and not was_alone
         if return_id is None and (may_lack or log.damaged or is_odd):
             return_id = uuid.uuid4().hex
             self._doubted.append(partition.id)

@@ -5,6 +5,9 @@ next), 2 the command line itself is wrong.
 """
 
 import importlib
+import os
+import sys
+from typing import NoReturn
 
 import click
 
@@ -45,3 +48,17 @@ class LazyGroup(Commands):
 @click.version_option(anabranch.__version__, prog_name="anabranch", message="%(prog)s %(version)s")
 def main() -> None:
     """A streaming log that speaks Kafka's protocol. Start a node with `anabranch up`."""
+
+
+def program() -> NoReturn:
+    """What `anabranch` runs. Where obstore was used, its threads may want the interpreter after that has ended, which
+    then aborts: so the process ends before."""
+    try:
+        main(prog_name="anabranch")
+    except SystemExit as end:
+        if "obstore" in sys.modules and "pyspark" not in sys.modules:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+    raise AssertionError("click ends with an exit")
