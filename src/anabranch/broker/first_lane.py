@@ -16,7 +16,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from anabranch.broker.lane_logs import lane_folder
-from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
+from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, RING_FILE, clear_folder
 from anabranch.cluster.rows import Placement
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
@@ -86,7 +86,8 @@ class FirstLane(NamedTuple):
             if self._is_done or not self.files.exists(f"{self.folder}/{RING_FILE}"):
                 return None
             if not self._is_equal:
-                self._clear()
+                why = "it was not equal to its leader when it went over to mode branch"
+                clear_folder(self.files, self.folder, why)
                 return None
             end = self._completed(config, cache, point)
             joining = {"end": end, "names": self._segment_files()}
@@ -105,15 +106,6 @@ class FirstLane(NamedTuple):
         """Whether its records are those of the leader that sealed the view, as far as there are any."""
         state, _ = read_checkpoint(self.files, f"{self.folder}/{RING_FILE}")
         return state is not None and Kept.from_state(state).table.last == self.placement.generation
-
-    def _clear(self) -> None:
-        logger.info(
-            "%s was not equal to its leader when it went over to mode branch: it begins anew", self.folder
-        )
-        for name in sorted(self.files.list(self.folder), key=lambda name: name == RING_FILE):
-            if name != OWNER_FILE:
-                remove_tree(self.files, f"{self.folder}/{name}")
-        self.files.sync_folder(self.folder)
 
     def _completed(self, config: LogConfig, cache: IndexCache, point: RecoveryPoint | None) -> Offset:
         """Recover the log, without what came too late for the boundary, and sync it: where it ends."""

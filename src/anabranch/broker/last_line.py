@@ -20,7 +20,7 @@ from anabranch.broker.first_lane import CLOSING_FILE, JOINING_FILE
 from anabranch.broker.joined_lanes import JoinedLanes, PointOf
 from anabranch.broker.lane_logs import LaneLogs, is_lane_folder
 from anabranch.broker.partition_opener import PRODUCERS_FILE
-from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
+from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, LOST, RING_FILE, clear_folder
 from anabranch.cluster.rows import Placement
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
@@ -35,8 +35,7 @@ from anabranch.values import Offset
 
 logger = logging.getLogger(__name__)
 
-LOST = ".lost"
-"""Added to the name of a lane that could not become a part of the log."""
+EARLIER = "what it held is of an earlier time, and others have it"
 
 
 class LastLine(NamedTuple):
@@ -62,12 +61,6 @@ def last_line(branches: Branches, tip: Tip, *, move: int, start: Offset, end: Of
 def write_leaving(files: Files, folder: str, line: LastLine) -> None:
     """In a worker: say that all of the line is held here, and synced. Raises StorageError."""
     _write(files, folder, {**line._asdict(), "spans": [list(span) for span in line.spans]})
-
-
-def read_leaving(files: Files, folder: str) -> LastLine | None:
-    """What was said last; None: nothing."""
-    state, _ = read_checkpoint(files, f"{folder}/{LEAVING_FILE}")
-    return None if state is None else _line_of(state)
 
 
 def _line_of(state: Mapping[str, Any]) -> LastLine:
@@ -209,7 +202,7 @@ def clear_earlier(files: Files, folder: str, placement: Placement) -> None:
         raise StorageError(f"{folder} is of a later time than the table that says it is in branches.")
     has_log = left >= 0 and files.exists(f"{folder}/{RING_FILE}")
     if 0 <= branched < placement.view or (left >= 0 and not has_log):
-        clear_folder(files, folder)
+        clear_folder(files, folder, EARLIER)
 
 
 def say_view(files: Files, folder: str, placement: Placement) -> None:
@@ -227,17 +220,3 @@ def has_lanes(files: Files, folder: str) -> bool:
     """Whether there is anything of a time in branches."""
     known = (BRANCH_FILE, CLOSING_FILE, JOINING_FILE, LEAVING_FILE)
     return files.exists(folder) and any(name in known or is_lane_folder(name) for name in files.list(folder))
-
-
-def clear_folder(files: Files, folder: str) -> None:
-    """Remove all that is of an earlier life: others have it. What says of which that is goes last. Raises
-    StorageError."""
-    logger.info("%s begins anew: what it held is of an earlier time, and others have it", folder)
-    last = (BRANCH_FILE, LEAVING_FILE, RING_FILE)
-    try:
-        for name in sorted(files.list(folder), key=lambda name: name in last):
-            if name != OWNER_FILE and not name.endswith(LOST):
-                remove_tree(files, f"{folder}/{name}")
-        files.sync_folder(folder)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be cleared: {error.strerror or error}.") from error

@@ -16,7 +16,7 @@ from uuid import UUID
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
 from anabranch.broker.stored_state import StoredState, partition_key
-from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, OWNER_FILE, RING_FILE, remove_tree
+from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, RING_FILE, clear_folder
 from anabranch.cluster.rows import NO_MOVE, Placement, Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import StorageError
@@ -212,7 +212,7 @@ class PartitionOpener:
         if placement.left != NO_MOVE:
             found = self._out_of_branches(partition_id, key, settings, placement, found)
         if self._is_of_before(partition_id, placement):
-            self._clear(partition_id)
+            clear_folder(self.files, self.folder_of(partition_id), "what it held is in the object store")
             found = found.emptied
         if is_ring(placement) and (found.is_new or not self._has_log(partition_id)):
             # Others fill it from the beginning. That it was known at the start and is not there means a loss: unless
@@ -262,7 +262,7 @@ class PartitionOpener:
         """It has come back from branches: what this broker was to keep of its last line becomes a log; anything else
         that is left of them goes."""
         from anabranch.broker.branch_partition import lane_key
-        from anabranch.broker.last_line import LeavingFolder, clear_folder, has_lanes
+        from anabranch.broker.last_line import EARLIER, LeavingFolder, has_lanes
 
         folder, points = self.folder_of(partition_id), self._state.recovery_points
         taken = LeavingFolder(
@@ -274,7 +274,7 @@ class PartitionOpener:
             is_only_copy=placement.replicas == (BrokerId(self._settings.broker_id),),
         )
         if taken is None and has_lanes(self.files, folder):
-            clear_folder(self.files, folder)
+            clear_folder(self.files, folder, EARLIER)
             return found.emptied
         if taken is None:
             return found
@@ -285,19 +285,6 @@ class PartitionOpener:
             start=max(found.start, taken.start, placement.floor),
             is_stranger=found.is_stranger or not taken.is_whole,
         )
-
-    def _clear(self, partition_id: TopicPartition) -> None:
-        """Remove what a folder holds of a form that is over; all of it is in the object store."""
-        folder = self.folder_of(partition_id)
-        logger.info("%s begins anew: what it held is in the object store", folder)
-        try:
-            # The file that says of when the others are goes last: a crash in between leaves them what they are.
-            for name in sorted(self.files.list(folder), key=lambda name: name == RING_FILE):
-                if name != OWNER_FILE:
-                    remove_tree(self.files, f"{folder}/{name}")
-            self.files.sync_folder(folder)
-        except OSError as error:
-            raise StorageError(f"{folder} cannot be cleared: {error.strerror or error}.") from error
 
     def forget(self, partition: Partition) -> None:
         """It is kept here no more: should it come back, nothing of what was known of it holds."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from anabranch.cluster.rows import Topic
+from anabranch.errors import StorageError
 from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
 from anabranch.values import TopicPartition
@@ -30,6 +31,8 @@ BRANCH_FILE = "branch"
 """Which lane a broker has adopted, and in which view the partition went over to branches."""
 LEAVING_FILE = "leaving"
 """What a broker holds of the last line of a partition that leaves branches (`last_line.py`)."""
+LOST = ".lost"
+"""Added to the name of a lane that could not become a part of a log."""
 _PARTITION_FOLDER = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 
 
@@ -148,3 +151,17 @@ def remove_tree(files: Files, path: str) -> None:
     for name in files.list(path):
         remove_tree(files, f"{path}/{name}")
     files.remove_folder(path)
+
+
+def clear_folder(files: Files, folder: str, why: str) -> None:
+    """Remove what a partition's folder holds of a time that is over; any thread. The files that say of which go last: a
+    crash in between leaves the others what they are. Raises StorageError."""
+    logger.info("%s begins anew: %s", folder, why)
+    last = (BRANCH_FILE, LEAVING_FILE, RING_FILE)
+    try:
+        for name in sorted(files.list(folder), key=lambda name: (name in last, name == RING_FILE)):
+            if name != OWNER_FILE and not name.endswith(LOST):
+                remove_tree(files, f"{folder}/{name}")
+        files.sync_folder(folder)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be cleared: {error.strerror or error}.") from error

@@ -15,7 +15,6 @@ from anabranch.broker.last_line import (
     clear_earlier,
     has_lanes,
     last_line,
-    read_leaving,
     say_view,
     view_in,
     write_leaving,
@@ -200,15 +199,6 @@ def test_the_file_of_another_decision_is_not_believed() -> None:
     assert take(folder.disk) is None
     assert folder.disk.list(FOLDER) == before
     assert has_lanes(folder.disk, FOLDER)
-
-
-def test_what_is_said_of_a_line_is_read_back() -> None:
-    folder = usual()
-    folder.say()
-    said = read_leaving(folder.disk, FOLDER)
-    assert said is not None
-    assert (said.move, said.end, len(said.spans)) == (MOVE, END, 3)
-    assert read_leaving(folder.disk, "data/nowhere") is None
 
 
 def test_what_was_removed_is_not_part_of_the_last_line() -> None:
