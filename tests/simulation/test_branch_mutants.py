@@ -25,6 +25,7 @@ from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.errors import CorruptDataError
 from anabranch.record.lane_producers import LaneProducers
+from anabranch.record.producer_table import BATCHES_REMEMBERED, Producer, Sequenced
 from anabranch.replication import branch_lines
 from anabranch.replication.branch_lines import Branches, Merge, merge
 from anabranch.replication.branch_roles import Head
@@ -108,6 +109,20 @@ def switched_before_sync(patch: Patch) -> None:
     patch.setattr(branch_merging, "in_heavy_worker", unless_sync)
 
 
+def lanes_not_told_apart(patch: Patch) -> None:
+    note = LaneProducers.note
+
+    def note_five(
+        self: LaneProducers, header: Sequenced, base_offset: Offset, now_ms: int
+    ) -> tuple[int, Producer | None]:
+        noted = note(self, header, base_offset, now_ms)
+        producer = self.producers[header.producer_id]
+        producer.batches = producer.batches[-BATCHES_REMEMBERED:]
+        return noted
+
+    patch.setattr(LaneProducers, "note", note_five)
+
+
 # --- schedules -----------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +157,7 @@ BROKEN: list[tuple[Callable[[Patch], None], Callable[[], None]]] = [
     (lane_kept, some_seeds),
     (row_not_synced, some_seeds),
     (any_line_adopted, some_seeds),
+    (lanes_not_told_apart, some_seeds),
     (switched_before_sync, the_power_goes_behind_the_switch),
 ]
 

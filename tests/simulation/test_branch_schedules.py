@@ -53,6 +53,40 @@ def test_a_batch_that_is_sent_to_both_sides_of_a_split_is_there_once_in_the_end(
         world.write(world.primary(), b"last", (1000, 0, 3))
 
 
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_what_was_under_way_to_the_old_primary_is_known_though_much_was_written_since(
+    is_stopped: bool,
+) -> None:
+    """Its answer was lost with the link, and the client sends it again when its time is up: to the next primary, or
+    after the sides were joined. `is_stopped`: every broker has written down meanwhile what it remembers."""
+    with BranchSchedule() as world:
+        lone = world.primary()
+        firsts = [world.write(lone, b"first %d" % number, (1000, 0, number)) for number in range(7)]
+        world.cut_off(lone)
+        world.write(lone, b"lone")
+        others = [number for number in world.sim.lives if number != lone]
+        for number in range(7, 30):
+            world.write(world.primary(among=others), b"then %d" % number, (1000, 0, number))
+        for number in (5, 6):
+            repeated = world.write(world.primary(among=others), b"first %d" % number, (1000, 0, number))
+            assert repeated == firsts[number]
+        world.sim.net.heal()
+        world.sim.run_until(world.joined)
+        world.settle()
+        if is_stopped:
+            for number in list(world.sim.lives):
+                world.sim.stop(number)
+                world.sim.run_until(lambda gone=number: gone not in world.sim.lives)
+                world.sim.start(number)
+                world.settle()
+        for number in range(30, 50):
+            world.write(world.primary(), b"last %d" % number, (1000, 0, number))
+        assert world.write(world.primary(), b"first 3", (1000, 0, 3)) == firsts[3]
+        assert world.write(world.primary(), b"then 29", (1000, 0, 29)) > firsts[6]
+        values = world.values()
+        assert len(values) == len(set(values)) == 51
+
+
 @pytest.mark.parametrize("others", [(1, 2), (1, 3), (2, 3)])
 def test_a_cut_between_two_of_three_does_not_open_a_lane_for_every_record(others: tuple[int, int]) -> None:
     with BranchSchedule() as world:

@@ -331,7 +331,10 @@ class BranchPartition(Partition):
     def _producers_of(self, row: BranchRow) -> LaneProducers:
         """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
         if that was made of this line."""
-        table = LaneProducers(row.sources_end, self._clock.monotonic_ms, is_alone=self.is_alone)
+        seams = [seam for each in (*self.branches.opened.values(), row) for seam in each.seams]
+        table = LaneProducers(
+            row.sources_end, self._clock.monotonic_ms, seams=sorted(seams), is_alone=self.is_alone
+        )
         if self.past is not None:
             table.producers.update(self.past.producers_below())
         parent = Tip(row.old, row.old_end)

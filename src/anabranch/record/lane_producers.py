@@ -5,13 +5,19 @@ same: its numbers may skip here, or go back. What is between was written elsewhe
 taken for a repeat only if one with the same numbers is remembered, and of an older lane the same checksum; otherwise it
 is new.
 
+A request to a primary that can no longer be reached is sent again when its time is up: until then its producer may have
+written any number of batches to the next primary, and to the one after it. So of each of the last lanes as many batches
+are remembered as a producer can have under way to one broker.
+
 One that skips numbers may also be the second of several that its producer has sent, of which the first came a moment
 too early, before this reign: then that one is sent again. So whoever skips is told to come again for a moment, and then
 has to begin with the least number it came with. A node alone has the usual rules: nobody can have gone on elsewhere.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple, cast
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from anabranch.errors import NotOwnerError
 from anabranch.record.batch import BatchHeader
@@ -24,11 +30,13 @@ from anabranch.record.producer_table import (
     WrittenBatch,
     check_epoch,
     check_numbers,
+    check_sequence,
 )
-from anabranch.values import Offset
+from anabranch.values import LANE_BITS, Offset
 
 SKIP_MS = 500
 SKIPPING_MAX = 1000
+LANES_REMEMBERED = 8
 
 
 class Skipping(NamedTuple):
@@ -44,34 +52,50 @@ def _no_time_passes() -> int:
 
 
 class LaneProducers(ProducerTable):
-    __slots__ = ("_is_alone", "_now_ms", "_skipping", "lane_start")
+    __slots__ = ("_is_alone", "_now_ms", "_seams", "_skipping", "lane_start")
 
     def __init__(
-        self, lane_start: Offset, now_ms: Callable[[], int] = _no_time_passes, *, is_alone: bool = False
+        self,
+        lane_start: Offset,
+        now_ms: Callable[[], int] = _no_time_passes,
+        *,
+        seams: Sequence[Offset] = (),
+        is_alone: bool = False,
     ) -> None:
-        """What was written from `lane_start` on is of the present reign. `is_alone`: there are no other brokers."""
+        """What was written from `lane_start` on is of the present reign. `seams`, in order: where within lanes begins
+        what was first written to another lane, and where it ends. `is_alone`: there are no other brokers."""
         super().__init__()
         self.lane_start = lane_start
+        self._seams = seams
         self._is_alone = is_alone
         self._now_ms = now_ms
         self._skipping: dict[int, Skipping] = {}
 
     def original_of(self, header: Sequenced) -> Offset | None:
-        if self._is_alone:
-            return super().original_of(header)
         check_numbers(header)
         producer = self.producers.get(header.producer_id)
+        is_epoch_known = producer is not None and header.producer_epoch == producer.epoch
+        if producer is not None and is_epoch_known:
+            for batch in producer.batches:
+                if batch.base_sequence == header.base_sequence and self._is_same(batch, header):
+                    return batch.base_offset
+        if self._is_alone:
+            self._check_alone(header, producer)
+            return None
         if producer is not None and header.producer_epoch < producer.epoch:
             check_epoch(header, producer)
-        expected: int | None = 0
-        if producer is not None and header.producer_epoch == producer.epoch:
-            for batch in producer.batches:
-                if self._is_same(batch, header):
-                    return batch.base_offset
-            expected = _expected(producer)
+        expected = _expected(producer) if producer is not None and is_epoch_known else 0
         if expected is not None and header.base_sequence != expected:
             self._check_skip(header)
         return None
+
+    def _check_alone(self, header: Sequenced, producer: Producer | None) -> None:
+        if producer is None:
+            return
+        if header.producer_epoch != producer.epoch:
+            check_epoch(header, producer)
+        else:
+            check_sequence(header, producer)
 
     def check_start(self, header: Sequenced) -> None:
         """What comes before it may be in another branch."""
@@ -97,31 +121,55 @@ class LaneProducers(ProducerTable):
 
     def note(self, header: Sequenced, base_offset: Offset, now_ms: int) -> tuple[int, Producer | None]:
         """What was written before this reign may be in any order: of that the last numbers are remembered."""
-        if base_offset >= self.lane_start:
-            return super().note(header, base_offset, now_ms)
-        before = self.producers.get(header.producer_id)
-        if before is not None and before.epoch > header.producer_epoch:
-            return header.producer_id, before
-        known = before.batches if before is not None and before.epoch == header.producer_epoch else ()
-        middle = header.base_sequence
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        before = self.producers.get(producer_id)
+        is_earlier = base_offset < self.lane_start
+        if is_earlier and before is not None and before.epoch > epoch:
+            return producer_id, before
+        known = before.batches if before is not None and before.epoch == epoch else ()
+        written = WrittenBatch(header.base_sequence, header.last_sequence, base_offset, _crc(header))
+        if is_earlier:
+            batches = self._remembered((*known, written), header.base_sequence)
+        elif len(known) >= BATCHES_REMEMBERED and known[-BATCHES_REMEMBERED].base_offset >= self.lane_start:
+            batches = (*known[:-BATCHES_REMEMBERED], *known[1 - BATCHES_REMEMBERED :], written)
+        else:
+            batches = (*known, written)
+        self.producers[producer_id] = Producer(epoch, now_ms, batches)
+        return producer_id, before
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        for producer_id, epoch, timestamp_ms_last, rows in snapshot["producers"]:
+            batches = [WrittenBatch(*row) for row in rows]
+            remembered = self._remembered(batches, batches[-1].base_sequence) if batches else ()
+            self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered)
+
+    def _remembered(self, batches: Iterable[WrittenBatch], middle: int) -> tuple[WrittenBatch, ...]:
+        """Of earlier batches those with the last numbers of each of the last lanes, by number. Numbers begin anew with
+        0: what lies within half of them behind `middle` comes after it."""
 
         def place(batch: WrittenBatch) -> tuple[int, Offset]:
-            """Numbers begin anew with 0: what lies within half of them behind this one comes after it."""
             return (batch.base_sequence - middle + SEQUENCE_SPACE // 2) % SEQUENCE_SPACE, batch.base_offset
 
-        written = self._written(header, base_offset)
-        batches = sorted((*known, written), key=place)[-BATCHES_REMEMBERED:]
-        self.producers[header.producer_id] = Producer(header.producer_epoch, now_ms, tuple(batches))
-        return header.producer_id, before
+        counts: Counter[tuple[int, int]] = Counter()
+        last_first = []
+        for batch in sorted(batches, key=place, reverse=True):
+            lane = self._first_lane(batch.base_offset)
+            counts[lane] += 1
+            if counts[lane] <= BATCHES_REMEMBERED:
+                last_first.append((lane, batch))
+        lanes = sorted(counts)[-LANES_REMEMBERED:]
+        return tuple(batch for lane, batch in reversed(last_first) if lane >= lanes[0])
+
+    def _first_lane(self, offset: Offset) -> tuple[int, int]:
+        """Tells the lanes apart that batches were first written to, as far as that is known."""
+        return offset >> LANE_BITS, bisect_right(self._seams, offset)
 
     def _is_same(self, batch: WrittenBatch, header: Sequenced) -> bool:
-        if (batch.base_sequence, batch.last_sequence) != (header.base_sequence, header.last_sequence):
+        """Of a batch with the same first number."""
+        if batch.last_sequence != header.last_sequence:
             return False
         # Without one it was written before there were branches, when the numbers alone said it.
         return batch.base_offset >= self.lane_start or batch.crc is None or batch.crc == _crc(header)
-
-    def _written(self, header: Sequenced, base_offset: Offset) -> WrittenBatch:
-        return WrittenBatch(header.base_sequence, header.last_sequence, base_offset, _crc(header))
 
 
 def _crc(header: Sequenced) -> int:

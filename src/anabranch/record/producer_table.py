@@ -98,16 +98,13 @@ class ProducerTable:
         """Enter a written batch; the answer, handed to `undo`, takes it back."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         before = self.producers.get(producer_id)
-        written = self._written(header, base_offset)
+        written = WrittenBatch(header.base_sequence, header.last_sequence, base_offset)
         if before is not None and before.epoch == epoch:
             batches = (*before.batches[1 - BATCHES_REMEMBERED :], written)
         else:
             batches = (written,)
         self.producers[producer_id] = Producer(epoch, now_ms, batches)
         return producer_id, before
-
-    def _written(self, header: Sequenced, base_offset: Offset) -> WrittenBatch:
-        return WrittenBatch(header.base_sequence, header.last_sequence, base_offset)
 
     def go_on(
         self, producer_id: int, epoch: int, base_sequence: int, count: int, base_offset: Offset, now_ms: int

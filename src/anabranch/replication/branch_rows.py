@@ -14,6 +14,7 @@ appended to it any more, or what of its line was removed.
 Rows are plain facts that never change, so the same rows make the same lines everywhere, in whatever order they come.
 """
 
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple, NewType
 from uuid import UUID
@@ -110,6 +111,13 @@ class BranchRow(NamedTuple):
     def sources_end(self) -> Offset:
         """The end of what an opened branch begins with."""
         return self.sources[-1].new_end if self.sources else self.new_start
+
+    @property
+    def seams(self) -> Iterator[Offset]:
+        """Where in a branch begins what was written elsewhere first, piece by piece, and its own."""
+        for source in self.sources:
+            yield source.new_start
+            yield source.new_end
 
 
 def opened(

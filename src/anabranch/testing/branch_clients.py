@@ -9,18 +9,21 @@ where it was, at whichever broker, and never goes back, misses nothing.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import NamedTuple
 
 from anabranch.testing.cluster_clients import ClusterWitness, Found
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.in_process_client import Body, Pending
 from anabranch.testing.reading_on import Reading, ReadingClient
 from anabranch.testing.sim_producers import IdempotentProducer
-from anabranch.testing.simulator import Producer, SimulationError, produce_request
+from anabranch.testing.simulator import Producer, SimulationError, produce_request, produced
 from anabranch.testing.witness import Place, Sent
 from anabranch.wire.error_codes import ErrorCode
 
 MOVE_CHANCE = 0.3
 """Of a client that was refused, or heard nothing: it may have to wait for an election where it is, too."""
+SILENCE_CHANCE = 0.02
+LATE_MS = 5000
 
 Origin = Callable[[int], int]
 """Where the record at an offset was written first."""
@@ -34,6 +37,7 @@ class BranchWitness(ClusterWitness):
         self._names: dict[Place, dict[int, Sent]] = {}
         self._must: dict[Place, set[Sent]] = {}
         self._may_go: dict[Place, set[Sent]] = {}
+        self._late: set[Sent] = set()
 
     def acknowledged(self, place: Place, base_offset: int, sent: Sequence[Sent], acks: int) -> None:
         for offset, record in enumerate(sent, base_offset):
@@ -51,6 +55,11 @@ class BranchWitness(ClusterWitness):
         """All that there is by now: somebody asks for it."""
         gone = self._may_go.setdefault(place, set())
         gone.update(self._must.pop(place, set()), self._names.get(place, {}).values())
+
+    def may_be_late(self, sent: Sequence[Sent]) -> None:
+        """Its producer goes on with what comes after them, and then sends them again: where they were not, they come
+        behind that."""
+        self._late.update(sent)
 
     def must_be_there(self, place: Place) -> set[Sent]:
         return self._must.get(place, set())
@@ -86,6 +95,8 @@ class BranchWitness(ClusterWitness):
         for offset, value in found:
             record, first = Sent.decode(value or b""), origin(offset)
             self._name(place, first, record)
+            if record in self._late:
+                continue
             branch = (record.producer, first >> 32)
             if branch in last and record.number <= last[branch].number:
                 raise SimulationError(
@@ -120,6 +131,9 @@ class BranchClient(ReadingClient):
     def anybody(self) -> int:
         return self.home
 
+    def now_ms(self) -> int:
+        return self._sim.clock.monotonic_ms()
+
     def move(self) -> None:
         self.home = super().anybody()
         self._leaders.clear()
@@ -135,9 +149,22 @@ class BranchClient(ReadingClient):
             self.move()
 
 
+class Late(NamedTuple):
+    """A batch that was written, of which the producer has not heard."""
+
+    batch: list[Sent]
+    broker_id: int
+    due_ms: int
+
+
 class MovingProducer(IdempotentProducer):
     """Retries at whoever is the primary where it is now, also on the other side of a split; it moves only when nothing
-    of it is under way, as clients do."""
+    of it is under way, as clients do.
+
+    Now and then the link to the primary dies without a sign: no more answers come. The producer waits for another
+    primary and goes on there; what was under way to the first is sent again when its time is up, or when that broker
+    is the primary once more. So does Java's.
+    """
 
     def __init__(
         self, name: str, place: Place, client: BranchClient, witness: BranchWitness, producer_id: int
@@ -145,13 +172,42 @@ class MovingProducer(IdempotentProducer):
         super().__init__(name, place, client, witness, producer_id)
         self._client = client
         self._safe = witness
+        self._silent: int | None = None
+        self._late: list[Late] = []
 
     def act(self, rng: Random) -> None:
         if not self._in_flight and rng.random() < 0.05:
             self._client.move()
+        leader = self._client.leader_of(self.place)
+        if self._silent is not None:
+            if self._in_flight:
+                return
+            if self._late and leader in (None, self._silent) and not self._is_due(self._late[0]):
+                self._client.forget(self.place)
+                return
+            self._silent = None
+        elif self._in_flight and rng.random() < SILENCE_CHANCE:
+            self._silent = leader
+        for late in [each for each in self._late if self._is_due(each) or each.broker_id == leader]:
+            self._late.remove(late)
+            self._send(late.batch)
         super().act(rng)
 
+    def _is_due(self, late: Late) -> bool:
+        return self._client.now_ms() >= late.due_ms
+
+    def _under_way(self) -> list[list[Sent]]:
+        late = [each.batch for each in self._late]
+        return [batch for batch in super()._under_way() if batch not in late]
+
     def _answered(self, pending: Pending, batch: list[Sent]) -> None:
+        answer = produced(pending)
+        if self._silent is not None and answer is not None and not answer[0]:
+            self._in_flight -= 1
+            self._late.append(Late(batch, self._silent, self._client.now_ms() + LATE_MS))
+            self._safe.may_be_late(batch)
+            self._client.note(f"{self.name} {batch[0].number}+{len(batch)}: {answer}, which it does not hear")
+            return
         super()._answered(pending, batch)
         if batch not in self._unacknowledged:  # Also when it was only said to be there already.
             self._safe.is_safe(self.place, batch)

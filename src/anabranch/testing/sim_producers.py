@@ -87,7 +87,7 @@ class IdempotentProducer:
         if self._must_retry:
             if not self._in_flight:
                 self._must_retry = False
-                for batch in list(self._unacknowledged):
+                for batch in self._under_way():
                     self._send(batch)
         elif self._in_flight < IN_FLIGHT_MAX and self._ahead < self.ahead_max:
             self._batches += 1
@@ -97,11 +97,14 @@ class IdempotentProducer:
             self._ordinals[batch[0].number] = self._batches
             self._send(batch)
 
+    def _under_way(self) -> list[list[Sent]]:
+        """Those of which it is not known yet what became of them."""
+        return list(self._unacknowledged)
+
     @property
     def _ahead(self) -> int:
-        if not self._unacknowledged:
-            return 0
-        return self._batches + 1 - self._ordinals[self._unacknowledged[0][0].number]
+        under_way = self._under_way()
+        return self._batches + 1 - self._ordinals[under_way[0][0].number] if under_way else 0
 
     def _send(self, batch: list[Sent]) -> None:
         life = self._life

@@ -5,9 +5,9 @@ import pytest
 from anabranch.errors import NotOwnerError, OutOfOrderSequenceError, ProducerFencedError
 from anabranch.record.batch import BatchHeader, read_header
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.lane_producers import SKIP_MS, LaneProducers
-from anabranch.record.producer_table import SEQUENCE_SPACE
-from anabranch.values import Offset
+from anabranch.record.lane_producers import LANES_REMEMBERED, SKIP_MS, LaneProducers
+from anabranch.record.producer_table import BATCHES_REMEMBERED, SEQUENCE_SPACE
+from anabranch.values import LANE_BITS, Offset
 
 REIGN = Offset(1000)
 
@@ -142,3 +142,81 @@ def test_whoever_comes_again_seldom_is_taken_all_the_same() -> None:
             table.original_of(header(sequence))
     table.now = 3 * SKIP_MS
     assert table.original_of(header(8)) is None
+
+
+# --- requests to primaries of before -------------------------------------------------------------------------------
+
+
+def in_lane(lane: int, number: int = 0) -> Offset:
+    return Offset((lane << LANE_BITS) + number)
+
+
+def test_what_was_under_way_to_the_primary_before_is_known_however_much_was_written_since() -> None:
+    """Java had sent 5 and 6 before the split, and sent them again when their time was up."""
+    table = LaneProducers(in_lane(2))
+    for sequence in range(7):
+        table.note(header(sequence), in_lane(1, sequence), 0)
+    for sequence in range(7, 40):
+        assert table.original_of(header(sequence)) is None
+        table.note(header(sequence), in_lane(2, sequence), 0)
+    assert [table.original_of(header(sequence)) for sequence in (5, 6)] == [in_lane(1, 5), in_lane(1, 6)]
+    assert [table.original_of(header(sequence)) for sequence in (35, 39)] == [in_lane(2, 35), in_lane(2, 39)]
+    assert table.original_of(header(40)) is None
+
+
+def test_an_old_number_with_other_records_is_not_taken_for_one_of_an_older_lane() -> None:
+    """A client that gives up a batch may number those behind it anew."""
+    table = LaneProducers(in_lane(2))
+    table.note(header(0), in_lane(1), 0)
+    for sequence in range(1, 40):
+        table.note(header(sequence), in_lane(2, sequence), 0)
+    with pytest.raises(NotOwnerError):
+        table.original_of(header(0, b"other"))
+
+
+def test_the_next_reign_knows_of_both_lanes_before_it_from_the_log_or_from_a_snapshot() -> None:
+    written = [(sequence, in_lane(1 if sequence < 7 else 2, sequence)) for sequence in range(40)]
+    replayed, before, restored = (LaneProducers(in_lane(lane)) for lane in (3, 2, 3))
+    for sequence, offset in written:
+        replayed.note(header(sequence), offset, 0)
+        before.note(header(sequence), offset, 0)
+    restored.restore({"producers": before.snapshot(in_lane(2, 40))})
+    for table in (replayed, restored):
+        for sequence, offset in (*written[2:7], *written[35:]):
+            assert table.original_of(header(sequence)) == offset
+        assert table.original_of(header(40)) is None
+
+
+def test_what_a_lane_begins_with_is_told_from_what_was_written_to_it() -> None:
+    """0 and 1 were written on another side, and again into lane 2 when the sides were joined."""
+    for seams in ([], [in_lane(2), in_lane(2, 2)]):
+        table = LaneProducers(in_lane(3), seams=seams)
+        for sequence in range(20):
+            table.note(header(sequence), in_lane(2, sequence), 0)
+        if seams:
+            assert table.original_of(header(1)) == in_lane(2, 1)
+        else:
+            with pytest.raises(NotOwnerError):
+                table.original_of(header(1))
+
+
+def test_what_is_remembered_of_a_producer_is_bounded_however_often_the_primary_changes() -> None:
+    table = LaneProducers(in_lane(100))
+    for sequence in range(1000):
+        table.note(header(sequence), in_lane(sequence // 10, sequence), 0)
+    batches = table.producers[7].batches
+    assert len(batches) == LANES_REMEMBERED * BATCHES_REMEMBERED
+    assert min(batch.base_sequence for batch in batches) == 1000 - LANES_REMEMBERED * 10 + 5
+    for sequence in range(1000, 1020):
+        table.note(header(sequence), in_lane(100, sequence), 0)
+    assert len(table.producers[7].batches) == (LANES_REMEMBERED + 1) * BATCHES_REMEMBERED
+
+
+def test_a_node_alone_takes_a_batch_of_an_older_lane_for_a_repeat_only_with_the_same_checksum() -> None:
+    table = LaneProducers(in_lane(2), is_alone=True)
+    table.note(header(0), in_lane(1), 0)
+    for sequence in range(1, 20):
+        table.note(header(sequence), in_lane(2, sequence), 0)
+    assert table.original_of(header(0)) == in_lane(1)
+    with pytest.raises(OutOfOrderSequenceError):
+        table.original_of(header(0, b"other"))
