@@ -35,9 +35,16 @@ class Runner:
     def run(self, rows: Sequence[Row]) -> None:
         for row in rows:
             say(f"{row.id}: {row.title}")
+            self._tell_of_earlier(row)
             for number in range(self._rounds):
                 if row.id not in self.failures and row.id not in self.skipped:
                     self._round(row, number)
+
+    def _tell_of_earlier(self, row: Row) -> None:
+        earlier = [len(self._state.of(row.id, side)) for side in row.sides if side in self._sides]
+        if any(earlier):
+            taken = min(max(earlier), self._rounds)
+            say(f"  {taken} of {self._rounds} rounds are of an earlier run; FRESH=1 measures them anew")
 
     def _round(self, row: Row, number: int) -> None:
         for side in row.sides:
