@@ -151,7 +151,7 @@ class Broker:
         self._driver = LoopDriver(self.groups, self.clock)
         self.housekeeping = Housekeeping(self)
         if self.peering is not None:
-            self.topics.on_opened, self.topics.on_closed = self.peering.placed, self.peering.closed
+            self.topics.on_opened, self.topics.kept.on_closed = self.peering.placed, self.peering.closed
         else:
             self.topics.sweep()
         self.topics.open_all()

@@ -15,16 +15,16 @@ import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from anabranch.broker.core import BrokerCore
+from anabranch.broker.kept_partitions import KeptPartitions, gone
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener, log_config
 from anabranch.broker.topic_folders import METADATA_TOPIC, TUBE_TOPIC, TopicFolders
-from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.entries import (
     Entry,
     partitions_entry,
@@ -36,7 +36,6 @@ from anabranch.cluster.forms import BRANCHED
 from anabranch.cluster.rows import Placement, Topic
 from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
 from anabranch.errors import (
-    AnabranchError,
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
@@ -56,9 +55,6 @@ OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
 OFFSETS_BRANCH_OVERRIDES = {"anabranch.mode": "branch", "cleanup.policy": "delete", "retention.ms": "-1"}
 """With offsets.mode=branch: each side of a split has a coordinator for every group."""
-OPENED_SIDE_BY_SIDE_MAX = 64
-"""Few logs may have much to read each, which pays in threads. Of many most have little, and threads that wait for
-each other's turn take twice as long."""
 OPEN_AGAIN_SECONDS = 1.0
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -86,13 +82,13 @@ class Topics:
         directory_id: str | None = None,
     ) -> None:
         """`directory_id`: of a broker with peers, who may keep the same partitions."""
-        self._core = core
         self._directory_id = directory_id
         self._settings = settings
-        self._me = BrokerId(settings.broker_id)
         self._metadata = metadata
         self._opener = opener
         self._folders = folders
+        me = BrokerId(settings.broker_id)
+        self.kept = KeptPartitions(core, me, metadata, opener, folders, directory_id)
         self._states: dict[TopicKey, TopicState] = {}
         self.named: dict[bytes, list[Partition | None]] = {}
         self.numbered: dict[bytes, list[Partition | None]] = {}
@@ -113,7 +109,6 @@ class Topics:
         """Waits until the partitions of a topic in mode branch can be written to, if that may be soon."""
         self.find_view: Callable[[TopicKey], TopicState | None] = _no_view
         """A branch as a topic of its own, by its name or id (`branch_views.py`)."""
-        self.on_closed: Callable[[Partition], None] = _nothing
         self.on_removed: Callable[[str], Awaitable[None]] = _nothing_later
         """A topic is gone: forget what was remembered of it."""
         self.make: Callable[[str, int, Mapping[str, str | None]], Awaitable[None]] = self._make
@@ -124,51 +119,22 @@ class Topics:
         """Open what the metadata log says is kept here. Raises StorageError."""
         topics = list(self._metadata.table.topics.values())
         all_settings = [TopicSettings.from_overrides(self._settings, topic.overrides) for topic in topics]
-        kept = self._found_here(topics)
+        kept = self.kept.found(topics)
         if any(BRANCHED in topic.all_forms for topic in topics):
             self._opener.need_branches()
         openings = [
-            partial(self._open, TopicPartition(topic.name, index), topic, settings)
+            partial(self.kept.open, TopicPartition(topic.name, index), topic, settings)
             for topic, settings in zip(topics, all_settings, strict=True)
             for index in kept[topic.topic_id]
         ]
-        opened = iter(self._open_known(openings))
+        opened = iter(self.kept.open_known(openings))
         for topic, settings in zip(topics, all_settings, strict=True):
             state = TopicState(topic, settings, [None] * topic.partition_count)
             self._register(state)
             for index in kept[topic.topic_id]:
                 self._put(state, index, next(opened))
         if self._settings.flush == "always":
-            self._sync_recovered()
-
-    def _found_here(self, topics: Iterable[Topic]) -> dict[uuid.UUID, list[int]]:
-        """Which partitions of each topic are kept here. Where there is no folder, or it is another topic's, the table
-        may be behind: that is seen to once it is not (`follow`)."""
-        kept = {topic.topic_id: self._kept_here(topic) for topic in topics}
-        if self._directory_id is None:
-            return kept
-        try:
-            found = self._folders.claim(
-                (TopicPartition(topic.name, index), topic.topic_id)
-                for topic in topics
-                for index in kept[topic.topic_id]
-                if not topic.is_stored(index)
-            )
-        except OSError as error:
-            raise StorageError(f"The folders of the topics cannot be opened: {error}.") from error
-        for topic in topics:
-            kept[topic.topic_id] = [
-                index
-                for index in kept[topic.topic_id]
-                if topic.is_stored(index)
-                or (TopicPartition(topic.name, index) in found and not self._is_of_later(topic, index))
-            ]
-        return kept
-
-    def _is_of_later(self, topic: Topic, index: int) -> bool:
-        placement = self._metadata.table.placement(topic, index)
-        partition_id = TopicPartition(topic.name, index)
-        return self._opener.is_of_later(partition_id, placement, is_branched=topic.is_branched(index))
+            self.kept.sync_recovered()
 
     def follow(self) -> None:
         """All that was agreed on before this start is in the table. Only now is it certain what is not kept here any
@@ -182,28 +148,7 @@ class Topics:
     def are_all_open(self) -> bool:
         """Whether everything is open that is to be kept here, as far as is known."""
         return all(
-            state.partitions[index] is not None for state in self for index in self._kept_here(state.topic)
-        )
-
-    def _open(
-        self, partition_id: TopicPartition, topic: Topic, settings: TopicSettings, *, is_new: bool = False
-    ) -> Partition:
-        if topic.is_stored(partition_id.partition):
-            stored = self._opener.open_object(partition_id, topic.topic_id, settings)
-            stored.generation = self._metadata.table.placement(topic, partition_id.partition).generation
-            return stored
-        placement = self._metadata.table.placement(topic, partition_id.partition)
-        if topic.is_branched(partition_id.partition):
-            return self._opener.open_branch(partition_id, topic.topic_id, settings, is_new, placement)
-        if self._directory_id is None:
-            return self._opener.open(partition_id, topic.topic_id, settings, is_new=is_new)
-        return self._opener.open(
-            partition_id,
-            topic.topic_id,
-            settings,
-            is_new=is_new,
-            placement=placement,
-            is_stranger=placement.is_strange_to(self._me, self._directory_id),
+            state.partitions[index] is not None for state in self for index in self.kept.indexes(state.topic)
         )
 
     def sweep(self) -> None:
@@ -211,35 +156,7 @@ class Topics:
         topics = self._metadata.table.topics.values()
         self._folders.sweep(topics)
         if self._directory_id is not None:
-            self._remove_outdated(topics)
-
-    def _remove_outdated(self, topics: Iterable[Topic]) -> None:
-        """Folders of partitions that went over to the object store while this broker was away."""
-        gone = [
-            (TopicPartition(topic.name, index), topic.topic_id)
-            for topic in topics
-            for index in range(topic.partition_count)
-            if topic.is_stored(index)
-        ]
-        try:
-            moved = self._folders.move_away(gone) if gone else []
-        except OSError as error:
-            logger.warning(
-                "folders of partitions that are in the object store now are still there: %s", error
-            )
-            return
-        if moved:
-            self._core.workers.heavy(lambda: self._folders.remove(moved), _report)
-
-    def _open_known(self, openings: Sequence[Callable[[], Partition]]) -> list[Partition]:
-        if self._opener.is_recovering and 1 < len(openings) <= OPENED_SIDE_BY_SIDE_MAX:
-            return self._core.workers.side_by_side(openings)
-        return [opening() for opening in openings]
-
-    def _sync_recovered(self) -> None:
-        """What recovery found may still be in the page cache only; it is not shown before it is safe."""
-        unsynced, self._opener.unsynced = self._opener.unsynced, []
-        self._core.workers.side_by_side([partition.log.sync for partition in unsynced])
+            self.kept.remove_outdated(topics)
 
     def _register(self, state: TopicState) -> None:
         topic = state.topic
@@ -250,14 +167,6 @@ class Topics:
     def _put(self, state: TopicState, index: int, partition: Partition) -> None:
         state.partitions[index] = partition
         self.on_opened(partition, self._metadata.table.placement(state.topic, index))
-
-    def _kept_here(self, topic: Topic) -> list[int]:
-        placements = self._metadata.table.placements(topic)
-        return [index for index, placement in enumerate(placements) if self._is_here(placement)]
-
-    def _is_here(self, placement: Placement) -> bool:
-        """Kept here, or to be; where nobody has registered, this node is the only one."""
-        return not placement.replicas or placement.is_kept_by(self._me)
 
     # --- looking up ------------------------------------------------------------------------------------------
 
@@ -435,7 +344,7 @@ class Topics:
     async def create(self, topic: Topic) -> None:
         async with self._metadata.lock:
             self._check_free(topic.name)
-            await self._prepare(topic, self._kept_here(topic))
+            await self._prepare(topic, self.kept.indexes(topic))
             await self._commit(topic_entry(topic), topic)
             if topic.topic_id not in self._metadata.table.topics_by_id:
                 # While the logs were made another leader came and went, which made one of the same name.
@@ -457,7 +366,7 @@ class Topics:
             added = [Placement(tuple(each)) for each in replicas] or [
                 self._metadata.table.placement(replace(topic, placements=()), 0)
             ] * (count - current)
-            here = [index for index, place in enumerate(added, current) if self._is_here(place)]
+            here = [index for index, place in enumerate(added, current) if self.kept.is_here(place)]
             placements = (*self._metadata.table.placements(topic), *added)
             await self._prepare(replace(topic, placements=placements), here)
             await self._commit(partitions_entry(name, count, replicas, first), topic)
@@ -467,7 +376,7 @@ class Topics:
     async def _prepare(self, topic: Topic, indexes: list[int]) -> None:
         """Make the logs of new partitions that are kept here, all or none, before anybody hears of them."""
         settings = TopicSettings.from_overrides(self._settings, topic.overrides)
-        opened = await self._open_new(topic, settings, indexes)
+        opened = await self.kept.open_new(topic, settings, indexes)
         self._prepared[topic.topic_id] = dict(zip(indexes, opened, strict=True))
 
     async def _commit(self, entry: Entry, topic: Topic) -> None:
@@ -476,36 +385,7 @@ class Topics:
         finally:
             unused = self._prepared.pop(topic.topic_id)
             if unused:  # The entry was refused, or nobody knows: should it come, others are made.
-                await self._discard(list(unused.values()))
-
-    async def _open_new(self, topic: Topic, settings: TopicSettings, indexes: list[int]) -> list[Partition]:
-        """Make the logs of new partitions, all or none."""
-        opened: list[Partition] = []
-        partition_ids = [TopicPartition(topic.name, index) for index in indexes]
-        if topic.is_object and not topic.forms:
-            return [self._open(partition_id, topic, settings) for partition_id in partition_ids]
-        assert not any(topic.is_stored(index) for index in indexes), "they need no folders"
-        if any(topic.is_branched(index) for index in indexes):
-            self._opener.need_branches()
-            await self._opener.learn_branches(topic)
-
-        def task() -> None:
-            try:
-                found = self._folders.make(partition_ids, topic.topic_id)
-            except OSError as error:
-                raise StorageError(f"There is no room for the folders of {topic.name}: {error}.") from error
-            for partition_id in partition_ids:
-                is_new = partition_id not in found
-                opened.append(self._open(partition_id, topic, settings, is_new=is_new))
-
-        try:
-            await in_heavy_worker(self._core.workers, task)
-        except AnabranchError:
-            await self._discard(opened)
-            with contextlib.suppress(OSError):  # The next start moves aside what stays.
-                self._folders.unmake(partition_ids)
-            raise
-        return opened
+                await self.kept.discard(list(unused.values()))
 
     async def alter(
         self, name: str, overrides_of: "Callable[[TopicState], Mapping[str, str | None]]"
@@ -584,11 +464,11 @@ class Topics:
                 self._put(state, index, prepared.pop(index))
             elif partition is None and state.topic.is_stored(index):
                 partition_id = TopicPartition(state.topic.name, index)
-                self._put(state, index, self._open(partition_id, state.topic, state.settings))
-            elif partition is not None and self._is_here(placement):
-                self._know_past(partition, placement)
+                self._put(state, index, self.kept.open(partition_id, state.topic, state.settings))
+            elif partition is not None and self.kept.is_here(placement):
+                self.kept.know_past(partition, placement)
                 self.on_opened(partition, placement)
-            elif (partition is None) == self._is_here(placement):
+            elif (partition is None) == self.kept.is_here(placement):
                 is_done = False
         if not is_done:
             self._begin(self._bring_in_line(state))
@@ -599,7 +479,7 @@ class Topics:
         """It is not open as it should be; whether it should be at all is seen to by others."""
         partition, placement = state.partitions[index], self._metadata.table.placement(state.topic, index)
         if partition is None:
-            return self._is_here(placement)
+            return self.kept.is_here(placement)
         return not self._has_form(partition, state.topic, placement)
 
     @staticmethod
@@ -616,7 +496,7 @@ class Topics:
     def _leave_form(self, state: TopicState, index: int, partition: Partition) -> None:
         state.partitions[index] = None
         if not partition.is_gone:
-            self._abandon(
+            self.kept.abandon(
                 [partition], NotOwnerError(f"{partition.id} is kept in another way now: ask again.")
             )
         if self._goes_on(state.topic, index, partition):
@@ -631,33 +511,15 @@ class Topics:
         if partition.is_object or topic.is_branched(index):
             return not partition.is_object
         placement = self._metadata.table.placement(topic, index)
-        return partition.is_branch and not topic.is_stored(index) and self._is_here(placement)
+        return partition.is_branch and not topic.is_stored(index) and self.kept.is_here(placement)
 
     async def _discard_later(self, partition: Partition) -> None:
         async with self._work:
-            await self._discard([partition])
+            await self.kept.discard([partition])
 
     async def _close_for_lanes(self, partition: Partition) -> None:
-        """Whoever opens it next goes on with its files."""
-        async with self._work, partition.upkeep, partition.switching:
-            await self._core.syncer.idle(partition)
-            self._opener.forget(partition)
-            try:
-                await in_heavy_worker(self._core.workers, lambda: self._opener.close_for_lanes(partition))
-            except StorageError as error:
-                logger.warning("%s was not closed cleanly, and is recovered: %s", partition.id, error)
-
-    def _know_past(self, partition: Partition, placement: Placement) -> None:
-        """A start may have opened it before the table knew that it came from the object store; and a table that is
-        taken over as a whole may leave out that it was elsewhere meanwhile."""
-        known = partition.past
-        if partition.is_object:
-            partition.generation = placement.generation
-        if partition.is_object or not placement.floor or (known and known.floor == placement.floor):
-            return
-        partition.past = past = self._opener.past_of(partition.id, partition.topic_id, placement.floor)
-        known_producers = partition.producers.producers
-        known_producers.update({**past.producers(), **known_producers})
+        async with self._work:
+            await self.kept.close_for_lanes(partition)
 
     async def _bring_in_line(self, state: TopicState) -> None:
         """Retries until the disk allows it, or nobody wants it any more."""
@@ -684,18 +546,18 @@ class Topics:
                 partition = None
             if partition is None and state.topic.is_stored(index):
                 partition_id = TopicPartition(state.topic.name, index)
-                self._put(state, index, self._open(partition_id, state.topic, state.settings))
+                self._put(state, index, self.kept.open(partition_id, state.topic, state.settings))
 
     async def _open_missing(self, state: TopicState) -> None:
         topic = state.topic
         missing = [
             index
-            for index in self._kept_here(topic)
+            for index in self.kept.indexes(topic)
             if state.partitions[index] is None and not topic.is_stored(index)
         ]
-        opened = await self._open_new(topic, state.settings, missing)
+        opened = await self.kept.open_new(topic, state.settings, missing)
         is_current = self._states.get(topic.topic_id) is state
-        kept = set(self._kept_here(state.topic)) if is_current else set()
+        kept = set(self.kept.indexes(state.topic)) if is_current else set()
         late = []
         for index, partition in zip(missing, opened, strict=True):
             placement = self._metadata.table.placement(state.topic, index) if index in kept else None
@@ -704,16 +566,16 @@ class Topics:
                 self._put(state, index, partition)
             else:
                 late.append(partition)
-        await self._discard(late)
+        await self.kept.discard(late)
 
     async def _close_others(self, state: TopicState) -> None:
-        kept = set(self._kept_here(state.topic))
+        kept = set(self.kept.indexes(state.topic))
         leaving = []
         for index, partition in enumerate(state.partitions):
             if partition is not None and index not in kept:
                 state.partitions[index] = None
                 leaving.append(partition)
-        await self._discard(leaving, "is kept by other brokers now")
+        await self.kept.discard(leaving, "is kept by other brokers now")
 
     def _remove(self, state: TopicState) -> None:
         topic = state.topic
@@ -721,12 +583,12 @@ class Topics:
         if not topic.is_internal:
             del self.named[topic.name.encode()], self.numbered[topic.topic_id.bytes]
         partitions = [each for each in state.partitions if each is not None]
-        self._abandon(partitions, _gone(topic.name, "was deleted"))
+        self.kept.abandon(partitions, gone(topic.name, "was deleted"))
         self._begin(self._forget(topic.name, partitions))
 
     async def _forget(self, name: str, partitions: list[Partition]) -> None:
         async with self._work:
-            await self._discard(partitions)
+            await self.kept.discard(partitions)
         await self.on_removed(name)
 
     def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -755,38 +617,6 @@ class Topics:
         self._is_current.set()  # Nobody waits for it any longer.
         await self.settled()
 
-    def _abandon(self, partitions: Iterable[Partition], error: AnabranchError) -> None:
-        for partition in partitions:
-            partition.abandon(error)
-            self.on_closed(partition)
-            self._core.forget(partition)
-
-    async def _discard(self, partitions: list[Partition], what: str = "was deleted") -> None:
-        """Close partitions for good; their folders are out of the way when this returns."""
-        if not partitions:
-            return
-        topic = partitions[0].id.topic
-        self._abandon((each for each in partitions if not each.is_gone), _gone(topic, what))
-        partitions = [each for each in partitions if not each.is_object]
-        if not partitions:
-            return
-        for partition in partitions:
-            async with partition.upkeep:
-                await self._core.syncer.idle(partition)
-                partition.log.close(clean=False)
-            self._opener.forget(partition)
-        try:
-            moved = self._folders.move_away([(partition.id, partition.topic_id) for partition in partitions])
-        except OSError as error:
-            # The topic is gone all the same: who makes it again, or the next start, moves its folders aside.
-            logger.error("folders of %s stay where they are: %s", partitions[0].id.topic, error)
-            return
-        self._core.workers.heavy(lambda: self._folders.remove(moved), _report)
-
-
-def _gone(topic: str, what: str) -> AnabranchError:
-    return UnknownTopicOrPartitionError(f"Topic {topic} {what}.")
-
 
 def _nothing(*_: object) -> None:
     """Nobody wants to know."""
@@ -798,8 +628,3 @@ def _no_view(_: TopicKey) -> None:
 
 async def _nothing_later(_: object) -> None:
     """Nobody remembers anything."""
-
-
-def _report(result: None, error: BaseException | None) -> None:
-    if error is not None:
-        logger.warning("files of a deleted topic are still there: %s", error)
