@@ -166,6 +166,8 @@ class MovingProducer(IdempotentProducer):
     is the primary once more. So does Java's.
     """
 
+    silence_chance = SILENCE_CHANCE
+
     def __init__(
         self, name: str, place: Place, client: BranchClient, witness: BranchWitness, producer_id: int
     ) -> None:
@@ -178,20 +180,26 @@ class MovingProducer(IdempotentProducer):
     def act(self, rng: Random) -> None:
         if not self._in_flight and rng.random() < 0.05:
             self._client.move()
-        leader = self._client.leader_of(self.place)
+        if self._silent is not None or self._late:
+            if not self._goes_on(self._client.leader_of(self.place)):
+                return
+        elif self._in_flight and self.silence_chance and rng.random() < self.silence_chance:
+            self._silent = self._client.leader_of(self.place)
+        super().act(rng)
+
+    def _goes_on(self, leader: int | None) -> bool:
+        """Sends what is due again; the answer: whether anything new may follow."""
         if self._silent is not None:
             if self._in_flight:
-                return
+                return False
             if self._late and leader in (None, self._silent) and not self._is_due(self._late[0]):
                 self._client.forget(self.place)
-                return
+                return False
             self._silent = None
-        elif self._in_flight and rng.random() < SILENCE_CHANCE:
-            self._silent = leader
         for late in [each for each in self._late if self._is_due(each) or each.broker_id == leader]:
             self._late.remove(late)
             self._send(late.batch)
-        super().act(rng)
+        return True
 
     def _is_due(self, late: Late) -> bool:
         return self._client.now_ms() >= late.due_ms

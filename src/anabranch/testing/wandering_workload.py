@@ -10,7 +10,7 @@ the store. `cluster_runs --modes` runs seeds of it.
 
 from random import Random
 
-from anabranch.testing.branch_clients import BranchClient, BranchWitness, Origin, Wanderer
+from anabranch.testing.branch_clients import BranchClient, BranchWitness, MovingProducer, Origin, Wanderer
 from anabranch.testing.branch_workload import CUT, KEPT, READERS_MAX, BranchWorkload
 from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.cluster_workload import Action
@@ -131,8 +131,11 @@ class WanderingWorkload(BranchWorkload):
         return OneByOne(f"plain-{self._names}", place, self._branch_client(), self.witness)
 
     def _prepare(self, producer: IdempotentProducer) -> None:
-        """Of several batches that go to several brokers a ring may take the second first, and the first never."""
+        """Of several batches that go to several brokers a ring may take the second first, and the first never. Nor does
+        it know one that comes again after five others: it refuses that, as Kafka does."""
+        assert isinstance(producer, MovingProducer)
         producer.ahead_max = 1
+        producer.silence_chance = 0
 
     def _reigns_now(self, place: Place) -> int | None:
         """Somebody who reigns or leads; of what is in the store anybody."""
