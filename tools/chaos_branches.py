@@ -77,7 +77,8 @@ def show(result: dict[str, Any]) -> None:
     for number, cycle in enumerate(result["cycles"], 1):
         say(f"split {number}, brokers {cycle['minority']} alone; acknowledged meanwhile:")
         for name, acked in cycle["acked_while_split"].items():
-            say(f"    {name:32} {acked:6}")
+            pause_s = cycle["longest_pause_ms"][name] / 1000
+            say(f"    {name:32} {acked:6}, longest pause of a partition {pause_s:4.1f} s")
     say(
         f"acknowledged in all {sum(result['acknowledged'].values())}, a new reader sees {result['in_the_end']}"
     )

@@ -15,6 +15,7 @@ network is whole and calm:
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from anabranch.replication.branch_rows import LANE_BITS
@@ -52,6 +53,15 @@ class Client:
     def acked_within(self, begin_ms: int, end_ms: int) -> int:
         """Sent and acknowledged between these two moments."""
         return sum(begin_ms <= ack.sent_ms and ack.acked_ms <= end_ms for ack in self.acks)
+
+    def longest_pause_ms(self, begin_ms: int, end_ms: int) -> int:
+        """How long nothing was acknowledged to it between these two moments, of the partition that waited longest."""
+        times = {ack.partition: [begin_ms, end_ms] for ack in self.acks}
+        for ack in self.acks:
+            if begin_ms <= ack.acked_ms <= end_ms:
+                times[ack.partition].append(ack.acked_ms)
+        pauses = (later - each for some in times.values() for each, later in pairwise(sorted(some)))
+        return max(pauses, default=end_ms - begin_ms)
 
 
 def check(clients: Iterable[Client], final: Iterable[Seen]) -> list[Violation]:

@@ -199,8 +199,12 @@ class SplitRun:
         rows = []
         for cycle in cycles:
             begin_ms = cycle["begun_ms"] + int(SETTLE_S * 1000)
-            acked = {client.name: client.acked_within(begin_ms, cycle["healed_ms"]) for client in clients}
-            rows.append({"minority": cycle["minority"], "acked_while_split": acked})
+            end_ms = cycle["healed_ms"]
+            acked = {client.name: client.acked_within(begin_ms, end_ms) for client in clients}
+            pauses = {client.name: client.longest_pause_ms(cycle["begun_ms"], end_ms) for client in clients}
+            rows.append(
+                {"minority": cycle["minority"], "acked_while_split": acked, "longest_pause_ms": pauses}
+            )
         return {
             "seed": self.seed,
             "cycles": rows,

@@ -78,3 +78,11 @@ def test_only_what_was_sent_and_acknowledged_in_between_counts() -> None:
     assert client.acked_within(2, 5) == 1
     assert client.acked_within(0, 3) == 1
     assert client.acked_within(0, 5) == 2
+
+
+def test_the_longest_pause_is_that_of_the_partition_that_waited_longest() -> None:
+    acks = [Ack(0, 0, 0, 0, 2), Ack(1, 0, 1, 0, 5), Ack(2, 1, 0, 0, 9), Ack(3, 0, 2, 0, 30)]
+    client = Client("a", 4, acks)
+    assert client.longest_pause_ms(1, 10) == 8
+    assert client.longest_pause_ms(4, 10) == 5
+    assert Client("b").longest_pause_ms(4, 10) == 6
