@@ -75,10 +75,13 @@ def say(line: str) -> None:
 
 def show(result: dict[str, Any]) -> None:
     for number, cycle in enumerate(result["cycles"], 1):
-        say(f"split {number}, brokers {cycle['minority']} alone; acknowledged meanwhile:")
+        say(
+            f"split {number}, brokers {cycle['minority']} alone; acknowledged meanwhile, and the longest pause of a "
+            "partition in it and after it:"
+        )
         for name, acked in cycle["acked_while_split"].items():
-            pause_s = cycle["longest_pause_ms"][name] / 1000
-            say(f"    {name:32} {acked:6}, longest pause of a partition {pause_s:4.1f} s")
+            split_s, heal_s = (cycle[pause][name] / 1000 for pause in ("split_pause_ms", "heal_pause_ms"))
+            say(f"    {name:32} {acked:6}  {split_s:5.1f} s  {heal_s:5.1f} s")
     say(
         f"acknowledged in all {sum(result['acknowledged'].values())}, a new reader sees {result['in_the_end']}"
     )

@@ -201,9 +201,18 @@ class SplitRun:
             begin_ms = cycle["begun_ms"] + int(SETTLE_S * 1000)
             end_ms = cycle["healed_ms"]
             acked = {client.name: client.acked_within(begin_ms, end_ms) for client in clients}
-            pauses = {client.name: client.longest_pause_ms(cycle["begun_ms"], end_ms) for client in clients}
+            calm_ms = end_ms + int(self.calm_seconds * 1000)
             rows.append(
-                {"minority": cycle["minority"], "acked_while_split": acked, "longest_pause_ms": pauses}
+                {
+                    "minority": cycle["minority"],
+                    "acked_while_split": acked,
+                    "split_pause_ms": {
+                        client.name: client.longest_pause_ms(cycle["begun_ms"], end_ms) for client in clients
+                    },
+                    "heal_pause_ms": {
+                        client.name: client.longest_pause_ms(end_ms, calm_ms) for client in clients
+                    },
+                }
             )
         return {
             "seed": self.seed,
