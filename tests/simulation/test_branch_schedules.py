@@ -1,9 +1,16 @@
 """Schedules of whole brokers that fall into sides and join: a death at every step of a merge, a producer that retries
 on the other side, links that are cut between two of three only."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from anabranch.broker import branch_partition
+from anabranch.broker.branch_log import headers_of
 from anabranch.broker.lane_logs import lane_folder
+from anabranch.log.log import Log
+from anabranch.record.batch import BatchHeader
+from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_rows import Tip
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
@@ -85,6 +92,33 @@ def test_what_was_under_way_to_the_old_primary_is_known_though_much_was_written_
         assert world.write(world.primary(), b"then 29", (1000, 0, 29)) > firsts[6]
         values = world.values()
         assert len(values) == len(set(values)) == 51
+
+
+def test_whoever_takes_over_reads_only_what_came_since_it_wrote_down_who_has_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+
+    def counted(log: Log, span: Span) -> Iterator[BatchHeader]:
+        for header in headers_of(log, span):
+            read.append(header.base_offset)
+            yield header
+
+    monkeypatch.setattr(branch_partition, "FOLLOWED_RECORDS", 10)
+    with BranchSchedule() as world:
+        first = world.primary()
+        offsets = [world.write(first, b"%d" % number, (1000, 0, number)) for number in range(30)]
+        world.sim.run(20_000)
+        offsets += [world.write(first, b"%d" % number, (1000, 0, number)) for number in range(30, 34)]
+        world.settle()
+        monkeypatch.setattr(branch_partition, "headers_of", counted)
+        world.sim.kill(first)
+        world.sim.run_until(lambda: any(world.partition(each).reign is not None for each in world.sim.lives))
+        assert sorted(set(read)) == offsets[30:]
+        for number in (29, 33):
+            repeated = world.write(world.primary(), b"%d" % number, (1000, 0, number))
+            assert repeated == offsets[number]
+        world.write(world.primary(), b"34", (1000, 0, 34))
 
 
 @pytest.mark.parametrize("others", [(1, 2), (1, 3), (2, 3)])

@@ -13,7 +13,7 @@ All methods run on the loop's thread, but for `prepare_reign`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -22,7 +22,9 @@ from anabranch.broker.branch_log import NO_GENERATION, BranchLog, headers_of
 from anabranch.broker.branch_tube import BranchTube
 from anabranch.broker.first_lane import CLOSING_FILE
 from anabranch.broker.lane_logs import LaneLogs
+from anabranch.broker.lane_snapshots import LaneSnapshots
 from anabranch.broker.partition import Partition, let_wait, plain_limits_of
+from anabranch.broker.partition_opener import PRODUCERS_FILE
 from anabranch.broker.topic_folders import BRANCH_FILE
 from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
 from anabranch.clock import Clock
@@ -30,6 +32,7 @@ from anabranch.config import TopicSettings
 from anabranch.errors import AnabranchError, NotOwnerError, StorageError
 from anabranch.log.checkpoint import RecoveryMark, read_checkpoint, write_checkpoint
 from anabranch.log.files import Files
+from anabranch.record.batch import BatchHeader
 from anabranch.record.lane_producers import LaneProducers
 from anabranch.replication.branch_leaving import Promise
 from anabranch.replication.branch_lines import Branches, Line, Span
@@ -43,18 +46,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PRODUCERS_FILE = "producers"
 ROOM_MIN = 2**28
 """More records than any one turn can bring: with fewer numbers left in its lane, a reign takes none."""
 ROOM_SCARCE = 2**29
 """With fewer than these left it is time for another lane."""
 NO_SNAPSHOT = Offset(-1)
+FOLLOWED_RECORDS = 10_000
+"""So many more, and it is written down who has sent them: whoever takes over reads no more than about these."""
 
 
 class BranchPartition(Partition):
     __slots__ = (
         "_clock",
         "_files",
+        "_followed_end",
+        "_snapshots",
         "_workers",
         "branched_view",
         "branches",
@@ -118,6 +124,9 @@ class BranchPartition(Partition):
         self.switching: asyncio.Lock = asyncio.Lock()
         """Held by whoever begins or ends a reign, or adopts another line."""
         self._files = files
+        self._snapshots = LaneSnapshots(files, lanes.folder)
+        self._followed_end = NO_SNAPSHOT
+        """Where the line ended when its producers were last written down."""
         self._clock = clock
         self._workers = workers
         self.promise = self._promised()
@@ -329,32 +338,62 @@ class BranchPartition(Partition):
     # --- producers -----------------------------------------------------------------------------------------------
 
     def _producers_of(self, row: BranchRow) -> LaneProducers:
-        """Who has written to the line that `row` goes on from, and to what it begins with. Beginning with the snapshot,
-        if that was made of this line."""
-        seams = [seam for each in (*self.branches.opened.values(), row) for seam in each.seams]
+        """Who has written to the line that `row` goes on from, and to what it begins with."""
+        parent = Tip(row.old, row.old_end)
+        line = (*self.branches.line(parent), self.lanes.held(row.new))
+        table, self.snapshot_offset = self._table_of([span for span in line if span is not None], row)
+        return table
+
+    def _table_of(self, line: Sequence[Span], last: BranchRow) -> tuple[LaneProducers, Offset]:
+        """Of a line that ends in the lane of `last`, and from where on it had to be read. Any thread."""
+        seams = [seam for each in (*self.branches.opened.values(), last) for seam in each.seams]
         table = LaneProducers(
-            row.sources_end, self._clock.monotonic_ms, seams=sorted(seams), is_alone=self.is_alone
+            last.sources_end, self._clock.monotonic_ms, seams=sorted(seams), is_alone=self.is_alone
         )
         if self.past is not None:
             table.producers.update(self.past.producers_below())
-        parent = Tip(row.old, row.old_end)
-        line = (*self.branches.line(parent), self.lanes.held(row.new))
-        start = NO_SNAPSHOT
-        snapshot, _ = read_checkpoint(self._files, f"{self.lanes.folder}/{PRODUCERS_FILE}")
-        if snapshot is not None and any(
-            span is not None and span.start <= snapshot["offset"] <= span.end for span in line
-        ):
+        snapshot, start = self._snapshots.newest(line), NO_SNAPSHOT
+        if snapshot is not None:
             table.restore(snapshot)
             start = Offset(snapshot["offset"])
-        self.snapshot_offset = start
+        table.replay_all(self._headers(line, start))
+        return table, start
+
+    def _headers(self, line: Sequence[Span], start: Offset) -> Iterator[BatchHeader]:
         for span in line:
-            log = self.lanes.get(span.lane) if span is not None else None
-            if span is None or log is None or span.end <= start:
-                continue
-            for header in headers_of(log, span):
-                if header.base_offset >= start:
-                    table.replay(header)
-        return table
+            log = self.lanes.get(span.lane)
+            if log is not None and span.end > start:
+                yield from headers_of(log, span._replace(start=max(span.start, start)))
+
+    async def save_followed(self, silent_since_ms: int) -> None:
+        """Write down who has written to the line of another's reign, if that has grown much: whoever begins to reign
+        reads only the rest. Raises StorageError."""
+        lane = self.view.lane
+        held, row = self.lanes.held(lane), self.branches.opened.get(lane)
+        if self.reign is not None or held is None or row is None or self.lag:
+            return
+        if abs(held.end - self._followed_end) < FOLLOWED_RECORDS:
+            return
+        line = self.branches.line(Tip(lane, held.end))
+        folder = self._snapshots.folder_of(lane)
+
+        def task() -> None:
+            table, _ = self._table_of(line, row)
+            table.expire(silent_since_ms)
+            snapshot = {"offset": held.end, "producers": table.snapshot(held.end)}
+            try:
+                write_checkpoint(self._files, f"{folder}/{PRODUCERS_FILE}", snapshot)
+            except OSError as error:
+                raise StorageError(
+                    f"{folder} cannot keep its producers: {error.strerror or error}."
+                ) from error
+
+        await in_heavy_worker(self._workers, task)
+        self._followed_end = held.end
+
+    @property
+    def snapshot_folder(self) -> str:
+        return self.log.folder if self.reign is None else self._snapshots.folder_of(self.reign)
 
     @property
     def keeps_producers(self) -> bool:  # type: ignore[override]  # Elsewhere, always.

@@ -18,7 +18,7 @@ as one; the next turn comes all the same.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from anabranch.broker.cleaning import Cleaning
 from anabranch.broker.partition import Partition
@@ -29,6 +29,7 @@ from anabranch.log.checkpoint import RecoveryMark
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
+    from anabranch.broker.branch_partition import BranchPartition
     from anabranch.broker.broker import Broker
 
 logger = logging.getLogger(__name__)
@@ -199,8 +200,12 @@ class Housekeeping:
 
     async def _save(self, partition: Partition) -> None:
         """The snapshot of producers is synced, which is no work for the loop's thread."""
-        broker, folder = self._broker, partition.log.folder
+        broker, folder = self._broker, partition.snapshot_folder
         partition.log.flush_indexes()
+        if partition.is_branch and not partition.keeps_producers:
+            silent_since_ms = broker.clock.wall_ms() - broker.settings.producer_id_expiration_ms
+            await cast("BranchPartition", partition).save_followed(silent_since_ms)
+            return
         snapshot = broker.opener.producers_to_save(partition)
         if snapshot is not None:
             await in_heavy_worker(broker.workers, lambda: broker.opener.write_producers(folder, snapshot))

@@ -14,9 +14,9 @@ from typing import Any
 
 from anabranch.broker.branch_log import headers_of
 from anabranch.broker.lane_logs import lane_folder
-from anabranch.broker.partition_opener import PRODUCERS_FILE
+from anabranch.broker.lane_snapshots import LaneSnapshots
 from anabranch.log import names
-from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint
+from anabranch.log.checkpoint import RecoveryPoint
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache
 from anabranch.log.log import Log
@@ -129,23 +129,18 @@ class JoinedLanes:
         """Who has written to the line, as a snapshot: of batches that were joined the last numbers count, whatever
         order they came in. Raises StorageError."""
         table = LaneProducers(end)
-        made = self._restored(table)
+        snapshots = LaneSnapshots(self._files, self._folder)
+        snapshot = snapshots.newest(
+            span._replace(end=min(span.end, log.end_offset)) for span, log in self._logs
+        )
+        made = Offset(-1)
+        if snapshot is not None:
+            table.restore(snapshot)
+            made = Offset(snapshot["offset"])
         for span, log in self._logs:
             if span.end > made:
-                for header in headers_of(log, span):
-                    if header.base_offset >= made:
-                        table.replay(header)
+                table.replay_all(headers_of(log, span._replace(start=max(span.start, made))))
         return table.snapshot(end)
-
-    def _restored(self, table: LaneProducers) -> Offset:
-        """Up to where the snapshot of before speaks of this line."""
-        snapshot, _ = read_checkpoint(self._files, f"{self._folder}/{PRODUCERS_FILE}")
-        made = Offset(-1) if snapshot is None else Offset(snapshot["offset"])
-        if not any(span.start <= made <= min(span.end, log.end_offset) for span, log in self._logs):
-            return Offset(-1)
-        assert snapshot is not None
-        table.restore(snapshot)
-        return made
 
 
 def _below(point: RecoveryPoint | None, end: Offset) -> RecoveryPoint | None:

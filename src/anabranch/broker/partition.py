@@ -129,6 +129,11 @@ class Partition:
         lose the right to write has to see to it, for nobody asks `mode.writer()` there."""
 
     @property
+    def snapshot_folder(self) -> str:
+        """Where its producers are written down."""
+        return self.log.folder
+
+    @property
     def settings(self) -> TopicSettings:
         return self._settings
 

@@ -359,7 +359,7 @@ class PartitionOpener:
         """Write the snapshot from which the next start rebuilds the table; nothing to do if it is up to date."""
         snapshot = self.producers_to_save(partition)
         if snapshot is not None:
-            self.write_producers(partition.log.folder, snapshot)
+            self.write_producers(partition.snapshot_folder, snapshot)
             partition.snapshot_offset = Offset(snapshot["offset"])
 
     def producers_to_save(self, partition: Partition) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ has to begin with the least number it came with. A node alone has the usual rule
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from anabranch.errors import NotOwnerError
@@ -45,6 +46,17 @@ class Skipping(NamedTuple):
     since_ms: int
     epoch: int
     least: int
+
+
+class Found:
+    """What was found of one producer: its last batches in each lane, by number."""
+
+    __slots__ = ("epoch", "lanes", "timestamp_ms_last")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.timestamp_ms_last = 0
+        self.lanes: dict[tuple[int, int], list[BatchHeader]] = {}
 
 
 def _no_time_passes() -> int:
@@ -123,36 +135,66 @@ class LaneProducers(ProducerTable):
         """What was written before this reign may be in any order: of that the last numbers are remembered."""
         producer_id, epoch = header.producer_id, header.producer_epoch
         before = self.producers.get(producer_id)
-        is_earlier = base_offset < self.lane_start
-        if is_earlier and before is not None and before.epoch > epoch:
+        written = _written(header, base_offset)
+        if base_offset < self.lane_start:
+            self._add_earlier(producer_id, epoch, now_ms, (written,))
             return producer_id, before
         known = before.batches if before is not None and before.epoch == epoch else ()
-        written = WrittenBatch(header.base_sequence, header.last_sequence, base_offset, _crc(header))
-        if is_earlier:
-            batches = self._remembered((*known, written), header.base_sequence)
-        elif len(known) >= BATCHES_REMEMBERED and known[-BATCHES_REMEMBERED].base_offset >= self.lane_start:
-            batches = (*known[:-BATCHES_REMEMBERED], *known[1 - BATCHES_REMEMBERED :], written)
-        else:
-            batches = (*known, written)
-        self.producers[producer_id] = Producer(epoch, now_ms, batches)
+        if len(known) >= BATCHES_REMEMBERED and known[-BATCHES_REMEMBERED].base_offset >= self.lane_start:
+            known = (*known[:-BATCHES_REMEMBERED], *known[1 - BATCHES_REMEMBERED :])
+        self.producers[producer_id] = Producer(epoch, now_ms, (*known, written))
         return producer_id, before
+
+    def replay_all(self, headers: Iterable[BatchHeader]) -> None:
+        """Enter many that were written before this reign. Most follow their producer's last one: of each lane no more
+        are kept on the way than will be remembered."""
+        found: dict[int, Found] = {}
+        for header in headers:
+            producer_id = header.producer_id
+            if producer_id < 0 or header.is_control:
+                continue
+            some = found.get(producer_id)
+            if some is None or some.epoch < header.producer_epoch:
+                some = found[producer_id] = Found(header.producer_epoch)
+            elif some.epoch > header.producer_epoch:
+                continue
+            some.timestamp_ms_last = header.max_timestamp
+            lane = self._first_lane(header.base_offset)
+            last = some.lanes.get(lane)
+            if last is None:
+                some.lanes[lane] = [header]
+                continue
+            is_behind = (header.base_sequence - last[-1].base_sequence) % SEQUENCE_SPACE < SEQUENCE_SPACE // 2
+            last.append(header)
+            if not is_behind:
+                last.sort(key=partial(_place, header.base_sequence))
+            if len(last) > BATCHES_REMEMBERED:
+                del last[0]
+        for producer_id, some in found.items():
+            written = [_written(each, each.base_offset) for last in some.lanes.values() for each in last]
+            self._add_earlier(producer_id, some.epoch, some.timestamp_ms_last, written)
+
+    def _add_earlier(
+        self, producer_id: int, epoch: int, timestamp_ms: int, written: Sequence[WrittenBatch]
+    ) -> None:
+        before = self.producers.get(producer_id)
+        if before is not None and before.epoch > epoch:
+            return
+        known = before.batches if before is not None and before.epoch == epoch else ()
+        self.producers[producer_id] = Producer(epoch, timestamp_ms, self._remembered((*known, *written)))
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
         for producer_id, epoch, timestamp_ms_last, rows in snapshot["producers"]:
-            batches = [WrittenBatch(*row) for row in rows]
-            remembered = self._remembered(batches, batches[-1].base_sequence) if batches else ()
+            remembered = self._remembered([WrittenBatch(*row) for row in rows])
             self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered)
 
-    def _remembered(self, batches: Iterable[WrittenBatch], middle: int) -> tuple[WrittenBatch, ...]:
-        """Of earlier batches those with the last numbers of each of the last lanes, by number. Numbers begin anew with
-        0: what lies within half of them behind `middle` comes after it."""
-
-        def place(batch: WrittenBatch) -> tuple[int, Offset]:
-            return (batch.base_sequence - middle + SEQUENCE_SPACE // 2) % SEQUENCE_SPACE, batch.base_offset
-
+    def _remembered(self, batches: Sequence[WrittenBatch]) -> tuple[WrittenBatch, ...]:
+        """Of earlier batches those with the last numbers of each of the last lanes, by number."""
+        if not batches:
+            return ()
         counts: Counter[tuple[int, int]] = Counter()
         last_first = []
-        for batch in sorted(batches, key=place, reverse=True):
+        for batch in sorted(batches, key=partial(_place, batches[-1].base_sequence), reverse=True):
             lane = self._first_lane(batch.base_offset)
             counts[lane] += 1
             if counts[lane] <= BATCHES_REMEMBERED:
@@ -170,6 +212,15 @@ class LaneProducers(ProducerTable):
             return False
         # Without one it was written before there were branches, when the numbers alone said it.
         return batch.base_offset >= self.lane_start or batch.crc is None or batch.crc == _crc(header)
+
+
+def _place(middle: int, batch: WrittenBatch | BatchHeader) -> tuple[int, Offset]:
+    """For sorting by number. Numbers begin anew with 0: what lies within half of them behind `middle` comes after."""
+    return (batch.base_sequence - middle + SEQUENCE_SPACE // 2) % SEQUENCE_SPACE, batch.base_offset
+
+
+def _written(header: Sequenced, base_offset: Offset) -> WrittenBatch:
+    return WrittenBatch(header.base_sequence, header.last_sequence, base_offset, _crc(header))
 
 
 def _crc(header: Sequenced) -> int:

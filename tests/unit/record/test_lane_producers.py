@@ -1,5 +1,7 @@
 """Producers that come from another side of a split: what they may skip, repeat, and what is the same batch."""
 
+from random import Random
+
 import pytest
 
 from anabranch.errors import NotOwnerError, OutOfOrderSequenceError, ProducerFencedError
@@ -220,3 +222,24 @@ def test_a_node_alone_takes_a_batch_of_an_older_lane_for_a_repeat_only_with_the_
     assert table.original_of(header(0)) == in_lane(1)
     with pytest.raises(OutOfOrderSequenceError):
         table.original_of(header(0, b"other"))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_many_at_once_leave_the_same_as_one_by_one(seed: int) -> None:
+    rng = Random(seed)
+    one_by_one, at_once = (LaneProducers(in_lane(100), seams=[in_lane(3, 10)]) for _ in range(2))
+    headers, number = [], 0
+    for offset in range(rng.randint(1, 120)):
+        number = max(0, number + rng.choice((1, 1, 1, 1, 2, -3)))
+        epoch = 1 if rng.random() < 0.02 * (offset > 60) else 0
+        made = header(number, epoch=epoch)
+        headers.append(made._replace(base_offset=in_lane(offset // 10, offset), max_timestamp=offset))
+    split = rng.randrange(len(headers))
+    for each in headers:
+        one_by_one.replay(each)
+    at_once.replay_all(headers[:split])
+    at_once.replay_all(headers[split:])
+    for table in (one_by_one, at_once):
+        assert len(table.producers) == 1
+    ones, others = one_by_one.producers[7], at_once.producers[7]
+    assert (ones.epoch, ones.batches) == (others.epoch, others.batches)
