@@ -157,6 +157,25 @@ def test_records_that_a_side_removed_stay_removed_when_sides_join(remover: str, 
         world.write(world.primary(), b"last")
 
 
+@pytest.mark.parametrize("remover", ["lone", "other"])
+def test_a_batch_of_both_sides_is_there_once_though_one_has_removed_some_of_it(remover: str) -> None:
+    """Seed 77 of the simulation had such records twice."""
+    with BranchSchedule() as world:
+        sides = {"lone": world.primary()}
+        world.cut_off(sides["lone"])
+        sides["other"] = world.primary(among=[each for each in world.sim.lives if each != sides["lone"]])
+        for name, broker_id in sides.items():
+            first = world.write_batch(broker_id, [b"%d" % each for each in range(5)], (1000, 0, 0))
+            world.write(broker_id, name.encode())
+            if name == remover:
+                world.remove_below(broker_id, first + 3)
+        world.sim.net.heal()
+        world.settle()
+        values = world.values()
+        assert len(values) == len(set(values))
+        assert {b"3", b"4", b"lone", b"other"} <= set(values)
+
+
 def test_a_copy_that_begins_in_the_middle_of_a_batch_becomes_whole() -> None:
     with BranchSchedule() as world:
         away = next(number for number in world.sim.lives if number != world.primary())

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.testing.branch_copies import branch_copies, missing_branches
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.simulator import fetch_request, produce_request, records_from
+from anabranch.testing.simulator import Producer, fetch_request, produce_request, records_from
 from anabranch.values import BrokerId, TopicPartition
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -41,9 +41,9 @@ class BranchSchedule(Schedule):
         (found,) = [number for number in brokers if self.partition(number).reign is not None]
         return found
 
-    def write_batch(self, broker_id: int, values: list[bytes]) -> int:
+    def write_batch(self, broker_id: int, values: list[bytes], producer: Producer | None = None) -> int:
         """Until it is acknowledged; the offset of its first record."""
-        body = produce_request("t", 0, values, TIME_MS, -1, None)
+        body = produce_request("t", 0, values, TIME_MS, -1, producer)
         answer = self.ask(broker_id, ApiKey.PRODUCE, 9, {**body, "timeout_ms": 20_000})
         row = answer["responses"][0]["partition_responses"][0]
         assert row["error_code"] == ErrorCode.NONE, row

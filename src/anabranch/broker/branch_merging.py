@@ -100,14 +100,16 @@ class Merging:
         async for data in self._pieces(span):
             copied = bytearray(data)
             first_header = read_header(copied)
-            if first_header.base_offset < begin:
+            is_cut = first_header.base_offset < begin
+            if is_cut:
                 copied = await in_heavy_worker(self._workers, partial(_first_cut, copied, begin))
                 begin = end = first_header.base_offset
             shift = new_start - begin
             batches = []
             for first, last in batch_spans(copied):
                 header = read_header(copied, first)
-                if self._is_there(header):
+                # What is left of a batch has another checksum; the whole one may be there, or come yet.
+                if self._is_there(first_header if is_cut and first == 0 else header):
                     continue
                 base = Offset(header.base_offset + shift)
                 stamp(copied, first, base, NO_GENERATION)

@@ -22,7 +22,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 MOVE_CHANCE = 0.3
 """Of a client that was refused, or heard nothing: it may have to wait for an election where it is, too."""
-SILENCE_CHANCE = 0.02
+SILENCE_CHANCE = 0.06
 LATE_MS = 5000
 
 Origin = Callable[[int], int]
