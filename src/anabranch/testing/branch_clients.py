@@ -188,7 +188,7 @@ class MovingProducer(IdempotentProducer):
         super().act(rng)
 
     def _goes_on(self, leader: int | None) -> bool:
-        """Sends what is due again; the answer: whether anything new may follow."""
+        """What is due is to be sent again; the answer: whether anything may be sent."""
         if self._silent is not None:
             if self._in_flight:
                 return False
@@ -196,9 +196,10 @@ class MovingProducer(IdempotentProducer):
                 self._client.forget(self.place)
                 return False
             self._silent = None
-        for late in [each for each in self._late if self._is_due(each) or each.broker_id == leader]:
-            self._late.remove(late)
-            self._send(late.batch)
+        due = [each for each in self._late if self._is_due(each) or each.broker_id == leader]
+        if due:
+            self._late = [each for each in self._late if each not in due]
+            self._must_retry = True
         return True
 
     def _is_due(self, late: Late) -> bool:

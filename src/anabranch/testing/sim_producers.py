@@ -86,8 +86,9 @@ class IdempotentProducer:
         """Send one more batch, or those that failed once more."""
         if self._must_retry:
             if not self._in_flight:
-                self._must_retry = False
-                for batch in self._under_way():
+                under_way = self._under_way()
+                self._must_retry = len(under_way) > IN_FLIGHT_MAX
+                for batch in under_way[:IN_FLIGHT_MAX]:
                     self._send(batch)
         elif self._in_flight < IN_FLIGHT_MAX and self._ahead < self.ahead_max:
             self._batches += 1
