@@ -338,6 +338,7 @@ class BranchPeers:
         self._begin_backfill(seat, order)
         if seat.is_becoming or self._brings_out(seat, leader, order, now_ms):
             return
+        seat.sees(heads.values())
         others = [head for head in heads.values() if not seat.is_put_off(head.tip, now_ms)]
         step = next_step(
             self._me, order[0], seat.head, others, partition.branches, is_stable=self._is_stable(now_ms)

@@ -112,6 +112,14 @@ class BranchSeat:
         would be a merge for every record."""
         self._leave_for_later(tip.lane, now_ms)
 
+    def sees(self, heads: Iterable[Head]) -> None:
+        """Who writes to a lane that was taken in, and is in view now, can be told to stop: then the rest is taken in at
+        once, for as long as two reign their copies cannot follow both."""
+        sealed = self.partition.branches.sealed
+        writing = {head.reign for head in heads}
+        for what in [each for each in self._put_off if each in writing or each in sealed]:
+            del self._put_off[what]
+
     def _leave_for_later(self, what: Tip | Lane, now_ms: int) -> None:
         self._put_off = {each: until_ms for each, until_ms in self._put_off.items() if until_ms > now_ms}
         self._put_off[what] = now_ms + PUT_OFF_MS
