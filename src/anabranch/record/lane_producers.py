@@ -3,7 +3,7 @@
 A producer that comes from another branch has gone on there, or has not, and may come back while the lane is still the
 same: its numbers may skip here, or go back. What is between was written elsewhere, and is joined later. A batch is
 taken for a repeat only if one with the same numbers is remembered, and of an older lane the same checksum; otherwise it
-is new.
+is new. Of what was written before there were branches no checksum is known, so only the last few of it count.
 
 A request to a primary that can no longer be reached is sent again when its time is up: until then its producer may have
 written any number of batches to the next primary, and to the one after it. So of each of the last lanes as many batches
@@ -140,8 +140,9 @@ class LaneProducers(ProducerTable):
             self._add_earlier(producer_id, epoch, now_ms, (written,))
             return producer_id, before
         known = before.batches if before is not None and before.epoch == epoch else ()
-        if len(known) >= BATCHES_REMEMBERED and known[-BATCHES_REMEMBERED].base_offset >= self.lane_start:
-            known = (*known[:-BATCHES_REMEMBERED], *known[1 - BATCHES_REMEMBERED :])
+        earlier, last = known[: 1 - BATCHES_REMEMBERED], known[1 - BATCHES_REMEMBERED :]
+        if earlier and (earlier[-1].base_offset >= self.lane_start or earlier[-1].crc is None):
+            known = (*(each for each in earlier[:-1] if each.crc is not None), *last)
         self.producers[producer_id] = Producer(epoch, now_ms, (*known, written))
         return producer_id, before
 
@@ -194,7 +195,10 @@ class LaneProducers(ProducerTable):
             return ()
         counts: Counter[tuple[int, int]] = Counter()
         last_first = []
-        for batch in sorted(batches, key=partial(_place, batches[-1].base_sequence), reverse=True):
+        by_number = sorted(batches, key=partial(_place, batches[-1].base_sequence), reverse=True)
+        for place, batch in enumerate(by_number):
+            if batch.crc is None and place >= BATCHES_REMEMBERED:
+                continue
             lane = self._first_lane(batch.base_offset)
             counts[lane] += 1
             if counts[lane] <= BATCHES_REMEMBERED:
@@ -210,7 +214,7 @@ class LaneProducers(ProducerTable):
         """Of a batch with the same first number."""
         if batch.last_sequence != header.last_sequence:
             return False
-        # Without one it was written before there were branches, when the numbers alone said it.
+        # Without one it was written before there were branches: the numbers alone say it.
         return batch.base_offset >= self.lane_start or batch.crc is None or batch.crc == _crc(header)
 
 

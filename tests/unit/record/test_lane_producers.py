@@ -243,3 +243,17 @@ def test_many_at_once_leave_the_same_as_one_by_one(seed: int) -> None:
         assert len(table.producers) == 1
     ones, others = one_by_one.producers[7], at_once.producers[7]
     assert (ones.epoch, ones.batches) == (others.epoch, others.batches)
+
+
+def test_of_what_was_written_before_there_were_branches_the_last_five_count_as_in_any_other_mode() -> None:
+    """Numbers begin anew after 2**31: later the same ones are of other records."""
+    for start in (2, 3):  # Known when a reign begins, and after one.
+        table = LaneProducers(in_lane(start))
+        table.restore({"producers": [[7, 0, 0, [[number, number, number] for number in range(5)]]]})
+        table.note(header(5), in_lane(2, 5), 0)
+        assert table.original_of(header(1, b"any")) == 1
+        for number in range(6, 10):
+            table.note(header(number), in_lane(2, number), 0)
+        assert all(batch.crc is not None for batch in table.producers[7].batches)
+        with pytest.raises(NotOwnerError):
+            table.original_of(header(4))
