@@ -12,6 +12,7 @@ from anabranch.log.log import Log
 from anabranch.record.batch import BatchHeader
 from anabranch.replication.branch_lines import Span
 from anabranch.replication.branch_rows import Tip
+from anabranch.testing.simulator import produce_request
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -119,6 +120,18 @@ def test_whoever_takes_over_reads_only_what_came_since_it_wrote_down_who_has_wri
             repeated = world.write(world.primary(), b"%d" % number, (1000, 0, number))
             assert repeated == offsets[number]
         world.write(world.primary(), b"34", (1000, 0, 34))
+
+
+def test_whoever_does_not_reign_names_nobody_else() -> None:
+    """Without generations clients cannot tell which of two hints is newer; they ask for metadata instead."""
+    with BranchSchedule() as world:
+        other = next(number for number in world.sim.lives if number != world.primary())
+        body = {**produce_request("t", 0, [b"x"], 0, -1, None), "timeout_ms": 1000}
+        answer = world.ask(other, ApiKey.PRODUCE, 10, body)
+        row = answer["responses"][0]["partition_responses"][0]
+        assert row["error_code"] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert row["current_leader"] == {"leader_id": -1, "leader_epoch": -1}
+        assert answer["node_endpoints"] == []
 
 
 @pytest.mark.parametrize("others", [(1, 2), (1, 3), (2, 3)])

@@ -1,5 +1,8 @@
 """Who leads instead (KIP-951): told along with a refusal because this broker does not lead a partition, so that a
-client need not ask for metadata first. A node without peers has nobody to name."""
+client need not ask for metadata first. A node without peers has nobody to name.
+
+In mode branch nobody is named: no generation says which of two hints is newer. After 'it is 3' and 'it is 2' at once
+librdkafka sends to 3 what it believes to be led by 2, until that changes."""
 
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -34,7 +37,7 @@ class LeaderHints:
         if broker.peers is None or not isinstance(error, NotOwnerError | FencedGenerationError):
             return None
         state = broker.topics.find(topic)
-        if state is None or not 0 <= index < state.topic.partition_count:
+        if state is None or not 0 <= index < state.topic.partition_count or state.topic.is_branched(index):
             return None
         leader = broker.leaders.of(state.topic.topic_id, index)
         if leader.broker_id is None:
