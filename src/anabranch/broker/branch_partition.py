@@ -24,7 +24,7 @@ from anabranch.broker.first_lane import CLOSING_FILE
 from anabranch.broker.lane_logs import LaneLogs
 from anabranch.broker.lane_snapshots import LaneSnapshots
 from anabranch.broker.partition import Partition, let_wait, plain_limits_of
-from anabranch.broker.partition_opener import PRODUCERS_FILE
+from anabranch.broker.partition_opener import write_producers
 from anabranch.broker.topic_folders import BRANCH_FILE
 from anabranch.broker.workers import Workers, in_heavy_worker, to_its_end
 from anabranch.clock import Clock
@@ -381,12 +381,7 @@ class BranchPartition(Partition):
             table, _ = self._table_of(line, row)
             table.expire(silent_since_ms)
             snapshot = {"offset": held.end, "producers": table.snapshot(held.end)}
-            try:
-                write_checkpoint(self._files, f"{folder}/{PRODUCERS_FILE}", snapshot)
-            except OSError as error:
-                raise StorageError(
-                    f"{folder} cannot keep its producers: {error.strerror or error}."
-                ) from error
+            write_producers(self._files, folder, snapshot)
 
         await in_heavy_worker(self._workers, task)
         self._followed_end = held.end

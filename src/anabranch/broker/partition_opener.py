@@ -383,10 +383,15 @@ class PartitionOpener:
 
     def write_producers(self, folder: str, snapshot: dict[str, Any]) -> None:
         """Any thread. Raises StorageError."""
-        try:
-            write_checkpoint(self.files, f"{folder}/{PRODUCERS_FILE}", snapshot)
-        except OSError as error:
-            raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
+        write_producers(self.files, folder, snapshot)
+
+
+def write_producers(files: Files, folder: str, snapshot: dict[str, Any]) -> None:
+    """Any thread. Raises StorageError."""
+    try:
+        write_checkpoint(files, f"{folder}/{PRODUCERS_FILE}", snapshot)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot keep its producers: {error.strerror or error}.") from error
 
 
 def _no_objects(partition_id: TopicPartition, topic_id: UUID, settings: TopicSettings) -> Partition:
