@@ -5,9 +5,23 @@ message is one sentence a user can act on. Anything that is not an `AnabranchErr
 closes the link it happened on.
 """
 
+from typing import TypeVar
+
 
 class AnabranchError(Exception):
     """The root: catch this, never `Exception`."""
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def detached(error: E) -> E:
+    """Return the error without its traceback, cause and context.
+
+    Whoever keeps an error keeps these too, and with them the frames that raised it and the payload they had unpacked.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 # --- what a peer sent is not the protocol: the connection is closed ---------------------------------------
@@ -19,6 +33,10 @@ class ProtocolError(AnabranchError):
 
 class FrameTooLargeError(ProtocolError):
     """A frame announces more bytes than a request may have."""
+
+
+class TooManyElementsError(ProtocolError):
+    """A request has more array elements and tagged fields than one may have."""
 
 
 class UnsupportedVersionError(ProtocolError):

@@ -82,7 +82,8 @@ class Node:
     async def _open_port(self) -> None:
         await self._make_broker()
         connections_max = self.settings.connections_limit(self._open_files_limit)
-        self.listener = Listener(self.broker, self.clock, connections_max)
+        per_host_max = self.settings.connections_limit_per_ip(self._open_files_limit)
+        self.listener = Listener(self.broker, self.clock, connections_max, per_host_max)
         # Bound before recovery, so that a taken port costs nothing; nobody is answered before it is done.
         self._bound = self._bind()
         if self._peer_port is None:

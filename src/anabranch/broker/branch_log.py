@@ -20,7 +20,7 @@ from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log.checkpoint import RecoveryMark
 from anabranch.log.log import Log
 from anabranch.log.slice import Slice
-from anabranch.log.timestamps import Moment, first_at_or_after, of_largest_timestamp
+from anabranch.log.timestamps import Lookup, Moment, first_at_or_after, of_largest_timestamp
 from anabranch.record.batch import BatchHeader
 from anabranch.replication.branch_lines import Branches, Line, Span, is_known
 from anabranch.replication.branch_rows import NO_LANE, Lane, Tip
@@ -230,23 +230,23 @@ class BranchLog:
             if log is not None:
                 yield from headers_of(log, span)
 
-    def offset_for_time(self, timestamp_ms: int) -> Moment | None:
+    def offset_for_time(self, timestamp_ms: int) -> Lookup:
         """The first record of the line whose timestamp is not before `timestamp_ms`, of those that are here."""
         for span in self._spans_from(self._start_offset, self.end_offset):
             log = self.lanes.get(span.lane)
             if log is None:
                 continue
-            found = first_of_time(log, span, timestamp_ms)
+            found = yield from first_of_time(log, span, timestamp_ms)
             if found is not None:
                 return found
         return None
 
-    def max_timestamp(self) -> Moment | None:
+    def max_timestamp(self) -> Lookup:
         """The record of the line with the largest timestamp, of those that are here."""
         best: Moment | None = None
         for span in self._spans_from(self._start_offset, self.end_offset):
             log = self.lanes.get(span.lane)
-            found = newest_of(log, span) if log is not None else None
+            found = (yield from newest_of(log, span)) if log is not None else None
             if found is not None and (best is None or found.timestamp > best.timestamp):
                 best = found
         return best
@@ -337,25 +337,25 @@ def headers_of(log: Log, span: Span) -> Iterator[BatchHeader]:
             yield header
 
 
-def first_of_time(log: Log, span: Span, timestamp_ms: int) -> Moment | None:
+def first_of_time(log: Log, span: Span, timestamp_ms: int) -> Lookup:
     """The first record of a span that is not older. Raises StorageError."""
     start = max(span.start, log.start_offset)
     try:
-        found = first_at_or_after(log.segments, start, timestamp_ms, log.config.batch_bytes_max)
+        found = yield from first_at_or_after(log.segments, start, timestamp_ms, log.config.batch_bytes_max)
     except OSError as error:
         raise StorageError(f"{log.folder} cannot be read: {error.strerror or error}.") from error
     return found if found is not None and found.offset < span.end else None
 
 
-def newest_of(log: Log, span: Span) -> Moment | None:
+def newest_of(log: Log, span: Span) -> Lookup:
     """The first record of a span with its largest timestamp. Raises StorageError."""
     start = max(span.start, log.start_offset)
     try:
-        found = of_largest_timestamp(log.segments, start, log.config.batch_bytes_max)
+        found = yield from of_largest_timestamp(log.segments, start, log.config.batch_bytes_max)
     except OSError as error:
         raise StorageError(f"{log.folder} cannot be read: {error.strerror or error}.") from error
     if found is None or found.offset < span.end:
         return found
     # It lies behind the place where the line has left this lane.
     newest = max((header.max_timestamp for header in headers_of(log, span)), default=-1)
-    return first_of_time(log, span, newest) if newest >= 0 else None
+    return (yield from first_of_time(log, span, newest)) if newest >= 0 else None

@@ -19,6 +19,7 @@ from anabranch.broker.groups.settings import GroupSettings
 from anabranch.broker.housekeeping import Housekeeping
 from anabranch.broker.leaders import Leaders
 from anabranch.broker.membership import Membership
+from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.broker.metadata_opener import open_metadata
 from anabranch.broker.offsets_topic import OffsetsTopic
 from anabranch.broker.partition import Partition
@@ -28,6 +29,7 @@ from anabranch.broker.producer_ids import ProducerIds
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import TopicFolders
 from anabranch.broker.topics import Topics, TopicState
+from anabranch.broker.turns import Turns
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.cluster.quorum_messages import Member
@@ -82,8 +84,14 @@ class Broker:
         self.id = settings.broker_id
         self.cluster_id = ""
         self.core = BrokerCore(settings, clock, workers)
+        self.turns = Turns()
+        self.request_memory = MemoryBudget(settings.request_memory_bytes_max)
+        self.unpack_memory = MemoryBudget(settings.unpack_memory_bytes_max)
         self.fetch_sessions = FetchSessions(
-            settings.max_incremental_fetch_session_cache_slots, next_id=uuid.uuid4().int
+            settings.max_incremental_fetch_session_cache_slots,
+            settings.fetch_session_partitions_max,
+            settings.request_elements_max,
+            next_id=uuid.uuid4().int,
         )
         self.bytes_out_total = 0
         self.corrupt_reads_total = 0
@@ -433,6 +441,7 @@ def _group_settings(settings: NodeSettings) -> GroupSettings:
         session_timeout_ms_max=settings.group_max_session_timeout_ms,
         initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
         members_max=settings.group_max_size,
+        memory_bytes_max=settings.group_memory_bytes_max,
         offset_metadata_bytes_max=settings.offset_metadata_max_bytes,
         offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
     )

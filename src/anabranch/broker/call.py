@@ -36,11 +36,23 @@ class Call:
     """One request. `answer(pieces)` sends the whole response, its size prefix included; None: no answer (acks=0).
 
     `close(reason)` drops the connection instead: the only way to tell a producer with acks=0 of an error. A handler
-    that has not settled its request may set `holds` before it returns: what the client sends next then waits.
+    that has not settled its request may set `holds` before it returns: what the client sends next then waits. One that
+    also sets `keeps_bytes` may look at the request's bytes until it answers: nothing is read over them.
     `is_settled` and `pieces` are the client's: answers leave in the order of the requests, and some come early.
     """
 
-    __slots__ = ("body", "client", "end", "header", "holds", "is_settled", "on_close", "pieces", "view")
+    __slots__ = (
+        "body",
+        "client",
+        "end",
+        "header",
+        "holds",
+        "is_settled",
+        "keeps_bytes",
+        "on_close",
+        "pieces",
+        "view",
+    )
 
     def __init__(self, client: Client, header: RequestHeader, view: memoryview, body: int, end: int) -> None:
         self.client = client
@@ -49,6 +61,7 @@ class Call:
         self.body = body
         self.end = end
         self.holds = False
+        self.keeps_bytes = False
         self.on_close: Callable[[], None] | None = None
         self.is_settled = False
         self.pieces: Sequence[Any] = ()

@@ -8,7 +8,8 @@ work for the core outside of one has it scheduled. Everything here runs on the l
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from anabranch.broker.append_queue import NEVER_MS, AppendJob, AppendQueue, Batch
 from anabranch.broker.fetch_wait import FetchWaits
@@ -17,11 +18,16 @@ from anabranch.broker.syncer import Syncer
 from anabranch.broker.workers import Workers
 from anabranch.clock import Clock
 from anabranch.config import NodeSettings
-from anabranch.errors import StorageError
+from anabranch.errors import AnabranchError, StorageError
 from anabranch.record.batch import read_header
 from anabranch.values import Offset
 
+if TYPE_CHECKING:
+    from anabranch.broker.call import Call
+
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class BrokerCore:
@@ -93,6 +99,32 @@ class BrokerCore:
             self.is_turn_open = False
         if self.queue or self._woken:
             self.another_turn()  # Those who got their answers were held up by them, and have sent more.
+
+    # --- requests that take several turns --------------------------------------------------------------------
+
+    def carry_on(
+        self, work: Awaitable[Result], call: "Call", then: Callable[[Result], None]
+    ) -> "asyncio.Future[Result]":
+        """Go on with a request in later turns, and then with `then`. Whatever goes wrong closes its connection."""
+        task = asyncio.ensure_future(work)
+        self.tasks_open += 1
+
+        def done(task: "asyncio.Future[Result]") -> None:
+            self.tasks_open -= 1
+            if task.cancelled():
+                call.close("the node stops")
+                return
+            try:
+                then(task.result())
+            except AnabranchError as error:
+                logger.info("closing %s: %s", call.client.host, error)
+                call.close(str(error))
+            except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
+                logger.exception("a handler failed: this is a defect")
+                call.close(f"{type(error).__name__}: {error}")
+
+        task.add_done_callback(done)
+        return task
 
     # --- writing ---------------------------------------------------------------------------------------------
 

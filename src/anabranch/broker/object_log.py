@@ -13,9 +13,9 @@ For the loop's thread.
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from anabranch.broker.block_cache import BlockCache, Loan
 from anabranch.broker.blocks import Block, BlockKey, block_bytes, keys_of
@@ -43,6 +43,8 @@ AHEAD_BLOCKS = 4
 AHEAD_ROWS = 16
 READERS_REMEMBERED = 16
 LOOKUP_MS_MAX = 10_000
+
+Result = TypeVar("Result")
 
 
 class Head(Protocol):
@@ -277,6 +279,10 @@ class ObjectLog:
                 raise
         else:
             part.mark_verified()
+
+    def in_worker(self, task: Callable[[], Result]) -> "asyncio.Future[Result]":
+        """What a task returns that unpacks a batch."""
+        return in_heavy_worker(self._workers, task)
 
     # --- time ------------------------------------------------------------------------------------------------
 

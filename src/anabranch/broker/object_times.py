@@ -1,6 +1,7 @@
 """Lookups by time in a log in the object store: the agreed rows name the first one that can have it, a batch's header
 says whether it has, and then its records are read. Both may have to wait for the store."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from anabranch.record.batch import batch_spans, read_header
@@ -54,7 +55,9 @@ async def _first_in(log: "ObjectLog", row: Row, timestamp_ms: int) -> Moment | N
             return None
         data = memoryview(part.read())
         for first, last in batch_spans(data):
-            found = _first_record(data[first:last], log.start_offset, timestamp_ms)
+            found = await log.in_worker(
+                partial(_first_record, data[first:last], log.start_offset, timestamp_ms)
+            )
             if found is not None:
                 return found
             at = read_header(data, first).next_offset

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from anabranch.errors import AnabranchError, detached
+
 SIDE_BY_SIDE_THREADS = 16
 
 Result = TypeVar("Result")
@@ -55,6 +57,8 @@ class ThreadWorkers:
         try:
             result = task()
         except BaseException as error:  # noqa: BLE001 - handed to `done` on the loop, where it is dealt with.
+            if isinstance(error, AnabranchError):
+                detached(error)  # Whoever keeps it must not keep what the task had unpacked.
             self._loop.call_soon_threadsafe(done, None, error)
         else:
             self._loop.call_soon_threadsafe(done, result, None)
@@ -67,6 +71,12 @@ class ThreadWorkers:
 def in_heavy_worker(workers: Workers, task: Callable[[], Result]) -> "asyncio.Future[Result]":
     """The same for coroutines: await the result of a heavy task."""
     future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    workers.heavy(task, settle(future))
+    return future
+
+
+def settle(future: "asyncio.Future[Result]") -> Done[Result]:
+    """What a worker is to call for a future to be settled."""
 
     def done(result: Result | None, error: BaseException | None) -> None:
         if future.cancelled():
@@ -76,8 +86,7 @@ def in_heavy_worker(workers: Workers, task: Callable[[], Result]) -> "asyncio.Fu
         else:
             future.set_result(result)  # type: ignore[arg-type]  # None only where Result is None.
 
-    workers.heavy(task, done)
-    return future
+    return done
 
 
 async def to_its_end(work: "Coroutine[None, None, Result]") -> Result:

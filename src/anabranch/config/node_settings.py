@@ -269,6 +269,12 @@ class NodeSettings:
         "assigned once; on one node a test or a laptop should not pause for that.",
     )
     group_max_size: int = whole(INT_MAX, "Members one group may have.", low=1)
+    group_memory_bytes_max: int = long(
+        64 * MIB,
+        "What the members of all groups may take: their metadata, their assignments and 1 KiB each; half of it for "
+        "members of one host. Further members are refused.",
+        low=MIB,
+    )
     offsets_topic_num_partitions: int = whole(
         16,
         "Partitions of the log of committed offsets, fixed once it exists. Kafka makes 50, for many brokers.",
@@ -291,10 +297,31 @@ class NodeSettings:
     )
     fetch_max_bytes: int = whole(57_671_680, "The most bytes one fetch answers with.", low=1024)
     max_incremental_fetch_session_cache_slots: int = whole(1000, "Fetch sessions remembered at once.")
+    fetch_session_partitions_max: int = whole(
+        100_000,
+        "Partitions in all fetch sessions together. A consumer that finds no room is served without a session.",
+        low=1000,
+    )
 
     # --- limits ---
     socket_request_max_bytes: int = whole(
         104_857_600, "The largest request; a larger one closes the link.", low=1024
+    )
+    request_control_bytes_max: int = whole(
+        16 * MIB,
+        "The largest request that carries no records, which is every API but Produce; a larger one closes the link.",
+        low=64 * 1024,
+    )
+    request_elements_max: int = whole(
+        20_000,
+        "Array elements and tagged fields of one request, nested ones included. One with more is answered with "
+        "INVALID_REQUEST, or closes the link where the API has no error code for the whole of it.",
+        low=1000,
+    )
+    request_answer_bytes_max: int = whole(
+        16 * MIB,
+        "What may be told in answer to one request, records of a fetch not included; rows beyond it carry an error.",
+        low=64 * 1024,
     )
     socket_send_buffer_bytes: int = whole(
         256 * 1024,
@@ -309,6 +336,9 @@ class NodeSettings:
         64 * MIB, "Bytes waiting for the writer; beyond, producers wait.", low=MIB
     )
     batch_decompressed_bytes_max: int = long(64 * MIB, "What one batch may unpack to.", low=1024)
+    unpack_memory_bytes_max: int = long(
+        128 * MIB, "What the batches of all connections may unpack to at once; beyond, they wait.", low=MIB
+    )
     connection_requests_max: int = whole(
         64, "Unanswered requests per connection; beyond, it is not read.", low=1
     )
@@ -317,6 +347,9 @@ class NodeSettings:
     )
     max_connections: int | None = whole(
         None, "Connections at once; unset: three eighths of the open-file limit.", low=1
+    )
+    max_connections_per_ip: int | None = whole(
+        None, "Connections at once from one address; unset: half of max.connections.", low=1
     )
     connections_max_idle_ms: int = long(600_000, "A connection silent for this long is closed.", low=1)
     log_open_files_max: int | None = whole(
@@ -351,6 +384,11 @@ class NodeSettings:
             raise InvalidConfigError(
                 "request.memory.bytes.max is below socket.request.max.bytes, so the largest request could "
                 "never be read: raise the first or lower the second."
+            )
+        if self.unpack_memory_bytes_max < self.batch_decompressed_bytes_max:
+            raise InvalidConfigError(
+                "unpack.memory.bytes.max is below batch.decompressed.bytes.max, so the largest batch could never be "
+                "unpacked: raise the first or lower the second."
             )
         self._check_peers()
         self._check_objects()
@@ -436,6 +474,9 @@ class NodeSettings:
 
     def connections_limit(self, open_files_limit: int) -> int:
         return self.max_connections or max(16, open_files_limit * 3 // 8)
+
+    def connections_limit_per_ip(self, open_files_limit: int) -> int:
+        return self.max_connections_per_ip or max(8, self.connections_limit(open_files_limit) // 2)
 
     def open_files_budget(self, open_files_limit: int) -> int:
         return self.log_open_files_max or max(8, open_files_limit // 2)

@@ -10,7 +10,7 @@ from anabranch.errors import CorruptDataError, OffsetOutOfRangeError, StorageErr
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
-from anabranch.log.timestamps import Moment, first_at_or_after, of_largest_timestamp
+from anabranch.log.timestamps import Lookup, first_at_or_after, of_largest_timestamp
 from anabranch.record.batch import BatchHeader
 from anabranch.values import Offset, is_other_lane
 
@@ -117,18 +117,18 @@ class LogReader:
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def offset_for_time(self, timestamp_ms: int) -> Moment | None:
+    def offset_for_time(self, timestamp_ms: int) -> Lookup:
         """The first record, from the start of the log, whose timestamp is not before `timestamp_ms`."""
+        bytes_max = self.config.batch_bytes_max
         try:
-            return first_at_or_after(
-                self._segments, self._start_offset, timestamp_ms, self.config.batch_bytes_max
-            )
+            return (yield from first_at_or_after(self._segments, self._start_offset, timestamp_ms, bytes_max))
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def max_timestamp(self) -> Moment | None:
+    def max_timestamp(self) -> Lookup:
         """The record with the largest timestamp; the first one if there are several in its batch."""
+        bytes_max = self.config.batch_bytes_max
         try:
-            return of_largest_timestamp(self._segments, self._start_offset, self.config.batch_bytes_max)
+            return (yield from of_largest_timestamp(self._segments, self._start_offset, bytes_max))
         except OSError as error:
             raise self._unreadable(error) from error

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anabranch.broker.call import Call, Piece
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, FrameTooLargeError
 from anabranch.server.poller import READ, WRITE
 from anabranch.server.receive_buffer import AT_ONCE_BYTES_MAX, ReceiveBuffer
 from anabranch.server.send_queue import Held, SendQueue, held, let_go
@@ -215,6 +215,8 @@ class Connection:
                     return
             if frames.spans and len(buffer) >= SIZE_BYTES:
                 frames = split_frames(buffer.view, buffer.start, buffer.end, self._listener.frame_bytes_max)
+            if len(buffer) > API_KEY_POSITION:
+                self._check_size(buffer.start, frames.bytes_wanted)
         except AnabranchError as error:
             logger.info("closing %s: %s", self.host, error)
             self.close(str(error))
@@ -268,8 +270,20 @@ class Connection:
         self._is_held = self._must_hold()
         return self._is_held or buffer.start == buffer.end
 
+    def _check_size(self, start: int, frame_bytes: int) -> None:
+        """Refuse a request without records that is larger than one need be, as soon as its API key is here."""
+        control_bytes_max = self._listener.control_bytes_max
+        if frame_bytes <= control_bytes_max + SIZE_BYTES:
+            return
+        if self._buffer.view[start + API_KEY_POSITION] != ApiKey.PRODUCE:
+            raise FrameTooLargeError(
+                f"A request of {frame_bytes - SIZE_BYTES} bytes that carries no records is above the limit of "
+                f"{control_bytes_max} (request.control.bytes.max)."
+            )
+
     def _take_frame(self, start: int, end: int) -> None:
         self._frame_ms_start = None
+        self._check_size(start - SIZE_BYTES, end - start + SIZE_BYTES)
         listener, view = self._listener, self._buffer.view
         listener.requests_total += 1
         header, body = parse_request_header(view, start, end)
@@ -278,6 +292,8 @@ class Connection:
         self._calls.append(call)
         listener.dispatch(listener.broker, call)
         self._is_held = self._must_hold()
+        if call.keeps_bytes and not call.is_settled:
+            self._stop_reading()  # Whatever is read next would lie where this request's bytes are.
 
     def _must_hold(self) -> bool:
         calls, out, listener = self._calls, self._out, self._listener

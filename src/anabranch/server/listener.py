@@ -10,7 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from anabranch.broker.broker import Broker
@@ -21,7 +21,6 @@ from anabranch.config import host_and_port
 from anabranch.record.form import COMPILED
 from anabranch.server.bound_socket import address_of, bind
 from anabranch.server.connection import FREE_BYTES, Connection
-from anabranch.server.memory_budget import MemoryBudget
 from anabranch.server.poller import Poller
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ PlainTake = Callable[[Connection, memoryview, int, int, deque[Call], int], int]
 
 
 class Listener:
-    def __init__(self, broker: Broker, clock: Clock, connections_max: int) -> None:
+    def __init__(self, broker: Broker, clock: Clock, connections_max: int, per_host_max: int) -> None:
         settings = broker.settings
         self.broker = broker
         self.dispatch: Callable[[Broker, Call], None] = dispatch
@@ -48,8 +47,9 @@ class Listener:
         """Tries the shortest way first."""
         self.clock = clock
         self.poller = Poller(broker.core, clock)
-        self.memory = MemoryBudget(settings.request_memory_bytes_max)
+        self.memory = broker.request_memory
         self.frame_bytes_max = settings.socket_request_max_bytes
+        self.control_bytes_max = settings.request_control_bytes_max
         self.requests_max = settings.connection_requests_max
         self.response_bytes_max = settings.connection_response_bytes_max
         self.connections: set[Connection] = set()
@@ -57,6 +57,8 @@ class Listener:
         self.connections_total = 0
         self.connections_refused_total = 0
         self._connections_max = connections_max
+        self._per_host_max = per_host_max
+        self._per_host: Counter[str] = Counter()
         self._send_buffer_bytes = settings.socket_send_buffer_bytes
         self._idle_ms_max = settings.connections_max_idle_ms
         self._sock: socket.socket | None = None
@@ -135,11 +137,16 @@ class Listener:
             self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def _welcome(self, sock: socket.socket, host: str) -> None:
+        refusal = None
         if len(self.connections) >= self._connections_max:
+            refusal = f"{len(self.connections)} are open (max.connections)"
+        elif self._per_host[host] >= self._per_host_max:
+            refusal = f"{self._per_host[host]} are open from there (max.connections.per.ip)"
+        if refusal is not None:
             self.connections_refused_total += 1
             sock.close()
             if self.connections_refused_total % 100 == 1:
-                logger.warning("refused a connection: %d are open (max.connections)", len(self.connections))
+                logger.warning("refused a connection from %s: %s", host, refusal)
             return
         try:
             sock.setblocking(False)
@@ -151,8 +158,12 @@ class Listener:
             logger.debug("%s did not stay: %s", host, error)
             sock.close()
             return
+        self.remember(connection)
+
+    def remember(self, connection: Connection) -> None:
         self.connections_total += 1
         self.connections.add(connection)
+        self._per_host[connection.host] += 1
 
     # --- the sweep ---------------------------------------------------------------------------------------------
 
@@ -181,7 +192,12 @@ class Listener:
             newest.close("memory for requests is short, and others came first")
 
     def forget(self, connection: Connection, reason: str) -> None:
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self._per_host[connection.host] -= 1
+            if not self._per_host[connection.host]:
+                del self._per_host[connection.host]
+        self.broker.fetch_sessions.client_left(connection)
         logger.debug("closed %s: %s", connection.host, reason)
         if self._is_drained is not None and not self.connections:
             self._is_drained.set()

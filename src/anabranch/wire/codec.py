@@ -14,9 +14,9 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from anabranch.errors import ProtocolError, UnsupportedVersionError
+from anabranch.errors import ProtocolError, TooManyElementsError, UnsupportedVersionError
 from anabranch.wire.api_keys import FLEXIBLE_SINCE, ApiKey
-from anabranch.wire.primitives import MALFORMED
+from anabranch.wire.primitives import ELEMENTS_MAX, MALFORMED, TooManyElements
 from anabranch.wire.table import Message, bounds, in_range
 
 Body = dict[str, Any]
@@ -33,9 +33,15 @@ class Coder(NamedTuple):
     path_at: Callable[[int], str]
 
 
-def decode_request(api_key: int, version: int, buffer: Buffer, position: int, end: int) -> Body:
-    """Bytes behind the last field are ignored, as Kafka does: librdkafka's Metadata v13 has three of them."""
-    return decode_message(_message(api_key, 0), version, memoryview(buffer)[:end], position)[0]
+def decode_request(
+    api_key: int, version: int, buffer: Buffer, position: int, end: int, elements_max: int = ELEMENTS_MAX
+) -> Body:
+    """Bytes behind the last field are ignored, as Kafka does: librdkafka's Metadata v13 has three of them.
+
+    Raises `TooManyElementsError` for a request with more array elements and tagged fields than `elements_max`.
+    """
+    view = memoryview(buffer)[:end]
+    return decode_message(_message(api_key, 0), version, view, position, elements_max)[0]
 
 
 def encode_response(api_key: int, version: int, body: Body) -> bytes:
@@ -60,14 +66,24 @@ def versions_of(api_key: int) -> range:
     return range(first, last + 1)
 
 
-def decode_message(message: Message, version: int, view: memoryview, position: int) -> tuple[Body, int]:
+def decode_message(
+    message: Message, version: int, view: memoryview, position: int, elements_max: int = ELEMENTS_MAX
+) -> tuple[Body, int]:
     """One message at `position` of a view that ends where it must; also where it ended."""
     decode, path_at = _decoder(message, version)
     try:
-        body, position = decode(view, position)
+        body, position = decode(view, position, elements_max)
+    except TooManyElements as error:
+        raise TooManyElementsError(_complaint(message, version, path_at, error)) from None
     except MALFORMED as error:
         raise ProtocolError(_complaint(message, version, path_at, error)) from None
     return body, position
+
+
+def has_error_code(api_key: int, version: int) -> bool:
+    """Whether a response has one error code for the whole of it."""
+    fields = _message(api_key, 1).fields
+    return any(field.name == "error_code" and field.exists_in(version) for field in fields)
 
 
 def encode_message(message: Message, version: int, body: Body) -> bytearray:

@@ -1,8 +1,9 @@
-"""From a table and a version to the source of `decode(b, p) -> (message, position)`.
+"""From a table and a version to the source of `decode(b, p, left) -> (message, position)`.
 
 Fields become local variables, read straight in a row, and each struct one dict display at its end. Neighbours
 of fixed width are read with one `unpack_from`. A field that the version does not have gets its default, so
-that whoever reads the message need not ask for the version first.
+that whoever reads the message need not ask for the version first. `left` is how many array elements and tagged fields
+the message may have.
 """
 
 from anabranch.wire.primitives import NO_UUID
@@ -11,8 +12,7 @@ from anabranch.wire.table import FIXED_FORMATS, Field, Message, bytes_min, defau
 
 
 def decoder(message: Message, version: int) -> Source:
-    source = Source(message, version, "def decode(b, p):")
-    source.line(1, "left = ELEMENTS_MAX", "(start)")
+    source = Source(message, version, "def decode(b, p, left):")
     result = _struct(source, 1, message.fields, "")
     source.line(1, f"return {result}, p", "(end)")
     return source
@@ -119,13 +119,16 @@ def _elements(source: Source, depth: int, field: Field, path: str, name: str) ->
 def _tags(source: Source, depth: int, fields: tuple[Field, ...], path: str, values: dict[str, str]) -> None:
     known = source.tagged(fields)
     if not known:
-        source.line(depth, "p = skip_tags(b, p) if b[p] else p + 1", path + "(tags)")
+        source.line(depth, "if b[p]: p, left = skip_tags(b, p, left)", path + "(tags)")
+        source.line(depth, "else: p += 1", path + "(tags)")
         return
     for field in known:
         values[field.name] = source.name()
         source.line(depth, f"{values[field.name]} = {_default(field)}", path)
     count, end = source.name("tags"), source.name("end")
     source.line(depth, f"{count}, p = read_uvarint(b, p)", path + "(tags)")
+    source.line(depth, f"left -= {count}", path + "(tags)")
+    source.line(depth, "if left < 0: too_many_elements()", path + "(tags)")
     source.line(depth, f"for _ in range({count}):", path + "(tags)")
     source.line(depth + 1, f"tag, p, {end} = read_tag(b, p)", path + "(tags)")
     for branch, field in enumerate(known):

@@ -23,7 +23,7 @@ from anabranch.wire.primitives import (
     read_numbers,
     read_string,
     read_uuid,
-    skip_tags,
+    too_many_elements,
     write_compact_count,
     write_compact_string,
     write_count,
@@ -35,7 +35,6 @@ VERSIONS = range(4, 19)
 FLEXIBLE_SINCE = 12
 TOPIC_IDS_SINCE = 13
 REPLICA_STATE_SINCE = 15
-PARTITION_TAGS_SINCE = 17
 ENDPOINTS_SINCE = 16
 
 NO_REPLICA = -1
@@ -66,38 +65,39 @@ _partition_v9 = struct.Struct(">iiqqi")
 _partition_v12 = struct.Struct(">iiqiqi")
 
 
-def parse_fetch_request(view: memoryview, position: int, end: int, version: int) -> FetchRequest:
+def parse_fetch_request(
+    view: memoryview, position: int, end: int, version: int, elements_max: int = ELEMENTS_MAX
+) -> FetchRequest:
     """The request whose body lies in `view[position:end]`."""
-    # An element takes a byte at least, so a message this small needs no counting; the table counts in larger ones.
-    if version not in VERSIONS or end - position > ELEMENTS_MAX:
-        return _read_by_table(view, position, end, version)
-    parse = _parse_flexible if version >= FLEXIBLE_SINCE else _parse_plain
-    try:
-        return parse(view[:end], position, version)[0]
-    except MALFORMED:
-        return _read_by_table(view, position, end, version)
-
-
-def _read_by_table(view: memoryview, position: int, end: int, version: int) -> FetchRequest:
-    return _from_table(decode_request(ApiKey.FETCH, version, view, position, end), version)
+    if version in VERSIONS:
+        parse = _parse_flexible if version >= FLEXIBLE_SINCE else _parse_plain
+        try:
+            return parse(view[:end], position, version, elements_max)[0]
+        except MALFORMED:
+            pass  # The table reads what is rare, and says what is wrong.
+    return _from_table(decode_request(ApiKey.FETCH, version, view, position, end, elements_max), version)
 
 
 # --- versions 4 to 11 --------------------------------------------------------------------------------------
 
 
-def _parse_plain(view: memoryview, position: int, version: int) -> tuple[FetchRequest, int]:
+def _parse_plain(view: memoryview, position: int, version: int, left: int) -> tuple[FetchRequest, int]:
     start, position = _plain_start(view, position, version)
     topics: list[tuple[str | UUID, list[PartitionFetch]]] = []
     topic_count, position = read_count(view, position, 6)
+    left -= topic_count
     for _ in range(topic_count):
         name, position = read_string(view, position)
         count, position = read_count(view, position, 16)
+        left -= count
+        if left < 0:
+            too_many_elements()
         partitions: list[PartitionFetch] = []
         for _ in range(count):
             partition, position = _plain_partition(view, position, version)
             partitions.append(partition)
         topics.append((name, partitions))
-    forgotten, position = _plain_forgotten(view, position) if version >= 7 else ([], position)
+    forgotten, position = _plain_forgotten(view, position, left) if version >= 7 else ([], position)
     rack_id, position = read_string(view, position) if version >= 11 else ("", position)
     return FetchRequest(*start, topics, forgotten, rack_id), position
 
@@ -123,12 +123,18 @@ def _plain_partition(view: memoryview, position: int, version: int) -> tuple[Par
     return (index, -1, offset, -1, -1, most), position + _partition_v4.size
 
 
-def _plain_forgotten(view: memoryview, position: int) -> tuple[list[tuple[str | UUID, list[int]]], int]:
+def _plain_forgotten(
+    view: memoryview, position: int, left: int
+) -> tuple[list[tuple[str | UUID, list[int]]], int]:
     forgotten: list[tuple[str | UUID, list[int]]] = []
     topic_count, position = read_count(view, position, 6)
+    left -= topic_count
     for _ in range(topic_count):
         name, position = read_string(view, position)
         count, position = read_count(view, position, 4)
+        left -= count
+        if left < 0:
+            too_many_elements()
         partitions, position = read_numbers(view, position, count, "i")
         forgotten.append((name, partitions))
     return forgotten, position
@@ -137,22 +143,28 @@ def _plain_forgotten(view: memoryview, position: int) -> tuple[list[tuple[str | 
 # --- versions 12 to 18 -------------------------------------------------------------------------------------
 
 
-def _parse_flexible(view: memoryview, position: int, version: int) -> tuple[FetchRequest, int]:
+def _parse_flexible(view: memoryview, position: int, version: int, left: int) -> tuple[FetchRequest, int]:
     read_topic = read_uuid if version >= TOPIC_IDS_SINCE else read_compact_string
     start, position = _flexible_start(view, position, version)
     topics: list[tuple[str | UUID, list[PartitionFetch]]] = []
     topic_count, position = read_compact_count(view, position, 3)
+    left -= topic_count
     for _ in range(topic_count):
         topic, position = read_topic(view, position)
-        partitions, position = _flexible_partitions(view, position, version)
+        partitions, position = _flexible_partitions(view, position, left)
+        left -= len(partitions)
         topics.append((topic, partitions))
     forgotten: list[tuple[str | UUID, list[int]]] = []
     topic_count, position = read_compact_count(view, position, 3)
+    left -= topic_count
     for _ in range(topic_count):
         topic, position = read_topic(view, position)
         count, position = read_compact_count(view, position, 4)
+        left -= count
+        if left < 0:
+            too_many_elements()
         indexes, position = read_numbers(view, position, count, "i")
-        position = skip_tags(view, position)
+        position = _past_no_tags(view, position)
         forgotten.append((topic, indexes))
     rack_id, position = read_compact_string(view, position)
     return FetchRequest(*start, topics, forgotten, rack_id), _past_no_tags(view, position)
@@ -167,15 +179,15 @@ def _flexible_start(
     return (NO_REPLICA, wait, least, most, isolation, session, epoch), position + _start_v15.size
 
 
-def _flexible_partitions(view: memoryview, position: int, version: int) -> tuple[list[PartitionFetch], int]:
-    past_tags = _past_no_tags if version >= PARTITION_TAGS_SINCE else skip_tags
+def _flexible_partitions(view: memoryview, position: int, left: int) -> tuple[list[PartitionFetch], int]:
     partitions: list[PartitionFetch] = []
     count, position = read_compact_count(view, position, 33)
+    if count > left:
+        too_many_elements()
     for _ in range(count):
         partitions.append(_partition_v12.unpack_from(view, position))
-        position += 32
-        position = past_tags(view, position) if view[position] else position + 1
-    return partitions, skip_tags(view, position) if view[position] else position + 1
+        position = _past_no_tags(view, position + 32)
+    return partitions, _past_no_tags(view, position)
 
 
 def _past_no_tags(view: memoryview, position: int) -> int:

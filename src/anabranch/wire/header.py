@@ -11,6 +11,9 @@ from anabranch.errors import ProtocolError, UnsupportedVersionError
 from anabranch.wire.api_keys import FLEXIBLE_SINCE, ApiKey
 from anabranch.wire.primitives import MALFORMED, Malformed, read_nullable_string, skip_tags
 
+HEADER_TAGS_MAX = 100
+"""Tagged fields in a header; Kafka has defined none so far."""
+
 _START = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
 _FLEXIBLE_ANSWER = struct.Struct(">ix")
@@ -42,7 +45,7 @@ def parse_request_header(
             raise UnsupportedVersionError(f"There is no API with key {api_key}.")
         client_id, position = read_nullable_string(view, position + _START.size)
         if is_flexible(api_key, version):
-            position = skip_tags(view, position)
+            position, _ = skip_tags(view, position, HEADER_TAGS_MAX)
     except MALFORMED as error:
         reason = str(error) if isinstance(error, Malformed) else "is cut short"
         raise ProtocolError(f"The request header {reason}.") from None
@@ -76,7 +79,7 @@ def parse_response_header(
         (correlation_id,) = _CORRELATION_ID.unpack_from(view, position)
         position += _CORRELATION_ID.size
         if has_flexible_answer(api_key, version):
-            position = skip_tags(view, position)
+            position, _ = skip_tags(view, position, HEADER_TAGS_MAX)
     except MALFORMED as error:
         reason = str(error) if isinstance(error, Malformed) else "is cut short"
         raise ProtocolError(f"The response header {reason}.") from None

@@ -19,9 +19,9 @@ UVARINT_BYTES_MAX = 5
 UUID_CACHE_MAX = 4096
 
 ELEMENTS_MAX = 250_000
-"""Array elements in one message, nested ones included. Two bytes on the wire can become a dict of several
-hundred, so the size of a frame alone does not bound the memory that reading it takes; this does, to about
-100 MB."""
+"""Array elements and tagged fields in one message, nested ones included. Two bytes on the wire can become a dict of
+several hundred, so the size of a frame alone does not bound the memory that reading it takes; this does, to about
+100 MB. It is the limit for answers and for messages between brokers; that for requests is a setting."""
 
 NO_UUID = UUID(int=0)
 
@@ -35,6 +35,10 @@ Reader = Callable[[memoryview, int], tuple[object, int]]
 
 class Malformed(ProtocolError):
     """Half a sentence: what is wrong, without saying where. The codec puts the field in front."""
+
+
+class TooManyElements(Malformed):
+    """The message is well formed so far, and longer than we are willing to read."""
 
 
 MALFORMED = (Malformed, IndexError, struct.error)
@@ -214,13 +218,11 @@ def _checked(view: memoryview, position: int, count: int, element_bytes_min: int
         raise Malformed("is null" if count == -1 else f"has {count} elements")
     if count * element_bytes_min > len(view) - position:
         raise Malformed(f"claims {count} elements where {len(view) - position} bytes are left")
-    if count > ELEMENTS_MAX:
-        too_many_elements()
     return count, position
 
 
 def too_many_elements() -> NoReturn:
-    raise Malformed(f"takes the message beyond {ELEMENTS_MAX} array elements")
+    raise TooManyElements("takes the message beyond its limit of array elements and tagged fields")
 
 
 def read_count(view: memoryview, position: int, element_bytes_min: int) -> tuple[int, int]:
@@ -297,12 +299,15 @@ def read_tag(view: memoryview, position: int) -> tuple[int, int, int]:
     return tag, position, end_of(view, position, size)
 
 
-def skip_tags(view: memoryview, position: int) -> int:
-    """Past a tagged section in which we know nothing."""
+def skip_tags(view: memoryview, position: int, left: int) -> tuple[int, int]:
+    """Past a tagged section in which we know nothing; also how many of `left` elements may still follow."""
     count, position = read_uvarint(view, position)
+    left -= count
+    if left < 0:
+        too_many_elements()
     for _ in range(count):
         _, _, position = read_tag(view, position)
-    return position
+    return position, left
 
 
 def check_tag_end(position: int, end: int) -> None:

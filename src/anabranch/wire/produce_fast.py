@@ -56,31 +56,33 @@ _index = struct.Struct(">i").unpack_from
 _index_and_length = struct.Struct(">ii").unpack_from
 
 
-def parse_produce_request(view: memoryview, position: int, end: int, version: int) -> ProduceRequest:
+def parse_produce_request(
+    view: memoryview, position: int, end: int, version: int, elements_max: int = ELEMENTS_MAX
+) -> ProduceRequest:
     """The request whose body lies in `view[position:end]`."""
     if version in VERSIONS:
         parse = _parse_flexible if version >= FLEXIBLE_SINCE else _parse_plain
         try:
-            return parse(view[:end], position, version)[0]
+            return parse(view[:end], position, version, elements_max)[0]
         except MALFORMED:
-            raise _refusal(view, position, end, version) from None
-    raise _refusal(view, position, end, version)
+            raise _refusal(view, position, end, version, elements_max) from None
+    raise _refusal(view, position, end, version, elements_max)
 
 
-def _refusal(view: memoryview, position: int, end: int, version: int) -> ProtocolError:
+def _refusal(view: memoryview, position: int, end: int, version: int, elements_max: int) -> ProtocolError:
     """The table's own words for what is wrong."""
     try:
-        decode_request(ApiKey.PRODUCE, version, view, position, end)
+        decode_request(ApiKey.PRODUCE, version, view, position, end, elements_max)
     except ProtocolError as error:
         return error
     raise AssertionError("A Produce request was refused that its table accepts.")
 
 
-def _parse_plain(view: memoryview, position: int, version: int) -> tuple[ProduceRequest, int]:
+def _parse_plain(view: memoryview, position: int, version: int, left: int) -> tuple[ProduceRequest, int]:
     transactional_id, position = read_nullable_string(view, position)
     acks, timeout_ms = _acks_and_timeout(view, position)
     topic_count, position = read_count(view, position + 6, 6)
-    left = ELEMENTS_MAX - topic_count
+    left -= topic_count
     topics: list[TopicSpans] = []
     for _ in range(topic_count):
         name, position = read_string(view, position)
@@ -101,30 +103,33 @@ def _parse_plain(view: memoryview, position: int, version: int) -> tuple[Produce
     return (transactional_id, acks, timeout_ms, topics), position
 
 
-def _parse_flexible(view: memoryview, position: int, version: int) -> tuple[ProduceRequest, int]:
+def _parse_flexible(view: memoryview, position: int, version: int, left: int) -> tuple[ProduceRequest, int]:
     if view[position]:
         transactional_id, position = read_compact_nullable_string(view, position)
     else:
         transactional_id, position = None, position + 1
     acks, timeout_ms = _acks_and_timeout(view, position)
     topic_count, position = read_compact_count(view, position + 6, 3)
-    left = ELEMENTS_MAX - topic_count
+    left -= topic_count
     read_topic = read_uuid if version >= TOPIC_IDS_SINCE else read_compact_string
     topics: list[TopicSpans] = []
     for _ in range(topic_count):
         topic, position = read_topic(view, position)
-        spans, position = _flexible_spans(view, position)
-        left -= len(spans)
-        if left < 0:
-            too_many_elements()
+        spans, position, left = _flexible_spans(view, position, left)
         topics.append((topic, spans))
-    position = skip_tags(view, position) if view[position] else position + 1
+    if view[position]:
+        position, left = skip_tags(view, position, left)
+    else:
+        position += 1
     return (transactional_id, acks, timeout_ms, topics), position
 
 
-def _flexible_spans(view: memoryview, position: int) -> tuple[list[PartitionSpan], int]:
+def _flexible_spans(view: memoryview, position: int, left: int) -> tuple[list[PartitionSpan], int, int]:
     """The partitions of one topic, and past its tags. Short lengths are read in place: a call costs more."""
     count, position = read_compact_count(view, position, 6)
+    left -= count
+    if left < 0:
+        too_many_elements()
     spans: list[PartitionSpan] = []
     for _ in range(count):
         (index,) = _index(view, position)
@@ -137,8 +142,15 @@ def _flexible_spans(view: memoryview, position: int) -> tuple[list[PartitionSpan
         else:
             spans.append((index, NULL_RECORDS, NULL_RECORDS))
         # A length beyond the message fails here, where the byte behind the records is read.
-        position = skip_tags(view, position) if view[position] else position + 1
-    return spans, skip_tags(view, position) if view[position] else position + 1
+        if view[position]:
+            position, left = skip_tags(view, position, left)
+        else:
+            position += 1
+    if view[position]:
+        position, left = skip_tags(view, position, left)
+    else:
+        position += 1
+    return spans, position, left
 
 
 # --- the answer ------------------------------------------------------------------------------------------

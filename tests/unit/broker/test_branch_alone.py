@@ -154,7 +154,7 @@ def fetched(bench: Bench, offset: int, **fields: Any) -> dict[str, Any]:
     return row
 
 
-def offset_of(bench: Bench, timestamp: int) -> dict[str, Any]:
+async def offset_of(bench: Bench, timestamp: int) -> dict[str, Any]:
     asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp}
     body = {
         "replica_id": -1,
@@ -162,6 +162,7 @@ def offset_of(bench: Bench, timestamp: int) -> dict[str, Any]:
         "topics": [{"name": "t", "partitions": [asked]}],
     }
     pending = InProcessClient(bench.broker).send(ApiKey.LIST_OFFSETS, 7, body)
+    await turn()
     assert pending.body is not None
     row: dict[str, Any] = pending.body["topics"][0]["partitions"][0]
     return row
@@ -227,13 +228,13 @@ async def test_a_position_below_the_start_is_out_of_range() -> None:
 @in_loop
 async def test_offsets_are_found_by_time_over_all_lanes() -> None:
     bench = await at_times(1000, 5000, 3000)
-    assert offset_of(bench, -2)["offset"] == 0
-    assert offset_of(bench, -1)["offset"] == first_offset(Lane(2048)) + 1
-    assert offset_of(bench, 1000)["offset"] == 0
-    assert offset_of(bench, 1001)["offset"] == SECOND
-    assert offset_of(bench, 5000)["offset"] == SECOND
-    assert offset_of(bench, 5001)["offset"] == -1
-    newest = offset_of(bench, -3)
+    assert (await offset_of(bench, -2))["offset"] == 0
+    assert (await offset_of(bench, -1))["offset"] == first_offset(Lane(2048)) + 1
+    assert (await offset_of(bench, 1000))["offset"] == 0
+    assert (await offset_of(bench, 1001))["offset"] == SECOND
+    assert (await offset_of(bench, 5000))["offset"] == SECOND
+    assert (await offset_of(bench, 5001))["offset"] == -1
+    newest = await offset_of(bench, -3)
     assert (newest["offset"], newest["timestamp"], newest["leader_epoch"]) == (SECOND, 5000, -1)
 
 
@@ -449,7 +450,7 @@ async def test_a_start_on_a_full_disk_serves_readers_and_takes_records_when_ther
     again = bench.again()
     assert found(again).reign is None
     assert records_in(fetched(again, 0)) == [b"a"]
-    assert offset_of(again, -1)["offset"] == 1
+    assert (await offset_of(again, -1))["offset"] == 1
     with pytest.raises(NotOwnerError):
         await write(again, b"b")
     await asyncio.wait_for(again.broker.branches._retry, 30)  # type: ignore[union-attr, arg-type]

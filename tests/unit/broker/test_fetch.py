@@ -325,13 +325,13 @@ async def test_woken_fetch_looks_only_at_those_that_have_news(monkeypatch: pytes
 
 
 @in_loop
-async def test_partition_that_is_asked_for_twice_is_answered_twice() -> None:
+async def test_partition_that_is_asked_for_twice_is_answered_once() -> None:
     bench = Bench()
     partition = await written(bench, batches=1)
     pending = fetch(bench, ("t", 0, 1), ("t", 0, 1))
     await bench.core.append(partition, batch_of())
     await turn()
-    assert [batches_in(row) for row in rows(pending)] == [1, 1]
+    assert [batches_in(row) for row in rows(pending)] == [1]
 
 
 @in_loop
@@ -359,6 +359,7 @@ async def test_fetch_of_many_partitions_lets_more_gather_before_it_is_answered()
     assert len(rows(fetch(bench, *places, max_wait_ms=0))) == GATHER_PARTITIONS_MIN
     assert rows(fetch(bench, *places, min_bytes=0))
 
+    await turn()  # Two fetches of so many have used up what one turn of the loop has.
     pending = fetch(bench, *places)
     assert not pending.is_settled
     await bench.core.append(bench.topics.partition("t", 1), batch_of())

@@ -1,6 +1,7 @@
 """Who coordinates a group: the leader of its partition, asked for one group or for many."""
 
 import asyncio
+from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,7 @@ def call_of(version: int) -> Any:
 async def find(bench: Bench, version: int, *groups: str, key_type: int = 0) -> Any:
     request = {"key_type": key_type, "key": groups[0], "coordinator_keys": list(groups)}
     answer = find_coordinator.handle(bench.broker, call_of(version), request)
-    return answer if isinstance(answer, dict) else await answer
+    return await (bench.broker.turns.driven(answer) if isinstance(answer, Generator) else answer)
 
 
 def in_cluster() -> ClusterBench:

@@ -12,6 +12,7 @@ from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
+from anabranch.log.timestamps import settled
 from anabranch.testing.fake_disk import FakeDisk, FakeFile
 from anabranch.values import Offset, SegmentState
 
@@ -127,7 +128,9 @@ def test_an_active_segment_follows_a_config_that_changes(open_log: Open) -> None
     assert [segment.base_offset for segment in log.segments] == [0, 10]
 
 
-@pytest.mark.parametrize("look", [lambda log: log.offset_for_time(NOW_MS), Log.max_timestamp])
+@pytest.mark.parametrize(
+    "look", [lambda log: settled(log.offset_for_time(NOW_MS)), lambda log: settled(log.max_timestamp())]
+)
 def test_a_lookup_by_time_on_a_failing_disk_is_a_storage_error(
     disk: FakeDisk, open_log: Open, look: Callable[[Log], object]
 ) -> None:

@@ -8,6 +8,7 @@ from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, read_all
 from anabranch.log.log import Log
 from anabranch.log.retention import Age, expired_count
 from anabranch.log.settings import LogConfig
+from anabranch.log.timestamps import settled
 from anabranch.testing.fake_disk import FakeDisk, PowerLoss
 from anabranch.values import Offset
 
@@ -88,14 +89,14 @@ def test_records_are_found_by_their_time(open_log: Open) -> None:
         log.append([make_batch(log.end_offset, 3, timestamp=NOW_MS + 100 * number)], NOW_MS)
     log.close()
     log = open_log(clean=True, segment_bytes=400, index_interval_bytes=100)
-    assert log.offset_for_time(0) == (0, NOW_MS, 3)
-    assert log.offset_for_time(NOW_MS + 1) == (1, NOW_MS + 1, 3)
-    assert log.offset_for_time(NOW_MS + 3) == (3, NOW_MS + 100, 3)
-    assert log.offset_for_time(NOW_MS + 2901) == (88, NOW_MS + 2901, 3)
-    assert log.offset_for_time(NOW_MS + 2903) is None
-    assert log.max_timestamp() == (89, NOW_MS + 2902, 3)
+    assert settled(log.offset_for_time(0)) == (0, NOW_MS, 3)
+    assert settled(log.offset_for_time(NOW_MS + 1)) == (1, NOW_MS + 1, 3)
+    assert settled(log.offset_for_time(NOW_MS + 3)) == (3, NOW_MS + 100, 3)
+    assert settled(log.offset_for_time(NOW_MS + 2901)) == (88, NOW_MS + 2901, 3)
+    assert settled(log.offset_for_time(NOW_MS + 2903)) is None
+    assert settled(log.max_timestamp()) == (89, NOW_MS + 2902, 3)
     log.advance_start(Offset(50))
-    assert log.offset_for_time(0) == (50, NOW_MS + 1602, 3)
+    assert settled(log.offset_for_time(0)) == (50, NOW_MS + 1602, 3)
 
 
 def test_the_largest_timestamp_need_not_be_the_last(open_log: Open) -> None:
@@ -104,10 +105,10 @@ def test_the_largest_timestamp_need_not_be_the_last(open_log: Open) -> None:
         log.append([make_batch(log.end_offset, timestamp=NOW_MS + (number * 7) % 10)], NOW_MS)
     log.close()
     log = open_log(clean=True)
-    assert log.max_timestamp() == (7, NOW_MS + 9, 3)
-    assert log.offset_for_time(NOW_MS + 8) == (4, NOW_MS + 8, 3)
+    assert settled(log.max_timestamp()) == (7, NOW_MS + 9, 3)
+    assert settled(log.offset_for_time(NOW_MS + 8)) == (4, NOW_MS + 8, 3)
     empty = Log.open(FakeDisk(), FOLDER, LogConfig(), clean=False)
-    assert (empty.max_timestamp(), empty.offset_for_time(0)) == (None, None)
+    assert (settled(empty.max_timestamp()), settled(empty.offset_for_time(0))) == (None, None)
 
 
 @pytest.mark.parametrize("segment", [0, -1], ids=["sealed", "active"])

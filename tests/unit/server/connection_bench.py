@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from anabranch.broker.call import Call
+from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.server.connection import Connection
-from anabranch.server.memory_budget import MemoryBudget
 from anabranch.server.poller import Poller
 from anabranch.testing.fake_clock import FakeClock
 from support.broker_bench import in_loop, turn
@@ -55,7 +55,7 @@ class FakeListener:
     def __init__(self, memory: int = 4 * 2**20) -> None:
         self.clock = FakeClock()
         self.memory = MemoryBudget(memory)
-        self.frame_bytes_max = 4 * 2**20
+        self.frame_bytes_max = self.control_bytes_max = 4 * 2**20
         self.requests_max = 5
         self.response_bytes_max = 100_000
         self.requests_total = 0

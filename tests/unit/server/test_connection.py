@@ -254,6 +254,44 @@ def test_impossible_size_closes_the_connection_before_memory_is_taken(size: int)
 
 
 @with_peer
+async def test_large_request_without_records_is_refused_by_its_first_bytes(peer: Peer) -> None:
+    peer.listener.control_bytes_max = 100_000
+    whole = frame(FETCH, bytes(100_001))
+    peer.send(whole[:20])
+    await turn()
+    assert peer.connection.is_closed
+    assert "request.control.bytes.max" in peer.listener.closed[0]
+
+
+@with_peer
+async def test_large_produce_request_is_not_one_without_records(peer: Peer) -> None:
+    peer.listener.control_bytes_max = 100_000
+    await peer.send_slowly(frame(PRODUCE, bytes(200_000)))
+    await turn()
+    assert len(peer.calls) == 1
+    peer.calls[0].answer([b"p"])
+    await turn()
+
+
+@with_peer
+async def test_bytes_of_a_request_that_keeps_them_are_not_read_over(peer: Peer) -> None:
+    def dispatch(broker: Any, call: Call) -> None:
+        call.keeps_bytes = True
+        peer.calls.append(call)
+
+    peer.listener.dispatch = dispatch  # type: ignore[method-assign]
+    peer.send(frame(FETCH, b"first" * 100))
+    await turn()
+    peer.send(frame(HEARTBEAT, b"later" * 100))
+    await turn()
+    (call,) = peer.calls
+    assert bytes(call.view[call.body : call.end]) == b"first" * 100
+    call.answer([b"1"])
+    await turn()
+    assert len(peer.calls) == 2
+
+
+@with_peer
 async def test_who_speaks_http_is_told_once_and_closed(peer: Peer) -> None:
     peer.send(b"GET / HTTP/1.1\r\n\r\n")
     await turn()

@@ -18,7 +18,7 @@ def seen(bench: Bench) -> tuple[bool, dict[str, Any]]:
 
 
 def metrics(bench: Bench) -> str:
-    return render(bench.broker, Listener(bench.broker, bench.clock, 10)).decode()
+    return render(bench.broker, Listener(bench.broker, bench.clock, 10, 10)).decode()
 
 
 @in_loop

@@ -16,9 +16,9 @@ FRAME = 2_000_000
 BUDGET = 2 * FRAME
 
 
-def make(connections_max: int = 10, **settings: Any) -> tuple[Bench, Listener]:
+def make(connections_max: int = 10, per_host_max: int = 10, **settings: Any) -> tuple[Bench, Listener]:
     bench = Bench(**settings)
-    listener = Listener(bench.broker, bench.clock, connections_max)
+    listener = Listener(bench.broker, bench.clock, connections_max, per_host_max)
     listener.poller.start()
     return bench, listener
 
@@ -28,7 +28,7 @@ def connect(listener: Listener) -> tuple[Connection, socket.socket]:
     ours.setblocking(False)
     theirs.setblocking(False)
     connection = Connection(listener, ours, "peer")
-    listener.connections.add(connection)
+    listener.remember(connection)
     return connection, theirs
 
 
@@ -228,3 +228,26 @@ async def test_socket_that_cannot_be_watched_leaves_nothing_behind_for_the_next_
     connection.close("test")
     theirs.close()
     await listener.close(1)
+
+
+@in_loop
+async def test_one_address_gets_only_some_of_the_connections() -> None:
+    _bench, listener = make(connections_max=10, per_host_max=2)
+    door = socket.create_server(("127.0.0.1", 0))
+    theirs = []
+
+    def come_from(host: str) -> None:
+        theirs.append(socket.create_connection(door.getsockname()))
+        listener._welcome(door.accept()[0], host)
+
+    for host in ("here", "here", "here", "there", "here"):
+        come_from(host)
+    assert sorted(each.host for each in listener.connections) == ["here", "here", "there"]
+    assert listener.connections_refused_total == 2
+    next(each for each in listener.connections if each.host == "here").close("it leaves")
+    come_from("here")
+    assert len(listener.connections) == 3
+    await listener.close(1)
+    assert not listener._per_host
+    for sock in (door, *theirs):
+        sock.close()

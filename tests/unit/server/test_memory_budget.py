@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.server.memory_budget import MemoryBudget
+from anabranch.broker.memory_budget import MemoryBudget
 
 
 def test_takes_until_all_is_taken() -> None:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import wire_messages
-from anabranch.errors import ProtocolError, UnsupportedVersionError
+from anabranch.errors import ProtocolError, TooManyElementsError, UnsupportedVersionError
 from anabranch.wire import codec
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import (
@@ -195,7 +195,7 @@ def test_one_array_has_at_most_elements_max(count: int) -> None:
     if count <= ELEMENTS_MAX:
         assert len(decode_request(ApiKey.METADATA, 1, data, 0, len(data))["topics"]) == count
     else:
-        with pytest.raises(ProtocolError, match=r"topics takes the message beyond 250000 array elements"):
+        with pytest.raises(ProtocolError, match=r"topics takes the message beyond its limit"):
             decode_request(ApiKey.METADATA, 1, data, 0, len(data))
 
 
@@ -203,8 +203,28 @@ def test_nested_arrays_share_one_limit() -> None:
     half = [0] * (ELEMENTS_MAX // 2)
     topics = [{"name": "t", "partition_indexes": half}, {"name": "t", "partition_indexes": half}]
     data = encode_request(ApiKey.OFFSET_FETCH, 1, {"topics": topics})
-    with pytest.raises(ProtocolError, match=r"topics.partition_indexes takes the message beyond 250000"):
+    with pytest.raises(ProtocolError, match=r"topics.partition_indexes takes the message beyond its limit"):
         decode_request(ApiKey.OFFSET_FETCH, 1, data, 0, len(data))
+
+
+def test_limit_of_elements_is_the_readers() -> None:
+    data = encode_request(ApiKey.METADATA, 1, {"topics": [{"name": "t"}] * 11})
+    assert len(decode_request(ApiKey.METADATA, 1, data, 0, len(data), elements_max=11)["topics"]) == 11
+    with pytest.raises(TooManyElementsError):
+        decode_request(ApiKey.METADATA, 1, data, 0, len(data), elements_max=10)
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(ApiKey.METADATA, 12), (ApiKey.FETCH, 12), (ApiKey.PRODUCE, 9)], ids=str
+)
+def test_tagged_fields_count_as_elements(api_key: ApiKey, version: int) -> None:
+    """Of a message without any tag that we know, and of one with some (Fetch)."""
+    data = encode_request(api_key, version, {})
+    assert data.endswith(b"\0"), "no tagged fields"
+    tagged = data[:-1] + b"\x0b" + b"\x7f\0" * 11
+    decode_request(api_key, version, tagged, 0, len(tagged), elements_max=11)
+    with pytest.raises(TooManyElementsError, match=r"\(tags\) takes the message beyond its limit"):
+        decode_request(api_key, version, tagged, 0, len(tagged), elements_max=10)
 
 
 def test_struct_that_is_neither_null_nor_there_is_refused() -> None:

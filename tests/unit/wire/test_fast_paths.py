@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import wire_messages
-from anabranch.errors import ProtocolError, UnsupportedVersionError
+from anabranch.errors import ProtocolError, TooManyElementsError, UnsupportedVersionError
 from anabranch.wire import codec, fetch_fast, produce_fast
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.header import parse_response_header
@@ -106,7 +106,7 @@ def test_produce_version_without_a_table_is_unsupported() -> None:
 def test_refusing_what_the_table_accepts_would_be_noticed() -> None:
     data = codec.encode_request(ApiKey.PRODUCE, 9, {})
     with pytest.raises(AssertionError, match="its table accepts"):
-        produce_fast._refusal(memoryview(data), 0, len(data), 9)
+        produce_fast._refusal(memoryview(data), 0, len(data), 9, ELEMENTS_MAX)
 
 
 ENDPOINTS = st.lists(
@@ -173,7 +173,7 @@ def test_produce_has_at_most_elements_max(version: int) -> None:
     half = [{"index": 0, "records": None}] * (ELEMENTS_MAX // 2)
     body = {"topic_data": [{"name": "t", "partition_data": half}, {"name": "t", "partition_data": half}]}
     data = codec.encode_request(ApiKey.PRODUCE, version, body)
-    with pytest.raises(ProtocolError, match=r"topic_data.partition_data takes the message beyond 250000"):
+    with pytest.raises(ProtocolError, match=r"topic_data.partition_data takes the message beyond its limit"):
         produce_fast.parse_produce_request(memoryview(data), 0, len(data), version)
 
 
@@ -182,9 +182,32 @@ def test_fetch_has_at_most_elements_max(version: int) -> None:
     forgotten = [{"topic": "t", "partitions": [0] * (ELEMENTS_MAX // 2)}] * 2
     data = codec.encode_request(ApiKey.FETCH, version, {"forgotten_topics_data": forgotten})
     with pytest.raises(
-        ProtocolError, match=r"forgotten_topics_data.partitions takes the message beyond 250000"
+        ProtocolError, match=r"forgotten_topics_data.partitions takes the message beyond its limit"
     ):
         fetch_fast.parse_fetch_request(memoryview(data), 0, len(data), version)
+
+
+@pytest.mark.parametrize("version", [11, 12, 13, 17])
+def test_fetch_counts_topics_and_partitions(version: int) -> None:
+    """Also on the way without the table."""
+    topics = [{"topic": "t", "partitions": [{"partition": number} for number in range(9)]}]
+    data = memoryview(codec.encode_request(ApiKey.FETCH, version, {"topics": topics}))
+    assert len(fetch_fast.parse_fetch_request(data, 0, len(data), version, 10).topics[0][1]) == 9
+    with pytest.raises(TooManyElementsError):
+        fetch_fast.parse_fetch_request(data, 0, len(data), version, 9)
+
+
+def test_produce_counts_tagged_fields() -> None:
+    plain = codec.encode_request(
+        ApiKey.PRODUCE, 9, {"topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": None}]}]}
+    )
+    assert plain.endswith(b"\0\0\0"), "the partition, the topic and the request have no tagged fields"
+    tags = b"\x03" + b"\x7f\0" * 3
+    for place in (-3, -2, -1):
+        data = memoryview(plain[:place] + tags + (plain[place + 1 :] if place != -1 else b""))
+        produce_fast.parse_produce_request(data, 0, len(data), 9, 5)
+        with pytest.raises(TooManyElementsError):
+            produce_fast.parse_produce_request(data, 0, len(data), 9, 4)
 
 
 # --- Fetch ---------------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ class ClassicGroup(JoiningGroup):
             self._hold_sync(member, request, waiter)
 
     def _hold_sync(self, member: Member, request: SyncRequest, waiter: Waiter) -> None:
+        self._memory.check(member.client_host, sum(len(each) for _, each in request.assignments))
         replaced, member.sync_waiter = member.sync_waiter, waiter
         self._answer(
             replaced, RebalanceInProgressError("A later sync of the same member took this one's place.")

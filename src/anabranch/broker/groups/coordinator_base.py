@@ -17,6 +17,7 @@ from typing import Any
 from anabranch.broker.groups.append_lane import Append
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.deadlines import Deadlines
+from anabranch.broker.groups.group_memory import GroupMemory
 from anabranch.broker.groups.group_table import GroupTable
 from anabranch.broker.groups.messages import Answer, Effect, LogRecord, Now, Save
 from anabranch.broker.groups.settings import GroupSettings
@@ -51,6 +52,7 @@ class CoordinatorBase(ABC):
         self._clock = clock
         self._settings = settings
         self._new_id = new_id
+        self.memory = GroupMemory(settings.memory_bytes_max)
         self._shard_of = shard_of
         self._shards: dict[int, Shard] = {}
         self._deadlines: Deadlines[tuple[int, str]] = Deadlines()
@@ -62,7 +64,9 @@ class CoordinatorBase(ABC):
     def take_over(self, index: int, generation: Generation) -> Shard:
         """These groups are ours from now on, with nothing of what was here before; `replay` fills them in."""
         self.give_up(index)
-        shard = self._shards[index] = Shard(index, generation, GroupTable(self._settings, self._new_id))
+        shard = self._shards[index] = Shard(
+            index, generation, GroupTable(self._settings, self._new_id, self.memory)
+        )
         return shard
 
     def replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
@@ -106,6 +110,7 @@ class CoordinatorBase(ABC):
         for group in shard.table.groups.values():
             self._deadlines.cancel((index, group.group_id))
             self._carry_out(shard, group, group.release_all(not_coordinator(group.group_id)))
+        shard.table.forget_all()
 
     def close(self) -> None:
         """Answer everybody who waits; writes under way still end and answer whoever asked for them."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from anabranch.broker.groups.deadlines import Deadlines
+from anabranch.broker.groups.group_memory import GroupMemory
 from anabranch.broker.groups.messages import (
     Answer,
     DescribedGroup,
@@ -55,13 +56,21 @@ class GroupTimer(Enum):
 
 
 class GroupBase:
-    def __init__(self, group_id: str, settings: GroupSettings, new_id: Callable[[], str], now: Now) -> None:
+    def __init__(
+        self,
+        group_id: str,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        now: Now,
+        memory: GroupMemory,
+    ) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
-        self.roster = Roster()
+        self.roster = Roster(memory)
+        self._memory = memory
         self.state_timestamp_ms = now.wall_ms
         self.is_stored = False
         """Whether the log may hold a record of this group, which a deletion then has to cancel."""

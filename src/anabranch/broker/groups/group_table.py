@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.group_base import CONSUMER_PROTOCOL_TYPE, GroupState
+from anabranch.broker.groups.group_memory import GroupMemory
 from anabranch.broker.groups.messages import LogRecord, Now
 from anabranch.broker.groups.records import (
     CommittedOffset,
@@ -25,16 +26,18 @@ Offsets = dict[TopicPartition, CommittedOffset]
 
 
 class GroupTable:
-    def __init__(self, settings: GroupSettings, new_id: Callable[[], str]) -> None:
+    def __init__(self, settings: GroupSettings, new_id: Callable[[], str], memory: GroupMemory) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self._offsets: dict[str, Offsets] = {}
         self._settings = settings
         self._new_id = new_id
+        self._memory = memory
 
     def find_or_add(self, group_id: str, now: Now) -> ClassicGroup:
         group = self.groups.get(group_id)
         if group is None:
-            group = self.groups[group_id] = ClassicGroup(group_id, self._settings, self._new_id, now)
+            group = ClassicGroup(group_id, self._settings, self._new_id, now, self._memory)
+            self.groups[group_id] = group
         return group
 
     def offsets_of(self, group_id: str) -> Offsets:
@@ -49,7 +52,7 @@ class GroupTable:
             topic_partition = TopicPartition(subject.topic, subject.partition)
             self.apply_offset(subject.group_id, topic_partition, committed, now)
         elif subject is not None:
-            self.groups.pop(subject.group_id, None)
+            self._drop(subject.group_id)
             if value is not None:
                 self.find_or_add(subject.group_id, now).restore(read_group(value))
 
@@ -64,8 +67,18 @@ class GroupTable:
             if not self._offsets[group_id]:
                 del self._offsets[group_id]
 
+    def _drop(self, group_id: str) -> None:
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            group.roster.forget_all()
+
+    def forget_all(self) -> None:
+        """Nothing of this is coordinated here any more."""
+        for group in self.groups.values():
+            group.roster.forget_all()
+
     def remove(self, group_id: str) -> None:
-        self.groups.pop(group_id, None)
+        self._drop(group_id)
         self._offsets.pop(group_id, None)
 
     def forget_if_unused(self, group_id: str) -> bool:
@@ -73,7 +86,7 @@ class GroupTable:
         group = self.groups.get(group_id)
         if group is None or not group.is_forgettable() or group_id in self._offsets:
             return False
-        del self.groups[group_id]
+        self._drop(group_id)
         return True
 
     # --- what deletes and expires -----------------------------------------------------------------------

@@ -5,9 +5,10 @@ is it new, awaited under an id we gave it, a static member that came back, or on
 """
 
 from anabranch.broker.groups.group_base import GroupState
+from anabranch.broker.groups.group_memory import MEMBER_BYTES
 from anabranch.broker.groups.messages import Effect, JoinRequest, Now, StaticMemberSaved, Waiter
 from anabranch.broker.groups.rebalancing import RebalancingGroup
-from anabranch.broker.groups.roster import Member
+from anabranch.broker.groups.roster import Member, size_of
 from anabranch.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceError,
@@ -42,6 +43,7 @@ class JoiningGroup(RebalancingGroup):
             raise InconsistentGroupProtocolError(
                 f"The members of group {self.group_id} have no protocol in common."
             )
+        self._check_memory(request)
         if request.member_id:
             self._admit_known(request, waiter, now)
         elif request.instance_id is not None:
@@ -67,6 +69,14 @@ class JoiningGroup(RebalancingGroup):
             ) or self.roster.joined_count < members_max
         return member is not None or len(self.roster) < members_max
 
+    def _check_memory(self, request: JoinRequest) -> None:
+        """A member that is known takes the place of what it was."""
+        member = self.roster.members.get(request.member_id or self._instance_member(request) or "")
+        known = member.size_bytes if member is not None else 0
+        more = MEMBER_BYTES + size_of(request.protocols) - known
+        if more > 0:
+            self._memory.check(request.client_host, more)
+
     def _turn_away(self, member_id: str, now: Now) -> None:
         if member_id in self.roster.members:
             self._drop(member_id)
@@ -91,7 +101,7 @@ class JoiningGroup(RebalancingGroup):
             self._add(request, member_id, waiter, now)
             return
         # Without this, every retry of a client whose first join timed out would leave a member behind.
-        self.roster.pending.add(member_id)
+        self.roster.expect(member_id, request.client_host)
         self._deadlines.set(member_id, now.ms + request.session_timeout_ms)
         raise MemberIdRequiredError(member_id)
 

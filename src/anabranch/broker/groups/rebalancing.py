@@ -123,7 +123,7 @@ class RebalancingGroup(GroupBase):
 
     def _hand_out(self, assignments: dict[str, bytes], now: Now) -> None:
         for member in self.roster.members.values():
-            member.assignment = assignments.get(member.member_id, b"")
+            self.roster.assign(member, assignments.get(member.member_id, b""))
             waiter, member.sync_waiter = member.sync_waiter, None
             if waiter is not None:
                 self._answer(waiter, self._sync_answer(member))
@@ -131,7 +131,7 @@ class RebalancingGroup(GroupBase):
 
     def _refuse_syncs(self, error: Exception, now: Now) -> None:
         for member in self.roster.members.values():
-            member.assignment = b""
+            self.roster.assign(member, b"")
             waiter, member.sync_waiter = member.sync_waiter, None
             if waiter is not None:
                 self._answer(waiter, error)
@@ -155,7 +155,7 @@ class RebalancingGroup(GroupBase):
         self._deadlines.cancel(member_id)
 
     def _drop_pending(self, member_id: str) -> None:
-        self.roster.pending.discard(member_id)
+        self.roster.forget_pending(member_id)
         self._deadlines.cancel(member_id)
 
     def _expire(self, member_id: str, now: Now) -> None:
@@ -164,7 +164,7 @@ class RebalancingGroup(GroupBase):
             if member.is_waiting:
                 return  # Its session starts again with the answer to the request we hold.
             self._drop(member_id)
-        self.roster.pending.discard(member_id)
+        self.roster.forget_pending(member_id)
         if member is not None and self.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self._prepare_rebalance(now)
         elif self.is_in(GroupState.PREPARING_REBALANCE) and self.roster.all_joined():

@@ -9,9 +9,14 @@ decide, this keeps.
 from collections import Counter
 from dataclasses import dataclass, field
 
+from anabranch.broker.groups.group_memory import MEMBER_BYTES, GroupMemory
 from anabranch.broker.groups.messages import JoinedMember, Waiter
 
 Protocols = tuple[tuple[str, bytes], ...]
+
+
+def size_of(protocols: Protocols) -> int:
+    return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
 @dataclass(slots=True)
@@ -33,16 +38,21 @@ class Member:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
     @property
+    def size_bytes(self) -> int:
+        return MEMBER_BYTES + size_of(self.protocols) + len(self.assignment)
+
+    @property
     def is_waiting(self) -> bool:
         """A member whose request we hold needs no heartbeat."""
         return not self.is_new and (self.join_waiter is not None or self.sync_waiter is not None)
 
 
 class Roster:
-    def __init__(self) -> None:
+    def __init__(self, memory: GroupMemory) -> None:
         self.members: dict[str, Member] = {}
-        self.pending: set[str] = set()
-        """Ids we handed out whose owners have not joined with them yet."""
+        self.pending: dict[str, str] = {}
+        """Ids we handed out whose owners have not joined with them yet, and from which host they come."""
+        self._memory = memory
         self.leader: str | None = None
         self.joined_count = 0
         self._instances: dict[str, str] = {}
@@ -59,16 +69,33 @@ class Roster:
         if member.instance_id is not None:
             assert member.instance_id not in self._instances
             self._instances[member.instance_id] = member.member_id
-        self._count_protocols(member, 1)
+        self._count(member, 1)
         self.joined_count += member.join_waiter is not None
         self.leader = self.leader or member.member_id
-        self.pending.discard(member.member_id)
+        self.forget_pending(member.member_id)
+
+    def expect(self, member_id: str, host: str) -> None:
+        """An id is handed out; its owner joins with it, or not."""
+        self.pending[member_id] = host
+        self._memory.add(host, MEMBER_BYTES)
+
+    def forget_pending(self, member_id: str) -> None:
+        host = self.pending.pop(member_id, None)
+        if host is not None:
+            self._memory.add(host, -MEMBER_BYTES)
+
+    def forget_all(self) -> None:
+        """The group is coordinated elsewhere from now on, or gone."""
+        for member_id in list(self.pending):
+            self.forget_pending(member_id)
+        for member_id in list(self.members):
+            self.remove(member_id)
 
     def remove(self, member_id: str) -> Member:
         member = self.members.pop(member_id)
         if member.instance_id is not None:
             del self._instances[member.instance_id]
-        self._count_protocols(member, -1)
+        self._count(member, -1)
         self.joined_count -= member.join_waiter is not None
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
@@ -85,11 +112,15 @@ class Roster:
         return member
 
     def update(self, member: Member, protocols: Protocols, session_ms: int, rebalance_ms: int) -> None:
-        self._count_protocols(member, -1)
+        self._count(member, -1)
         member.protocols = protocols
-        self._count_protocols(member, 1)
+        self._count(member, 1)
         member.session_timeout_ms = session_ms
         member.rebalance_timeout_ms = rebalance_ms
+
+    def assign(self, member: Member, assignment: bytes) -> None:
+        self._memory.add(member.client_host, len(assignment) - len(member.assignment))
+        member.assignment = assignment
 
     def hold_join(self, member: Member, waiter: Waiter) -> Waiter | None:
         """The waiter this one replaces, if any."""
@@ -146,7 +177,9 @@ class Roster:
     def _vote(self, member: Member) -> str:
         return next(name for name, _ in member.protocols if self._support[name] == len(self.members))
 
-    def _count_protocols(self, member: Member, step: int) -> None:
+    def _count(self, member: Member, step: int) -> None:
+        """Count a member in (1) or out (-1): the bytes it takes, and the protocols it supports."""
+        self._memory.add(member.client_host, step * member.size_bytes)
         for name in {name for name, _ in member.protocols}:
             self._support[name] += step
             if not self._support[name]:

@@ -25,6 +25,9 @@ class GroupSettings:
     members_max: int = 2**31 - 1
     """group.max.size: further members are refused."""
 
+    memory_bytes_max: int = 64 * 2**20
+    """group.memory.bytes.max: what the members of all groups may take together."""
+
     new_member_join_timeout_ms: int = 5 * _MINUTE_MS
     """How long a member that has never been answered may wait in its first join before it is taken for
     gone.

@@ -1,15 +1,17 @@
 """Every Kafka API this node serves: one line each, and what ApiVersions answers.
 
-`dispatch` takes one call to its handler. A handler takes (broker, call, request) with the request as a dict of
-its table, and returns the response as a dict, or is a coroutine that does; Produce and Fetch (`raw`) read and
-answer the bytes themselves. A handler turns refusals into error codes where the protocol has room for them; what
-it lets escape closes the connection. What is not in the table is not advertised, and asking for it closes the
-connection, as Kafka does.
+`dispatch` takes one call to its handler. A handler takes (broker, call, request) with the request as a dict of its
+table, and returns the response as a dict, or is a coroutine that does, or a generator that yields after each row;
+Produce and Fetch (`raw`) read and answer the bytes themselves. No handler does more than a few rows of work without
+asking `broker.turns`: a generator need not, the dispatcher does it for it. A handler turns refusals into error codes
+where the protocol has room for them; what it lets escape closes the connection. What is not in the table is not
+advertised, and asking for it closes the connection, as Kafka does.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.broker.call import Call
@@ -56,9 +58,11 @@ from anabranch.broker.handlers import (
     sync_group,
     unregister_broker,
 )
-from anabranch.errors import AnabranchError, UnsupportedVersionError
+from anabranch.broker.handlers.answers import refused
+from anabranch.broker.turns import BYTES_PER_ROW, BYTES_PER_ROW_BY_HAND, LONG_BYTES_MIN, SHORT_BYTES_MAX, Rows
+from anabranch.errors import AnabranchError, TooManyElementsError, UnsupportedVersionError
 from anabranch.wire.api_keys import ApiKey
-from anabranch.wire.codec import decode_request, encode_response
+from anabranch.wire.codec import decode_request, encode_response, has_error_code
 from anabranch.wire.header import response_header
 
 if TYPE_CHECKING:
@@ -67,7 +71,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Body = dict[str, Any]
-Handle = Callable[["Broker", Call, Body], Body | Awaitable[Body]]
+Handle = Callable[["Broker", Call, Body], Body | Rows | Awaitable[Body]]
 RawHandle = Callable[["Broker", Call], None]
 Refuse = Callable[[Body, AnabranchError], Body]
 
@@ -87,6 +91,8 @@ class Api(NamedTuple):
     refuse: Refuse | None = None
     is_of_leader: bool = True
     is_repeatable: bool = True
+    waits_for_others: bool = False
+    """The answer may depend on what other clients do, however long that takes."""
 
 
 HANDLERS: dict[ApiKey, Api] = {
@@ -98,10 +104,10 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.OFFSET_COMMIT: Api(range(2, 11), offset_commit.handle),
     ApiKey.OFFSET_FETCH: Api(range(1, 11), offset_fetch.handle),
     ApiKey.FIND_COORDINATOR: Api(range(0, 7), find_coordinator.handle),
-    ApiKey.JOIN_GROUP: Api(range(0, 10), join_group.handle),
+    ApiKey.JOIN_GROUP: Api(range(0, 10), join_group.handle, waits_for_others=True),
     ApiKey.HEARTBEAT: Api(range(0, 5), heartbeat.handle),
     ApiKey.LEAVE_GROUP: Api(range(0, 6), leave_group.handle),
-    ApiKey.SYNC_GROUP: Api(range(0, 6), sync_group.handle),
+    ApiKey.SYNC_GROUP: Api(range(0, 6), sync_group.handle, waits_for_others=True),
     ApiKey.DESCRIBE_GROUPS: Api(range(0, 7), describe_groups.handle),
     ApiKey.LIST_GROUPS: Api(range(0, 6), list_groups.handle),
     ApiKey.API_VERSIONS: Api(range(0, 5), api_versions.handle),
@@ -162,43 +168,90 @@ def dispatch(broker: "Broker", call: Call) -> None:
         raise UnsupportedVersionError(
             f"{ApiKey(header.api_key).name} v{header.api_version} is not served here."
         )
+    size = call.end - call.body
+    # What a produce request costs to read does not depend on its bytes, which are records; its handler counts.
+    is_quick = size <= SHORT_BYTES_MAX or header.api_key == ApiKey.PRODUCE
+    rows = size // (BYTES_PER_ROW if api.raw is None else BYTES_PER_ROW_BY_HAND)
+    may_begin = size < LONG_BYTES_MIN or api.raw is not None
+    if is_quick or (may_begin and broker.turns.take(rows)):
+        _begin(broker, call, api)
+    else:
+        call.keeps_bytes = True
+        task = broker.core.carry_on(_in_turn(broker, call, api, rows), call, partial(_answer_with, call))
+        call.on_close = lambda: _drop(task)
+
+
+def _drop(task: "asyncio.Future[Any]") -> None:
+    """Nobody waits for the answer any more."""
+    task.cancel()
+
+
+def _begin(broker: "Broker", call: Call, api: Api) -> None:
     if api.raw is not None:
         api.raw(broker, call)
         return
-    assert api.handle is not None
-    request = decode_request(header.api_key, header.api_version, call.view, call.body, call.end)
-    if api.refuse is not None and api.is_of_leader and broker.forwarding is not None:
-        response: Body | Awaitable[Body] = broker.forwarding.carry_out(call, api, request)
-    else:
-        response = api.handle(broker, call, request)
+    response = _start(broker, call, api)
     if isinstance(response, dict):
         _answer(call, response)
     else:
-        task = asyncio.ensure_future(response)
-        broker.core.tasks_open += 1
-        task.add_done_callback(lambda done: _finish(broker, call, done))
+        broker.core.carry_on(response, call, partial(_answer, call))
+
+
+async def _in_turn(broker: "Broker", call: Call, api: Api, rows: int) -> Body | None:
+    """Decode a long request when its turn has come, and carry it out. None: its handler answers."""
+    async with broker.turns.slot(call.header.api_key):
+        await broker.turns.wait(rows)
+        call.on_close = None
+        if api.raw is not None:
+            api.raw(broker, call)
+            return None
+        response = _start(broker, call, api)
+        if isinstance(response, dict):
+            return response
+        if not api.waits_for_others:
+            return await response
+    return await response
+
+
+def _start(broker: "Broker", call: Call, api: Api) -> Body | Awaitable[Body]:
+    assert api.handle is not None
+    header = call.header
+    elements_max = broker.settings.request_elements_max
+    try:
+        request = decode_request(
+            header.api_key, header.api_version, call.view, call.body, call.end, elements_max
+        )
+    except TooManyElementsError as error:
+        return _refusal(call, error)
+    if api.refuse is not None and api.is_of_leader and broker.forwarding is not None:
+        return broker.forwarding.carry_out(call, api, request)
+    return _driven(broker, api.handle(broker, call, request))
+
+
+def _refusal(call: Call, error: TooManyElementsError) -> Body:
+    """The answer to a request that is too long to be read. Raises the error, which closes the connection, where the
+    response has no error code for the whole of it."""
+    if not has_error_code(call.header.api_key, call.header.api_version):
+        raise error
+    logger.info("refused a request of %s: %s", call.client.host, error)
+    return refused(error)
+
+
+def _driven(broker: "Broker", response: Body | Rows | Awaitable[Body]) -> Body | Awaitable[Body]:
+    return broker.turns.drive(response) if isinstance(response, Generator) else response
 
 
 async def handled(broker: "Broker", call: Call, api: Api, request: Body) -> Body:
     """What this broker's own handler answers."""
     assert api.handle is not None
-    response = api.handle(broker, call, request)
+    response = _driven(broker, api.handle(broker, call, request))
     return response if isinstance(response, dict) else await response
 
 
-def _finish(broker: "Broker", call: Call, task: "asyncio.Future[Body]") -> None:
-    broker.core.tasks_open -= 1
-    if task.cancelled():
-        call.close("the node stops")
-        return
-    try:
-        _answer(call, task.result())
-    except AnabranchError as error:
-        logger.info("closing %s: %s", call.client.host, error)
-        call.close(str(error))
-    except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
-        logger.exception("a handler failed: this is a defect")
-        call.close(f"{type(error).__name__}: {error}")
+def _answer_with(call: Call, response: Body | None) -> None:
+    """None: its handler answers."""
+    if response is not None:
+        _answer(call, response)
 
 
 def _answer(call: Call, body: Body) -> None:

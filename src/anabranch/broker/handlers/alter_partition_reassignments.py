@@ -33,20 +33,15 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     ]
     if len(set(named)) < len(named):
         return refuse(request, InvalidRequestError("One request moves a partition twice."))
-    return {
-        **accepted(),
-        "allow_replication_factor_change": may_change,
-        "responses": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    await _row(broker, topic["name"], each, may_change=may_change)
-                    for each in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ],
-    }
+    pace = broker.turns.pace()
+    topics = []
+    for topic in request["topics"]:
+        rows = []
+        for each in topic["partitions"]:
+            await pace.row()
+            rows.append(await _row(broker, topic["name"], each, may_change=may_change))
+        topics.append({"name": topic["name"], "partitions": rows})
+    return {**accepted(), "allow_replication_factor_change": may_change, "responses": topics}
 
 
 async def _row(broker: "Broker", name: str, asked: dict[str, Any], *, may_change: bool) -> dict[str, Any]:

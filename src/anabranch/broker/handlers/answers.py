@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.error_table import code_of
 from anabranch.cluster.forms import KEPT
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, InvalidRequestError
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -23,6 +23,22 @@ NOBODY = -1
 
 MESSAGE_LENGTH_MAX = 1000
 """A message may quote what a client sent, and must still fit into a string of the protocol."""
+
+
+class AnswerRoom:
+    """How many bytes one answer may still grow by."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._bytes_max = self._bytes_left = broker.settings.request_answer_bytes_max
+
+    def take(self, count: int) -> None:
+        """Raises InvalidRequestError for a row that does not fit in any more."""
+        if count > self._bytes_left:
+            raise InvalidRequestError(
+                f"The answer would be longer than {self._bytes_max} bytes (request.answer.bytes.max): ask for less at "
+                "a time."
+            )
+        self._bytes_left -= count
 
 
 def accepted() -> dict[str, Any]:

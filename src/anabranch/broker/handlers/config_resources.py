@@ -139,8 +139,10 @@ async def alter_each(
 ) -> dict[str, Any]:
     """Both alter APIs: `overrides_of` says what a topic's overrides become."""
     times = Counter((each["resource_type"], each["resource_name"]) for each in request["resources"])
+    pace = broker.turns.pace()
     rows = []
     for resource in request["resources"]:
+        await pace.row()
         key = resource["resource_type"], resource["resource_name"]
         row = {"resource_type": key[0], "resource_name": key[1]}
         try:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     counts = Counter(topic["name"] for topic in request["topics"])
+    pace = broker.turns.pace()
     rows = []
     for asked in {topic["name"]: topic for topic in request["topics"]}.values():
+        await pace.row()
         name = asked["name"]
         try:
             if counts[name] > 1:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
-from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.error_table import code_of
+from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
 from anabranch.broker.placing import Choice, by_assignment, by_factor, check_brokers, first_primaries
 from anabranch.cluster.forms import OBJECT
@@ -18,15 +19,20 @@ from anabranch.wire.error_codes import ErrorCode
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
+CONFIG_BYTES = 300
+"""What one of them takes in memory until it is sent."""
+
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     counts = Counter(topic["name"] for topic in request["topics"])
+    pace, room = broker.turns.pace(), AnswerRoom(broker)
     rows = []
     for asked in {topic["name"]: topic for topic in request["topics"]}.values():
+        await pace.row()
         try:
             if counts[asked["name"]] > 1:
                 raise InvalidRequestError(f"Topic {asked['name']} appears {counts[asked['name']]} times.")
-            rows.append(await _create(broker, asked, only_validate=request["validate_only"]))
+            rows.append(await _create(broker, asked, room, only_validate=request["validate_only"]))
         except AnabranchError as error:
             rows.append({**refused(error), "name": asked["name"], "configs": []})
     if broker.objects is not None and any(_is_object(topic) for topic in request["topics"]):
@@ -39,7 +45,9 @@ def _is_object(asked: dict[str, Any]) -> bool:
     return any(config["name"] == MODE_CONFIG and config["value"] == OBJECT for config in asked["configs"])
 
 
-async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: bool) -> dict[str, Any]:
+async def _create(
+    broker: "Broker", asked: dict[str, Any], room: AnswerRoom, *, only_validate: bool
+) -> dict[str, Any]:
     name = asked["name"]
     configs = asked["configs"]
     if len({config["name"] for config in configs}) < len(configs):
@@ -59,14 +67,22 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
         topic = replace(topic, first=await first_primaries(broker, topic, 0))
     if not only_validate:
         await broker.topics.create(topic)
-    settings = TopicSettings.from_overrides(broker.settings, topic.overrides)
-    return {
+    row = {
         **accepted(),
         "name": name,
         "topic_id": topic.topic_id,
-        "topic_config_error_code": ErrorCode.NONE,
         "num_partitions": topic.partition_count,
         "replication_factor": choice.factor,
+    }
+    settings = TopicSettings.from_overrides(broker.settings, topic.overrides)
+    entries = with_mode(settings.describe(broker.settings), choice.placements)
+    try:
+        room.take(len(entries) * CONFIG_BYTES)
+    except InvalidRequestError as error:  # The topic is there; only its configs are not told of.
+        return {**row, "topic_config_error_code": code_of(error), "configs": None}
+    return {
+        **row,
+        "topic_config_error_code": ErrorCode.NONE,
         "configs": [
             {
                 "name": entry.name,
@@ -75,7 +91,7 @@ async def _create(broker: "Broker", asked: dict[str, Any], *, only_validate: boo
                 "config_source": entry.source,
                 "is_sensitive": False,
             }
-            for entry in with_mode(settings.describe(broker.settings), choice.placements)
+            for entry in entries
         ],
     }
 

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
-    return {"results": [await _row(broker, group_id) for group_id in dict.fromkeys(request["groups_names"])]}
+    pace = broker.turns.pace()
+    rows = []
+    for group_id in dict.fromkeys(request["groups_names"]):
+        await pace.row()
+        rows.append(await _row(broker, group_id))
+    return {"results": rows}
 
 
 async def _row(broker: "Broker", group_id: str) -> dict[str, Any]:

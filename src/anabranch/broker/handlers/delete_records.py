@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.topics import OFFSETS_TOPIC
+from anabranch.broker.turns import Pace
 from anabranch.errors import AnabranchError, InvalidTopicError, OffsetOutOfRangeError, PolicyViolationError
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
@@ -25,7 +26,8 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     if broker.forwarding is not None and not getattr(call.client, "is_far", False):
         elsewhere = _part(broker, request["topics"], is_stored=True)
     here = _part(broker, request["topics"], is_stored=False) if elsewhere else request["topics"]
-    rows = [{"name": topic["name"], "partitions": await _rows(broker, topic)} for topic in here]
+    pace = broker.turns.pace()
+    rows = [{"name": topic["name"], "partitions": await _rows(broker, topic, pace)} for topic in here]
     if elsewhere:  # A topic that changes its mode may be in both: in the answer it is one all the same.
         rows += await _at_leader(broker, call, {**request, "topics": elsewhere})
     return {"topics": _joined(rows)}
@@ -69,11 +71,12 @@ async def _at_leader(broker: "Broker", call: Call, request: dict[str, Any]) -> l
     return list(answer["topics"])
 
 
-async def _rows(broker: "Broker", topic: dict[str, Any]) -> list[Row]:
-    return [
-        await _row(broker, topic["name"], asked["partition_index"], asked["offset"])
-        for asked in topic["partitions"]
-    ]
+async def _rows(broker: "Broker", topic: dict[str, Any], pace: Pace) -> list[Row]:
+    rows = []
+    for asked in topic["partitions"]:
+        await pace.row()
+        rows.append(await _row(broker, topic["name"], asked["partition_index"], asked["offset"]))
+    return rows
 
 
 async def _row(broker: "Broker", name: str, index: int, offset: int) -> Row:

@@ -27,7 +27,12 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     meant = [_key(broker, name, topic_id) for name, topic_id in asked]
     times = Counter(meant)
     distinct = dict(zip(meant, asked, strict=True)).items()
-    return {"responses": [await _row(broker, *each, is_repeated=times[key] > 1) for key, each in distinct]}
+    pace = broker.turns.pace()
+    rows = []
+    for key, each in distinct:
+        await pace.row()
+        rows.append(await _row(broker, *each, is_repeated=times[key] > 1))
+    return {"responses": rows}
 
 
 def _key(broker: "Broker", name: str | None, topic_id: UUID) -> tuple[str | None, UUID]:

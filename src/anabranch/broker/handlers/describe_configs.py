@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers import config_resources
-from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
 from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of, with_mode
+from anabranch.broker.turns import Rows
 from anabranch.cluster.forms import form_in
 from anabranch.config import ConfigEntry
 from anabranch.config.setting import ConfigSource, Kind
@@ -20,22 +21,33 @@ if TYPE_CHECKING:
 
 CHANGING = "anabranch.mode.changing"
 
+CONFIG_BYTES = 500
+"""What one of them takes in memory until it is sent."""
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
+    room = AnswerRoom(broker)
     # Once each, or a small request that repeats itself would be answered at great length.
     distinct = {(each["resource_type"], each["resource_name"]): each for each in request["resources"]}
-    return {"results": [_row(broker, resource, request) for resource in distinct.values()]}
+    rows = []
+    for resource in distinct.values():
+        rows.append(_row(broker, resource, request, room))
+        yield
+    return {"results": rows}
 
 
-def _row(broker: "Broker", resource: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def _row(
+    broker: "Broker", resource: dict[str, Any], request: dict[str, Any], room: AnswerRoom
+) -> dict[str, Any]:
     row = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
     try:
         entries = _entries(broker, resource)
+        if resource["configuration_keys"]:
+            keys = set(resource["configuration_keys"])
+            entries = [entry for entry in entries if entry.name in keys]
+        room.take(len(entries) * CONFIG_BYTES)
     except AnabranchError as error:
         return {**row, **refused(error), "configs": []}
-    keys = resource["configuration_keys"]
-    if keys:
-        entries = [entry for entry in entries if entry.name in keys]
     return {**row, **accepted(), "configs": [_config(entry, request) for entry in entries]}
 
 

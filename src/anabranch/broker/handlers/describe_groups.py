@@ -4,22 +4,40 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.groups.messages import DescribedGroup
-from anabranch.broker.handlers.answers import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, accepted, refused
+from anabranch.broker.handlers.answers import (
+    GROUP_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    AnswerRoom,
+    accepted,
+    refused,
+)
+from anabranch.broker.turns import Rows
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+MEMBER_BYTES = 300
+"""What one of them takes in memory besides its metadata and its assignment."""
+
+
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
     operations = GROUP_OPERATIONS if request["include_authorized_operations"] else OPERATIONS_NOT_ASKED
-    rows = [_row(broker, group_id, call.header.api_version) for group_id in dict.fromkeys(request["groups"])]
-    return {"groups": [{**row, "authorized_operations": operations} for row in rows]}
+    room = AnswerRoom(broker)
+    rows = []
+    for group_id in dict.fromkeys(request["groups"]):
+        row = _row(broker, group_id, call.header.api_version, room)
+        rows.append({**row, "authorized_operations": operations})
+        yield
+    return {"groups": rows}
 
 
-def _row(broker: "Broker", group_id: str, version: int) -> dict[str, Any]:
+def _row(broker: "Broker", group_id: str, version: int, room: AnswerRoom) -> dict[str, Any]:
     try:
         group = broker.groups.describe(group_id, version)
+        for member in group.members:
+            room.take(len(member.metadata) + len(member.assignment) + MEMBER_BYTES)
     except AnabranchError as error:
         return {**_described(DescribedGroup(group_id, "Dead")), **refused(error)}
     return {**_described(group), **accepted()}

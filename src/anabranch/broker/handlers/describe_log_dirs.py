@@ -7,6 +7,7 @@ by the broker that clients are sent to for it.
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
+from anabranch.broker.turns import Rows
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -15,17 +16,19 @@ UNKNOWN = (-1, -1)
 """How much room a store has."""
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
-    wanted = _wanted(broker, request["topics"])
-    kept = [(name, _in_store(broker, name, indexes, False)) for name, indexes in wanted]
-    results = [
-        _result(broker.data_dir, [_topic(broker, *each) for each in kept if each[1]], broker.disk_room())
-    ]
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
+    kept, stored = [], []
+    for name, indexes in _wanted(broker, request["topics"]).items():
+        yield
+        here = _in_store(broker, name, indexes, False)
+        if here:
+            kept.append(_topic(broker, name, here))
+        there = _in_store(broker, name, indexes, True) if broker.store is not None else ()
+        if there:
+            stored.append(_named_here(broker, name, list(there)))
+    results = [_result(broker.data_dir, kept, broker.disk_room())]
     if broker.store is not None:
-        stored = [(name, _in_store(broker, name, indexes, True)) for name, indexes in wanted]
-        results.append(
-            _result(broker.store.url, [_named_here(broker, *each) for each in stored if each[1]], UNKNOWN)
-        )
+        results.append(_result(broker.store.url, stored, UNKNOWN))
     return {"error_code": 0, "results": results}
 
 
@@ -46,14 +49,15 @@ def _result(name: str, topics: list[dict[str, Any]], room: tuple[int, int]) -> d
     }
 
 
-def _wanted(broker: "Broker", asked: list[dict[str, Any]] | None) -> list[tuple[str, list[int]]]:
+def _wanted(broker: "Broker", asked: list[dict[str, Any]] | None) -> dict[str, list[int]]:
+    """The partitions of each topic that there is, once each."""
     if asked is None:
-        return [(state.topic.name, list(range(len(state.partitions)))) for state in broker.topics]
-    return [
-        (topic["topic"], topic["partitions"])
+        return {state.topic.name: list(range(len(state.partitions))) for state in broker.topics}
+    return {
+        topic["topic"]: list(dict.fromkeys(topic["partitions"]))
         for topic in asked
         if broker.topics.find(topic["topic"]) is not None
-    ]
+    }
 
 
 def _named_here(broker: "Broker", name: str, indexes: list[int]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from uuid import UUID
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import refused
 from anabranch.broker.topic_folders import METADATA_TOPIC
+from anabranch.broker.turns import Rows
 from anabranch.cluster.quorum_messages import Member
 from anabranch.errors import AnabranchError, UnknownTopicOrPartitionError
 from anabranch.values import BrokerId
@@ -17,23 +18,15 @@ if TYPE_CHECKING:
 LISTENER = "PEERS"
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
-    topics = {topic["topic_name"]: topic["partitions"] for topic in request["topics"]}
-    return {
-        "error_code": ErrorCode.NONE,
-        "error_message": None,
-        "topics": [
-            {
-                "topic_name": name,
-                "partitions": [
-                    _partition(broker, name, index)
-                    for index in dict.fromkeys(each["partition_index"] for each in partitions)
-                ],
-            }
-            for name, partitions in topics.items()
-        ],
-        "nodes": _nodes(broker),
-    }
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
+    topics = []
+    for name, partitions in {topic["topic_name"]: topic["partitions"] for topic in request["topics"]}.items():
+        rows = []
+        for index in dict.fromkeys(each["partition_index"] for each in partitions):
+            rows.append(_partition(broker, name, index))
+            yield
+        topics.append({"topic_name": name, "partitions": rows})
+    return {"error_code": ErrorCode.NONE, "error_message": None, "topics": topics, "nodes": _nodes(broker)}
 
 
 def _partition(broker: "Broker", name: str, index: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import TOPIC_OPERATIONS, topic_row
+from anabranch.broker.turns import Rows
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 PARTITIONS_PER_PAGE_MAX = 2000
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
     names = sorted(
         {topic["name"] for topic in request["topics"]} or {state.topic.name for state in broker.topics}
     )
@@ -28,6 +29,7 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
     for name in names:
         if left <= 0:
             return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": 0}}
+        yield
         row = _row(broker, name)
         partitions = row["partitions"][first_partition:]
         row["partitions"] = partitions[:left]

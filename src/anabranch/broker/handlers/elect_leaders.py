@@ -74,7 +74,10 @@ async def _unclean(broker: "Broker", call: Call, request: dict[str, Any]) -> dic
         raise NotControllerError("This broker does not lead the metadata quorum.")
     named = _named(broker, request)
     is_meant = request["election_type"] == UNCLEAN
-    rows = {key: await _recovered(broker, key, request["timeout_ms"], is_meant=is_meant) for key in named}
+    pace, rows = broker.turns.pace(), {}
+    for key in named:
+        await pace.row()
+        rows[key] = await _recovered(broker, key, request["timeout_ms"], is_meant=is_meant)
     return {"error_code": ErrorCode.NONE, "replica_election_results": _by_topic(rows)}
 
 
@@ -109,7 +112,9 @@ def _named(broker: "Broker", request: dict[str, Any]) -> list[Key]:
 async def _elected(broker: "Broker", call: Call, named: list[Key], timeout_ms: int) -> dict[Key, Row]:
     rows: dict[Key, Row] = {}
     by_broker: dict[BrokerId, list[Key]] = defaultdict(list)
+    pace = broker.turns.pace()
     for key in named:
+        await pace.row()
         try:
             by_broker[_to_be_asked(broker, *key)].append(key)
         except AnabranchError as error:

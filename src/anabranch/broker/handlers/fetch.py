@@ -12,6 +12,7 @@ in a cache is waited for like records to come (`fetch_loads.py`). Left out: read
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from anabranch.broker.call import Call, Piece
@@ -20,7 +21,15 @@ from anabranch.broker.fetch_sessions import FetchContext, FetchItem, TopicKey
 from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, WaitingFetch
 from anabranch.broker.handlers.leader_hints import LeaderHints
 from anabranch.broker.partition import Partition
-from anabranch.errors import AnabranchError, CorruptDataError, OffsetOutOfRangeError
+from anabranch.broker.turns import FREE_ROWS, Rows
+from anabranch.errors import (
+    AnabranchError,
+    CorruptDataError,
+    OffsetOutOfRangeError,
+    ProtocolError,
+    TooManyElementsError,
+    detached,
+)
 from anabranch.log.slice import Slice
 from anabranch.values import Generation, Offset
 from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse_fetch_request
@@ -33,6 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ERROR_CODE_SINCE = 7
+"""Before, an answer had no code for the whole of it."""
 SENDFILE_BYTES_MIN = 16 * 1024
 """Below this a read and a copy cost less than a sendfile call of its own."""
 
@@ -64,7 +75,7 @@ class Found:
 
     def fail(self, error: AnabranchError) -> None:
         self.code = code_of(error)
-        self.error = error
+        self.error = detached(error)
         self.slice = None
 
     def row(self, hints: LeaderHints) -> tuple[Any, ...]:
@@ -117,6 +128,9 @@ class Fetch:
 
     def run(self) -> None:
         self._call.on_close = self._closed
+        self._look_at_all_then(self._first_try)
+
+    def _first_try(self) -> None:
         if self._try(self._request.wait_ms_max <= 0 or not self._context.items) or self._is_verifying:
             return
         self._wait()
@@ -141,14 +155,19 @@ class Fetch:
     def _retry(self, final: bool) -> bool:
         """`_try` for those who wake us, whom a defect of ours must not keep from waking others."""
         try:
-            is_over = self._try(final)
-            if final and not is_over and not self._is_verifying:
-                self._wait()
-            return is_over
+            if final:
+                self._look_at_all_then(self._last_try)
+                return True
+            self._look_again()
+            return self._try(False)
         except Exception as error:
             logger.exception("a fetch failed while it waited: this is a defect")
             self._call.close(f"{type(error).__name__}: {error}")
             return True
+
+    def _last_try(self) -> None:
+        if not self._try(True) and not self._is_verifying:
+            self._wait()
 
     def _try(self, final: bool) -> bool:
         """Answer if there is enough, or if this is the last try. True: nothing is left to wait for."""
@@ -156,7 +175,6 @@ class Fetch:
             return True
         if self._is_verifying:
             return False
-        self._look_again(final)
         found = [self._found[number] for number in sorted(self._ready)]
         self._fill(found)
         unverified = [each for each in found if each.slice is not None and not each.slice.verified]
@@ -175,14 +193,34 @@ class Fetch:
 
     # --- finding ---------------------------------------------------------------------------------------------
 
-    def _look_again(self, final: bool) -> None:
-        """Look at those who woke us; at all of them at the first try, at the last, and if one is asked for twice."""
-        items = self._context.items
-        if final or self._waiting is None or len(self._numbers) < len(items):
-            self._ready.clear()
-            self._news.clear()
-            self._found = [self._look(number, item) for number, item in enumerate(items)]
+    def _look_at_all_then(self, go_on: Callable[[], None]) -> None:
+        """Look at every partition, and go on: at once, or in turns where there are so many that others would have to
+        wait."""
+        rows = self._look_at_all()
+        if len(self._context.items) <= FREE_ROWS:
+            for _ in rows:
+                pass
+            go_on()
             return
+        looked = self._broker.turns.drive(rows)
+        if isinstance(looked, dict):
+            go_on()
+        else:
+            self._broker.core.carry_on(looked, self._call, lambda _: go_on())
+
+    def _look_at_all(self) -> Rows:
+        self._ready.clear()
+        self._news.clear()
+        self._found = found = []
+        for number, item in enumerate(self._context.items):
+            found.append(self._look(number, item))
+            yield
+        return {}
+
+    def _look_again(self) -> None:
+        """Look at those who woke us."""
+        assert self._waiting is not None
+        items = self._context.items
         for partition in self._waiting.woken_by:
             number = self._numbers[partition]
             self._ready.discard(number)
@@ -448,12 +486,16 @@ def _is_news(found: Found) -> bool:
 
 def handle(broker: "Broker", call: Call) -> None:
     header = call.header
-    request = parse_fetch_request(call.view, call.body, call.end, header.api_version)
+    elements_max = broker.settings.request_elements_max
     try:
+        request = parse_fetch_request(call.view, call.body, call.end, header.api_version, elements_max)
         context = broker.fetch_sessions.context(
-            request, uses_topic_ids=header.api_version >= 13, now_ms=broker.clock.monotonic_ms()
+            request, call.client, uses_topic_ids=header.api_version >= 13, now_ms=broker.clock.monotonic_ms()
         )
     except AnabranchError as error:
+        is_answered = not isinstance(error, ProtocolError) or isinstance(error, TooManyElementsError)
+        if not is_answered or header.api_version < ERROR_CODE_SINCE:
+            raise
         call.answer(
             encode_fetch_response(header.api_version, header.correlation_id, 0, code_of(error), 0, [])
         )

@@ -14,6 +14,7 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.offsets_topic import index_of
 from anabranch.broker.topics import OFFSETS_TOPIC
+from anabranch.broker.turns import Rows
 from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,
@@ -30,9 +31,7 @@ GROUP, TRANSACTION = 0, 1
 KEYS_SINCE = 4
 
 
-def handle(
-    broker: "Broker", call: Call, request: dict[str, Any]
-) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows | Awaitable[dict[str, Any]]:
     is_first = not broker.is_alone and broker.topics.find(OFFSETS_TOPIC) is None
     if is_first and request["key_type"] == GROUP:
         return _make_and_answer(broker, call, request)
@@ -43,21 +42,22 @@ async def _make_and_answer(broker: "Broker", call: Call, request: dict[str, Any]
     try:
         await broker.offsets_topic.made()
     except CoordinatorNotAvailableError as error:
-        return _answer(broker, call, request, error)
-    return _answer(broker, call, request)
+        return await broker.turns.driven(_answer(broker, call, request, error))
+    return await broker.turns.driven(_answer(broker, call, request))
 
 
 def _answer(
     broker: "Broker", call: Call, request: dict[str, Any], error: AnabranchError | None = None
-) -> dict[str, Any]:
+) -> Rows:
     """All rows; with `error` none of them has a coordinator."""
     key_type = request["key_type"]
     if call.header.api_version < KEYS_SINCE:
         return _row_of_old(broker, call, key_type, request["key"], error)
-    keys = request["coordinator_keys"]
-    return {
-        "coordinators": [{"key": key, **_row(broker, call, key_type, key, error)} for key in keys],
-    }
+    rows = []
+    for key in request["coordinator_keys"]:
+        rows.append({"key": key, **_row(broker, call, key_type, key, error)})
+        yield
+    return {"coordinators": rows}
 
 
 def _row_of_old(

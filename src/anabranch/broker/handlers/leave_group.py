@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.groups.messages import Identity, LeaveOutcome
+from anabranch.broker.turns import Rows
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
@@ -13,31 +14,27 @@ if TYPE_CHECKING:
 MEMBERS_SINCE = 3
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
-    one_only = call.header.api_version < MEMBERS_SINCE
-    if one_only:
-        leaving = [Identity(request["member_id"])]
-    else:
-        leaving = [
-            Identity(member["member_id"], member["group_instance_id"]) for member in request["members"]
-        ]
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
+    group_id = request["group_id"]
     try:
-        outcomes = broker.groups.leave(request["group_id"], leaving)
+        if call.header.api_version < MEMBERS_SINCE:
+            (outcome,) = broker.groups.leave(group_id, [Identity(request["member_id"])])
+            return {"error_code": _code(outcome)}
+        rows = []
+        for member in request["members"]:
+            identity = Identity(member["member_id"], member["group_instance_id"])
+            (outcome,) = broker.groups.leave(group_id, [identity])
+            rows.append(
+                {
+                    "member_id": identity.member_id,
+                    "group_instance_id": identity.instance_id,
+                    "error_code": _code(outcome),
+                }
+            )
+            yield
+        return {"error_code": 0, "members": rows}
     except AnabranchError as error:
         return {"error_code": code_of(error)}
-    if one_only:
-        return {"error_code": _code(outcomes[0])}
-    return {
-        "error_code": 0,
-        "members": [
-            {
-                "member_id": outcome.identity.member_id,
-                "group_instance_id": outcome.identity.instance_id,
-                "error_code": _code(outcome),
-            }
-            for outcome in outcomes
-        ],
-    }
 
 
 def _code(outcome: LeaveOutcome) -> int:

@@ -4,26 +4,27 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
+from anabranch.broker.turns import Rows
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
     try:
         groups = broker.groups.list_groups(request["states_filter"], request["types_filter"])
     except AnabranchError as error:
         return {"error_code": code_of(error), "groups": []}
-    return {
-        "error_code": 0,
-        "groups": [
+    rows = []
+    for group in groups:
+        rows.append(
             {
                 "group_id": group.group_id,
                 "protocol_type": group.protocol_type,
                 "group_state": group.state,
                 "group_type": group.group_type,
             }
-            for group in groups
-        ],
-    }
+        )
+        yield
+    return {"error_code": 0, "groups": rows}

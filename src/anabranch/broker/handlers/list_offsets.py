@@ -1,8 +1,9 @@
 """ListOffsets, versions 1 to 11: first, last, by time, of the largest timestamp; both isolation levels.
 
-Without tiered storage the earliest local offset is the earliest, and the last tiered and the earliest pending
-upload are none (-1). Only a partition's leader answers, and a new one tells where it ends once it knows how far records
-are safe. For what is in the object store any broker answers (`object_offsets.py`).
+Without tiered storage the earliest local offset is the earliest, and the last tiered and the earliest pending upload
+are none (-1). A lookup by time has batches read and unpacked by workers. Only a partition's leader answers, and a new
+one tells where it ends once it knows how far records are safe. For what is in the object store any broker answers
+(`object_offsets.py`).
 """
 
 from collections.abc import Awaitable
@@ -12,16 +13,20 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.partition import Partition
+from anabranch.broker.turns import Rows
+from anabranch.broker.unpacking import unpacked
 from anabranch.errors import (
     AnabranchError,
     InvalidRequestError,
     OffsetNotAvailableError,
     UnsupportedVersionError,
+    detached,
 )
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.log.timestamps import Lookup, Moment
 
 
 class Special(IntEnum):
@@ -56,11 +61,17 @@ Offsets = tuple[int, int, int]
 Found = dict[tuple[str, int], Offsets | AnabranchError]
 
 
-def handle(
-    broker: "Broker", call: Call, request: dict[str, Any]
-) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows | Awaitable[dict[str, Any]]:
     objects = [topic for topic in request["topics"] if _is_in_store(broker, topic["name"])]
-    return _look_first(broker, call, request, objects) if objects else _answer(broker, call, request, {})
+    by_time = [
+        (topic["name"], asked["partition_index"], asked["timestamp"])
+        for topic in request["topics"]
+        for asked in topic["partitions"]
+        if asked["timestamp"] >= 0 or asked["timestamp"] == Special.MAX_TIMESTAMP
+    ]
+    if objects or by_time:
+        return _look_first(broker, call, request, objects, by_time)
+    return _answer(broker, call, request, {})
 
 
 def _is_in_store(broker: "Broker", name: str) -> bool:
@@ -73,28 +84,69 @@ def _is_in_store(broker: "Broker", name: str) -> bool:
 
 
 async def _look_first(
-    broker: "Broker", call: Call, request: dict[str, Any], objects: list[dict[str, Any]]
+    broker: "Broker",
+    call: Call,
+    request: dict[str, Any],
+    objects: list[dict[str, Any]],
+    by_time: list[tuple[str, int, int]],
 ) -> dict[str, Any]:
-    from anabranch.broker.handlers.object_offsets import look_up
+    """Find what has to be waited for: what is in the object store, and records by their time, for which batches are
+    read and unpacked."""
+    found: Found = {}
+    if objects:
+        from anabranch.broker.handlers.object_offsets import look_up
 
-    return _answer(broker, call, request, await look_up(broker, objects))
+        found = await look_up(broker, objects)
+    for name, index, timestamp in by_time:
+        await broker.turns.wait()
+        if (name, index) not in found:
+            await _look_up(broker, name, index, timestamp, found)
+    return await broker.turns.driven(_answer(broker, call, request, found))
 
 
-def _answer(broker: "Broker", call: Call, request: dict[str, Any], found: Found) -> dict[str, Any]:
-    """`found`: of what is in the object store, since that may have to be waited for."""
+async def _look_up(broker: "Broker", name: str, index: int, timestamp: int, found: Found) -> None:
+    """Enter the record of one partition of which this broker keeps the files."""
+    try:
+        partition = broker.topics.readable_partition(name, index)
+        if partition.is_object:
+            return
+        partition.check_leader()
+        is_newest = timestamp == Special.MAX_TIMESTAMP
+        log = partition.log
+        moment = await searched(broker, log.max_timestamp() if is_newest else log.offset_for_time(timestamp))
+    except AnabranchError as error:
+        found[name, index] = detached(error)
+        return
+    found[name, index] = NOTHING if moment is None or moment.offset >= partition.high_watermark else moment
+
+
+async def searched(broker: "Broker", lookup: "Lookup") -> "Moment | None":
+    """What a lookup by time finds. Each batch is read and unpacked by a worker."""
+    try:
+        search = next(lookup)
+        while True:
+            try:
+                moment = await unpacked(broker, search.header, search.run)
+            except (OSError, AnabranchError) as error:
+                search = lookup.throw(error)
+            else:
+                search = lookup.send(moment)
+    except StopIteration as ended:
+        found: Moment | None = ended.value
+        return found
+
+
+def _answer(broker: "Broker", call: Call, request: dict[str, Any], found: Found) -> Rows:
+    """`found`: what was looked up before."""
     seen: set[tuple[str, int]] = set()
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [
-                    _row(broker, topic["name"], asked, seen, call.header.api_version, found)
-                    for asked in topic["partitions"]
-                ],
-            }
-            for topic in request["topics"]
-        ]
-    }
+    topics = []
+    for topic in request["topics"]:
+        rows = []
+        for asked in topic["partitions"]:
+            rows.append(_row(broker, topic["name"], asked, seen, call.header.api_version, found))
+            yield
+        topics.append({"name": topic["name"], "partitions": rows})
+    return {"topics": topics}
 
 
 def _row(
@@ -145,18 +197,9 @@ def _check_settled(partition: Partition, timestamp: int) -> None:
 
 
 def _offset(partition: Partition, timestamp: int) -> Offsets:
-    log = partition.log
     match timestamp:
         case Special.LATEST:
             return partition.readable_end, -1, partition.generation
         case Special.EARLIEST | Special.EARLIEST_LOCAL:
             return partition.start_offset, -1, partition.generation
-        case Special.MAX_TIMESTAMP:
-            found = log.max_timestamp()
-        case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
-            return NOTHING
-        case _:
-            found = log.offset_for_time(timestamp)
-    if found is None or found[0] >= partition.high_watermark:
-        return NOTHING
-    return found
+    return NOTHING

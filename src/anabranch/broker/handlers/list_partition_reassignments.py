@@ -4,21 +4,25 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted
+from anabranch.broker.turns import Rows
 from anabranch.cluster.rows import Placement
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
     if request["topics"] is None:
         wanted = {state.topic.name: range(state.topic.partition_count) for state in broker.topics}
     else:
         wanted = {topic["name"]: topic["partition_indexes"] for topic in request["topics"]}
-    rows = [
-        {"name": name, "partitions": _moves(broker, name, set(indexes))} for name, indexes in wanted.items()
-    ]
-    return {**accepted(), "topics": [row for row in rows if row["partitions"]]}
+    rows = []
+    for name, indexes in wanted.items():
+        moves = _moves(broker, name, set(indexes))
+        if moves:
+            rows.append({"name": name, "partitions": moves})
+        yield
+    return {**accepted(), "topics": rows}
 
 
 def _moves(broker: "Broker", name: str, wanted: set[int]) -> list[dict[str, Any]]:

@@ -37,10 +37,16 @@ NULL_NAME_SINCE = 12
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     version = call.header.api_version
     asked = request["topics"]
+    pace = broker.turns.pace()
+    rows = []
     if asked is None or (version == 0 and not asked):
-        rows = [_row(broker, state, request) for state in broker.topics]
+        for state in list(broker.topics):
+            await pace.row()
+            rows.append(_row(broker, state, request))
     else:
-        rows = [await _asked_row(broker, topic, request, version) for topic in _distinct(asked)]
+        for topic in _distinct(asked):
+            await pace.row()
+            rows.append(await _asked_row(broker, topic, request, version))
     return {
         "brokers": [_broker(broker, call, row) for row in broker.orchestrator.available()],
         "cluster_id": broker.cluster_id,

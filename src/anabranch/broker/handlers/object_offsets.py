@@ -7,7 +7,7 @@ Where the quorum cannot be asked, nobody knows where a partition ends now: OFFSE
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.handlers.list_offsets import NOTHING, Found, Offsets, Special
+from anabranch.broker.handlers.list_offsets import NOTHING, Found, Offsets, Special, searched
 from anabranch.broker.object_partition import ObjectPartition
 from anabranch.broker.partition import Partition
 from anabranch.errors import AnabranchError, OffsetNotAvailableError, QuorumBusyError
@@ -21,11 +21,11 @@ STARTS = (Special.EARLIEST, Special.EARLIEST_LOCAL)
 
 async def look_up(broker: "Broker", topics: list[dict[str, Any]]) -> Found:
     """Of every partition that is there and can be served; the others are refused by whoever asked."""
-    asked = [
+    asked = dict.fromkeys(
         (topic["name"], each["partition_index"], each["timestamp"])
         for topic in topics
         for each in topic["partitions"]
-    ]
+    )
     behind = None
     if broker.peers is not None and any(_needs_quorum(broker, *each) for each in asked):
         behind = await _catch_up(broker)
@@ -35,7 +35,7 @@ async def look_up(broker: "Broker", topics: list[dict[str, Any]]) -> Found:
         partition = _partition(broker, name, index)
         if partition is not None and not partition.is_object:
             if partition.past is not None and (timestamp >= 0 or timestamp == Special.MAX_TIMESTAMP):
-                lookups.append(_look_up_kept(found, partition, partition.past, timestamp))
+                lookups.append(_look_up_kept(broker, found, partition, partition.past, timestamp))
             continue
         if not isinstance(partition, ObjectPartition) or not partition.is_served:
             continue
@@ -66,16 +66,20 @@ async def _look_up_one(found: Found, partition: ObjectPartition, timestamp: int)
         found[partition.id] = error
 
 
-async def _look_up_kept(found: Found, partition: Partition, past: "Past", timestamp: int) -> None:
+async def _look_up_kept(
+    broker: "Broker", found: Found, partition: Partition, past: "Past", timestamp: int
+) -> None:
     """Of one that came from the store: by time, what lies there comes first."""
     try:
         if partition.log.start_offset > past.floor:
             return  # Nothing of it counts any more.
         if timestamp == Special.MAX_TIMESTAMP:
-            moments = [await past.max_timestamp(), partition.log.max_timestamp()]
+            moments = [await past.max_timestamp(), await searched(broker, partition.log.max_timestamp())]
             newest = max((each for each in moments if each is not None), key=_time_of, default=None)
         else:
-            newest = await past.offset_for_time(timestamp) or partition.log.offset_for_time(timestamp)
+            newest = await past.offset_for_time(timestamp)
+            if newest is None:
+                newest = await searched(broker, partition.log.offset_for_time(timestamp))
     except AnabranchError as error:
         found[partition.id] = error
         return

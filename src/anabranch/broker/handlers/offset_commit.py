@@ -18,11 +18,13 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     version = call.header.api_version
     rows: list[dict[str, Any]] = []
     commits: list[tuple[dict[str, Any], PartitionCommit]] = []
+    pace = broker.turns.pace()
     for topic in request["topics"]:
         key = topic["topic_id"] if version >= TOPIC_IDS_SINCE else topic["name"]
         row: dict[str, Any] = {"name": topic["name"], "topic_id": topic["topic_id"], "partitions": []}
         rows.append(row)
         for asked in topic["partitions"]:
+            await pace.row()
             outcome = {"partition_index": asked["partition_index"], "error_code": 0}
             row["partitions"].append(outcome)
             try:

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     doomed: list[tuple[dict[str, Any], TopicPartition]] = []
+    pace = broker.turns.pace()
     for topic in request["topics"]:
         row: dict[str, Any] = {"name": topic["name"], "partitions": []}
         rows.append(row)
         for asked in topic["partitions"]:
+            await pace.row()
             outcome = {"partition_index": asked["partition_index"], "error_code": 0}
             row["partitions"].append(outcome)
             try:

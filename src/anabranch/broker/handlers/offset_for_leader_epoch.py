@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.partition import Partition
+from anabranch.broker.turns import Rows
 from anabranch.errors import AnabranchError
 from anabranch.values import Generation
 
@@ -17,16 +18,15 @@ NOTHING_CUT = 2**63 - 1
 UNKNOWN = (-1, -1)
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "topic": topic["topic"],
-                "partitions": [_row(broker, topic["topic"], asked) for asked in topic["partitions"]],
-            }
-            for topic in request["topics"]
-        ]
-    }
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
+    topics = []
+    for topic in request["topics"]:
+        rows = []
+        for asked in topic["partitions"]:
+            rows.append(_row(broker, topic["topic"], asked))
+            yield
+        topics.append({"topic": topic["topic"], "partitions": rows})
+    return {"topics": topics}
 
 
 def _row(broker: "Broker", name: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from anabranch.broker.handlers.leader_hints import LeaderHints
 from anabranch.broker.intake import UNPACKED_BYTES_AT_ONCE_MAX, check_contents, check_envelope
 from anabranch.broker.partition import Partition
 from anabranch.broker.topics import OFFSETS_TOPIC
+from anabranch.broker.turns import FREE_ROWS, Rows
+from anabranch.broker.unpacking import unpack
 from anabranch.errors import (
     AnabranchError,
     BatchTooLargeError,
@@ -27,6 +29,7 @@ from anabranch.errors import (
     NotOwnerError,
     TransactionsUnsupportedError,
     UnsupportedCompressionError,
+    detached,
 )
 from anabranch.record.batch import LOG_APPEND_TIME, BatchHeader
 from anabranch.record.compression import Codec
@@ -77,6 +80,7 @@ class Produce:
         "_now_ms",
         "_open",
         "_routed",
+        "_seen_elsewhere",
         "_timeout_ms",
         "_topics",
         "_unpacked_count",
@@ -92,8 +96,22 @@ class Produce:
         self._topics: list[tuple[TopicKey, list[tuple[int, Outcome]]]] = []
         self._unpacked_count = 0
         self._routed: dict[BrokerId, list[Routed]] | None = None
+        self._seen_elsewhere: set[tuple[TopicKey, int]] = set()
 
     def run(self, topics: list[TopicSpans]) -> None:
+        """Take each partition's batch: at once, or in turns where there are so many that others would have to wait."""
+        rows = self._rows(topics)
+        if sum(len(spans) for _, spans in topics) <= FREE_ROWS:
+            for _ in rows:
+                pass
+            return
+        driven = self._broker.turns.drive(rows)
+        if not isinstance(driven, dict):
+            # The batches are still where the connection has read them to, and those behind must not overtake these.
+            self._call.holds = self._call.keeps_bytes = True
+            self._broker.core.carry_on(driven, self._call, lambda _: None)
+
+    def _rows(self, topics: list[TopicSpans]) -> Rows:
         seen: set[Partition] = set()
         for key, spans in topics:
             outcomes: list[tuple[int, Outcome]] = []
@@ -101,14 +119,16 @@ class Produce:
                 try:
                     outcome: Outcome = self._take(key, index, start, end, seen)
                 except NotOwnerError as error:
-                    outcome = self._route(key, index, start, end) or error
+                    outcome = self._route(key, index, start, end) or detached(error)
                 except AnabranchError as error:
-                    outcome = error
+                    outcome = detached(error)
                 outcomes.append((index, outcome))
+                yield
             self._topics.append((key, outcomes))
         if self._routed is not None:
             self._forward(self._routed)
         self._settle_one()
+        return {}
 
     def refuse(self, topics: list[TopicSpans], error: AnabranchError) -> None:
         self._topics = [(key, [(span[0], error) for span in spans]) for key, spans in topics]
@@ -152,8 +172,9 @@ class Produce:
         if self._routed is None:
             self._routed = {}
         parts = self._routed.setdefault(leader, [])
-        if any(part.topic == key and part.index == index for part in parts):
+        if (key, index) in self._seen_elsewhere:
             return InvalidRequestError(f"Partition {index} of {key} appears twice in one request.")
+        self._seen_elsewhere.add((key, index))
         # Copied now: the connection reads on while these are under way.
         data = None if start == NULL_RECORDS else bytes(self._call.view[start:end])
         parts.append(Routed(key, index, data))
@@ -213,7 +234,7 @@ class Produce:
                 raise error
 
         self._call.holds = True  # What this producer sends next must not overtake this batch.
-        self._broker.workers.heavy(task, done)
+        unpack(self._broker, header, task, done)
 
     def _settled(self, job: AppendJob) -> None:
         self._settle_one()
@@ -283,7 +304,7 @@ def _routed_row(hints: LeaderHints, topic: TopicKey, answer: PartitionAnswer) ->
 
 def handle(broker: "Broker", call: Call) -> None:
     transactional_id, acks, timeout_ms, topics = parse_produce_request(
-        call.view, call.body, call.end, call.header.api_version
+        call.view, call.body, call.end, call.header.api_version, broker.settings.request_elements_max
     )
     produce = Produce(broker, call, acks, timeout_ms)
     if acks not in (-1, 0, 1):

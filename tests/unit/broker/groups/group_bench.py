@@ -4,6 +4,7 @@ import itertools
 from typing import Any
 
 from anabranch.broker.groups.classic_group import ClassicGroup
+from anabranch.broker.groups.group_memory import GroupMemory
 from anabranch.broker.groups.messages import Answer, Effect, JoinRequest, Now, Save, SyncRequest
 from anabranch.broker.groups.records import read_group
 from anabranch.broker.groups.settings import GroupSettings
@@ -40,8 +41,9 @@ class Bench:
     def __init__(self, *, delay_ms: int = 100, saves: bool = True, **settings: Any) -> None:
         self.now = Now(0, WALL_MS)
         self.settings = GroupSettings(initial_rebalance_delay_ms=delay_ms, **settings)
+        self.memory = GroupMemory(self.settings.memory_bytes_max)
         ids = itertools.count(1)
-        self.group = ClassicGroup("g", self.settings, lambda: f"id{next(ids)}", self.now)
+        self.group = ClassicGroup("g", self.settings, lambda: f"id{next(ids)}", self.now, self.memory)
         self.answers: dict[str, Any] = {}
         self.saves: list[Save] = []
         self.held: list[Save] = []

@@ -1,14 +1,19 @@
 """Sync, heartbeat, leave, sessions, commits: a group after its members have joined."""
 
+from typing import Any
+
 import pytest
-from group_bench import REBALANCE_MS, SESSION_MS, WALL_MS, Bench, subscription
+from group_bench import RANGE, REBALANCE_MS, SESSION_MS, WALL_MS, Bench, subscription
 
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.group_base import GroupState
+from anabranch.broker.groups.group_memory import MEMBER_BYTES, GroupMemory
 from anabranch.broker.groups.messages import Identity, Now
+from anabranch.broker.groups.roster import size_of
 from anabranch.errors import (
     CoordinatorNotAvailableError,
     FencedInstanceError,
+    GroupFullError,
     GroupIdNotFoundError,
     GroupNotEmptyError,
     IllegalGenerationError,
@@ -437,7 +442,7 @@ def test_metadata_is_described_only_in_a_settled_group() -> None:
 def restarted(bench: Bench, now: Now) -> Bench:
     other = Bench()
     other.now = now
-    other.group = ClassicGroup("g", other.settings, lambda: "new", now)
+    other.group = ClassicGroup("g", other.settings, lambda: "new", now, other.memory)
     other.group.restore(bench.last_saved())
     other.take(other.group.resume(now))
     return other
@@ -478,7 +483,7 @@ def test_a_restart_with_a_lower_limit_makes_a_group_that_is_too_large_rebalance(
     bench = Bench()
     bench.stable("a", "b")
     now = Now(0, WALL_MS)
-    group = ClassicGroup("g", Bench(members_max=1).settings, lambda: "new", now)
+    group = ClassicGroup("g", Bench(members_max=1).settings, lambda: "new", now, GroupMemory(2**20))
     group.restore(bench.last_saved())
     group.resume(now)
     assert group.state is GroupState.PREPARING_REBALANCE
@@ -489,3 +494,67 @@ def test_a_stopping_node_answers_everybody_who_waits() -> None:
     bench.join("a")
     bench.take(bench.group.release_all(CoordinatorNotAvailableError("stop")))
     assert isinstance(bench.answers["a"], CoordinatorNotAvailableError)
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+def with_metadata(size: int) -> dict[str, Any]:
+    return {"protocols": (("range", bytes(size)),)}
+
+
+def test_member_that_brings_too_much_is_refused_and_leaves_nothing() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    assert isinstance(bench.join("large", **with_metadata(2**19)), GroupFullError)
+    assert (bench.memory.bytes_taken, len(bench.group.roster)) == (0, 0)
+    bench.join("small", **with_metadata(1000))
+    assert bench.memory.bytes_taken == MEMBER_BYTES + len("range") + 1000
+
+
+def test_one_host_gets_half_of_the_memory_for_members() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    assert bench.join("first", **with_metadata(300_000)) is None
+    assert isinstance(bench.join("second", **with_metadata(300_000)), GroupFullError)
+    assert bench.join("elsewhere", client_host="/10.0.0.1", **with_metadata(300_000)) is None
+
+
+def test_memory_of_members_is_given_back_when_they_leave() -> None:
+    bench = Bench()
+    ids = bench.stable("a", "b")
+    one = MEMBER_BYTES + size_of(RANGE)
+    assert bench.memory.bytes_taken == 2 * one + len(b"a") + len(b"b")
+    bench.group.leave([Identity(ids["a"])], bench.now)
+    assert bench.memory.bytes_taken == one + len(b"b")
+    bench.after(SESSION_MS + REBALANCE_MS)
+    assert bench.memory.bytes_taken == 0
+
+
+def test_member_that_joins_again_takes_its_own_place() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    bench.join("a", **with_metadata(400_000))
+    bench.after(bench.settings.initial_rebalance_delay_ms * 2)
+    member_id = bench.answers["a"].member_id
+    assert not isinstance(bench.join("again", member_id, **with_metadata(400_001)), GroupFullError)
+    assert bench.memory.bytes_taken == MEMBER_BYTES + len("range") + 400_001
+
+
+def test_ids_that_nobody_joins_with_count_until_they_expire() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    refused = 0
+    for number in range(1000):
+        answer = bench.join(f"w{number}", version=4)
+        refused += isinstance(answer, GroupFullError)
+    assert refused > 0
+    assert bench.memory.bytes_taken <= 2**19
+    bench.after(SESSION_MS)
+    assert bench.memory.bytes_taken == 0
+
+
+def test_assignment_that_does_not_fit_is_refused() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    bench.join("a")
+    bench.after(bench.settings.initial_rebalance_delay_ms * 2)
+    member_id = bench.answers["a"].member_id
+    assert isinstance(bench.sync("s", member_id, assignments=((member_id, bytes(2**20)),)), GroupFullError)
+    assert bench.sync("again", member_id, assignments=((member_id, bytes(100)),)) is not None
+    assert bench.memory.bytes_taken == MEMBER_BYTES + size_of(RANGE) + 100

@@ -1,12 +1,20 @@
-"""MemoryBudget: how many bytes of unfinished requests all connections may hold together.
+"""MemoryBudget: how many bytes all connections may hold together: of unfinished requests, and, in a budget of its own,
+of batches that are unpacked.
 
 A connection takes before it grows its buffer and gives back when it shrinks or closes. Who gets none is put in
 line, does not read meanwhile, and is called back in order of arrival. Nobody holds bytes without end: a frame that
-makes no progress is closed by the listener's sweep, which gives its bytes back.
+makes no progress is closed by the listener's sweep, which gives its bytes back. What a batch unpacks to is taken before
+a worker begins and given back when it ends. The two budgets are apart, or requests that hold all memory could wait
+for ever to be unpacked.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar
+
+from anabranch.broker.workers import Done, Workers
+
+Result = TypeVar("Result")
 
 
 class MemoryBudget:
@@ -41,6 +49,22 @@ class MemoryBudget:
             count_next, granted = self._line.popleft()
             self.bytes_taken += count_next
             granted()
+
+    def run(self, workers: Workers, count: int, task: Callable[[], Result], done: Done[Result]) -> None:
+        """Have a worker carry out a task that takes up to `count` bytes while it runs, as soon as they can be had."""
+        count = min(count, self.bytes_max)
+
+        def begin() -> None:
+            workers.heavy(task, finished)
+
+        def finished(result: Result | None, error: BaseException | None) -> None:
+            self.give(count)
+            done(result, error)
+
+        if self.take(count):
+            begin()
+        else:
+            self.wait(count, begin)
 
     def leave(self, granted: Callable[[], None]) -> None:
         """Give up a place in line."""

@@ -1,0 +1,37 @@
+"""GroupMemory: how many bytes the members of all groups of this broker take, and what one host may take of them.
+
+A member brings metadata of any size and says itself how long it may be silent before it counts as gone, so without a
+limit anybody could fill the memory for half an hour. One host gets half at most: it cannot keep all others out.
+Members read back from the log count, and are never refused.
+"""
+
+from collections import Counter
+
+from anabranch.errors import GroupFullError
+
+MEMBER_BYTES = 1024
+"""A member besides its metadata and its assignment, and its part of the group."""
+
+
+class GroupMemory:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._by_host: Counter[str] = Counter()
+        self.bytes_taken = 0
+
+    def check(self, host: str, count: int) -> None:
+        """Raises GroupFullError if a host may not take `count` bytes more."""
+        if self._by_host[host] + count > self._bytes_max // 2 or self.bytes_taken + count > self._bytes_max:
+            raise GroupFullError(
+                f"Members of groups take {self.bytes_taken} bytes here, {self._by_host[host]} of them from {host}, and "
+                f"this one asks for {count} more: {self._bytes_max} are allowed, half of it for one host "
+                "(group.memory.bytes.max)."
+            )
+
+    def add(self, host: str, count: int) -> None:
+        """`count` bytes more, or less if it is negative."""
+        self.bytes_taken += count
+        self._by_host[host] += count
+        assert self._by_host[host] >= 0, "more bytes given back than were taken"
+        if not self._by_host[host]:
+            del self._by_host[host]

@@ -1,0 +1,143 @@
+"""Turns: how requests with many rows share the loop with everybody else.
+
+All requests run on one loop, so whatever one of them does in one go keeps every other client waiting. Work is counted
+in rows: one partition, topic, group or member of a request, or `BYTES_PER_ROW` bytes of a request to decode. Between
+two turns of the loop all requests together get `ROWS_PER_TURN` of them. Who needs more stands in line, and the first in
+line goes on in the next turn, so two long requests alternate. A request of a few rows never waits.
+
+Decoded requests take many times the memory of their bytes. Of each API only `LONG_OPEN_MAX` long requests are decoded
+at a time; the others wait as bytes, which the connections' memory budget counts.
+
+Everything here runs on the loop's thread and knows no clock: the simulator and the tests see the same turns.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Generator
+from typing import Any, cast
+
+Body = dict[str, Any]
+Rows = Generator[None, None, Body]
+"""A response under construction: it yields after each row, and returns the whole."""
+
+ROWS_PER_TURN = 500
+"""A row costs 2 to 20 microseconds, so a turn stays below about 10 ms."""
+BYTES_PER_ROW = 16
+BYTES_PER_ROW_BY_HAND = 128
+"""Of a Fetch request, which is not decoded by a table."""
+FREE_ROWS = 32
+"""The first rows of a request are not counted: a short request does not stand in line behind long ones."""
+SHORT_BYTES_MAX = 1024
+"""A request up to here is decoded without being counted, for the same reason."""
+LONG_BYTES_MIN = 4096
+LONG_OPEN_MAX = 4
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._rows_left = ROWS_PER_TURN
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._is_renewal_due = False
+        self._slots: dict[int, asyncio.Semaphore] = {}
+        self.rows_total = 0
+        self.rows_max = 0
+        """The most rows that were handled in one turn so far."""
+
+    # --- rows ------------------------------------------------------------------------------------------------
+
+    def take(self, rows: int = 1) -> bool:
+        """Whether `rows` may be handled in this turn. The last to be let in may take more than are left."""
+        if self._rows_left <= 0 or self._line:
+            return False
+        self._spend(rows)
+        return True
+
+    async def wait(self, rows: int = 1) -> None:
+        """Return when `rows` may be handled."""
+        if self._rows_left > 0 and not self._line:
+            self._spend(rows)
+            return
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._line.append(waiter)
+        self._renew_soon()
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.done() or waiter.cancelled():
+                self._line.remove(waiter)
+            raise
+        self._spend(rows)
+
+    def _spend(self, rows: int) -> None:
+        self._rows_left -= rows
+        self.rows_total += rows
+        self.rows_max = max(self.rows_max, ROWS_PER_TURN - self._rows_left)
+        self._renew_soon()
+
+    def _renew_soon(self) -> None:
+        if not self._is_renewal_due:
+            self._is_renewal_due = True
+            self._loop.call_soon(self._renew)
+
+    def _renew(self) -> None:
+        """Begin a turn: the first in line goes on."""
+        self._is_renewal_due = False
+        self._rows_left = ROWS_PER_TURN
+        if self._line:
+            self._line.popleft().set_result(None)
+            self._renew_soon()
+
+    def pace(self) -> "Pace":
+        """For one request that is answered by a coroutine."""
+        return Pace(self)
+
+    # --- requests ----------------------------------------------------------------------------------------------
+
+    def drive(self, rows: Rows) -> "Body | Coroutine[Any, Any, Body]":
+        """Build a response row by row: at once if this turn has room for all of them, else in later turns."""
+        try:
+            for _ in range(FREE_ROWS):
+                next(rows)
+            while self.take():
+                next(rows)
+        except StopIteration as ended:
+            return cast(Body, ended.value)
+        return self._drive_on(rows)
+
+    async def driven(self, rows: Rows) -> Body:
+        """The same for coroutines."""
+        response = self.drive(rows)
+        return response if isinstance(response, dict) else await response
+
+    async def _drive_on(self, rows: Rows) -> Body:
+        while True:
+            await self.wait()
+            try:
+                next(rows)
+            except StopIteration as ended:
+                return cast(Body, ended.value)
+
+    def slot(self, api_key: int) -> asyncio.Semaphore:
+        """The right to have a long request of this API decoded."""
+        slot = self._slots.get(api_key)
+        if slot is None:
+            slot = self._slots[api_key] = asyncio.Semaphore(LONG_OPEN_MAX)
+        return slot
+
+
+class Pace:
+    """One request's way through its rows: the first are free, the others are waited for."""
+
+    __slots__ = ("_free", "_turns")
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._free = FREE_ROWS
+
+    async def row(self) -> None:
+        """Return when the next row may be handled."""
+        if self._free:
+            self._free -= 1
+        else:
+            await self._turns.wait()

@@ -1,0 +1,33 @@
+"""Batches unpacked by workers, within the memory that all connections share for that (`unpack.memory.bytes.max`)."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from anabranch.broker.workers import Done, settle
+from anabranch.record.batch import BatchHeader
+from anabranch.record.compression import Codec
+
+if TYPE_CHECKING:
+    from anabranch.broker.broker import Broker
+
+Result = TypeVar("Result")
+
+RATIO_MAX: dict[int, int] = {Codec.NONE: 0, Codec.GZIP: 1032, Codec.SNAPPY: 64, Codec.LZ4: 255}
+"""By how much each format can shrink bytes at most. zstd has no bound that helps: 2 kB may become 64 MB."""
+
+
+def unpack(broker: "Broker", header: BatchHeader, task: Callable[[], Result], done: Done[Result]) -> None:
+    """Have a worker carry out a task that unpacks one batch, as soon as there is memory for it."""
+    bytes_max = broker.settings.batch_decompressed_bytes_max
+    ratio = RATIO_MAX.get(header.codec)
+    if ratio is not None:
+        bytes_max = min(bytes_max, header.size_bytes * ratio)
+    broker.unpack_memory.run(broker.workers, bytes_max, task, done)
+
+
+async def unpacked(broker: "Broker", header: BatchHeader, task: Callable[[], Result]) -> Result:
+    """The same for coroutines."""
+    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    unpack(broker, header, task, settle(future))
+    return await future

@@ -1,0 +1,141 @@
+"""Hostile requests that a table cannot know: batches that unpack to a thousand times their size, sessions that grow
+step by step, members with large metadata, lookups that have to unpack, one group named again and again."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from anabranch.record.compression import Codec, compress
+from anabranch.record.crc32c import crc32c
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.codec import encode_request
+from anabranch.wire.header import request_header
+from hostile.kafka_requests import World
+from support.raw_client import RawClient, batch_of
+
+BOMB_BYTES = 63 * 2**20
+SESSION_STEPS = 6
+COMMITS = 3000
+
+
+class Sequence(NamedTuple):
+    """Requests that go one after the other on one connection."""
+
+    name: str
+    frames: list[bytes]
+
+
+def frame(api_key: ApiKey, version: int, body: dict[str, object]) -> bytes:
+    return request_header(api_key, version, 7, "hostile") + encode_request(api_key, version, body)
+
+
+def bomb(unpacked_bytes: int = BOMB_BYTES) -> bytes:
+    """A batch of a few kilobytes with a true checksum that unpacks to zeros, which are no records."""
+    batch = bytearray(batch_of(b"x"))
+    packed = compress(Codec.ZSTD, bytes(unpacked_bytes))
+    head = bytearray(batch[:61])
+    head[21:23] = int(Codec.ZSTD).to_bytes(2, "big")
+    made = head + packed
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    made[17:21] = crc32c(bytes(made[21:])).to_bytes(4, "big")
+    return bytes(made)
+
+
+def special_requests(world: World) -> Iterator[Sequence]:
+    yield _bombs(world)
+    yield from _sessions(world)
+    yield _waiting_repeats(world)
+    yield _lookups(world)
+    yield _one_group_again_and_again(world)
+    yield from _members(world)
+
+
+def _bombs(world: World) -> Sequence:
+    rows = [{"index": index, "records": bomb()} for index in range(min(30, world.partitions))]
+    body = {"acks": -1, "timeout_ms": 30_000, "topic_data": [{"name": world.topic, "partition_data": rows}]}
+    one = frame(ApiKey.PRODUCE, 9, body)
+    return Sequence(f"PRODUCE v9, {len(rows)} batches that unpack to {BOMB_BYTES} bytes, twice", [one, one])
+
+
+def _sessions(world: World) -> Iterator[Sequence]:
+    def step(epoch: int, session_id: int, first: int, count: int) -> bytes:
+        partitions = [{"partition": first + each, "partition_max_bytes": 100} for each in range(count)]
+        topics = [{"topic": "unknown", "partitions": partitions}] if count else []
+        body = {"session_id": session_id, "session_epoch": epoch, "max_bytes": 2**20, "topics": topics}
+        return frame(ApiKey.FETCH, 12, body)
+
+    yield Sequence("FETCH v12, a session of 19,000 unknown partitions", [step(0, 0, 0, 19_000)])
+    yield Sequence(
+        "FETCH v12, thirty sessions of 19,000 unknown partitions", [step(0, 0, 0, 19_000) for _ in range(30)]
+    )
+
+
+def _waiting_repeats(world: World) -> Sequence:
+    partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100}] * 19_000
+    body = {
+        "session_epoch": -1,
+        "max_wait_ms": 500,
+        "min_bytes": 2**20,
+        "max_bytes": 2**20,
+        "topics": [{"topic": world.empty_topic, "partitions": partitions}],
+    }
+    return Sequence("FETCH v12, one partition 19,000 times, waiting", [frame(ApiKey.FETCH, 12, body)])
+
+
+def _lookups(world: World) -> Sequence:
+    frames = []
+    for timestamp in (-3, 1):
+        partitions = [{"partition_index": each, "timestamp": timestamp} for each in range(world.partitions)]
+        body = {"replica_id": -1, "topics": [{"name": world.packed_topic, "partitions": partitions}]}
+        frames.append(frame(ApiKey.LIST_OFFSETS, 7, body))
+    return Sequence(f"LIST_OFFSETS v7, {world.partitions} partitions by time, each to be unpacked", frames)
+
+
+def _one_group_again_and_again(world: World) -> Sequence:
+    groups = [{"group_id": world.group, "topics": None}] * 19_000
+    return Sequence(
+        "OFFSET_FETCH v8, one group 19,000 times", [frame(ApiKey.OFFSET_FETCH, 8, {"groups": groups})]
+    )
+
+
+def _members(world: World) -> Iterator[Sequence]:
+    for size in (15 * 2**20, 2**20):
+        frames = [
+            frame(
+                ApiKey.JOIN_GROUP,
+                3,
+                {
+                    "group_id": f"large-{number}",
+                    "session_timeout_ms": 1_800_000,
+                    "rebalance_timeout_ms": 100,
+                    "protocol_type": "consumer",
+                    "protocols": [{"name": "range", "metadata": b"\0" * size}],
+                },
+            )
+            for number in range(8 if size > 2**21 else 40)
+        ]
+        yield Sequence(f"JOIN_GROUP v3, {len(frames)} members with {size} bytes of metadata", frames)
+
+
+def prepare(client: RawClient, partitions: int) -> World:
+    """Make what the requests ask for."""
+    topic_id = client.create_topic("hostile", partitions=partitions)
+    client.create_topic("empty")
+    client.create_topic("packed", partitions=partitions, compression_type="producer")
+    for index in range(partitions):
+        batch = packed_records()
+        assert client.produce("packed", index, batch)["error_code"] == 0
+    rows = [
+        {"partition_index": index, "committed_offset": 1, "committed_metadata": "m" * 2000}
+        for index in range(partitions)
+    ]
+    body = {"group_id": "readers", "topics": [{"name": "hostile", "partitions": rows}]}
+    answer = client.ask(
+        ApiKey.OFFSET_COMMIT, 5, {**body, "generation_id_or_member_epoch": -1, "member_id": ""}
+    )
+    assert all(row["error_code"] == 0 for row in answer["topics"][0]["partitions"]), answer
+    return World("hostile", topic_id, partitions, "readers", "packed", "empty")
+
+
+def packed_records(count: int = 60) -> bytes:
+    """A small batch of a few dozen large records of zeros: 20 MB when it is unpacked."""
+    return batch_of(*[bytes(350_000)] * count, codec=Codec.ZSTD)

@@ -1,0 +1,125 @@
+"""How requests with many rows share the loop: counted, since what a row costs depends on the machine."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+import pytest
+
+from anabranch.broker.turns import FREE_ROWS, LONG_OPEN_MAX, ROWS_PER_TURN, Rows, Turns
+
+
+def run(work: Callable[[Turns], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await work(Turns())
+
+    asyncio.run(main())
+
+
+def rows_of(count: int, done: list[int], number: int = 0) -> Rows:
+    for _ in range(count):
+        done.append(number)
+        yield
+    return {"rows": count}
+
+
+@pytest.mark.parametrize("count", [0, 1, FREE_ROWS, ROWS_PER_TURN])
+def test_few_rows_are_answered_at_once(count: int) -> None:
+    async def work(turns: Turns) -> None:
+        assert turns.drive(rows_of(count, [])) == {"rows": count}
+
+    run(work)
+
+
+def test_many_rows_take_several_turns_of_the_loop() -> None:
+    async def work(turns: Turns) -> None:
+        done: list[int] = []
+        response = turns.drive(rows_of(10 * ROWS_PER_TURN, done))
+        assert not isinstance(response, dict)
+        portions = [len(done)]
+        task = asyncio.ensure_future(response)
+        while not task.done():
+            await asyncio.sleep(0)
+            portions.append(len(done))
+        assert task.result() == {"rows": 10 * ROWS_PER_TURN}
+        steps = [after - before for before, after in pairwise(portions)]
+        assert max(steps) <= ROWS_PER_TURN
+        assert turns.rows_max <= ROWS_PER_TURN
+
+    run(work)
+
+
+def test_long_requests_alternate_and_share_the_rows_of_a_turn() -> None:
+    async def work(turns: Turns) -> None:
+        done: list[int] = []
+        async with asyncio.TaskGroup() as group:
+            for number in range(3):
+                group.create_task(turns.driven(rows_of(3 * ROWS_PER_TURN, done, number)))
+        firsts = [done.index(number) for number in range(3)]
+        assert max(firsts) < 3 * ROWS_PER_TURN, "nobody waits until another is through"
+        assert turns.rows_max <= ROWS_PER_TURN
+
+    run(work)
+
+
+def test_short_request_does_not_wait_for_long_ones() -> None:
+    async def work(turns: Turns) -> None:
+        long = [asyncio.ensure_future(turns.driven(rows_of(10**5, []))) for _ in range(20)]
+        await asyncio.sleep(0)
+        assert turns.drive(rows_of(FREE_ROWS - 1, [])) == {"rows": FREE_ROWS - 1}
+        pace = turns.pace()
+        for _ in range(FREE_ROWS):
+            coroutine = pace.row()
+            with pytest.raises(StopIteration):
+                coroutine.send(None)
+        for each in long:
+            each.cancel()
+
+    run(work)
+
+
+def test_one_expensive_step_uses_up_its_turn() -> None:
+    async def work(turns: Turns) -> None:
+        assert turns.take(100 * ROWS_PER_TURN)
+        assert not turns.take()
+        await asyncio.sleep(0)
+        assert turns.take()
+
+    run(work)
+
+
+def test_whoever_is_cancelled_leaves_the_line() -> None:
+    async def work(turns: Turns) -> None:
+        assert turns.take(ROWS_PER_TURN)
+        gone = asyncio.ensure_future(turns.wait())
+        stays = asyncio.ensure_future(turns.wait())
+        await asyncio.sleep(0)
+        gone.cancel()
+        async with asyncio.timeout(10):
+            await stays
+
+    run(work)
+
+
+def test_cancelled_in_the_moment_of_its_turn_does_not_stop_the_line() -> None:
+    async def work(turns: Turns) -> None:
+        assert turns.take(ROWS_PER_TURN)
+        gone = asyncio.ensure_future(turns.wait())
+        stays = asyncio.ensure_future(turns.wait())
+        await asyncio.sleep(0)
+        turns._renew()
+        gone.cancel()
+        async with asyncio.timeout(10):
+            await stays
+
+    run(work)
+
+
+def test_slots_of_one_api_are_not_those_of_another() -> None:
+    async def work(turns: Turns) -> None:
+        for _ in range(LONG_OPEN_MAX):
+            await turns.slot(1).acquire()
+        assert turns.slot(1).locked()
+        assert not turns.slot(2).locked()
+
+    run(work)
