@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim sim-node fuzz bench bench-large profile compat chaos chaos-objects chaos-branches failover chaos-pipeline bench-pipeline
+.PHONY: help setup run up check test coverage sim sim-node fuzz hostile bench bench-large profile compat chaos chaos-objects chaos-branches failover chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -57,6 +57,9 @@ sim-node: $(STAMP) ## the same of one node without peers: make sim-node SEED=7
 
 fuzz: $(STAMP) ## spoiled requests against a node, and nonsense against its gateway: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py tests/gateway/test_gateway_fuzz.py
+
+hostile: $(STAMP) ## the worst requests of every API against a node: what others wait meanwhile, what memory it keeps; APIS=FETCH,PRODUCE
+	PYTHONPATH=tests $(BIN)/python tools/hostile_requests.py $(if $(APIS),--apis $(APIS))
 
 chaos: $(STAMP) ## faults in a cluster of real processes under load: MINUTES=10 BROKERS=3 SEED=7 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_cluster.py --minutes $(or $(MINUTES),10) --brokers $(or $(BROKERS),3) \

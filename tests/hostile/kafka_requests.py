@@ -17,14 +17,18 @@ from anabranch.wire.codec import _message, encode_message
 from anabranch.wire.header import request_header
 from anabranch.wire.table import Field, Message, default_of
 
-READ_MAX = 19_000
-"""Elements that the node still reads (`request.elements.max` is 20,000)."""
-BEYOND = 240_000
-"""Elements that it refuses to read; what was allowed once."""
 STRING_BYTES_MAX = 32_000
-FRAME_BYTES_MAX = 15 * 2**20
-"""Just below `request.control.bytes.max`."""
 BAD_NAME = "no such name!"
+
+
+class Sizes(NamedTuple):
+    read: int = 19_000
+    """Elements that the node still reads (`request.elements.max` is 20,000)."""
+    beyond: int = 240_000
+    """Elements that it refuses to read; what was allowed once."""
+    tags_beyond: int = 7_000_000
+    frame_bytes: int = 15 * 2**20
+    """Just below `request.control.bytes.max`."""
 
 
 class Hostile(NamedTuple):
@@ -51,38 +55,40 @@ class World(NamedTuple):
 
 
 def worst_requests(
-    world: World, apis: list[ApiKey] | None = None, read_max: int = READ_MAX
+    world: World, apis: list[ApiKey] | None = None, sizes: Sizes | None = None
 ) -> Iterator[Hostile]:
+    sizes = sizes or Sizes()
     for api_key in apis or list(HANDLERS):
         versions = HANDLERS[api_key].versions
         for version in dict.fromkeys((versions[0], versions[-1])):
-            yield from _of_version(world, api_key, version, read_max)
+            yield from _of_version(world, api_key, version, sizes)
 
 
-def _of_version(world: World, api_key: ApiKey, version: int, read_max: int) -> Iterator[Hostile]:
+def _of_version(world: World, api_key: ApiKey, version: int, sizes: Sizes) -> Iterator[Hostile]:
     message = _message(api_key, 0)
     builder = _Builder(world, api_key, version)
     plain = builder.frame(message)
     yield Hostile(api_key, version, "plain", plain)
     for path in _arrays(message.fields, version):
         where = ".".join(path)
+        fitting = sizes.read // (1 + _arrays_within(message.fields, version, path))
         for kind, count, is_distinct in (
-            ("distinct", read_max, True),
-            ("the same", read_max, False),
-            ("beyond the limit", BEYOND, True),
+            ("distinct", fitting, True),
+            ("the same", fitting, False),
+            ("beyond the limit", sizes.beyond, True),
         ):
             frame = builder.frame(message, path, count, is_distinct=is_distinct)
-            if len(frame) <= FRAME_BYTES_MAX:
+            if len(frame) <= sizes.frame_bytes:
                 yield Hostile(api_key, version, f"{count} {where}, {kind}", frame)
     long = _Builder(world, api_key, version, string="x" * STRING_BYTES_MAX)
     for path in _arrays(message.fields, version):
         one = len(long.frame(message, path, 2)) - len(long.frame(message, path, 1))
-        count = FRAME_BYTES_MAX // max(one, 1000)
+        count = sizes.frame_bytes // max(one, 1000)
         if one > STRING_BYTES_MAX // 2:
             frame = long.frame(message, path, count)
             yield Hostile(api_key, version, f"{count} {'.'.join(path)} with the longest strings", frame)
     if version >= FLEXIBLE_SINCE[api_key]:
-        for count in (read_max, 7_000_000):
+        for count in (sizes.read, sizes.tags_beyond):
             tags = _uvarint(count) + b"\x7f\0" * count
             yield Hostile(api_key, version, f"{count} tagged fields", plain[:-1] + tags)
 
@@ -96,6 +102,14 @@ def _arrays(fields: tuple[Field, ...], version: int, path: tuple[str, ...] = ())
             yield (*path, field.name)
         if field.fields:
             yield from _arrays(field.fields, version, (*path, field.name))
+
+
+def _arrays_within(fields: tuple[Field, ...], version: int, path: tuple[str, ...]) -> int:
+    """How many arrays each element of the one at `path` has, and therefore further elements."""
+    (field,) = (each for each in fields if each.name == path[0])
+    if len(path) > 1:
+        return _arrays_within(field.fields, version, path[1:])
+    return sum(1 for _ in _arrays(field.fields, version))
 
 
 class _Builder:
@@ -161,7 +175,8 @@ class _Builder:
             return 0 if number is None else number
         if kind in ("bytes", "records"):
             return b""
-        return default_of(field._replace(type=kind))
+        default = default_of(field._replace(type=kind))
+        return {"int": 0, "str": ""}.get(kind[:3]) if default is None else default
 
     def _text(self, name: str, number: int | None) -> str:
         if self._string is not None:

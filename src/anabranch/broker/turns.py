@@ -135,9 +135,9 @@ class Pace:
         self._turns = turns
         self._free = FREE_ROWS
 
-    async def row(self) -> None:
-        """Return when the next row may be handled."""
-        if self._free:
-            self._free -= 1
+    async def row(self, rows: int = 1) -> None:
+        """Return when the next row may be handled, which costs as much as `rows` usual ones."""
+        if self._free > 0:
+            self._free -= rows
         else:
-            await self._turns.wait()
+            await self._turns.wait(rows)

@@ -239,6 +239,9 @@ def names(default: tuple[str, ...], doc: str, *choices: str, **more: Any) -> Any
     return _declared(Setting(Kind.LIST, default, doc, choices=choices, **more))
 
 
+NAME_LENGTH_MAX = 100
+
+
 def settings_of(declaring: type) -> dict[str, Setting]:
     """The table of a dataclass's settings by dotted name, in the order they are written."""
     fields = [field for field in dataclasses.fields(declaring) if "setting" in field.metadata]
@@ -255,9 +258,16 @@ def find_setting(table: Mapping[str, Setting], name: str, hints: Mapping[str, st
     setting = table.get(name)
     if setting is not None:
         return setting
-    meant = hints.get(name) or next(iter(difflib.get_close_matches(name, table, n=1, cutoff=0.7)), None)
+    meant = hints.get(name) or next(iter(_near(name, table)), None)
     step = f"did you mean {meant}?" if meant else "docs/settings.md lists them all."
     raise InvalidConfigError(f"There is no {what} called {name}: {step}")
+
+
+def _near(name: str, table: Mapping[str, Setting]) -> list[str]:
+    """The setting whose name is most like this one. To compare a very long name, which is none, takes milliseconds."""
+    if len(name) > NAME_LENGTH_MAX:
+        return []
+    return difflib.get_close_matches(name, table, n=1, cutoff=0.7)
 
 
 def check_gzip_level(level: int) -> str | None:

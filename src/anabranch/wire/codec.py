@@ -80,10 +80,9 @@ def decode_message(
     return body, position
 
 
-def has_error_code(api_key: int, version: int) -> bool:
-    """Whether a response has one error code for the whole of it."""
-    fields = _message(api_key, 1).fields
-    return any(field.name == "error_code" and field.exists_in(version) for field in fields)
+def response_fields(api_key: int, version: int) -> set[str]:
+    """The names of what a response says of the whole request."""
+    return {field.name for field in _message(api_key, 1).fields if field.exists_in(version)}
 
 
 def encode_message(message: Message, version: int, body: Body) -> bytearray:

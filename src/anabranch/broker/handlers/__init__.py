@@ -62,7 +62,7 @@ from anabranch.broker.handlers.answers import refused
 from anabranch.broker.turns import BYTES_PER_ROW, BYTES_PER_ROW_BY_HAND, LONG_BYTES_MIN, SHORT_BYTES_MAX, Rows
 from anabranch.errors import AnabranchError, TooManyElementsError, UnsupportedVersionError
 from anabranch.wire.api_keys import ApiKey
-from anabranch.wire.codec import decode_request, encode_response, has_error_code
+from anabranch.wire.codec import decode_request, encode_response, response_fields
 from anabranch.wire.header import response_header
 
 if TYPE_CHECKING:
@@ -231,10 +231,11 @@ def _start(broker: "Broker", call: Call, api: Api) -> Body | Awaitable[Body]:
 def _refusal(call: Call, error: TooManyElementsError) -> Body:
     """The answer to a request that is too long to be read. Raises the error, which closes the connection, where the
     response has no error code for the whole of it."""
-    if not has_error_code(call.header.api_key, call.header.api_version):
+    told = response_fields(call.header.api_key, call.header.api_version)
+    if "error_code" not in told:
         raise error
     logger.info("refused a request of %s: %s", call.client.host, error)
-    return refused(error)
+    return {name: value for name, value in refused(error).items() if name in told}
 
 
 def _driven(broker: "Broker", response: Body | Rows | Awaitable[Body]) -> Body | Awaitable[Body]:

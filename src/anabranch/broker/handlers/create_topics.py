@@ -19,6 +19,8 @@ from anabranch.wire.error_codes import ErrorCode
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
+ROWS_PER_TOPIC = 10
+"""What a topic costs in rows: its configs are checked and told of."""
 CONFIG_BYTES = 300
 """What one of them takes in memory until it is sent."""
 
@@ -28,7 +30,7 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     pace, room = broker.turns.pace(), AnswerRoom(broker)
     rows = []
     for asked in {topic["name"]: topic for topic in request["topics"]}.values():
-        await pace.row()
+        await pace.row(ROWS_PER_TOPIC)
         try:
             if counts[asked["name"]] > 1:
                 raise InvalidRequestError(f"Topic {asked['name']} appears {counts[asked['name']]} times.")
