@@ -33,7 +33,7 @@ from anabranch.cluster.entries import (
     topic_removed_entry,
 )
 from anabranch.cluster.forms import BRANCHED
-from anabranch.cluster.rows import Placement, Topic
+from anabranch.cluster.rows import INTERNAL_NAMES, Placement, Topic
 from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
 from anabranch.errors import (
     InvalidConfigError,
@@ -53,7 +53,12 @@ TopicKey = str | uuid.UUID
 NAME_LENGTH_MAX = 249
 OFFSETS_TOPIC = "__consumer_offsets"
 OFFSETS_OVERRIDES = {"cleanup.policy": "compact", "segment.bytes": str(100 * 2**20)}
-OFFSETS_BRANCH_OVERRIDES = {"anabranch.mode": "branch", "cleanup.policy": "delete", "retention.ms": "-1"}
+OFFSETS_BRANCH_OVERRIDES = {
+    "anabranch.mode": "branch",
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
 """With offsets.mode=branch: each side of a split has a coordinator for every group."""
 OPEN_AGAIN_SECONDS = 1.0
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -328,6 +333,8 @@ class Topics:
 
     async def create_on_use(self, name: str) -> TopicState:
         """A topic that somebody just asked for, with the node's defaults."""
+        if name in INTERNAL_NAMES and name != OFFSETS_TOPIC:
+            raise InvalidTopicError(f"{name} is a name for brokers alone: choose another.")
         overrides: dict[str, str | None] = {}
         count = self._settings.num_partitions
         if name == OFFSETS_TOPIC:

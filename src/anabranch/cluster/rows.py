@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from anabranch.cluster.forms import BRANCH, BRANCHED, OBJECT, STORED, Forms, form_in
 from anabranch.values import BrokerId, Generation, Offset
 
-INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_NAMES = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Kafka's own; another name that begins with two underscores is a topic like any other."""
 UNKNOWN_DIRECTORY = ""
 NO_MOVE = -1

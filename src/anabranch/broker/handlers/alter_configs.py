@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.handlers.config_resources import alter_each
+from anabranch.broker.internal_topics import with_required
 from anabranch.cluster.rows import MODE_CONFIG
 
 if TYPE_CHECKING:
@@ -18,4 +19,5 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 def _replaced(state: "TopicState", configs: list[dict[str, Any]]) -> dict[str, str | None]:
     # Where the records are is not reset by whoever names only what they care about.
     kept: dict[str, str | None] = {MODE_CONFIG: state.topic.mode} if not state.topic.is_placed else {}
-    return {**kept, **{config["name"]: config["value"] for config in configs}}
+    named = {**kept, **{config["name"]: config["value"] for config in configs}}
+    return with_required(state.topic.name, named, state.topic.overrides)

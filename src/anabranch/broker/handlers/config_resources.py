@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from anabranch.broker import internal_topics
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.cluster.entries import broker_draining_entry
 from anabranch.cluster.forms import BRANCH, BRANCHED, OBJECT
@@ -176,6 +177,7 @@ async def _alter(
 
     def altered(now: "TopicState") -> Mapping[str, str | None]:
         overrides = broker.topics.check_overrides(overrides_of(now, configs))
+        internal_topics.check_overrides(now.topic.name, broker.settings, overrides, now.topic.overrides)
         _check_new_mode(broker, now.topic, overrides)
         return overrides
 

@@ -4,11 +4,19 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from anabranch.broker import internal_topics
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
-from anabranch.broker.placing import Choice, by_assignment, by_factor, check_brokers, first_primaries
+from anabranch.broker.placing import (
+    Choice,
+    by_assignment,
+    by_factor,
+    check_brokers,
+    first_primaries,
+    usual_factor,
+)
 from anabranch.cluster.forms import OBJECT
 from anabranch.cluster.placement import UNSET
 from anabranch.cluster.rows import MODE_CONFIG
@@ -54,7 +62,13 @@ async def _create(
     configs = asked["configs"]
     if len({config["name"] for config in configs}) < len(configs):
         raise InvalidRequestError(f"Topic {name} sets a config twice.")
-    overrides = broker.topics.check_overrides({config["name"]: config["value"] for config in configs})
+    is_assigned = bool(asked["assignments"])
+    internal_topics.check_creation(
+        name, asked["replication_factor"], usual_factor(broker), is_assigned=is_assigned
+    )
+    named = {config["name"]: config["value"] for config in configs}
+    overrides = broker.topics.check_overrides(internal_topics.with_required(name, named))
+    internal_topics.check_overrides(name, broker.settings, overrides)
     choice = _choice(broker, asked, overrides.get(MODE_CONFIG))
     check_brokers(broker, choice.replicas)
     topic = broker.topics.plan(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
-from anabranch.broker.topics import OFFSETS_TOPIC
+from anabranch.broker.internal_topics import check_not_internal
 from anabranch.broker.turns import Pace
-from anabranch.errors import AnabranchError, InvalidTopicError, OffsetOutOfRangeError, PolicyViolationError
+from anabranch.errors import AnabranchError, OffsetOutOfRangeError, PolicyViolationError
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 
@@ -83,8 +83,7 @@ async def _row(broker: "Broker", name: str, index: int, offset: int) -> Row:
     try:
         partition = broker.topics.partition(name, index)
         partition.check_leader()
-        if name == OFFSETS_TOPIC:
-            raise InvalidTopicError(f"{OFFSETS_TOPIC} is shortened by the broker alone.")
+        check_not_internal(name)
         if not partition.settings.is_deleted_by_age:
             raise PolicyViolationError(
                 f"Topic {name} is compacted only: records go when their key gets a new value."

@@ -15,8 +15,8 @@ from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import message_of
 from anabranch.broker.handlers.leader_hints import LeaderHints
 from anabranch.broker.intake import UNPACKED_BYTES_AT_ONCE_MAX, check_contents, check_envelope
+from anabranch.broker.internal_topics import check_not_internal
 from anabranch.broker.partition import Partition
-from anabranch.broker.topics import OFFSETS_TOPIC
 from anabranch.broker.turns import FREE_ROWS, Rows
 from anabranch.broker.unpacking import unpack
 from anabranch.errors import (
@@ -24,7 +24,6 @@ from anabranch.errors import (
     BatchTooLargeError,
     InvalidAcksError,
     InvalidRequestError,
-    InvalidTopicError,
     NotEnoughCopiesError,
     NotOwnerError,
     TransactionsUnsupportedError,
@@ -203,8 +202,7 @@ class Produce:
                 "with acks=1."
             )
         partition.check_writable()
-        if partition.id.topic == OFFSETS_TOPIC:
-            raise InvalidTopicError(f"{OFFSETS_TOPIC} is written by the broker alone.")
+        check_not_internal(partition.id.topic)
 
     def _job(self, partition: Partition, batch: Batch, header: BatchHeader) -> AppendJob:
         self._open += 1
