@@ -5,6 +5,7 @@ message is one sentence a user can act on. Anything that is not an `AnabranchErr
 closes the link it happened on.
 """
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 
@@ -50,7 +51,16 @@ class CorruptDataError(AnabranchError):
     """Bytes whose checksum or structure does not hold."""
 
 
-class InvalidRecordError(AnabranchError):
+class RefusedRecordsError(AnabranchError):
+    """A batch with records that break a rule: `record_errors` has the place in the batch of each that does, and why
+    (KIP-467). Empty if the batch itself is wrong."""
+
+    def __init__(self, message: str, record_errors: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = record_errors
+
+
+class InvalidRecordError(RefusedRecordsError):
     """A batch that is intact but breaks a rule: counts, offsets, a missing key in a compacted topic."""
 
 
@@ -66,7 +76,7 @@ class BatchTooLargeError(AnabranchError):
     """A batch above the topic's max.message.bytes, or one that unpacks to more than we are willing to hold."""
 
 
-class InvalidTimestampError(AnabranchError):
+class InvalidTimestampError(RefusedRecordsError):
     """A record's time lies outside what the topic accepts."""
 
 
@@ -186,6 +196,14 @@ class FencedGenerationError(AnabranchError):
 
 class UnknownGenerationError(AnabranchError):
     """The client knows a newer generation than ours."""
+
+
+class LogDirNotFoundError(AnabranchError):
+    """A folder that is not this broker's data folder."""
+
+
+class ReplicaNotAvailableError(AnabranchError):
+    """A partition of which this broker keeps no copy."""
 
 
 class InvalidAcksError(AnabranchError):

@@ -1,9 +1,9 @@
 """Intake: what a producer's batch must fulfil before it may enter a log, and what the topic makes of it.
 
 In two steps. `check_envelope` looks at the header and the checksum, which is cheap. `check_contents` counts the
-records, unpacking them if need be (never beyond a bound), and rewrites the batch if the topic wants another
-codec or its own time. The caller first allows little to be unpacked; what needs more goes to a worker thread, so
-that nobody else waits for it.
+records, unpacking them if need be (never beyond a bound), names those that break a rule of the topic, and rewrites the
+batch if the topic wants another codec or its own time. The caller first allows little to be unpacked; what needs more
+goes to a worker thread, so that nobody else waits for it.
 """
 
 from anabranch.broker.append_queue import Batch
@@ -27,6 +27,7 @@ from anabranch.record.batch import (
     with_log_append_time,
     with_max_timestamp,
 )
+from anabranch.record.buffers import ByteBuffer
 from anabranch.record.compression import Codec
 from anabranch.record.record_check import check_records
 from anabranch.record.records import records_of
@@ -35,6 +36,13 @@ from anabranch.record.varint import wrapped_int64
 NO_TIMESTAMP = -1
 UNPACKED_BYTES_AT_ONCE_MAX = 2**20
 """What is unpacked on the loop's thread; more goes to a worker."""
+
+WALKED_BYTES_AT_ONCE_MAX = 2**16
+"""What of a request is looked at record by record on the loop's thread; more goes to a worker."""
+RECORD_ERRORS_MAX = 10_000
+"""So many records are named that break a rule: as many as the largest batch of a usual client has."""
+PLACES_NAMED = 3
+"""So many of them in the message, for people."""
 
 _CODEC_OF_NAME = {
     "uncompressed": Codec.NONE,
@@ -45,9 +53,7 @@ _CODEC_OF_NAME = {
 }
 
 
-def check_envelope(
-    view: memoryview, start: int, end: int, settings: TopicSettings, now_ms: int
-) -> BatchHeader:
+def check_envelope(view: memoryview, start: int, end: int, settings: TopicSettings) -> BatchHeader:
     """The header of the one batch in [start, end), if the batch is intact and the topic may take it."""
     if start < 0 or start == end:
         raise InvalidRecordError(
@@ -65,8 +71,6 @@ def check_envelope(
         )
     if header.attributes & ~CODEC_MASK:
         _check_attributes(header, settings)
-    if not settings.is_log_append_time:
-        _check_newest(header.max_timestamp, settings, now_ms)
     return header
 
 
@@ -95,37 +99,85 @@ def _check_single(view: memoryview, start: int, end: int) -> None:
             raise CorruptDataError(f"The batch says it has {size} bytes; {end - start} were sent.")
 
 
-def _check_newest(newest_ms: int, settings: TopicSettings, now_ms: int) -> None:
-    if newest_ms - now_ms > settings.message_timestamp_after_max_ms:
-        raise InvalidTimestampError(
-            f"A record's time is {newest_ms - now_ms} ms ahead of the broker's clock; "
-            f"message.timestamp.after.max.ms allows {settings.message_timestamp_after_max_ms}."
-        )
-
-
-def _check_oldest(batch: Batch, settings: TopicSettings, now_ms: int, unpacked_bytes_max: int) -> None:
+def _are_times_known_good(newest_ms: int, settings: TopicSettings, now_ms: int) -> bool:
     """Only the records themselves know the oldest of them: a header has the first time and the newest."""
-    times = (record.timestamp for record in records_of(batch, unpacked_bytes_max))
-    oldest = min((time for time in times if time != NO_TIMESTAMP), default=now_ms)
-    if oldest < now_ms - settings.message_timestamp_before_max_ms:
-        raise InvalidTimestampError(
-            f"A record's time is {now_ms - oldest} ms behind the broker's clock; "
-            f"message.timestamp.before.max.ms allows {settings.message_timestamp_before_max_ms}."
+    if newest_ms - now_ms > settings.message_timestamp_after_max_ms:
+        return False
+    return settings.message_timestamp_before_max_ms == LONG_MAX
+
+
+def _check_each(batch: Batch, settings: TopicSettings, now_ms: int, unpacked_bytes_max: int) -> None:
+    """Refuse the batch if single records of it break a rule of the topic, and name them, as Kafka does: if the time of
+    one of them is wrong, the whole answer says so."""
+    found: list[tuple[int, str]] = []
+    has_wrong_time = False
+    count = 0
+    for index, record in enumerate(records_of(batch, unpacked_bytes_max)):
+        if settings.is_compacted and record.key is None:
+            why: str | None = "A record of a compacted topic has no key."
+        else:
+            why = _wrong_time(record.timestamp, settings, now_ms)
+            has_wrong_time |= why is not None
+        if why is not None:
+            count += 1
+            if len(found) < RECORD_ERRORS_MAX:
+                found.append((index, why))
+    if not found:
+        return
+    places = ", ".join(str(index) for index, _ in found[:PLACES_NAMED])
+    more = ", ..." if count > PLACES_NAMED else ""
+    message = f"{found[0][1]} Records refused: {count} of the batch (at {places}{more})."
+    raise (InvalidTimestampError if has_wrong_time else InvalidRecordError)(message, found)
+
+
+def _wrong_time(time_ms: int, settings: TopicSettings, now_ms: int) -> str | None:
+    if settings.is_log_append_time or time_ms == NO_TIMESTAMP:
+        return None
+    after_ms, before_ms = settings.message_timestamp_after_max_ms, settings.message_timestamp_before_max_ms
+    if time_ms - now_ms > after_ms:
+        return (
+            f"A record's time is {time_ms - now_ms} ms ahead of the broker's clock; message.timestamp.after.max.ms "
+            f"allows {after_ms}."
         )
+    if now_ms - time_ms > before_ms:
+        return (
+            f"A record's time is {now_ms - time_ms} ms behind the broker's clock; message.timestamp.before.max.ms "
+            f"allows {before_ms}."
+        )
+    return None
+
+
+def _newest_delta(payload: ByteBuffer, count: int, settings: TopicSettings) -> tuple[int, bool]:
+    """The largest timestamp delta of the records, and whether each has the key that the topic needs. Raises
+    InvalidRecordError if they are not whole: then no single one is to blame."""
+    if not settings.is_compacted:
+        return check_records(payload, count), True
+    try:
+        return check_records(payload, count, True), True
+    except InvalidRecordError:
+        return check_records(payload, count), False
 
 
 def check_contents(
-    batch: Batch, header: BatchHeader, settings: TopicSettings, now_ms: int, unpacked_bytes_max: int
+    batch: Batch,
+    header: BatchHeader,
+    settings: TopicSettings,
+    now_ms: int,
+    unpacked_bytes_max: int,
+    walked_bytes_max: int = LONG_MAX,
 ) -> tuple[Batch, BatchHeader]:
-    """The batch as the topic keeps it. `BatchTooLargeError`: it unpacks to more than was allowed."""
+    """The batch as the topic keeps it. `BatchTooLargeError`: it unpacks to more than was allowed, or more has to be
+    looked at record by record."""
     is_our_time = settings.is_log_append_time
     payload = payload_of(batch, unpacked_bytes_max, header)
-    delta = check_records(payload, header.record_count, settings.is_compacted)
+    delta, has_keys = _newest_delta(payload, header.record_count, settings)
     newest_ms = wrapped_int64(header.base_timestamp + delta)
-    if not is_our_time:
-        _check_newest(newest_ms, settings, now_ms)
-        if settings.message_timestamp_before_max_ms < LONG_MAX:
-            _check_oldest(batch, settings, now_ms, unpacked_bytes_max)
+    if not has_keys or not (is_our_time or _are_times_known_good(newest_ms, settings, now_ms)):
+        if len(payload) > walked_bytes_max:
+            raise BatchTooLargeError(
+                f"{len(payload)} bytes of records are too many to look at one by one here."
+            )
+        _check_each(batch, settings, now_ms, unpacked_bytes_max)
     codec = _CODEC_OF_NAME.get(settings.compression_type, header.codec)
     changed: bytes | None = None
     if codec != header.codec:

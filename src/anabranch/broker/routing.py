@@ -249,6 +249,11 @@ def _take_answer(answer: ForwardAnswer, version: int, parts: Iterable[Routed]) -
             row["log_append_time_ms"],
             row.get("log_start_offset", -1),
             row.get("error_message"),
+            None,
+            [
+                (each["batch_index"], each["batch_index_error_message"])
+                for each in row.get("record_errors", ())
+            ],
         )
 
 

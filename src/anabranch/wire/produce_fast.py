@@ -6,6 +6,7 @@ What is malformed here is malformed for the table too, and the table then says w
 
 import struct
 from collections.abc import Sequence
+from typing import cast
 from uuid import UUID
 
 from anabranch.errors import ProtocolError
@@ -155,11 +156,15 @@ def _flexible_spans(view: memoryview, position: int, left: int) -> tuple[list[Pa
 
 # --- the answer ------------------------------------------------------------------------------------------
 
+RecordErrors = Sequence[tuple[int, str | None]]
+"""Of single records: which of the batch, and what is wrong with it."""
 PartitionAnswer = (
-    tuple[int, int, int, int, int, str | None] | tuple[int, int, int, int, int, str | None, LeaderHint]
+    tuple[int, int, int, int, int, str | None]
+    | tuple[int, int, int, int, int, str | None, LeaderHint]
+    | tuple[int, int, int, int, int, str | None, LeaderHint | None, RecordErrors]
 )
-"""Index, error code, base offset, log append time, log start offset, error message; and who leads instead, told from
-v10 on."""
+"""Index, error code, base offset, log append time, log start offset, error message; who leads instead, told from v10
+on; and which records were refused, told from v8 on."""
 CURRENT_LEADER_TAG = 0
 
 _size = struct.Struct(">i")
@@ -200,13 +205,17 @@ def _plain_topics(
     for topic, answers in topics:
         write_string(out, str(topic))
         write_count(out, len(answers))
-        for index, error_code, base_offset, time_ms, start_offset, message, *_ in answers:
+        for index, error_code, base_offset, time_ms, start_offset, message, *rest in answers:
             if version < 5:
                 out += _v3(index, error_code, base_offset, time_ms)
             elif version < 8:
                 out += _v5(index, error_code, base_offset, time_ms, start_offset)
             else:
-                out += _v8(index, error_code, base_offset, time_ms, start_offset, 0)
+                errors = _record_errors(rest)
+                out += _v8(index, error_code, base_offset, time_ms, start_offset, len(errors))
+                for place, why in errors:
+                    out += _size.pack(place)
+                    write_nullable_string(out, why)
                 write_nullable_string(out, message)
 
 
@@ -220,12 +229,28 @@ def _flexible_topics(
         else:
             write_compact_string(out, topic)
         write_compact_count(out, len(answers))
-        for index, error_code, base_offset, time_ms, start_offset, message, *leader in answers:
+        for index, error_code, base_offset, time_ms, start_offset, message, *rest in answers:
             out += _v9(index, error_code, base_offset, time_ms, start_offset, NO_RECORD_ERRORS)
+            if errors := _record_errors(rest):
+                del out[-1]
+                _write_compact_record_errors(out, errors)
             write_compact_nullable_string(out, message)
-            if leader and version >= LEADER_HINTS_SINCE:
+            leader = rest[0] if rest else None
+            if leader is not None and version >= LEADER_HINTS_SINCE:
                 out.append(1)
-                out += leader_field(CURRENT_LEADER_TAG, leader[0])
+                out += leader_field(CURRENT_LEADER_TAG, cast(LeaderHint, leader))
             else:
                 out.append(0)
+        out.append(0)
+
+
+def _record_errors(rest: Sequence[object]) -> RecordErrors:
+    return cast(RecordErrors, rest[1]) if len(rest) > 1 else ()
+
+
+def _write_compact_record_errors(out: bytearray, errors: RecordErrors) -> None:
+    write_compact_count(out, len(errors))
+    for place, why in errors:
+        out += _size.pack(place)
+        write_compact_nullable_string(out, why)
         out.append(0)

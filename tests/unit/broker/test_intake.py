@@ -40,12 +40,8 @@ def batch_of(
     return builder.build()
 
 
-def envelope(
-    batch: bytes | bytearray, topic: TopicSettings | None = None, now_ms: int = NOW_MS
-) -> BatchHeader:
-    return check_envelope(
-        memoryview(bytearray(b"##" + batch)), 2, len(batch) + 2, topic or settings(), now_ms
-    )
+def envelope(batch: bytes | bytearray, topic: TopicSettings | None = None) -> BatchHeader:
+    return check_envelope(memoryview(bytearray(b"##" + batch)), 2, len(batch) + 2, topic or settings())
 
 
 def contents(batch: bytearray, topic: TopicSettings, bytes_max: int = 2**20) -> tuple[Any, BatchHeader]:
@@ -100,7 +96,7 @@ def test_batch_is_refused(batch: bytearray, error: type[AnabranchError]) -> None
 @pytest.mark.parametrize(("start", "end"), [(-1, -1), (5, 5)])
 def test_partition_without_a_batch_is_refused(start: int, end: int) -> None:
     with pytest.raises(InvalidRecordError, match="empty"):
-        check_envelope(memoryview(bytes(10)), start, end, settings(), NOW_MS)
+        check_envelope(memoryview(bytes(10)), start, end, settings())
 
 
 def test_batch_may_be_as_large_as_the_topic_says_and_no_larger() -> None:

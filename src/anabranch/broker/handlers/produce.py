@@ -14,7 +14,13 @@ from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import message_of
 from anabranch.broker.handlers.leader_hints import LeaderHints
-from anabranch.broker.intake import UNPACKED_BYTES_AT_ONCE_MAX, check_contents, check_envelope
+from anabranch.broker.intake import (
+    RECORD_ERRORS_MAX,
+    UNPACKED_BYTES_AT_ONCE_MAX,
+    WALKED_BYTES_AT_ONCE_MAX,
+    check_contents,
+    check_envelope,
+)
 from anabranch.broker.internal_topics import check_not_internal
 from anabranch.broker.partition import Partition
 from anabranch.broker.turns import FREE_ROWS, Rows
@@ -26,6 +32,7 @@ from anabranch.errors import (
     InvalidRequestError,
     NotEnoughCopiesError,
     NotOwnerError,
+    RefusedRecordsError,
     TransactionsUnsupportedError,
     UnsupportedCompressionError,
     detached,
@@ -78,11 +85,13 @@ class Produce:
         "_call",
         "_now_ms",
         "_open",
+        "_record_errors_left",
         "_routed",
         "_seen_elsewhere",
         "_timeout_ms",
         "_topics",
         "_unpacked_count",
+        "_walk_left",
     )
 
     def __init__(self, broker: "Broker", call: Call, acks: int, timeout_ms: int) -> None:
@@ -94,6 +103,8 @@ class Produce:
         self._open = 1  # Held by `run` itself, so that early answers do not settle the request.
         self._topics: list[tuple[TopicKey, list[tuple[int, Outcome]]]] = []
         self._unpacked_count = 0
+        self._record_errors_left = RECORD_ERRORS_MAX
+        self._walk_left = WALKED_BYTES_AT_ONCE_MAX
         self._routed: dict[BrokerId, list[Routed]] | None = None
         self._seen_elsewhere: set[tuple[TopicKey, int]] = set()
 
@@ -120,7 +131,7 @@ class Produce:
                 except NotOwnerError as error:
                     outcome = self._route(key, index, start, end) or detached(error)
                 except AnabranchError as error:
-                    outcome = detached(error)
+                    outcome = self._shortened(detached(error))
                 outcomes.append((index, outcome))
                 yield
             self._topics.append((key, outcomes))
@@ -140,7 +151,7 @@ class Produce:
         seen.add(partition)
         call, settings = self._call, partition.settings
         self._check_may_write(partition)
-        header = check_envelope(call.view, start, end, settings, self._now_ms)
+        header = check_envelope(call.view, start, end, settings)
         if header.codec == Codec.ZSTD and call.header.api_version < ZSTD_SINCE:
             # Who speaks so old a version may have readers to whom zstd means nothing.
             raise UnsupportedCompressionError(f"zstd may be produced since version {ZSTD_SINCE}.")
@@ -149,7 +160,14 @@ class Produce:
             partition.producers.check_start(header)
         batch: Batch = call.view[start:end]
         try:
-            kept, header = check_contents(batch, header, settings, self._now_ms, self._unpack_at_once(header))
+            kept, header = check_contents(
+                batch,
+                header,
+                settings,
+                self._now_ms,
+                self._unpack_at_once(header),
+                self._walk_at_once(end - start),
+            )
         except BatchTooLargeError:
             job = self._job(partition, bytearray(batch), header)
             self._take_in_worker(job)
@@ -193,6 +211,19 @@ class Produce:
             self._unpacked_count += 1
         return UNPACKED_BYTES_AT_ONCE_MAX if self._unpacked_count <= UNPACKED_AT_ONCE_MAX else 0
 
+    def _walk_at_once(self, size: int) -> int:
+        """How many bytes of this batch may be looked at record by record right here."""
+        left = self._walk_left
+        self._walk_left = max(0, left - size)
+        return left
+
+    def _shortened(self, error: AnabranchError) -> AnabranchError:
+        """With no more single records than one answer may name: small batches can be full of wrong ones."""
+        if isinstance(error, RefusedRecordsError) and error.record_errors:
+            error.record_errors = error.record_errors[: self._record_errors_left]
+            self._record_errors_left -= len(error.record_errors)
+        return error
+
     def _check_may_write(self, partition: Partition) -> None:
         copies_min = partition.settings.min_insync_replicas
         if self._acks == ACKS_ALL and copies_min > partition.copies:
@@ -225,7 +256,7 @@ class Produce:
                 job.replace(*result)
                 self._broker.core.submit(job)
             elif isinstance(error, AnabranchError):
-                job.error = error
+                job.error = self._shortened(error)
                 self._settle_one()
             elif error is not None:
                 self._call.close("a batch could not be checked")
@@ -288,6 +319,8 @@ def _row(hints: LeaderHints, topic: TopicKey, index: int, outcome: Outcome) -> P
         assert outcome.error is not None
         outcome = outcome.error
     code, message = code_of(outcome), message_of(outcome)
+    if isinstance(outcome, RefusedRecordsError) and outcome.record_errors:
+        return (index, code, -1, -1, -1, message, None, outcome.record_errors)
     hint = hints.of(topic, index, outcome)
     return (index, code, -1, -1, -1, message) if hint is None else (index, code, -1, -1, -1, message, hint)
 
