@@ -28,6 +28,11 @@ CHECKS = (
     "admin_group_offsets",
     "admin_cluster",
     "admin_log_folders",
+    "refused_records",
+    "refused_consumer_protocol",
+    "refused_share_group",
+    "refused_transactions",
+    "refused_sasl",
 )
 
 

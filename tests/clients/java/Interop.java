@@ -25,6 +25,7 @@ public final class Interop {
         RecordChecks.addTo(checks);
         GroupChecks.addTo(checks);
         AdminChecks.addTo(checks);
+        RefusalChecks.addTo(checks);
         for (Named named : checks) {
             report(named);
         }

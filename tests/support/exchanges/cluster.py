@@ -96,6 +96,37 @@ def describe_log_dirs_refused(client: RawClient, version: int, world: World) -> 
     assert folder["topics"] == []
 
 
+def _altered(client: RawClient, version: int, path: str, name: str, index: int) -> int:
+    wanted = {"path": path, "topics": [{"name": name, "partitions": [index]}]}
+    answer = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, version, {"dirs": [wanted]})
+    row = only(answer["results"])
+    assert row["topic_name"] == name
+    partition = only(row["partitions"])
+    assert partition["partition_index"] == index
+    code: int = partition["error_code"]
+    return code
+
+
+def _log_dir(client: RawClient) -> str:
+    path: str = only(client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": []})["results"])["log_dir"]
+    return path
+
+
+def alter_replica_log_dirs(client: RawClient, version: int, world: World) -> None:
+    """What is to be in the only folder is there."""
+    path = _log_dir(client)
+    assert path.startswith("/")
+    assert _altered(client, version, path, world.topic, 0) == E.NONE
+    assert _altered(client, version, path + "/", world.topic, 1) == E.NONE
+
+
+def alter_replica_log_dirs_refused(client: RawClient, version: int, world: World) -> None:
+    path = _log_dir(client)
+    assert _altered(client, version, path + "2", world.topic, 0) == E.LOG_DIR_NOT_FOUND
+    for name, index in ((world.missing, 0), (world.topic, 2), (world.topic, -1)):
+        assert _altered(client, version, path, name, index) == E.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def describe_topic_partitions(client: RawClient, version: int, world: World) -> None:
     body = {"topics": [{"name": world.topic}], "response_partition_limit": 1}
     first = client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, version, body)

@@ -18,6 +18,7 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers import (
     alter_configs,
     alter_partition_reassignments,
+    alter_replica_log_dirs,
     api_versions,
     config_resources,
     create_partitions,
@@ -49,6 +50,7 @@ from anabranch.broker.handlers import (
     list_partition_reassignments,
     metadata,
     name_objects,
+    not_served,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -110,6 +112,7 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.SYNC_GROUP: Api(range(0, 6), sync_group.handle, waits_for_others=True),
     ApiKey.DESCRIBE_GROUPS: Api(range(0, 7), describe_groups.handle),
     ApiKey.LIST_GROUPS: Api(range(0, 6), list_groups.handle),
+    ApiKey.SASL_HANDSHAKE: Api(range(0, 2), not_served.sasl_handshake),
     ApiKey.API_VERSIONS: Api(range(0, 5), api_versions.handle),
     ApiKey.CREATE_TOPICS: Api(
         range(2, 8), create_topics.handle, refuse=create_topics.refuse, is_repeatable=False
@@ -124,7 +127,9 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(range(2, 5), offset_for_leader_epoch.handle),
     ApiKey.DESCRIBE_CONFIGS: Api(range(1, 5), describe_configs.handle),
     ApiKey.ALTER_CONFIGS: Api(range(0, 3), alter_configs.handle, refuse=config_resources.refuse),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(range(1, 3), alter_replica_log_dirs.handle),
     ApiKey.DESCRIBE_LOG_DIRS: Api(range(1, 6), describe_log_dirs.handle),
+    ApiKey.SASL_AUTHENTICATE: Api(range(0, 3), not_served.sasl_authenticate),
     ApiKey.CREATE_PARTITIONS: Api(
         range(0, 4), create_partitions.handle, refuse=create_partitions.refuse, is_repeatable=False
     ),
@@ -145,8 +150,10 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.DESCRIBE_CLUSTER: Api(range(0, 3), describe_cluster.handle),
     ApiKey.DESCRIBE_PRODUCERS: Api(range(0, 1), describe_producers.handle),
     ApiKey.UNREGISTER_BROKER: Api(range(0, 1), unregister_broker.handle, refuse=unregister_broker.refuse),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(range(0, 2), not_served.consumer_group_heartbeat),
     ApiKey.LIST_CONFIG_RESOURCES: Api(range(0, 2), list_config_resources.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(range(0, 1), describe_topic_partitions.handle),
+    ApiKey.SHARE_GROUP_HEARTBEAT: Api(range(1, 2), not_served.share_group_heartbeat),
     ApiKey.DESCRIBE_OBJECTS: Api(range(0, 1), describe_objects.handle),
     ApiKey.NAME_OBJECTS: Api(range(0, 1), name_objects.handle),
     ApiKey.REPLACE_OBJECTS: Api(range(0, 1), replace_objects.handle),

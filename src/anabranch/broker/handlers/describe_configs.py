@@ -10,8 +10,9 @@ from anabranch.broker.handlers import config_resources
 from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
 from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of, with_mode
 from anabranch.broker.turns import Rows
+from anabranch.broker.placing import usual_factor
 from anabranch.cluster.forms import form_in
-from anabranch.config import ConfigEntry
+from anabranch.config import ConfigEntry, host_and_port
 from anabranch.config.setting import ConfigSource, Kind
 from anabranch.errors import AnabranchError, InvalidRequestError
 
@@ -31,17 +32,17 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
     distinct = {(each["resource_type"], each["resource_name"]): each for each in request["resources"]}
     rows = []
     for resource in distinct.values():
-        rows.append(_row(broker, resource, request, room))
+        rows.append(_row(broker, call, resource, request, room))
         yield
     return {"results": rows}
 
 
 def _row(
-    broker: "Broker", resource: dict[str, Any], request: dict[str, Any], room: AnswerRoom
+    broker: "Broker", call: Call, resource: dict[str, Any], request: dict[str, Any], room: AnswerRoom
 ) -> dict[str, Any]:
     row = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
     try:
-        entries = _entries(broker, resource)
+        entries = _entries(broker, call, resource)
         if resource["configuration_keys"]:
             keys = set(resource["configuration_keys"])
             entries = [entry for entry in entries if entry.name in keys]
@@ -51,7 +52,7 @@ def _row(
     return {**row, **accepted(), "configs": [_config(entry, request) for entry in entries]}
 
 
-def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
+def _entries(broker: "Broker", call: Call, resource: dict[str, Any]) -> list[ConfigEntry]:
     match resource["resource_type"]:
         case 2:
             name = resource["resource_name"]
@@ -62,12 +63,42 @@ def _entries(broker: "Broker", resource: dict[str, Any]) -> list[ConfigEntry]:
         case 4:
             check_broker(broker, resource["resource_name"])
             # Without a name, the defaults of all brokers are meant, which only a running cluster can change.
-            return broker.settings.describe() if resource["resource_name"] else []
+            return (
+                [*broker.settings.describe(), *_kafka_names(broker, call)]
+                if resource["resource_name"]
+                else []
+            )
         case config_resources.OBJECTS:
             check_broker(broker, resource["resource_name"])
             return _object_facts(broker)
         case other:
             raise no_such_type(other)
+
+
+def _kafka_names(broker: "Broker", call: Call) -> list[ConfigEntry]:
+    """What tools for Kafka look for under Kafka's names, where ours are other ones."""
+    listen_host, listen_port = host_and_port(broker.settings.listen)
+    host, port = broker.address_for(call.client)
+    values = {
+        "node.id": str(broker.id),
+        "process.roles": "broker,controller",
+        "listeners": _endpoint(listen_host, listen_port or call.client.local_address[1]),
+        "advertised.listeners": _endpoint(host, port),
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dir": broker.data_dir,
+        "log.dirs": broker.data_dir,
+        "offsets.topic.replication.factor": str(usual_factor(broker)),
+        "unclean.leader.election.enable": "false",
+    }
+    return [
+        ConfigEntry(name, value, ConfigSource.NODE, Kind.STRING, "As this node has it.", True, ())
+        for name, value in values.items()
+    ]
+
+
+def _endpoint(host: str, port: int) -> str:
+    return f"PLAINTEXT://[{host}]:{port}" if ":" in host else f"PLAINTEXT://{host}:{port}"
 
 
 def _change_under_way(topic: "Topic") -> list[ConfigEntry]:
