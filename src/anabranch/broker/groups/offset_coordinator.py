@@ -13,6 +13,7 @@ from anabranch.broker.groups.group_base import GroupState
 from anabranch.broker.groups.messages import CommitRequest, Now, PartitionCommit
 from anabranch.broker.groups.records import CommittedOffset, offset_record
 from anabranch.broker.groups.shard import Shard
+from anabranch.config.setting import LONG_MAX
 from anabranch.errors import (
     AnabranchError,
     GroupIdNotFoundError,
@@ -76,7 +77,8 @@ class OffsetCoordinator(CoordinatorBase):
         self, shard: Shard, request: CommitRequest, accepted: list[PartitionCommit]
     ) -> "asyncio.Future[Exception | None]":
         wall_ms = self._clock.wall_ms()
-        expires_ms = wall_ms + request.retention_ms if request.retention_ms >= 0 else None
+        # The sum of two times that fit into 64 bits need not: such an offset never expires.
+        expires_ms = min(wall_ms + request.retention_ms, LONG_MAX) if request.retention_ms >= 0 else None
         committed = {
             one.topic_partition: CommittedOffset(
                 one.offset, one.leader_epoch, one.metadata or "", wall_ms, expires_ms
