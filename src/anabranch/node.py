@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import resource
+import shlex
 from typing import TYPE_CHECKING
 
 from anabranch.broker.broker import Broker
@@ -50,7 +51,8 @@ class Node:
     ) -> None:
         self.settings = settings
         self.clock: Clock = clock if clock is not None else RealClock()
-        self.data_dir = os.path.abspath(settings.data_dir) if files is None else settings.data_dir
+        # The data folder itself may be a link; nothing in it is one.
+        self.data_dir = os.path.realpath(settings.data_dir) if files is None else settings.data_dir
         self._open_files_limit = raise_open_files_limit()
         self.files: Files = (
             files if files is not None else RealFiles(settings.open_files_budget(self._open_files_limit))
@@ -74,10 +76,16 @@ class Node:
         try:
             self.files.make_folder(self.data_dir)
             self._lock = self.files.lock(f"{self.data_dir}/{LOCK_FILE}")
+            link = self.files.find_link(self.data_dir)
         except OSError as error:
             raise StorageError(
                 f"The data folder {self.data_dir} cannot be used: {error.strerror or error}."
             ) from error
+        if link is not None:
+            raise StorageError(
+                f"{link} is a symbolic link, and what is in a data folder must be there itself: put what it points to "
+                f"in its place, or remove the link (rm {shlex.quote(link)})."
+            )
 
     async def _open_port(self) -> None:
         await self._make_broker()

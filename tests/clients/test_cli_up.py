@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from support.secret_files import write_secret
+
 PROGRAM = Path(sys.executable).with_name("anabranch")
 STOP_S_MAX = 5
 RUN_S_MAX = 30
@@ -132,7 +134,7 @@ def test_data_folder_below_a_file_is_one_sentence(tmp_path):
 
 def as_broker(tmp_path: Path, *arguments: object) -> list[object]:
     secret = tmp_path / "secret"
-    secret.write_text("0123456789abcdef0123456789abcdef")
+    write_secret(secret, "0123456789abcdef0123456789abcdef")
     return ["--cluster-secret-file", secret, "--data-dir", tmp_path / "data", *arguments]
 
 

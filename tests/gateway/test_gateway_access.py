@@ -10,6 +10,7 @@ from anabranch.config import NodeSettings
 from anabranch.errors import InvalidConfigError
 from anabranch.gateway.access import read_token
 from support.gateway_client import all_of, ask, gateway_broker, raw
+from support.secret_files import write_secret
 
 TOKEN = "correct-horse-battery-staple"
 
@@ -24,7 +25,7 @@ def broker():
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     path = tmp_path_factory.mktemp("token") / "token"
-    path.write_text(f"{TOKEN}\n")
+    write_secret(path, f"{TOKEN}\n")
     with gateway_broker(gateway_token_file=str(path)) as broker:
         broker.create_topic("t")
         yield broker
@@ -146,7 +147,7 @@ def test_token_is_not_shown_among_the_settings(guarded) -> None:
 @pytest.mark.parametrize("text", ["", "short", "with a space in its middle", "grün-und-lang-genug"])
 def test_token_that_cannot_be_sent_is_refused_at_the_start(tmp_path, text: str) -> None:
     path = tmp_path / "token"
-    path.write_text(text)
+    write_secret(path, text)
     with (
         pytest.raises(InvalidConfigError, match="openssl rand"),
         gateway_broker(gateway_token_file=str(path)),

@@ -19,6 +19,7 @@ from anabranch.testing import EmbeddedBroker
 from support.gateway_client import Answer, all_of, ask, gateway_broker, raw
 from support.http_client import ask_at
 from support.raw_socket import BINARY, CONTINUATION, PING, TEXT, HandshakeRefused, RawSocket, frame
+from support.secret_files import write_secret
 from support.waiting import wait_until
 
 TOKEN = "a-token-of-letters-and-digits"
@@ -404,7 +405,7 @@ def test_name_that_somebody_else_has_for_this_machine_is_refused(broker: Embedde
 
 
 def test_wrong_token_is_refused_on_every_door(tmp_path: Any) -> None:
-    (tmp_path / "token").write_text(TOKEN + "\n")
+    write_secret(tmp_path / "token", TOKEN + "\n")
     with gateway_broker(gateway_token_file=str(tmp_path / "token")) as broker:
         broker.create_topic("known")
         address = broker.http_address or ""

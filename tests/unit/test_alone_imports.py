@@ -3,6 +3,9 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+from support.secret_files import write_secret
 
 OF_CLUSTERS = (
     "anabranch.broker.effects",
@@ -65,9 +68,7 @@ def test_a_node_without_an_object_store_loads_nothing_of_it() -> None:
     assert loaded_by({}, OF_OBJECTS) == []
 
 
-def test_a_broker_with_peers_does(tmp_path: object) -> None:
-    secret = f"{tmp_path}/secret"
-    with open(secret, "w") as file:
-        file.write("a secret of the test, long enough to be one")
-    loaded = loaded_by({"peer.listen": "127.0.0.1:0", "cluster.secret.file": secret})
+def test_a_broker_with_peers_does(tmp_path: Path) -> None:
+    secret = write_secret(tmp_path / "secret", "a secret of the test, long enough to be one")
+    loaded = loaded_by({"peer.listen": "127.0.0.1:0", "cluster.secret.file": str(secret)})
     assert "anabranch.broker.peering" in loaded

@@ -2,11 +2,13 @@
 
 import errno
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from anabranch.config import NodeSettings
+from anabranch.errors import StorageError
 from anabranch.node import CannotListenError, Node
 from anabranch.server.listener import Listener
 from anabranch.testing.fake_disk import FakeDisk
@@ -78,3 +80,38 @@ async def test_node_whose_http_address_cannot_be_had_stops_cleanly() -> None:
             await node.start()
     assert disk.exists(f"{node.data_dir}/clean-shutdown")
     disk.lock(f"{node.data_dir}/.lock").release()
+
+
+@pytest.mark.parametrize("name", ["t-0", "t-0.deleted", "metadata-snapshot", "t-1/quarantine"])
+def test_a_data_folder_with_a_link_in_it_keeps_the_node_from_starting(tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"precious")
+    link = tmp_path / "data" / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+
+    @in_loop
+    async def body() -> None:
+        node = Node(NodeSettings.load({"data.dir": str(tmp_path / "data"), "listen": "127.0.0.1:0"}))
+        with pytest.raises(StorageError, match=f"{link} is a symbolic link.*rm "):
+            await node.start()
+
+    body()
+    assert (outside / "precious").read_bytes() == b"precious"
+
+
+def test_the_data_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+
+    @in_loop
+    async def body() -> None:
+        for _ in range(2):
+            node = Node(NodeSettings.load({"data.dir": str(tmp_path / "data"), "listen": "127.0.0.1:0"}))
+            await node.start()
+            await node.stop()
+
+    body()
+    assert (tmp_path / "disk" / "node").exists()
+    assert (tmp_path / "data").is_symlink()

@@ -26,6 +26,7 @@ from anabranch.server.peer_handshake import Identity, Kind, next_frame
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 from support.node_process import NodeProcess
+from support.secret_files import write_secret
 from support.waiting import wait_until
 
 HOST = "127.0.0.1"
@@ -49,7 +50,7 @@ class Ended(NamedTuple):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("strangers")
     for name in ("secret", "other-secret"):
-        (made / name).write_text(secrets.token_hex(32))
+        write_secret(made / name, secrets.token_hex(32))
         (made / name).chmod(0o600)
     return made
 

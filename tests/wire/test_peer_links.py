@@ -27,6 +27,7 @@ from anabranch.server.peer_security import PeerSecurity, mutual_tls, read_secret
 from support import peer_certs
 from support.numbered import number_of, numbered
 from support.peer_brokers import Loopback, PeerBroker, cut, link_of, on_loopback, until, warnings_of
+from support.secret_files import write_secret
 
 COUNT = 10_000
 MIB = 2**20
@@ -372,9 +373,9 @@ async def test_anybody_else_is_not(
 
 def test_a_secret_is_read_without_its_line_end_and_must_be_long_enough(tmp_path: Path) -> None:
     path = tmp_path / "secret"
-    path.write_bytes(b"0123456789abcdef\n")
+    write_secret(path, "0123456789abcdef\n")
     assert read_secret(str(path)) == b"0123456789abcdef"
-    path.write_bytes(b"short\n")
+    write_secret(path, "short\n")
     with pytest.raises(InvalidConfigError, match=r"has 5 bytes; it needs 16 .*openssl rand -hex 32"):
         read_secret(str(path))
     with pytest.raises(InvalidConfigError, match="cannot be read"):

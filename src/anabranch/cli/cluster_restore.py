@@ -1,5 +1,6 @@
 """`anabranch cluster restore`: bring a cluster back from its object store, without any of its disks."""
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -51,7 +52,13 @@ def restore(
         raise click.UsageError(
             "Say with --data-dir where the first broker's folder shall be, or try --dry-run."
         )
-    wish = RestoreWish(data_dir or "", broker_id, _incarnation(incarnation), dry_run, accept_loss)
+    wish = RestoreWish(
+        os.path.realpath(data_dir) if data_dir else "",
+        broker_id,
+        _incarnation(incarnation),
+        dry_run,
+        accept_loss,
+    )
     report = asyncio.run(_restore(object_store, credentials_file, wish))
     if format == "json":
         show_json({**report.json(), "data_dir": data_dir, "is_done": not dry_run})

@@ -149,7 +149,7 @@ def _is_locked(folder: str) -> bool:
     import fcntl
 
     try:
-        descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDWR)
+        descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -29,15 +29,27 @@ def held(path: str) -> Iterator[RealFiles]:
     folder = data_folder_of(path)
     lock = files.lock(os.path.join(folder, LOCK_NAME)) if folder is not None else None
     try:
+        check_links(files, path)
         yield files
     finally:
         if lock is not None:
             lock.release()
 
 
+def check_links(files: RealFiles, path: str) -> None:
+    """Refuse a folder with links in it, which would lead to what is not of this node. It may be one itself."""
+    real = os.path.realpath(path)
+    link = files.find_link(real) if os.path.isdir(real) else None
+    if link is not None:
+        raise Failure(
+            f"{link} is a symbolic link, and what is in a data folder must be there itself: put what it points to in "
+            "its place, or remove the link."
+        )
+
+
 def data_folder_of(path: str) -> str | None:
     """The folder itself or the nearest of its parents that a node has locked before."""
-    folder = os.path.abspath(path)
+    folder = os.path.realpath(path)
     for _ in range(DEPTH_MAX + 2):
         if os.path.isfile(os.path.join(folder, LOCK_NAME)):
             return folder

@@ -190,7 +190,7 @@ def require_shared_store(settings: dict[str, object]) -> None:
 
 def prepare_folder(folder: str) -> None:
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise Failure(
             f"The data folder {folder} cannot be made ({error.strerror}): choose another --data-dir."

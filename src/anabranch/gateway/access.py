@@ -10,16 +10,18 @@
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import parse_qs
 
 from anabranch.config import NodeSettings, http_host_and_port, is_loopback
+from anabranch.config.private_file import read_private
 from anabranch.errors import GatewayError, InvalidConfigError
 
 HEALTH = "/healthz"
 PAGES = frozenset({"/metrics", HEALTH, "/v1/demo", "/v1/demo.js", "/v1/anabranch.js"})
 TOKEN_BYTES_MIN = 16
 TOKEN_BYTES_MAX = 4096
+FILE_BYTES_MAX = 2 * TOKEN_BYTES_MAX
+"""With the spaces and line ends around the token."""
 ANY = "*"
 
 
@@ -110,12 +112,7 @@ def _is_address(name: str) -> bool:
 
 def read_token(path: str) -> bytes:
     """The token in a file, without the spaces and line ends around it."""
-    try:
-        token = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise InvalidConfigError(
-            f"gateway.token.file={path} cannot be read ({error.strerror or error}): check path and permissions."
-        ) from None
+    token = read_private("gateway.token.file", path, FILE_BYTES_MAX).strip()
     if not TOKEN_BYTES_MIN <= len(token) <= TOKEN_BYTES_MAX or not token.isascii() or b" " in token:
         raise InvalidConfigError(
             f"The token in {path} must be {TOKEN_BYTES_MIN} to {TOKEN_BYTES_MAX} letters and digits: make one with "

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import IO
 
 from anabranch.errors import LocalClusterError
-from anabranch.local_cluster.layout import Layout, Place
+from anabranch.local_cluster.layout import Layout, Place, private
 
 LAST_WORDS_BYTES_MAX = 4000
 LOOK_SECONDS = 0.2
@@ -50,7 +50,7 @@ class BrokerProcess:
         assert self.exit_code is not None or self._process is None, "it runs already"
         self._close()
         self.ready, self._said = None, b""
-        with self.place.log.open("ab") as log:
+        with open(self.place.log, "ab", opener=private) as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 self._command(),

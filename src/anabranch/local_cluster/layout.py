@@ -25,6 +25,7 @@ from anabranch.local_cluster.ports import address
 BROKERS_MAX = 16
 """More processes than that on one machine only fight for it."""
 LOCAL_HOST = "127.0.0.1"
+FOLDER_MODE = 0o700
 HEAD = """# The brokers of one local cluster, written by `anabranch cluster up`. Each table holds for one broker:
 # `anabranch up --config cluster.toml --broker-id 1` starts broker 1 alone.
 """
@@ -146,15 +147,22 @@ def _quoted(value: object) -> str:
 
 def _replace(path: Path, content: str) -> None:
     new = path.with_suffix(".new")
-    new.write_text(content, encoding="utf-8")
+    new.unlink(missing_ok=True)
+    with open(new, "x", encoding="utf-8", opener=private) as file:
+        file.write(content)
     os.replace(new, path)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that, if it is made, is its owner's alone: an `opener`. Links are not followed."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def prepare(layout: Layout) -> None:
     """Make what is missing: the folders, the secret, `cluster.toml`."""
     try:
         for place in layout.places:
-            place.folder.mkdir(parents=True, exist_ok=True)
+            place.folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         if not layout.secret_file.exists():
             make_secret(layout.secret_file)
         write_layout(layout)
@@ -184,7 +192,7 @@ def require_cluster_folder(folder: Path) -> None:
             "that node grow with `anabranch up --peer-listen` and brokers that --join it."
         )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_use(folder, error) from error
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -203,7 +211,7 @@ def require_count(count: int) -> None:
 def hold(folder: Path) -> int:
     """The lock that says this cluster runs; let go of when the process ends."""
     try:
-        descriptor = os.open(folder / "cluster.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(folder / "cluster.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise cannot_use(folder, error) from error
     try:

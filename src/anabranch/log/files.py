@@ -74,6 +74,10 @@ class Files(Protocol):
 
     def is_folder(self, path: str) -> bool: ...
 
+    def find_link(self, folder: str) -> str | None:
+        """A symbolic link in a folder, at any depth; None: there is none."""
+        ...
+
     def size(self, path: str) -> int: ...
 
     def read(self, path: str) -> bytes:

@@ -6,6 +6,10 @@ with unsynced writes goes only if no other is found near, and is synced before i
 writeback error that strikes after the last descriptor is gone would never be reported; the error of such a
 sync is raised by the next `sync`. That makes a write wait for the disk, so it is said aloud, once. If all are
 pinned, the budget is exceeded rather than a request refused: `open_files_max` leaves room for that.
+
+Symbolic links are not followed: a file that is one is refused, and a deletion removes the link. Whoever opens a folder
+first asks `find_link`, because a link further up in a path cannot be told from a folder later. Folders are made for
+their owner alone (0700), and so are files (0600).
 """
 
 import contextlib
@@ -13,6 +17,7 @@ import errno
 import fcntl
 import logging
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -23,6 +28,7 @@ from anabranch.log.files import Bytes, folder_of
 logger = logging.getLogger(__name__)
 
 IOV_MAX = 1024
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
 LOOKS_MAX = 64
 """How many files are looked at for one that needs no sync before one that does is closed."""
 
@@ -138,24 +144,37 @@ class RealFiles:
         return RealFile(self, path)
 
     def create(self, path: str) -> RealFile:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        os.close(_open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL))
         return RealFile(self, path)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return os.path.lexists(path)
 
     def is_folder(self, path: str) -> bool:
-        return os.path.isdir(path)
+        return os.path.isdir(path) and not os.path.islink(path)
+
+    def find_link(self, folder: str) -> str | None:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_symlink():
+                        return entry.path
+                    found = self.find_link(entry.path) if entry.is_dir(follow_symlinks=False) else None
+                    if found is not None:
+                        return found
+        except PermissionError:
+            pass  # Not ours, as `lost+found` of a disk: nothing of it is ever used.
+        return None
 
     def size(self, path: str) -> int:
-        return os.stat(path).st_size
+        return _status(path).st_size
 
     def read(self, path: str) -> bytes:
-        with open(path, "rb") as stream:
+        with open(_open(path, os.O_RDONLY), "rb") as stream:
             return stream.read()
 
     def write(self, path: str, data: Bytes, position: int = 0, *, sync: bool = False) -> None:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = _open(path, os.O_WRONLY | os.O_CREAT)
         try:
             _pwrite_fully(descriptor, memoryview(data), position)
             os.ftruncate(descriptor, position + len(data))
@@ -172,7 +191,7 @@ class RealFiles:
             parent = folder_of(folder)
             if parent != folder:
                 self.make_folder(parent)
-            os.mkdir(folder)
+            os.mkdir(folder, FOLDER_MODE)
             if sync:
                 self.sync_folder(parent)
 
@@ -183,13 +202,13 @@ class RealFiles:
         os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:
-        os.link(old, new)
+        os.link(old, new, follow_symlinks=False)
 
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
     def modified_ms(self, path: str) -> int:
-        return os.stat(path).st_mtime_ns // 1_000_000
+        return _status(path).st_mtime_ns // 1_000_000
 
     def sync_folder(self, folder: str) -> None:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -221,7 +240,7 @@ class RealFiles:
                 if file.closed:
                     raise FileNotFoundError(f"{file.path} was closed")
                 self._make_room()
-                file.descriptor = os.open(file.path, os.O_RDWR | os.O_CLOEXEC)
+                file.descriptor = _open(file.path, os.O_RDWR)
             except OSError:
                 file.pins -= 1
                 raise
@@ -299,7 +318,7 @@ class RealLock:
     """flock on a small file that also names the process, for the message of whoever comes second."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = _open(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -325,6 +344,24 @@ def boot_id() -> str:
             return stream.read().strip()
     except OSError:
         return ""
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    except OSError as error:
+        raise (_link_refused(path) if error.errno == errno.ELOOP else error) from None
+
+
+def _status(path: str) -> os.stat_result:
+    status = os.stat(path, follow_symlinks=False)
+    if stat.S_ISLNK(status.st_mode):
+        raise _link_refused(path)
+    return status
+
+
+def _link_refused(path: str) -> OSError:
+    return OSError(errno.ELOOP, "it is a symbolic link, and links are not followed", path)
 
 
 def _pread_rest(descriptor: int, count: int, position: int) -> bytes:

@@ -5,8 +5,7 @@ comment. A file of the AWS tools with one section serves as well, and for `gs:` 
 in the file wins over the environment.
 """
 
-import os
-
+from anabranch.config.private_file import read_private
 from anabranch.errors import InvalidConfigError
 
 PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_"}
@@ -66,23 +65,8 @@ def _check_sections(path: str, count: int) -> None:
 
 def _read_private(path: str) -> str:
     try:
-        with open(path, encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read(CREDENTIALS_BYTES_MAX + 1)
-    except OSError as error:
-        raise InvalidConfigError(
-            f"object.credentials.file={path} cannot be read ({error.strerror or error}): check path and permissions."
-        ) from None
+        return read_private("object.credentials.file", path, CREDENTIALS_BYTES_MAX).decode()
     except UnicodeDecodeError:
         raise InvalidConfigError(
             f"object.credentials.file={path} is not text: write NAME=VALUE lines into it."
         ) from None
-    if mode & 0o077:
-        raise InvalidConfigError(
-            f"object.credentials.file={path} may be read by others: chmod 600 {path}, and consider new credentials."
-        )
-    if len(text) > CREDENTIALS_BYTES_MAX:
-        raise InvalidConfigError(
-            f"object.credentials.file={path} is too large for credentials: check the path."
-        )
-    return text

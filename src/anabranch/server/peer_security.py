@@ -2,13 +2,15 @@
 
 import ssl
 from dataclasses import dataclass
-from pathlib import Path
 
 from anabranch.config import NodeSettings
+from anabranch.config.private_file import check_private, read_private
 from anabranch.errors import InvalidConfigError
 
 SECRET_BYTES_MIN = 16
 SECRET_BYTES_MAX = 4096
+FILE_BYTES_MAX = 2 * SECRET_BYTES_MAX
+"""With the spaces and line ends around the secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +24,15 @@ def load_security(settings: NodeSettings) -> PeerSecurity:
     """What the settings name, read from its files. Raises InvalidConfigError."""
     secret = read_secret(settings.cluster_secret_file) if settings.cluster_secret_file else b""
     cert, key, ca = settings.peer_tls_cert, settings.peer_tls_key, settings.peer_tls_ca
+    if key:
+        check_private("peer.tls.key", key)
     contexts = mutual_tls(cert, key, ca) if cert and key and ca else (None, None)
     return PeerSecurity(secret, *contexts)
 
 
 def read_secret(path: str) -> bytes:
     """The secret in a file, without the spaces and line ends around it."""
-    try:
-        secret = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise InvalidConfigError(
-            f"cluster.secret.file={path} cannot be read ({error.strerror or error}): check path and permissions."
-        ) from None
+    secret = read_private("cluster.secret.file", path, FILE_BYTES_MAX).strip()
     if not SECRET_BYTES_MIN <= len(secret) <= SECRET_BYTES_MAX:
         raise InvalidConfigError(
             f"The secret in {path} has {len(secret)} bytes; it needs {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX}: make "

@@ -244,6 +244,9 @@ class FakeDisk:
     def exists(self, path: str) -> bool:
         return path in self._names or path in self._folders
 
+    def find_link(self, folder: str) -> str | None:
+        return None  # This disk has no links.
+
     def is_folder(self, path: str) -> bool:
         return path in self._folders
 

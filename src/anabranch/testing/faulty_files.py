@@ -80,6 +80,9 @@ class FaultyFiles:
     def is_folder(self, path: str) -> bool:
         return self._files.is_folder(path)
 
+    def find_link(self, folder: str) -> str | None:
+        return self._files.find_link(folder)
+
     def size(self, path: str) -> int:
         return self._files.size(path)
 

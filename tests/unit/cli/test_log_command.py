@@ -307,3 +307,17 @@ def test_gaps_between_lanes_are_no_damage_and_a_missing_file_between_them_is(tmp
     assert (report["findings"], report["missing_offsets"], report["segments"]) == ([], 3, 3)
     (folder / f"{5 << 32:020d}.log").unlink()
     assert "is missing" in " ".join(found["problem"] for found in findings(tmp_path))
+
+
+@pytest.mark.parametrize("command", ["verify", "repair"])
+def test_links_in_a_folder_are_refused_and_not_followed(tmp_path, command):
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"precious")
+    folder = tmp_path / "data" / "t-0"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020d}.log").write_bytes(b"")
+    (folder / f"{0:020d}.timeindex").symlink_to(outside)
+    result = run(command, tmp_path / "data")
+    assert result.exit_code == 1
+    assert ".timeindex is a symbolic link" in result.output
+    assert outside.read_bytes() == b"precious"

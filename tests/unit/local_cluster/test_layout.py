@@ -189,3 +189,19 @@ def test_address_of_another_machine_is_refused():
 def test_random_ports_lie_below_those_of_outgoing_connections():
     for seed in range(20):
         assert random_block("127.0.0.1", 3, random.Random(seed)).stop <= ephemeral_low()
+
+
+def test_everything_of_a_cluster_is_for_its_owner_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        require_cluster_folder(tmp_path / "new")
+        prepare(three(tmp_path / "new"))
+        os.close(hold(tmp_path / "new"))
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").iterdir()}
+    assert modes == {
+        **{f"broker-{number}": 0o700 for number in range(3)},
+        **dict.fromkeys(("secret", "cluster.toml", "cluster.lock"), 384),
+    }
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700

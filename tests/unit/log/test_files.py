@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from log_helpers import NOW_MS, fill, make_batch, open_on, read_all
 
+from anabranch.broker.topic_folders import remove_tree
 from anabranch.errors import DataFolderInUseError
 from anabranch.log.files import write_fully
 from anabranch.log.real_files import IOV_MAX, LOOKS_MAX, RealFiles, boot_id
@@ -155,3 +156,77 @@ def test_a_worker_syncs_while_the_writer_appends_and_rolls(tmp_path: Path) -> No
     assert log.sync() == 600 == log.synced_offset
     assert all(segment.synced_bytes == segment.published_bytes for segment in log.segments)
     log.close()
+
+
+# --- links and modes ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """Somebody else's folder with a file in it."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "precious").write_bytes(b"precious")
+    return folder
+
+
+def test_no_file_operation_follows_a_link(tmp_path: Path, outside: Path) -> None:
+    files = RealFiles()
+    link = tmp_path / "00000000000000000000.timeindex"
+    link.symlink_to(outside / "precious")
+    path = str(link)
+    file = files.open(path)
+    for use in (
+        lambda: files.write(path, b"spoiled"),
+        lambda: files.read(path),
+        lambda: files.size(path),
+        lambda: files.modified_ms(path),
+        lambda: files.lock(path),
+        lambda: file.pwritev([b"spoiled"], 0),
+        lambda: file.pread(1, 0),
+        lambda: file.truncate(0),
+    ):
+        with pytest.raises(OSError, match="symbolic link"):
+            use()
+    with pytest.raises(FileExistsError):
+        files.create(path)
+    assert files.exists(path)
+    files.unlink(path)
+    assert (outside / "precious").read_bytes() == b"precious"
+    assert not files.exists(path)
+
+
+def test_a_deletion_removes_a_link_and_not_what_it_points_to(tmp_path: Path, outside: Path) -> None:
+    files = RealFiles()
+    deleted = tmp_path / "t-0.deleted"
+    deleted.mkdir()
+    (deleted / "inner").symlink_to(outside)
+    (tmp_path / "t-1.deleted").symlink_to(outside)
+    for name in ("t-0.deleted", "t-1.deleted"):
+        assert files.is_folder(f"{tmp_path}/{name}") == (name == "t-0.deleted")
+        remove_tree(files, f"{tmp_path}/{name}")
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["outside"]
+    assert (outside / "precious").exists()
+
+
+def test_a_link_is_found_at_any_depth(tmp_path: Path, outside: Path) -> None:
+    files = RealFiles()
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    assert files.find_link(str(tmp_path)) is None
+    (tmp_path / "a" / "b" / "c").symlink_to(outside)
+    assert files.find_link(str(tmp_path)) == f"{tmp_path}/a/b/c"
+
+
+def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
+    files = RealFiles()
+    before = os.umask(0o022)
+    try:
+        files.make_folder(f"{tmp_path}/data/t-0")
+        files.create(f"{tmp_path}/data/t-0/created").close()
+        files.write(f"{tmp_path}/data/t-0/written", b"x")
+        files.lock(f"{tmp_path}/data/.lock").release()
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "data").rglob("*")}
+    assert modes == {"t-0": 0o700, "created": 0o600, "written": 0o600, ".lock": 0o600}
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700

@@ -27,7 +27,7 @@ OBJECTS = 100
 DELETE = 1
 ALONE = (
     "start it from now on as the first broker of a cluster, with --peer-listen 127.0.0.1:0 and --cluster-secret-file "
-    "FILE (openssl rand -hex 32 > FILE). It keeps all it has, and may stay the only one."
+    "FILE (made by: umask 077; openssl rand -hex 32 > FILE). It keeps all it has, and may stay the only one."
 )
 DRAINING = "broker.draining"
 TYPE_NAMES = {TOPIC: "topic", BROKER: "broker", 8: "broker logger", 16: "client metrics", 32: "group"}
