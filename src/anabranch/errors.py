@@ -310,6 +310,10 @@ class ProducerFencedError(AnabranchError):
     """A newer producer epoch has taken over."""
 
 
+class TooManyProducersError(AnabranchError):
+    """No room to remember another idempotent producer without forgetting one that may still repeat a batch."""
+
+
 class TransactionsUnsupportedError(AnabranchError):
     """Transactions come with a later version; a transactional request is refused, never half done."""
 

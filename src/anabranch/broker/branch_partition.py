@@ -296,6 +296,8 @@ class BranchPartition(Partition):
         view.writing = log
         self.reign = row.new
         self.producers = producers
+        if self.producer_limits is not None:
+            self.producer_limits.shorten(self)
         self._carry_out(self.mode.begin(row.new_start, log.end_offset, copies))
         self._renew_limits()
         self.wake()

@@ -168,6 +168,7 @@ class BranchTopics:
             finish=core.finish,
             finished=core.finished,
         )
+        partition.producer_limits = opener.producer_limits
         if placement.floor:
             partition.past = opener.past_of(partition_id, topic_id, placement.floor)
         partition.on_scarce = self._renew_soon

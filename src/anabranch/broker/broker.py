@@ -144,6 +144,7 @@ class Broker:
             TopicFolders(self.files, self.data_dir, says_owners=not self.is_alone),
             directory_id=None if self.is_alone else identity.directory_id,
         )
+        self.opener.producer_limits.partitions = self.topics.partitions
         self.topics.make = self.forwarding.make_topic if self.forwarding else partial(make_topic, self)
         self.producer_ids = ProducerIds(self.metadata, self.peers)
         self.offsets_topic = OffsetsTopic(self.core, self.topics, self.check_writable, is_alone=self.is_alone)

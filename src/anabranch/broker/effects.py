@@ -293,6 +293,8 @@ class Effects:
             log.append(batches, self._clock.wall_ms())
             for header in known:
                 partition.producers.replay(header)
+            if partition.producer_limits is not None:
+                partition.producer_limits.shorten(partition)
             if log.end_offset < push.end:
                 log.advance_end(push.end)
         except FencedLogError:

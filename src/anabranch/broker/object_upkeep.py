@@ -32,6 +32,7 @@ from anabranch.cluster.object_entries import (
 )
 from anabranch.cluster.object_table import Head, ObjectTable
 from anabranch.cluster.object_upkeep import (
+    Crowd,
     deletable,
     orphan_of,
     own_prefixes,
@@ -101,6 +102,8 @@ class UpkeepSettings(NamedTuple):
     compaction_check_ms: int
     is_compacting: bool
     producer_expiration_ms: int
+    producer_idle_ms: int
+    producers_max: int
 
 
 def upkeep_of(
@@ -120,6 +123,8 @@ def upkeep_of(
         node.log_cleaner_backoff_ms,
         node.log_cleaner_enable,
         node.producer_id_expiration_ms,
+        node.producer_id_idle_ms,
+        node.producer_ids_per_partition_max,
     )
     return ObjectUpkeep(
         broker.metadata,
@@ -321,7 +326,7 @@ class ObjectUpkeep:
             logger.info("retention moves the start of %d partitions in the object store", len(some))
             await self._agreement.propose(start_entry(dict(some)))
             self._check()
-        await self._forget_silent(keys, now_ms - self._settings.producer_expiration_ms)
+        await self._forget_silent(keys, now_ms)
         self._forget_gone(keys)
 
     def _forget_gone(self, keys: Iterable[Key]) -> None:
@@ -331,8 +336,14 @@ class ObjectUpkeep:
         self._keepings = {each: known for each, known in self._keepings.items() if each in topics}
         self._not_due = {key: head for key, head in self._not_due.items() if key in kept}
 
-    async def _forget_silent(self, keys: Iterable[Key], before_ms: int) -> None:
-        silent = silent_producers(keys, lambda key: self._objects.producers(key).producers, before_ms)
+    async def _forget_silent(self, keys: Iterable[Key], now_ms: int) -> None:
+        settings = self._settings
+        silent = silent_producers(
+            keys,
+            lambda key: self._objects.producers(key).producers,
+            now_ms - settings.producer_expiration_ms,
+            Crowd(settings.producers_max, now_ms - settings.producer_idle_ms),
+        )
         for some in _some(list(silent.items()), STARTS_PER_ENTRY):
             await self._agreement.propose(forget_entry(dict(some)))
             self._check()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from anabranch.broker.effects import Effects
     from anabranch.broker.fetch_wait import WaitingFetch
     from anabranch.broker.formed_log import Past
+    from anabranch.broker.producer_limits import ProducerLimits
 
 place_plain: Callable[[list[Any], int, int], list[tuple[memoryview, Any, Any, int]] | None] | None = None
 finish_plain: Callable[[list[Any], int, int], tuple[int, list[Any]] | None] | None = None
@@ -79,6 +80,7 @@ class Partition:
         "mode",
         "past",
         "plain_limits",
+        "producer_limits",
         "producers",
         "ring",
         "snapshot_offset",
@@ -113,6 +115,8 @@ class Partition:
         """Which set of replicas keeps it, counted from 0."""
         self.high_watermark = mode.safe_offset()
         self.producers = ProducerTable()
+        self.producer_limits: ProducerLimits | None = None
+        """How many of them may be known; None: any number."""
         self.snapshot_offset = Offset(-1)
         self.waiting_fetches: dict[WaitingFetch, None] = {}
         self.upkeep = asyncio.Lock()
@@ -327,6 +331,8 @@ class Partition:
             if header.producer_id >= 0:
                 try:
                     original = self.producers.original_of(header)
+                    if original is None and self.producer_limits is not None:
+                        self.producer_limits.admit(self, header, now_ms)
                 except AnabranchError as error:
                     self._fail([job], error)
                     continue

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.partition import Partition
+from anabranch.broker.producer_limits import SNAPSHOT_OUTDATED, ProducerLimits
 from anabranch.broker.stored_state import StoredState, partition_key
 from anabranch.broker.topic_folders import BRANCH_FILE, LEAVING_FILE, RING_FILE, clear_folder
 from anabranch.cluster.rows import NO_MOVE, Placement, Topic
@@ -44,8 +45,6 @@ logger = logging.getLogger(__name__)
 PRODUCERS_FILE = "producers"
 NO_SNAPSHOT = Offset(0)
 """No snapshot says the same as one made before the first record."""
-SNAPSHOT_OUTDATED = Offset(-1)
-"""Whatever the file says is not what the table holds."""
 OpenBranch = Callable[[TopicPartition, UUID, TopicSettings, bool, Placement], Partition]
 
 
@@ -97,6 +96,7 @@ class PartitionOpener:
         self._data_dir = data_dir
         self._state = state
         self.index_cache = IndexCache()
+        self.producer_limits = ProducerLimits(settings)
         self.unsynced: list[Partition] = []
         """What recovery found and may be in the page cache only."""
         self.open_object: Callable[[TopicPartition, UUID, TopicSettings], Partition] = _no_objects
@@ -189,6 +189,7 @@ class PartitionOpener:
             finish=self._core.finish,
             finished=self._core.finished,
         )
+        partition.producer_limits = self.producer_limits
         partition.has_gaps = _may_have_gaps(log, placement)
         self._know_past(partition, placement)
         self._restore_producers(partition, point)
@@ -345,6 +346,7 @@ class PartitionOpener:
                 if header.base_offset >= start:
                     partition.producers.replay(header)
         partition.snapshot_offset = SNAPSHOT_OUTDATED if is_outdated else made
+        self.producer_limits.shorten(partition)
 
     def _forget_producers(self, folder: str) -> None:
         """Remove a snapshot of records that were lost: once the log has grown past its offset again, it would be

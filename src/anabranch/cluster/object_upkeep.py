@@ -11,8 +11,8 @@ found by a listing: only names of this incarnation, older than `object.collect.m
 any more. So objects of another cluster in the same place, and what is still on its way, are left alone.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from anabranch.cluster.object_entries import Key
 from anabranch.record.object_names import FOLDERS, ObjectId, ObjectKind, Row, object_id_of
@@ -109,17 +109,42 @@ def deletable(tombstones: Mapping[ObjectId, int], before_ms: int) -> list[Object
 # --- producers ----------------------------------------------------------------------------------------------------
 
 
+NEVER_MS = -(2**63)
+
+
+class Crowd(NamedTuple):
+    """From how many producers in one partition on some are forgotten, if they were silent since `idle_before_ms`."""
+
+    count_max: int
+    idle_before_ms: int
+
+
 class LastSeen(Protocol):
     @property
     def timestamp_ms_last(self) -> int: ...
 
 
 def silent_producers(
-    keys: Iterable[Key], producers_of: Callable[[Key], Mapping[int, LastSeen]], before_ms: int
+    keys: Iterable[Key], producers_of: Callable[[Key], Mapping[int, LastSeen]], before_ms: int, crowd: Crowd
 ) -> dict[Key, list[int]]:
-    """Idempotent producers that have written nothing since `before_ms`, by partition."""
+    """Idempotent producers to forget, by partition: those that have written nothing since `before_ms`, and where there
+    are many, the ones that were silent the longest."""
     found = {
-        key: sorted(each for each, seen in producers_of(key).items() if seen.timestamp_ms_last < before_ms)
+        key: sorted(
+            each
+            for each, seen in known.items()
+            if seen.timestamp_ms_last < max(before_ms, _crowded_before(known.values(), crowd))
+        )
         for key in keys
+        if (known := producers_of(key))
     }
     return {key: ids for key, ids in found.items() if ids}
+
+
+def _crowded_before(known: Collection[LastSeen], crowd: Crowd) -> int:
+    """Before when a producer of a crowded partition has to have written last to be forgotten."""
+    too_many = len(known) - crowd.count_max * 3 // 4
+    if too_many <= 0:
+        return NEVER_MS
+    times = sorted(seen.timestamp_ms_last for seen in known)
+    return min(crowd.idle_before_ms, times[too_many - 1] + 1)

@@ -295,6 +295,20 @@ class NodeSettings:
     producer_id_expiration_ms: int = whole(
         DAY_MS, "How long a silent producer's sequence is remembered.", low=1
     )
+    producer_id_idle_ms: int = whole(
+        150_000,
+        "How long a producer is silent before another one may take its place where room is short; longer than clients "
+        "repeat a batch (their delivery.timeout.ms).",
+        low=1,
+    )
+    producer_ids_per_partition_max: int = whole(
+        50_000, "Idempotent producers remembered in one partition; the same on all brokers.", low=1
+    )
+    producer_ids_max: int = whole(
+        200_000,
+        "Idempotent producers remembered in all partitions of a node, at about 300 bytes each.",
+        low=1,
+    )
     fetch_max_bytes: int = whole(57_671_680, "The most bytes one fetch answers with.", low=1024)
     max_incremental_fetch_session_cache_slots: int = whole(1000, "Fetch sessions remembered at once.")
     fetch_session_partitions_max: int = whole(

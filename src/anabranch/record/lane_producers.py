@@ -143,6 +143,7 @@ class LaneProducers(ProducerTable):
         earlier, last = known[: 1 - BATCHES_REMEMBERED], known[1 - BATCHES_REMEMBERED :]
         if earlier and (earlier[-1].base_offset >= self.lane_start or earlier[-1].crc is None):
             known = (*(each for each in earlier[:-1] if each.crc is not None), *last)
+        self.producers.pop(producer_id, None)  # Those that wrote last stand last.
         self.producers[producer_id] = Producer(epoch, now_ms, (*known, written))
         return producer_id, before
 

@@ -5,10 +5,11 @@ its first offsets and not written again. Otherwise a batch must continue the seq
 sequence 0; a lower one is fenced. A producer that is not known may start anywhere (its state may have expired).
 
 The table is rebuilt after a crash from the last snapshot plus the batch headers behind it, so it needs no disk
-of its own. Only the writer changes it.
+of its own. Only the writer changes it. How many it may hold is decided by the broker (`broker/producer_limits.py`).
 """
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 from anabranch.errors import InvalidRecordError, OutOfOrderSequenceError, ProducerFencedError
@@ -63,7 +64,7 @@ class Producer:
 
 
 class ProducerTable:
-    """Producers of one partition by id."""
+    """Producers of one partition by id, in the order in which they wrote last."""
 
     __slots__ = ("producers",)
 
@@ -103,6 +104,7 @@ class ProducerTable:
             batches = (*before.batches[1 - BATCHES_REMEMBERED :], written)
         else:
             batches = (written,)
+        self.producers.pop(producer_id, None)  # Those that wrote last stand last.
         self.producers[producer_id] = Producer(epoch, now_ms, batches)
         return producer_id, before
 
@@ -153,6 +155,21 @@ class ProducerTable:
     def expire(self, before_ms: int) -> int:
         """Forget producers silent since `before_ms`; says how many."""
         gone = [key for key, producer in self.producers.items() if producer.timestamp_ms_last < before_ms]
+        for key in gone:
+            del self.producers[key]
+        return len(gone)
+
+    def forget_idle(self, before_ms: int, count_max: int) -> int:
+        """Forget those that wrote longest ago, if that was before `before_ms`; says how many."""
+        oldest = list(islice(self.producers.items(), count_max))
+        gone = [key for key, producer in oldest if producer.timestamp_ms_last < before_ms]
+        for key in gone:
+            del self.producers[key]
+        return len(gone)
+
+    def shorten(self, count_max: int) -> int:
+        """Keep only those that wrote last; says how many went."""
+        gone = list(islice(self.producers, max(0, len(self.producers) - count_max)))
         for key in gone:
             del self.producers[key]
         return len(gone)

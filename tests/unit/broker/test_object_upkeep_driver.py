@@ -154,6 +154,8 @@ class Driven:
             compaction_check_ms=15_000,
             is_compacting=True,
             producer_expiration_ms=MINUTE,
+            producer_idle_ms=MINUTE // 2,
+            producers_max=1000,
         )
         with self.loop.running():
             upkeep = ObjectUpkeep(

@@ -1,8 +1,11 @@
 """What is retained, compacted, collected: decided from rows, settings and the time alone."""
 
+import pytest
+
 from anabranch.cluster.entries import broker_fenced_entry
 from anabranch.cluster.object_entries import start_entry, tombstone_entry
 from anabranch.cluster.object_upkeep import (
+    Crowd,
     deletable,
     is_in_flight,
     orphan_of,
@@ -133,8 +136,20 @@ def test_a_tombstoned_object_stays_for_its_time() -> None:
 def test_silent_producers_are_named_by_partition() -> None:
     world = ObjectWorld(partition_count=2)
     seen = {world.key(0): {7: Producer(0, 10), 5: Producer(0, 9)}, world.key(1): {7: Producer(0, 11)}}
-    assert silent_producers(seen, lambda key: seen[key], 10) == {world.key(0): [5]}
-    assert silent_producers(seen, lambda key: seen[key], 9) == {}
+    few = Crowd(100, 10**9)
+    assert silent_producers(seen, lambda key: seen[key], 10, few) == {world.key(0): [5]}
+    assert silent_producers(seen, lambda key: seen[key], 9, few) == {}
+
+
+@pytest.mark.parametrize(("idle_before_ms", "gone"), [(1000, [0, 1]), (1, [0]), (0, [])])
+def test_of_many_producers_the_longest_silent_are_named_if_they_are_idle(
+    idle_before_ms: int, gone: list[int]
+) -> None:
+    world = ObjectWorld(partition_count=1)
+    key = world.key(0)
+    seen = {each: Producer(0, each) for each in range(8)}
+    found = silent_producers([key], lambda key: seen, -1, Crowd(8, idle_before_ms))
+    assert found == ({key: gone} if gone else {})
 
 
 def test_what_an_earlier_life_has_left_is_an_orphan_and_never_in_flight() -> None:

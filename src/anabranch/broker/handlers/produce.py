@@ -158,6 +158,8 @@ class Produce:
         self._broker.check_writable(partition)
         if getattr(call.client, "is_far", False):
             partition.producers.check_start(header)
+        if partition.is_object and header.producer_id >= 0:
+            self._broker.opener.producer_limits.check(partition, header)
         batch: Batch = call.view[start:end]
         try:
             kept, header = check_contents(
