@@ -111,6 +111,24 @@ def test_all_brokers_together_have_no_configs(client: RawClient) -> None:
     assert (row["error_code"], row["configs"]) == (0, [])
 
 
+def test_a_broker_tells_tools_what_they_look_for_under_kafkas_names(client: RawClient) -> None:
+    resource = {"resource_type": 4, "resource_name": "0", "configuration_keys": None}
+    (row,) = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, {"resources": [resource]})["results"]
+    found = {each["name"]: each["value"] for each in row["configs"]}
+    assert len(found) == len(row["configs"]), "no name twice"
+    host, port = client.sock.getpeername()
+    assert found["listeners"] == found["advertised.listeners"] == f"PLAINTEXT://{host}:{port}"
+    assert (found["node.id"], found["broker.id"]) == ("0", "0")
+    assert (found["process.roles"], found["inter.broker.listener.name"]) == ("broker,controller", "PLAINTEXT")
+    assert all(each["read_only"] for each in row["configs"])
+    folders = client.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": []})["results"]
+    assert [found["log.dirs"]] == [folder["log_dir"] for folder in folders]
+    (only,) = client.ask(
+        ApiKey.DESCRIBE_CONFIGS, 4, {"resources": [{**resource, "configuration_keys": ["log.dirs"]}]}
+    )["results"]
+    assert [each["name"] for each in only["configs"]] == ["log.dirs"]
+
+
 @pytest.mark.parametrize(("kind", "code"), [(32, 0), (99, E.UNSUPPORTED_VERSION), (0, E.UNSUPPORTED_VERSION)])
 def test_types_of_resources_that_nobody_knows_are_not_listed(client: RawClient, kind: int, code: int) -> None:
     answer = client.ask(ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [kind]})

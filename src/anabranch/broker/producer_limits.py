@@ -1,6 +1,6 @@
 """ProducerLimits: how many idempotent producers a broker remembers, in one partition and in all.
 
-Each costs some 300 bytes until `producer.id.expiration.ms` has passed, and anybody can invent ids. When there is no
+Each costs some 360 bytes until `producer.id.expiration.ms` has passed, and anybody can invent ids. When there is no
 room for a new one, those go that have been silent the longest, if that is longer than clients repeat a batch
 (`producer.id.idle.ms`): what they send next is taken as that of any unknown producer. If all have written lately, the
 new one is told to come again: forgetting one of the others could have a batch of theirs written twice.

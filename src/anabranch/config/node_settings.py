@@ -305,8 +305,8 @@ class NodeSettings:
         50_000, "Idempotent producers remembered in one partition; the same on all brokers.", low=1
     )
     producer_ids_max: int = whole(
-        200_000,
-        "Idempotent producers remembered in all partitions of a node, at about 300 bytes each.",
+        150_000,
+        "Idempotent producers remembered in all partitions of a node, at about 360 bytes each.",
         low=1,
     )
     fetch_max_bytes: int = whole(57_671_680, "The most bytes one fetch answers with.", low=1024)
