@@ -125,8 +125,10 @@ def _alone(aside: Path) -> Iterator[bool]:
     """Whether nobody else is at work on this partition, and no offer waits; held until the block ends."""
     if not aside.parent.is_dir():
         raise FileNotFoundError(2, "no such folder", str(aside.parent))
-    aside.mkdir(exist_ok=True)
-    handle = os.open(aside, os.O_RDONLY)
+    if aside.is_symlink():
+        raise PipelineError(f"{aside} is a symbolic link, which is not followed: remove it.")
+    aside.mkdir(0o700, exist_ok=True)
+    handle = os.open(aside, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -208,7 +210,9 @@ def _write_groups(aside: Path, groups: Sequence[Sequence[SegmentFile]], run: Com
         left.unlink()
     before, after, batches_before, batches_after = 0, 0, 0, 0
     for group in groups:
-        with open(aside / file_name(group[0].base_offset), "wb", buffering=WRITE_BYTES) as file:
+        with open(
+            aside / file_name(group[0].base_offset), "wb", buffering=WRITE_BYTES, opener=_private
+        ) as file:
             for batch in _batches(group):
                 stays = run.stays(batch)
                 batches_before, before = batches_before + 1, before + len(batch)
@@ -222,9 +226,14 @@ def _write_groups(aside: Path, groups: Sequence[Sequence[SegmentFile]], run: Com
     )
 
 
+def _private(path: str, flags: int) -> int:
+    """An `opener` for files in a data folder: their owner's alone, and no link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 def _write_manifest(aside: Path, offer: Offer) -> None:
     unfinished = aside / f"{MANIFEST}.tmp"
-    with open(unfinished, "wb") as file:
+    with open(unfinished, "wb", opener=_private) as file:
         file.write(dump_offer(offer))
         file.flush()
         os.fsync(file.fileno())

@@ -91,7 +91,7 @@ class SegmentReader:
     def _open(self) -> int:
         file = self._file
         try:
-            descriptor = os.open(file.path, os.O_RDONLY)
+            descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError as error:
             raise SegmentChangedError(f"{file.path} cannot be opened: {error.strerror}.") from error
         status = os.fstat(descriptor)

@@ -17,7 +17,7 @@ from compacted_logs import (
 )
 from log_helpers import FOLDER, NOW_MS, read_all
 
-from anabranch.errors import CorruptDataError, OfferRefusedError, StorageError
+from anabranch.errors import CorruptDataError, OfferRefusedError, PipelineError, StorageError
 from anabranch.log.cleaner import clean_now
 from anabranch.log.files import Files
 from anabranch.log.log import Log
@@ -99,6 +99,26 @@ def test_the_job_leaves_alone_what_is_younger_than_the_minimal_lag(tmp_path: Pat
     assert not offer_compacted(task, NOW_MS + 999).offer_id
     assert offer_compacted(task, NOW_MS + 1000).offer_id
     take_in(files, log, now_ms=NOW_MS + 1000)
+    log.close()
+
+
+def test_the_job_writes_private_files_and_follows_no_link(tmp_path: Path) -> None:
+    files, folder = RealFiles(), str(tmp_path / "t-0")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"precious")
+    log = Log.open(files, folder, CONFIG, clean=False)
+    fill_table(log, Random(4), 120)
+    task = CompactTask(0, folder, 0, CONFIG.segment_bytes, CONFIG.delete_retention_ms, 0, 1000, 2**20)
+    aside = Path(folder) / "offered"
+    aside.symlink_to(outside)
+    with pytest.raises(PipelineError, match="symbolic link"):
+        offer_compacted(task, NOW_MS - 500)
+    assert [each.name for each in outside.iterdir()] == ["precious"]
+    aside.unlink()
+    assert offer_compacted(task, NOW_MS - 500).offer_id
+    assert aside.stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o777 for each in aside.iterdir()} == {0o600}
     log.close()
 
 
