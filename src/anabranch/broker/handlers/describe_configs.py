@@ -9,8 +9,8 @@ from anabranch.broker.call import Call
 from anabranch.broker.handlers import config_resources
 from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
 from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of, with_mode
-from anabranch.broker.turns import Rows
 from anabranch.broker.placing import usual_factor
+from anabranch.broker.turns import Rows
 from anabranch.cluster.forms import form_in
 from anabranch.config import ConfigEntry, host_and_port
 from anabranch.config.setting import ConfigSource, Kind
