@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim sim-node fuzz hostile bench bench-large profile compat chaos chaos-objects chaos-branches failover chaos-pipeline bench-pipeline
+.PHONY: help setup run up check test coverage sim sim-restore sim-node fuzz hostile bench bench-large profile compat chaos chaos-objects chaos-branches failover chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ coverage: $(STAMP) ## branch coverage of the pure rooms by their unit tests; fai
 sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with its trace, SEEDS=1000 or 50..99, MINUTES=10, OBJECTS=1, BRANCHES=1, MODES=1
 	$(BIN)/python -m anabranch.testing.cluster_runs $(if $(OBJECTS),--objects) $(if $(BRANCHES),--branches) $(if $(MODES),--modes) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(MINUTES),--minutes $(MINUTES))
+
+sim-restore: $(STAMP) ## clusters that lose all disks and come back from their bucket: SEEDS=200 or 50..99, SEED=7 repeats one
+	PYTHONPATH=tests $(BIN)/python tools/sim_restore.py $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 sim-node: $(STAMP) ## the same of one node without peers: make sim-node SEED=7
 	$(BIN)/python -m anabranch.testing.simulator $(or $(SEED),0)

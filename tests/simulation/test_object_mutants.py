@@ -126,7 +126,7 @@ def test_a_writer_dies_between_put_and_commit() -> None:
 
 
 def test_a_writer_dies_between_commit_and_answer() -> None:
-    with ObjectSchedule() as world:
+    with ObjectSchedule(3) as world:
         lost = world.send(2, b"a", FIRST)
         while not world.end_at(1):
             world.sim.run(1)
@@ -240,7 +240,7 @@ def commits_out_of_order(patch: Patch) -> None:
 
 def a_commit_is_late() -> None:
     """The store has had the object for longer than orphans stay when its commit comes."""
-    with ObjectSchedule(object_collect_ms=300) as world:
+    with ObjectSchedule(3, object_collect_ms=300) as world:
         world.sim.net.cut(BrokerId(2), BrokerId(1))
         is_stored = len(world.stored())
         pending = world.send(2, b"a")

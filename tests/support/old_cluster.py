@@ -11,8 +11,10 @@ from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Commit, Item, Key, commit_entry, incarnation_entry
 from anabranch.cluster.rows import MODE_CONFIG, BrokerRow, Topic
 from anabranch.objects.memory_store import MemoryStore
-from anabranch.record.object_format import ObjectBuilder
-from anabranch.record.object_names import ObjectId
+from anabranch.record.batch import stamp
+from anabranch.record.object_format import ObjectBuilder, Span
+from anabranch.record.object_merge import build_copied_object, kept_ranges
+from anabranch.record.object_names import ObjectId, ObjectKind
 from anabranch.record.stored_snapshots import (
     GroupsId,
     MetadataId,
@@ -21,7 +23,7 @@ from anabranch.record.stored_snapshots import (
     pack_snapshot,
 )
 from anabranch.testing.fake_clock import FakeClock
-from anabranch.values import BrokerId
+from anabranch.values import BrokerId, Generation, Offset
 from support.broker_bench import batch_of
 
 LIFE = 0xABCDEF0123456789
@@ -36,6 +38,7 @@ class OldCluster:
         self.end = 0
         self.epochs: dict[int, int] = {}
         self._numbers: dict[int, int] = {}
+        self._copies = 0
         self._stored: dict[ObjectId, Sequence[Item]] = {}
         self.agree(incarnation_entry(LIFE))
         self.agree(producer_ids_entry(5000))
@@ -85,6 +88,22 @@ class OldCluster:
         self.commit(broker, object_id)
         return object_id
 
+    def copy(self, broker: int, key: Key, start: int, values: Sequence[bytes], **fields: Any) -> ObjectId:
+        """Stored as it is when a topic goes over to the store, one batch for each value; not agreed on."""
+        self.clock.advance(10)
+        data = bytearray()
+        for number, value in enumerate(values):
+            batch = batch_of(value, **{**fields, **_sequence(fields, number)})
+            stamp(batch, 0, Offset(start + number), Generation(0))
+            data += batch
+        object_id = ObjectId(LIFE, self.epochs[broker], self._copies, ObjectKind.MERGED)
+        self._copies += 1
+        span = Span(Offset(start), Offset(start + len(values)))
+        made = kept_ranges(data) if values else []
+        pieces, _ = build_copied_object(key, made, span, object_id)
+        self.store.put_now(object_id.name, pieces)
+        return object_id
+
     def snapshot(self) -> str:
         snapshot = MetadataId(LIFE, self.end)
         value = metadata_value(
@@ -109,3 +128,8 @@ class OldCluster:
         changed = bytearray(content)
         changed[position] ^= 0xFF
         self.store._objects[name] = bytes(changed), modified_ms
+
+
+def _sequence(fields: Mapping[str, Any], number: int) -> dict[str, Any]:
+    first = fields.get("base_sequence")
+    return {} if first is None else {"base_sequence": first + number}

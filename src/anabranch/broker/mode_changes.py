@@ -5,6 +5,9 @@ has each agreed on (`objects-import`) together with what producers wrote last. T
 another leader, or this one after a restart, goes on where it ended. When little is left the replica lets nobody write
 (`replication/ring_moves.py`); when it hears that nothing is left, its view ends, and with it this work.
 
+A piece carries the offsets that it stands for (`object_format.Span`): until a snapshot of the metadata knows of it, the
+bucket alone has to be enough to bring these records back.
+
 The order makes it safe: a piece is in the store before an entry names it, a record is withdrawn from no disk before the
 partition has gone over, and the partition goes over only at the very offset up to which the table has everything.
 """
@@ -26,7 +29,8 @@ from anabranch.errors import (
     WorkStoppedError,
 )
 from anabranch.log.slice import Slice
-from anabranch.record.object_merge import build_object, kept_ranges
+from anabranch.record.object_format import Span
+from anabranch.record.object_merge import build_copied_object, kept_ranges
 from anabranch.record.object_names import Key, Row
 from anabranch.replication.ring_events import Stored
 from anabranch.values import Generation, Offset
@@ -150,7 +154,7 @@ class Bringing:
         start = max(head.start, min(partition.start_offset, piece.end))
         producers = self._news(piece.end)
         if piece.end > head.end or start > head.start or producers:
-            rows = await self._put(piece.data) if piece.data else []
+            rows = await self._put(piece.data, Span(head.end, piece.end)) if piece.end > head.end else []
             await self._agree(Import(self._key, self.move, start, piece.end, rows, producers))
         known = self._broker.metadata.table.objects.head(self._key)
         if piece.end == safe and min(partition.start_offset, piece.end) <= known.start:
@@ -191,17 +195,19 @@ class Bringing:
 
     # --- storing -------------------------------------------------------------------------------------------------
 
-    async def _put(self, data: Sequence[bytes]) -> Sequence[Row]:
+    async def _put(self, data: Sequence[bytes], span: Span) -> Sequence[Row]:
+        """Also if there is nothing: that offsets up to the span's end were given out is to be known as well."""
         table, names, workers = self._broker.metadata.table, self._objects.names, self._broker.workers
-        made = await in_heavy_worker(workers, lambda: kept_ranges(b"".join(data)))
+        made = await in_heavy_worker(workers, lambda: kept_ranges(b"".join(data)) if data else [])
         for _ in range(NAMES_TRIED_MAX):
             object_id = names.take(table)
-            pieces, rows = await in_heavy_worker(workers, partial(build_object, {self._key: made}, object_id))
+            build = partial(build_copied_object, self._key, made, span, object_id)
+            pieces, rows = await in_heavy_worker(workers, build)
             try:
                 await self._objects.store.put(object_id.name, pieces)
             except ObjectExistsError:
                 continue  # What an earlier process has left.
-            return rows[self._key]
+            return rows
         raise WorkStoppedError(f"{NAMES_TRIED_MAX} names for an object are all taken.")
 
     # --- agreeing ------------------------------------------------------------------------------------------------

@@ -7,26 +7,42 @@ What comes back is another life of the cluster, under an incarnation of its own:
 their names and are named by the rows that name them now, and what a broker of the old life still stores is nobody's.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from anabranch.broker.bucket_survey import Contents, GroupsFound
 from anabranch.broker.groups.stored_offsets import StoredGroups, StoredOffset
-from anabranch.broker.restore_report import AppendedPartition, MovedOffset, RestoreReport
+from anabranch.broker.restore_report import (
+    AppendedPartition,
+    CopiedPartition,
+    MovedOffset,
+    RestoreReport,
+)
 from anabranch.broker.topics import OFFSETS_OVERRIDES, OFFSETS_TOPIC
 from anabranch.cluster.forms import OBJECT
 from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_restore import Appended, Frontier, Listed, append_again
+from anabranch.cluster.object_restore import (
+    Appended,
+    Batch,
+    Frontier,
+    Listed,
+    append_again,
+    place_copied,
+)
 from anabranch.cluster.rows import INTERNAL_NAMES, MODE_CONFIG
-from anabranch.record.object_names import Key
+from anabranch.record.object_format import Span
+from anabranch.record.object_names import Key, Row
 from anabranch.values import Offset
 
 PRODUCER_IDS_SKIPPED = 2**32
 """More than any cluster can have given out since its last snapshot."""
+SPANS_SHOWN = 5
 OFFSETS_SKIPPED = 2**32
-"""Where not even the index of a newer object can be read: more offsets than one object can have been given."""
+"""Where not even the index of a newer object can be read, or objects may have been deleted of which nobody knows: more
+offsets than they can have been given."""
 
 
 class Rebuilt(NamedTuple):
@@ -46,6 +62,13 @@ class Survey:
     listed: Sequence[Listed]
     newer: Contents
     groups: Sequence[GroupsFound]
+    is_deep: bool = False
+    """The snapshot is so old that objects may have been deleted which it needs (`bucket_survey.Snapshot`)."""
+
+    @property
+    def keys(self) -> set[Key]:
+        """The partitions of which there is anything that the snapshot does not know."""
+        return {*self.newer.batches, *self.newer.lost, *self.newer.copied}
 
 
 def table_of(snapshot: Mapping[str, Any]) -> MetadataTable:
@@ -63,25 +86,28 @@ def frontier_of(snapshot: Mapping[str, Any], table: MetadataTable) -> Frontier:
 
 def rebuild(survey: Survey, report: RestoreReport, incarnation: int, new_id: Callable[[], UUID]) -> Rebuilt:
     """The new cluster's table, groups and report, which says what there is to know."""
-    stored, rows = _stored_topics(survey.snapshot), survey.snapshot["table"]["topics"]
+    stored, rows = _stored_topics(survey), survey.snapshot["table"]["topics"]
     _note_partly(rows, stored, report)
     _note_emptied(_with_stored(rows, stored), report)
     fresh = _fresh_table(survey, stored, report, new_id)
-    _drop_missing(fresh, survey.listed, report)
+    report.losses += survey.newer.damage
+    missing = _drop_missing(fresh, survey.listed)
     fresh.objects.begin_life(incarnation)
-    appended = _append_newer(fresh, survey, report)
+    holed = _place_copied(fresh, survey, missing, report)
+    appended = _append_newer(fresh, survey, holed, report)
     groups = [_placed(found, fresh, appended, report) for found in survey.groups]
     silence_ms = survey.snapshot["producer_silence_ms"]
-    return Rebuilt(fresh.snapshot(), Offset(survey.snapshot["end"]), groups, silence_ms)
+    return Rebuilt(fresh.snapshot(), Offset(survey.snapshot["end"] + 1), groups, silence_ms)
 
 
 # --- topics ---------------------------------------------------------------------------------------------------------
 
 
-def _stored_topics(snapshot: Mapping[str, Any]) -> set[UUID]:
-    """Those of which the store has anything."""
-    objects = table_of(snapshot).objects
-    return {key[0] for key in objects.keys() if objects.row_count(key)}  # noqa: SIM118 - a table, and no dict
+def _stored_topics(survey: Survey) -> set[UUID]:
+    """Those of which the store has anything, whether or not the snapshot knows it."""
+    objects = table_of(survey.snapshot).objects
+    known = {key[0] for key in objects.keys() if objects.row_count(key)}  # noqa: SIM118 - a table, and no dict
+    return known | {key[0] for key in survey.keys}
 
 
 def _fresh_table(
@@ -90,11 +116,8 @@ def _fresh_table(
     value = dict(survey.snapshot["table"])
     topics = [_fresh_topic(row, new_id) for row in _with_stored(value["topics"], stored)]
     _make_offsets_topic(topics, survey.groups, new_id)
-    _make_room(topics, {*survey.newer.batches, *survey.newer.lost}, report)
-    seen = max(
-        (batch.header.producer_id for batches in survey.newer.batches.values() for batch in batches),
-        default=0,
-    )
+    _make_room(topics, survey.keys, report)
+    seen = max((batch.header.producer_id for batch in _all_batches(survey.newer)), default=0)
     value.update(
         brokers=[],
         founder=report.broker_id,
@@ -105,6 +128,12 @@ def _fresh_table(
     fresh.restore(value)
     report.topics = [topic.name for topic in fresh.topics.values() if topic.mode == OBJECT]
     return fresh
+
+
+def _all_batches(contents: Contents) -> Iterable[Batch]:
+    yield from chain.from_iterable(contents.batches.values())
+    for copied in contents.copied.values():
+        yield from chain.from_iterable(each.batches for each in copied)
 
 
 def _is_object(row: Mapping[str, Any]) -> bool:
@@ -175,42 +204,139 @@ def _note_emptied(rows: Iterable[Mapping[str, Any]], report: RestoreReport) -> N
             report.emptied.append(f"{row['name']} (mode {mode})" if mode else row["name"])
 
 
-def _drop_missing(table: MetadataTable, listed: Iterable[Listed], report: RestoreReport) -> None:
-    """Rows whose objects are gone name records that are lost."""
+def _drop_missing(table: MetadataTable, listed: Iterable[Listed]) -> dict[Key, list[Row]]:
+    """Name no object any more that is gone; by partition, the rows that did."""
     missing = set(table.objects.referenced()) - {each.object_id for each in listed}
     if not missing:
-        return
-    for key in list(table.objects.keys()):
-        lost = table.objects.drop_rows(key, missing)
-        if lost:
-            report.losses.append(
-                f"{sum(row.next_offset - row.base_offset for row in lost)} records of "
-                f"{table.topics_by_id[key[0]].name}-{key[1]}: their objects are gone from the store, the first is "
-                f"{lost[0].object_id.name}"
-            )
+        return {}
+    dropped = {key: table.objects.drop_rows(key, missing) for key in list(table.objects.keys())}
+    return {key: rows for key, rows in dropped.items() if rows}
 
 
 # --- records --------------------------------------------------------------------------------------------------------
 
 
-def _append_newer(table: MetadataTable, survey: Survey, report: RestoreReport) -> Mapping[Key, Appended]:
-    report.losses += survey.newer.damage
+def _place_copied(
+    table: MetadataTable, survey: Survey, missing: Mapping[Key, Sequence[Row]], report: RestoreReport
+) -> set[Key]:
+    """Give what carries its own offsets its place, and say what is in no object any more. The partitions of which not
+    everything is known to be there."""
+    holed = set(missing) | set(survey.newer.lost)
+    for key in sorted({*missing, *survey.newer.copied}):
+        objects, copied = table.objects, survey.newer.copied.get(key, ())
+        producers, end = objects.begin_partition(key), objects.head(key).end
+        placed = place_copied(_taken(table, key, missing, is_deep=survey.is_deep), copied, end)
+        objects.insert_rows(key, placed.rows, placed.end)
+        for batch in placed.batches:
+            if batch.header.producer_id >= 0 and batch.header.base_offset >= end:
+                producers.note(batch.header, batch.header.base_offset, batch.stored_ms)
+        if placed.rows:
+            report.copied.append(_copied_line(table, key, placed.rows))
+        newer_count = sum(batch.offset_count for batch in survey.newer.batches.get(key, ()))
+        lost = _lost_spans(placed.holes, missing.get(key, ()), end, newer_count)
+        if lost:
+            holed.add(key)
+            report.losses.append(_lost_line(table, key, lost, missing.get(key, ())))
+    return holed | set(survey.newer.copied)
+
+
+def _taken(
+    table: MetadataTable, key: Key, missing: Mapping[Key, Sequence[Row]], *, is_deep: bool
+) -> list[Span]:
+    """Offsets that are accounted for by the snapshot."""
+    if not is_deep and key not in missing:
+        return [Span(Offset(0), table.objects.head(key).end)]
+    return [Span(row.base_offset, row.next_offset) for row in _rows(table, key)]
+
+
+def _rows(table: MetadataTable, key: Key) -> Sequence[Row]:
+    return table.objects.rows(key, Offset(0), table.objects.row_count(key))
+
+
+def _lost_spans(
+    holes: Sequence[Span], missing: Sequence[Row], end: Offset, newer_count: int
+) -> list[tuple[int, int]]:
+    """Of the holes those that had records: below `end`, where the snapshot ended, what rows were missing for; beyond it
+    what cannot be the offsets of the newer records, `newer_count` of them, which have lost theirs."""
+    found = [
+        (int(max(hole.start, row.base_offset)), int(min(hole.end, row.next_offset)))
+        for hole in holes
+        for row in missing
+        if max(hole.start, row.base_offset) < min(hole.end, row.next_offset)
+    ]
+    beyond = [(int(max(hole.start, end)), int(hole.end)) for hole in holes if hole.end > end]
+    if sum(last - first for first, last in beyond) > newer_count:
+        found += beyond
+    return _joined(sorted(found))
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same, neighbours as one."""
+    joined: list[tuple[int, int]] = []
+    for first, last in spans:
+        if joined and joined[-1][1] == first:
+            joined[-1] = joined[-1][0], last
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _lost_line(
+    table: MetadataTable, key: Key, lost: Sequence[tuple[int, int]], missing: Sequence[Row]
+) -> str:
+    count = sum(last - first for first, last in lost)
+    where = ", ".join(f"{first} to {last - 1}" for first, last in lost[:SPANS_SHOWN])
+    more = f" and {len(lost) - SPANS_SHOWN} more" if len(lost) > SPANS_SHOWN else ""
+    first_gone = f", the first is {missing[0].object_id.name}" if missing else ""
+    name = f"{table.topics_by_id[key[0]].name}-{key[1]}"
+    return f"{count} records of {name} (offsets {where}{more}): their objects are gone from the store{first_gone}"
+
+
+def _copied_line(table: MetadataTable, key: Key, rows: Sequence[Row]) -> CopiedPartition:
+    topic = table.topics_by_id[key[0]].name
+    return CopiedPartition(topic, key[1], rows[0].base_offset, rows[-1].next_offset)
+
+
+def _append_newer(
+    table: MetadataTable, survey: Survey, holed: Container[Key], report: RestoreReport
+) -> Mapping[Key, Appended]:
     objects, contents = table.objects, survey.newer
-    keys = {*contents.batches, *contents.lost, *(objects.keys() if contents.has_unknown else ())}
+    is_unknown = contents.has_unknown or survey.is_deep
+    keys = {*contents.batches, *contents.lost, *(objects.keys() if is_unknown else ())}
     result: dict[Key, Appended] = {}
     for key in sorted(keys):
-        more = contents.lost.get(key, 0) + (OFFSETS_SKIPPED if contents.has_unknown else 0)
-        appended = result[key] = append_again(
+        more = contents.lost.get(key, 0) + (OFFSETS_SKIPPED if is_unknown else 0)
+        batches, repeats = _not_copied(contents, key)
+        appended = append_again(
             objects.head(key).end,
             objects.begin_partition(key),
-            contents.batches.get(key, ()),
+            batches,
             silence_ms=survey.snapshot["producer_silence_ms"],
             forgotten_last=objects.forgotten_last,
-            more_offsets=more,
+            more_offsets=more + repeats,
+            is_whole=not (is_unknown or key in holed),
         )
+        result[key] = appended = appended._replace(repeats=appended.repeats + repeats)
         objects.append_rows(key, appended.rows, appended.end)
         report.appended.append(_line(table, key, appended))
     return result
+
+
+def _not_copied(contents: Contents, key: Key) -> tuple[Sequence[Batch], int]:
+    """The newer batches of a partition, without those that were found in an object which carries their offsets, and how
+    many records those have. Only an idempotent producer's batch can be told from another with the same bytes."""
+    batches = contents.batches.get(key, ())
+    copied = contents.copied.get(key, ())
+    known = {_identity(batch) for each in copied for batch in each.batches if batch.header.producer_id >= 0}
+    if not known:
+        return batches, 0
+    rest = [batch for batch in batches if batch.header.producer_id < 0 or _identity(batch) not in known]
+    return rest, sum(each.offset_count for each in batches) - sum(each.offset_count for each in rest)
+
+
+def _identity(batch: Batch) -> tuple[int, ...]:
+    header = batch.header
+    return header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence
 
 
 def _line(table: MetadataTable, key: Key, appended: Appended) -> AppendedPartition:
@@ -231,7 +357,8 @@ def _line(table: MetadataTable, key: Key, appended: Appended) -> AppendedPartiti
 def _placed(
     found: GroupsFound, table: MetadataTable, appended: Mapping[Key, Appended], report: RestoreReport
 ) -> GroupsFound:
-    """The same groups, none of their offsets beyond what there was."""
+    """The same groups, none of their offsets beyond what there was. They know no leader's generation any more: who
+    asked the new cluster about one of the old would be told that its log was cut there, and begin anew."""
     report.groups += len(found.stored.groups)
     known = report.offsets_time_ms
     report.offsets_time_ms = found.time_ms if known is None else min(known, found.time_ms)
@@ -248,10 +375,10 @@ def _placed(
 
 def _within(each: StoredOffset, limit: Offset, report: RestoreReport) -> StoredOffset:
     before = each.committed.offset
-    if before <= limit:
-        return each
-    report.offsets_moved.append(MovedOffset(each.group_id, each.topic, each.partition, before, limit))
-    return each._replace(committed=each.committed._replace(offset=limit, leader_epoch=-1))
+    if before > limit:
+        report.offsets_moved.append(MovedOffset(each.group_id, each.topic, each.partition, before, limit))
+    offset = min(before, limit)
+    return each._replace(committed=each.committed._replace(offset=offset, leader_epoch=-1))
 
 
 def _limit(table: MetadataTable, each: StoredOffset, appended: Mapping[Key, Appended]) -> Offset | None:

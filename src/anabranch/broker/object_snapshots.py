@@ -5,20 +5,25 @@ something has changed, and within a second of any change of a topic: records of 
 come back without its name. Each broker writes the committed offsets of the groups it coordinates (group_snapshots.py).
 Of each the newest few are kept. A store that is away delays them; nobody waits for a snapshot.
 
-Two promises to whoever deletes objects. `covers`: the newest snapshot knows that an object is given up, so that coming
-back never needs it. `may_delete`: nobody has brought this cluster back as another one, to which the objects now belong.
+A snapshot of what was agreed on is read back after it was written, and counts once it has proved to be whole: it is
+*verified*. The three newest verified ones are kept; everything else goes once there are two of them.
+
+Two promises to whoever deletes objects. `covers`: the two newest verified ones know that an object is given up, so that
+coming back never needs it, even if one of them cannot be read by then. `may_delete`: nobody has brought this cluster
+back as another one, to which the objects now belong.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from anabranch.broker.bucket_survey import SNAPSHOTS_NEEDED
 from anabranch.broker.group_snapshots import GroupSnapshots
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.entries import Entry
-from anabranch.cluster.object_entries import over_entry
+from anabranch.cluster.object_entries import over_entry, tombstone_entry
 from anabranch.errors import (
     CorruptDataError,
     NotControllerError,
@@ -26,6 +31,7 @@ from anabranch.errors import (
     QuorumBusyError,
     StorageError,
     StoreError,
+    StoreUnavailableError,
 )
 from anabranch.objects.store import ObjectStore
 from anabranch.record.object_names import ObjectId
@@ -38,6 +44,7 @@ from anabranch.record.stored_snapshots import (
     metadata_prefix,
     metadata_value,
     pack_snapshot,
+    unpack_snapshot,
 )
 from anabranch.values import Offset
 
@@ -55,6 +62,14 @@ TOPIC_CHANGES = frozenset({"topic", "topic-removed", "topic-config", "partitions
 logger = logging.getLogger(__name__)
 
 
+class Verified(NamedTuple):
+    """A snapshot that has proved to be whole in the store."""
+
+    metadata_id: MetadataId
+    given_up: frozenset[ObjectId]
+    """The tombstones in it."""
+
+
 class ObjectSnapshots:
     def __init__(self, broker: "Broker", store: ObjectStore) -> None:
         self._broker = broker
@@ -66,8 +81,12 @@ class ObjectSnapshots:
         self._is_named = asyncio.Event()
         """The cluster has an incarnation."""
         self._stored_end = Offset(-1)
-        self._given_up: frozenset[ObjectId] = frozenset()
-        """The tombstones in the newest snapshot."""
+        self._verified: list[Verified] = []
+        """The newest ones, the newest last, of the term in which this broker leads: another leader may delete what was
+        written before."""
+        self._term = -1
+        self._is_another_due = False
+        """Something waits for one more snapshot, even if nothing changes."""
         self._is_failing = False
         broker.metadata.subscribe(self._changed)
         self._note_incarnation()
@@ -146,12 +165,24 @@ class ObjectSnapshots:
         incarnation = self._incarnation
         if incarnation is None or self._is_over:
             return
-        if self._broker.metadata.is_leader and self._broker.metadata.applied_end != self._stored_end:
-            await self._find_successor(incarnation)
-            if self._is_over:
-                return
+        if self._broker.metadata.is_leader:
+            await self._take_if_changed(incarnation)
+        if not self._is_over:
+            await self._groups.take(incarnation)
+
+    async def _take_if_changed(self, incarnation: int) -> None:
+        metadata = self._broker.metadata
+        if self._term != metadata.term:
+            self._term, self._stored_end, self._verified = metadata.term, Offset(-1), []
+        if self._is_another_due and metadata.applied_end == self._stored_end:
+            # A name says where in the log a snapshot was taken: an entry that changes nothing makes room for another.
+            await metadata.propose(tombstone_entry([], self._broker.clock.wall_ms()))
+        if metadata.applied_end == self._stored_end:
+            return
+        await self._find_successor(incarnation)
+        if not self._is_over:
             await self._take_metadata(incarnation)
-        await self._groups.take(incarnation)
+            self._is_another_due = False
 
     @property
     def _is_over(self) -> bool:
@@ -178,22 +209,49 @@ class ObjectSnapshots:
         # Of what is agreed on at one point there is one snapshot only: an earlier try has done it.
         with contextlib.suppress(ObjectExistsError):
             await self._store.put(snapshot.name, [data])
-        self._stored_end, self._given_up = end, given_up
+        await self._verify(snapshot, data)
+        if self._term != broker.metadata.term:
+            return  # Another has led meanwhile: what it has deleted is not known here.
+        self._stored_end = end
+        self._verified = [*self._verified[1 - KEPT :], Verified(snapshot, given_up)]
         await self._prune(incarnation)
+
+    async def _verify(self, snapshot: MetadataId, data: bytes) -> None:
+        """Read it back. One that is not whole is removed, so that the next try can write it again."""
+        found = await self._store.get(snapshot.name)
+        if found == data or await in_heavy_worker(
+            self._broker.workers, lambda: _is_whole_snapshot(found, snapshot)
+        ):
+            return
+        await self._store.delete([snapshot.name])
+        raise StoreUnavailableError(
+            f"{self._store.url} has other bytes of {snapshot.name} than were written: it is written again."
+        )
 
     async def _prune(self, incarnation: int) -> None:
         names = await listed_names(self._store, metadata_prefix(incarnation))
         found = sorted(each for each in map(metadata_id_of, names) if each is not None)
-        await self._store.delete([each.name for each in found[:-KEPT]])
+        needed = {each.metadata_id for each in self._verified}
+        if len(needed) < SNAPSHOTS_NEEDED:
+            needed.update(found[-KEPT:])  # Whoever led before has verified some of them.
+        await self._store.delete([each.name for each in found if each not in needed])
 
     # --- whoever deletes objects -----------------------------------------------------------------------------------
 
     def covers(self, object_id: ObjectId) -> bool:
-        """Whether the newest snapshot knows that this object is tombstoned: one that does not may still name it."""
-        return self._broker.metadata.is_leader and object_id in self._given_up
+        """Whether the two newest verified snapshots know that this object is tombstoned: one that does not may still
+        name it, and what it names has to be there if the other cannot be read."""
+        metadata = self._broker.metadata
+        return (
+            metadata.is_leader
+            and metadata.term == self._term
+            and len(self._verified) >= SNAPSHOTS_NEEDED
+            and all(object_id in each.given_up for each in self._verified[-SNAPSHOTS_NEEDED:])
+        )
 
     def hurry(self) -> None:
         """Something waits for the next snapshot: take it soon."""
+        self._is_another_due = True
         self._is_urgent.set()
 
     async def may_delete(self) -> bool:
@@ -212,6 +270,15 @@ class ObjectSnapshots:
                 async with self._broker.metadata.lock:
                     await self._broker.metadata.commit(over_entry(fence.successor))
                 return
+
+
+def _is_whole_snapshot(data: bytes, snapshot: MetadataId) -> bool:
+    """In a worker: whether these bytes, written by an earlier try, are that snapshot."""
+    try:
+        value = unpack_snapshot(data)
+    except CorruptDataError:
+        return False
+    return (value.get("incarnation"), value.get("end")) == (f"{snapshot.incarnation:016x}", snapshot.end)
 
 
 async def _fences(store: ObjectStore, incarnation: int) -> list[FenceId]:

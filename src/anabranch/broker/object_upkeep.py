@@ -83,7 +83,7 @@ class DeletionGuard(Protocol):
     """Who knows what coming back from the bucket would need (`object_snapshots`)."""
 
     def covers(self, object_id: ObjectId) -> bool:
-        """Whether the newest snapshot in the store knows that it is tombstoned."""
+        """Whether the two newest verified snapshots in the store know that it is tombstoned."""
         ...
 
     def hurry(self) -> None:

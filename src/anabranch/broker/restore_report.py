@@ -20,6 +20,16 @@ class AppendedPartition:
 
 
 @dataclass
+class CopiedPartition:
+    """Records of one partition that the snapshot does not know, and whose objects carry their offsets."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass
 class MovedOffset:
     group: str
     topic: str
@@ -43,6 +53,8 @@ class RestoreReport:
     topics: list[str] = field(default_factory=list)
     """Those whose records are in the bucket."""
     appended: list[AppendedPartition] = field(default_factory=list)
+    copied: list[CopiedPartition] = field(default_factory=list)
+    """What carries its own offsets, and has kept them."""
     named_anew: list[str] = field(default_factory=list)
     """Topics that no snapshot knows, under the names they have now."""
     emptied: list[str] = field(default_factory=list)
@@ -101,6 +113,11 @@ class RestoreReport:
                 lines.append(
                     f"Topic {topic} has no other name: it was made after the snapshot, or deleted before it."
                 )
+            lines += (
+                f"  partition {each.partition}: offsets {each.start} to {each.end - 1} are those that its objects say."
+                for each in self.copied
+                if each.topic == topic
+            )
             lines += (_where(each) for each in appended if each.end > each.start)
         return lines
 

@@ -1,7 +1,7 @@
 """The data folder of the first broker of a cluster that was brought back from its bucket.
 
 It is made under another name, and has its own once all of it is on the disk: a folder that a crash has left half done
-is never taken for a broker's.
+is never taken for a broker's, and is removed by the next restore into the same place.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ from anabranch.broker.groups.stored_offsets import records_of
 from anabranch.broker.object_restore import Rebuilt
 from anabranch.broker.quorum_store import QuorumStore
 from anabranch.broker.stored_state import StoredState
+from anabranch.broker.topic_folders import remove_tree
 from anabranch.broker.topics import OFFSETS_TOPIC
 from anabranch.cluster.quorum_messages import Member, Members, Snapshot
 from anabranch.errors import RestoreRefusedError
@@ -34,10 +35,6 @@ def check_folder(files: Files, data_dir: str) -> None:
         raise RestoreRefusedError(
             f"{data_dir} is not empty: a cluster is brought back into a new folder; choose another --data-dir."
         )
-    if files.exists(data_dir + ASIDE):
-        raise RestoreRefusedError(
-            f"{data_dir}{ASIDE} is left from a restore that was interrupted: remove it, and try again."
-        )
 
 
 def write_folder(
@@ -45,6 +42,8 @@ def write_folder(
 ) -> None:
     """Raises StorageError and OSError; then nothing is at `data_dir`."""
     aside = data_dir + ASIDE
+    if files.exists(aside):
+        remove_tree(files, aside)  # What is left of a restore that was interrupted.
     files.make_folder(aside)
     state = StoredState(files, aside, boot)
     identity = state.identity(broker_id, new_id)

@@ -15,8 +15,12 @@ from uuid import UUID
 
 from anabranch.broker.bucket_survey import (
     Life,
+    Progress,
+    Snapshot,
+    add_copied,
     list_objects,
     lives,
+    no_progress,
     read_groups,
     read_newer,
     read_snapshot,
@@ -25,8 +29,14 @@ from anabranch.broker.object_restore import Rebuilt, Survey, frontier_of, rebuil
 from anabranch.broker.restore_report import RestoreReport
 from anabranch.broker.restored_folder import check_folder, write_folder
 from anabranch.clock import Clock
-from anabranch.cluster.object_restore import newer_objects
-from anabranch.errors import CorruptDataError, ObjectExistsError, RestoreRefusedError, StorageError
+from anabranch.cluster.object_restore import newer_objects, unknown_objects
+from anabranch.errors import (
+    CorruptDataError,
+    ObjectExistsError,
+    RestoreRefusedError,
+    StorageError,
+    StoreUnavailableError,
+)
 from anabranch.log.files import Files
 from anabranch.objects.store import ObjectStore
 from anabranch.record.stored_snapshots import (
@@ -37,6 +47,9 @@ from anabranch.record.stored_snapshots import (
     metadata_value,
     pack_snapshot,
 )
+
+WRITES_MAX = 3
+"""Of one object whose bytes are not those that were written."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +64,17 @@ class RestoreWish:
 
 class Restoring:
     def __init__(
-        self, store: ObjectStore, files: Files, clock: Clock, boot: str, new_id: Callable[[], UUID]
+        self,
+        store: ObjectStore,
+        files: Files,
+        clock: Clock,
+        boot: str,
+        new_id: Callable[[], UUID],
+        progress: Progress = no_progress,
     ) -> None:
+        """`store`: one that repeats what fails in passing (`objects.retrying_store`)."""
         self._store = store
+        self._progress = progress
         self._files = files
         self._clock = clock
         self._boot = boot
@@ -103,17 +124,23 @@ class Restoring:
         return found[0]
 
     async def _rebuilt(self, life: Life, wish: RestoreWish, successor: int) -> tuple[Rebuilt, RestoreReport]:
-        snapshot, passed_over = await read_snapshot(self._store, life)
+        snapshot = await read_snapshot(self._store, life)
         report = RestoreReport(
             store=self._store.url,
-            snapshot=MetadataId(life.incarnation, snapshot["end"]).name if life.snapshots else None,
-            snapshot_time_ms=snapshot["time_ms"],
+            snapshot=snapshot.name,
+            snapshot_time_ms=snapshot.value["time_ms"],
             incarnation=f"{life.incarnation:016x}",
             successor=f"{successor:016x}",
             broker_id=wish.broker_id,
             now_ms=self._clock.wall_ms(),
-            passed_over=passed_over,
+            passed_over=list(snapshot.passed_over),
         )
+        if snapshot.is_deep:
+            report.losses.append(_deep_loss(snapshot))
+        elif snapshot.name is None:
+            report.passed_over.append(
+                "There is no snapshot in the bucket: all that is known of its topics is their records."
+            )
         survey = await self._survey(snapshot, report)
         rebuilt = rebuild(survey, report, successor, self._new_id)
         seen = {each.object_id for each in survey.listed}
@@ -123,18 +150,21 @@ class Restoring:
         )
         return rebuilt, report
 
-    async def _survey(self, snapshot: Mapping[str, Any], report: RestoreReport) -> Survey:
+    async def _survey(self, snapshot: Snapshot, report: RestoreReport) -> Survey:
         try:
-            frontier = frontier_of(snapshot, table_of(snapshot))
+            table = table_of(snapshot.value)
+            frontier = frontier_of(snapshot.value, table)
         except (CorruptDataError, LookupError, TypeError, ValueError) as error:
             raise RestoreRefusedError(
                 f"{report.snapshot} is whole, but cannot be understood ({error!r}): was it written by a newer version?"
             ) from error
         listed = await list_objects(self._store)
-        newer = await read_newer(self._store, newer_objects(listed, frontier))
+        newer = await read_newer(self._store, newer_objects(listed, frontier), self._progress)
+        unknown = unknown_objects(listed, frontier, table.objects.knows)
+        await add_copied(self._store, unknown, newer, with_merged=snapshot.is_deep, progress=self._progress)
         groups, passed_over = await read_groups(self._store, frontier.incarnation)
         report.passed_over += passed_over
-        return Survey(snapshot, listed, newer, groups)
+        return Survey(snapshot.value, listed, newer, groups, snapshot.is_deep)
 
     # --- writing -------------------------------------------------------------------------------------------------
 
@@ -150,17 +180,30 @@ class Restoring:
             await self._put(GroupsId(successor, found.partition, 0).name, value)
 
     async def _put_metadata(self, rebuilt: Rebuilt, report: RestoreReport, successor: int) -> None:
-        """From here on the bucket alone brings back the new life."""
-        first = MetadataId(successor, rebuilt.end)
-        value = metadata_value(
-            first, rebuilt.table, time_ms=report.now_ms, producer_silence_ms=rebuilt.producer_silence_ms
-        )
-        await self._put(first.name, value)
+        """From here on the bucket alone brings back the new life: twice, so that it does not hang on one object."""
+        for end in (rebuilt.end, rebuilt.end - 1):
+            snapshot = MetadataId(successor, end)
+            value = metadata_value(
+                snapshot,
+                rebuilt.table,
+                time_ms=report.now_ms,
+                producer_silence_ms=rebuilt.producer_silence_ms,
+            )
+            await self._put(snapshot.name, value)
 
     async def _put(self, name: str, value: Mapping[str, Any]) -> None:
+        """Write it and read it back. Raises StoreUnavailableError too if the store has something else then."""
         data = pack_snapshot(value)
-        with contextlib.suppress(ObjectExistsError):  # Names are new: an earlier try has done it.
-            await self._store.put(name, [data])
+        for _ in range(WRITES_MAX):
+            with contextlib.suppress(ObjectExistsError):  # Names are new: an earlier try has done it.
+                await self._store.put(name, [data])
+            if await self._store.get(name) == data:
+                return
+            await self._store.delete([name])
+        raise StoreUnavailableError(
+            f"{self._store.url} has other bytes of {name} than were written, {WRITES_MAX} times: check the store, and "
+            "run the restore again."
+        )
 
     def _write_folder(self, wish: RestoreWish, rebuilt: Rebuilt, report: RestoreReport) -> None:
         try:
@@ -177,6 +220,17 @@ class Restoring:
             raise StorageError(
                 f"{wish.data_dir} cannot be written ({error.strerror or error}): try again with another --data-dir."
             ) from error
+
+
+def _deep_loss(snapshot: Snapshot) -> str:
+    if snapshot.name is None:
+        what = "no snapshot can be read, and names and configs of topics are lost"
+    else:
+        what = f"the {len(snapshot.passed_over)} newest snapshots cannot be read"
+    return (
+        f"{what}: objects that are needed without them may have been deleted. Records in no object are lost, others "
+        "may be there twice, and in compacted topics older values may have come back"
+    )
 
 
 def _refuse_loss(report: RestoreReport, wish: RestoreWish) -> None:

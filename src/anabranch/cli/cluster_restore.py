@@ -10,8 +10,12 @@ from anabranch.cli.common import Command, format_option, show_json
 if TYPE_CHECKING:
     from anabranch.broker.restore_report import RestoreReport
     from anabranch.broker.restoring import RestoreWish
+    from anabranch.errors import StoreUnavailableError
 
 INCARNATION_DIGITS = 16
+PROGRESS_SECONDS = 2.0
+"""Between two lines about the same."""
+INTERRUPTED = 130
 
 
 @click.command(cls=Command)
@@ -43,6 +47,8 @@ def restore(
 
     Stop whatever is left of the old cluster first: what it acknowledges later is not in the new one. Then start the
     first broker with `anabranch up --data-dir DIR --object-store URL`; others join it as usual.
+
+    Requests that the store refuses in passing are repeated. A restore that was interrupted can be run again.
     """
     import asyncio
 
@@ -52,14 +58,13 @@ def restore(
         raise click.UsageError(
             "Say with --data-dir where the first broker's folder shall be, or try --dry-run."
         )
-    wish = RestoreWish(
-        os.path.realpath(data_dir) if data_dir else "",
-        broker_id,
-        _incarnation(incarnation),
-        dry_run,
-        accept_loss,
-    )
-    report = asyncio.run(_restore(object_store, credentials_file, wish))
+    folder = os.path.realpath(data_dir) if data_dir else ""
+    wish = RestoreWish(folder, broker_id, _incarnation(incarnation), dry_run, accept_loss)
+    try:
+        report = asyncio.run(_restore(object_store, credentials_file, wish))
+    except KeyboardInterrupt:
+        click.echo("Interrupted. Run the same command again: it begins from the start.", err=True)
+        raise SystemExit(INTERRUPTED) from None
     if format == "json":
         show_json({**report.json(), "data_dir": data_dir, "is_done": not dry_run})
         return
@@ -94,15 +99,40 @@ async def _restore(url: str, credentials_file: str | None, wish: "RestoreWish") 
     from anabranch.broker.workers import ThreadWorkers
     from anabranch.clock import RealClock
     from anabranch.log.real_files import RealFiles, boot_id
+    from anabranch.objects.retrying_store import RetryingStore
     from anabranch.objects.stores import open_store
 
     files, clock = RealFiles(), RealClock()
     workers = ThreadWorkers(asyncio.get_running_loop(), sync_threads=4, heavy_threads=4)
     try:
-        store = open_store(url, files=files, workers=workers, clock=clock, credentials_file=credentials_file)
+        said = _Said()
+        opened = open_store(url, files=files, workers=workers, clock=clock, credentials_file=credentials_file)
+        store = RetryingStore(opened, clock, on_retry=said.retry)
         try:
-            return await Restoring(store, files, clock, boot_id(), uuid.uuid4).run(wish)
+            return await Restoring(store, files, clock, boot_id(), uuid.uuid4, said.progress).run(wish)
         finally:
             await store.close()
     finally:
         workers.close()
+
+
+class _Said:
+    """How far it is, on the standard error: a line now and then, and one at the end of each part."""
+
+    def __init__(self) -> None:
+        self._progress_due = 0.0
+        self._retry_due = 0.0
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        import time
+
+        if done == total or time.monotonic() >= self._progress_due:
+            click.echo(f"Read {done} of {total} {what}.", err=True)
+            self._progress_due = time.monotonic() + PROGRESS_SECONDS
+
+    def retry(self, error: "StoreUnavailableError") -> None:
+        import time
+
+        if time.monotonic() >= self._retry_due:
+            click.echo(f"Trying again: {error}", err=True)
+            self._retry_due = time.monotonic() + PROGRESS_SECONDS

@@ -10,17 +10,24 @@ another record, in an order that keeps each producer's own:
     commit first; the batches of an idempotent producer by their sequence
 
 A batch is left out only where it is certain that its records are there (a repeat), or that it was never acknowledged
-(its producer had another epoch, or a sequence was missing that nobody has stored).
+(its producer had another epoch, or a sequence was missing that nobody has stored). If records of the partition are
+lost, or came from brokers, a missing sequence proves nothing.
+
+What was copied from brokers when a topic changed its mode (`Copied`) carries its own offsets, and gets those very ones
+(`place_copied`). So does what was merged, if the snapshot is so old that the originals may have been deleted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import BatchHeader
+from anabranch.record.object_format import Span
 from anabranch.record.object_names import ObjectId, ObjectKind, Row
 from anabranch.record.producer_table import SEQUENCE_SPACE, ProducerTable
-from anabranch.values import Offset
+from anabranch.values import Offset, is_lane_gap
 
 COMMIT_MS_MAX = 300_000
 """Between the store's time of an object and its commit, clocks that differ included, never lies more."""
@@ -61,6 +68,25 @@ class Batch(NamedTuple):
         return self.header.last_offset_delta + 1
 
 
+class Copied(NamedTuple):
+    """What one object has of a partition under offsets of its own: of `span` it has everything."""
+
+    object_id: ObjectId
+    stored_ms: int
+    span: Span
+    batches: Sequence[Batch]
+
+
+class Placed(NamedTuple):
+    """What of it takes which offsets."""
+
+    batches: Sequence[Batch]
+    rows: Sequence[Row]
+    end: Offset
+    holes: Sequence[Span]
+    """Of which there is nothing, though offsets behind them were given out."""
+
+
 class Appended(NamedTuple):
     """What becomes of one partition."""
 
@@ -93,6 +119,19 @@ def newer_objects(listed: Iterable[Listed], frontier: Frontier) -> list[Listed]:
     return [each for _, each in ordered]
 
 
+def unknown_objects(
+    listed: Iterable[Listed], frontier: Frontier, is_known: Callable[[ObjectId], bool]
+) -> list[Listed]:
+    """The objects with offsets of their own that were stored after the snapshot, whether or not they ever counted."""
+    return [
+        each
+        for each in listed
+        if each.object_id.kind is ObjectKind.MERGED
+        and each.object_id.incarnation == frontier.incarnation
+        and not is_known(each.object_id)
+    ]
+
+
 def _may_be_newer(object_id: ObjectId, frontier: Frontier) -> bool:
     if object_id.kind is not ObjectKind.WRITTEN or object_id.incarnation != frontier.incarnation:
         return False
@@ -111,6 +150,84 @@ def _by_commit_time(found: list[Listed]) -> Iterable[tuple[int, Listed]]:
         yield ready_ms, each
 
 
+# --- what carries its own offsets -----------------------------------------------------------------------------------
+
+
+class _Covered:
+    """Offsets that are accounted for, as spans in order that do not touch."""
+
+    def __init__(self, spans: Iterable[Span]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for span in spans:
+            self.add(span)
+
+    def add(self, span: Span) -> None:
+        start, end = span
+        if start >= end:
+            return
+        first = bisect_right(self._starts, start)
+        if first and self._ends[first - 1] >= start:
+            first -= 1
+        last = bisect_right(self._starts, end)
+        if last > first:
+            start = Offset(min(start, self._starts[first]))
+            end = Offset(max(end, self._ends[last - 1]))
+        self._starts[first:last], self._ends[first:last] = [start], [end]
+
+    def __contains__(self, offset: int) -> bool:
+        place = bisect_right(self._starts, offset)
+        return bool(place) and offset < self._ends[place - 1]
+
+    def holes(self, upto: Offset) -> Iterator[Span]:
+        ends = [0, *self._ends]
+        for end, start in zip(ends, [*self._starts, upto], strict=True):
+            if end < min(start, upto):
+                yield Span(Offset(end), Offset(min(start, upto)))
+
+
+def place_copied(taken: Sequence[Span], found: Sequence[Copied], end: Offset) -> Placed:
+    """Give what carries its own offsets those that nothing has `taken`; the partition ended at `end` so far.
+
+    Where several objects have the same offsets, the one that was stored last counts for all of its span: a leader that
+    began anew may have kept fewer records than the one before it, and what is gone must not come back beside the rest.
+    """
+    covered = _Covered(taken)
+    chosen: list[Batch] = []
+    newest_first = sorted(found, key=lambda each: (each.stored_ms, each.object_id), reverse=True)
+    for each in newest_first:
+        chosen += (batch for batch in each.batches if batch.header.base_offset not in covered)
+        covered.add(each.span)
+    chosen.sort(key=lambda batch: batch.header.base_offset)
+    end = max(chain((end,), (each.span.end for each in found)))
+    return Placed(chosen, _stamped_rows(chosen), end, list(covered.holes(end)))
+
+
+def _stamped_rows(batches: Iterable[Batch]) -> list[Row]:
+    rows: list[Row] = []
+    for batch in batches:
+        header, last = batch.header, rows[-1] if rows else None
+        if (
+            last is not None
+            and last.object_id == batch.object_id
+            and last.position + last.length == batch.position
+            and last.next_offset <= header.base_offset
+            and not is_lane_gap(last.next_offset, header.base_offset)
+        ):
+            rows[-1] = last._replace(
+                next_offset=header.next_offset,
+                length=batch.end_position - last.position,
+                max_timestamp=max(last.max_timestamp, header.max_timestamp),
+                batch_count=last.batch_count + 1,
+            )
+        elif last is None or last.next_offset <= header.base_offset:
+            base, size, time = header.base_offset, header.size_bytes, header.max_timestamp
+            rows.append(
+                Row(base, header.next_offset, batch.object_id, batch.position, size, time, 1, is_stamped=True)
+            )
+    return rows
+
+
 # --- which offsets --------------------------------------------------------------------------------------------------
 
 
@@ -122,16 +239,18 @@ def append_again(
     silence_ms: int,
     forgotten_last: int = -1,
     more_offsets: int = 0,
+    is_whole: bool = True,
 ) -> Appended:
     """Give one partition's newer batches, which come in the order of their objects, their new offsets.
 
     `end` and `producers` are the snapshot's; `producers` goes on with what is appended. `silence_ms`: producers that
     were silent for so long may have been forgotten; `forgotten_last`: up to this id, before the snapshot already.
-    `more_offsets`: what may have been given out for records that cannot be read any more.
+    `more_offsets`: what may have been given out for records that cannot be read any more. `is_whole`: all that was ever
+    acknowledged is in `batches` or known to `producers`, so that what does not follow its producer's last was not.
     """
     count = sum(batch.offset_count for batch in batches) + more_offsets
     start = next_offset = Offset(end + count)
-    sieve = _Sieve(producers, silence_ms, forgotten_last)
+    sieve = _Sieve(producers, silence_ms, forgotten_last, is_whole=is_whole)
     rows: list[Row] = []
     for batch in _in_sequence(batches, producers):
         if not sieve.keeps(batch):
@@ -182,8 +301,11 @@ def _rank(header: BatchHeader, firsts: Mapping[int, int]) -> tuple[int, int]:
 class _Sieve:
     """Leaves out what need not be appended, and counts it. It goes by a table that grows with what it lets through."""
 
-    def __init__(self, producers: ProducerTable, silence_ms: int, forgotten_last: int) -> None:
+    def __init__(
+        self, producers: ProducerTable, silence_ms: int, forgotten_last: int, *, is_whole: bool
+    ) -> None:
         self._producers = producers
+        self._is_whole = is_whole
         self._heard_ms = {
             producer_id: producer.timestamp_ms_last for producer_id, producer in producers.producers.items()
         }
@@ -199,7 +321,7 @@ class _Sieve:
         if self._is_repeat(header):
             self.repeats += batch.offset_count
             return False
-        if not self._may_be_forgotten(batch) and not self._continues(header):
+        if self._is_whole and not self._may_be_forgotten(batch) and not self._continues(header):
             self.refused += batch.offset_count
             return False
         return True

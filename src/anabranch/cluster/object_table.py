@@ -248,6 +248,21 @@ class ObjectTable:
             self._append(partition, row)
         partition.end = end
 
+    def insert_rows(self, key: Key, rows: Sequence[Row], end: Offset) -> None:
+        """Among those that are there, each where its offsets belong; the partition goes on at `end`."""
+        partition = self._partition(key)
+        there = [row for chunk in partition.rows.chunks() for row in chunk]
+        partition.rows.splice(0, len(there), sorted([*there, *rows], key=lambda row: row.base_offset))
+        partition.size_bytes += sum(row.length for row in rows)
+        partition.end = end
+        self._name(rows)
+
+    def knows(self, object_id: ObjectId) -> bool:
+        """Whether it was agreed on, whatever became of it, as far as that is remembered."""
+        return (
+            object_id in self._references or object_id in self._unreferenced or object_id in self._tombstones
+        )
+
     def drop_rows(self, key: Key, objects: Container[ObjectId]) -> list[Row]:
         """Name none of these objects any more: their records are gone."""
         partition = self._partition(key)

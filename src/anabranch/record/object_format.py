@@ -3,12 +3,17 @@
     ranges   for each partition its batches, one after the other in the order they came; no gap between ranges
     index    for each range: topic id 16 | partition u32 | position u64 | length u64 | batch count u32 |
              record count u64 | largest timestamp i64 | crc-32c u32 of the range
+    spans    only if flag 1 is set, as part of the index: for each range first offset i64 | end offset i64
     footer   "ABOB" | version u16 | flags u16 | index position u64 | index length u32 | crc-32c u32 of the index |
              crc-32c u32 of the footer before it
 
 What a broker has gathered knows no offsets: the base offset in a batch means nothing, and the record count of a range
 is how many offsets it takes. What was merged or compacted has the same form, with offsets stamped in. Nobody needs the
 index to read by coordinates; it is there for whoever has the bucket alone.
+
+Flag 1 marks a *copied* object: records that a partition had on its brokers' disks when it went over to the store. They
+are nowhere else in the bucket, so the object says by itself which offsets it stands for: all records that the partition
+had in a range's span are in that range. A range without a byte says that there were none.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +26,7 @@ from anabranch.record.batch import HEADER_BYTES, BatchHeader, batch_spans, check
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.crc32c import crc32c
 from anabranch.record.object_names import Item, Key
+from anabranch.values import Offset
 
 MAGIC = b"ABOB"
 VERSION = 1
@@ -30,6 +36,8 @@ RANGES_MAX = 65_536
 _RANGE = Struct(">16sIQQIQqI")
 _FOOTER = Struct(">4sHHQII")
 _CRC = Struct(">I")
+_SPAN = Struct(">qq")
+_COPIED = 1
 FOOTER_BYTES = _FOOTER.size + _CRC.size
 RANGE_BYTES = _RANGE.size
 TAIL_BYTES = 16 * 1024
@@ -52,10 +60,22 @@ class Range(NamedTuple):
         return self.position + self.length
 
 
+class Span(NamedTuple):
+    """Offsets `start` to `end` - 1 of a partition."""
+
+    start: Offset
+    end: Offset
+
+
 class Footer(NamedTuple):
     index_position: int
     index_length: int
     index_crc: int
+    is_copied: bool = False
+
+    @property
+    def range_count(self) -> int:
+        return self.index_length // _entry_bytes(self.is_copied)
 
     @property
     def object_size(self) -> int:
@@ -119,10 +139,13 @@ class ObjectBuilder:
         return pieces, items
 
 
-def closing(ranges: Sequence[Range]) -> bytes:
-    """The index and the footer behind ranges that lie without a gap from the object's first byte on."""
-    index = b"".join(map(_packed_range, ranges))
-    footer = _FOOTER.pack(MAGIC, VERSION, 0, ranges[-1].end, len(index), crc32c(index))
+def closing(ranges: Sequence[Range], spans: Sequence[Span] = ()) -> bytes:
+    """The index and the footer behind ranges that lie without a gap from the object's first byte on. `spans`: of a
+    copied object, one for each range."""
+    assert not spans or len(spans) == len(ranges), "every range of a copied object has a span"
+    index = b"".join((*map(_packed_range, ranges), *(_SPAN.pack(*span) for span in spans)))
+    flags = _COPIED if spans else 0
+    footer = _FOOTER.pack(MAGIC, VERSION, flags, ranges[-1].end, len(index), crc32c(index))
     return index + footer + _CRC.pack(crc32c(footer))
 
 
@@ -147,6 +170,10 @@ def _range_of(key: Key, items: Sequence[Item], position: int, data: bytearray) -
     return Range(key, position, len(data), len(items), records, newest, crc32c(data))
 
 
+def _entry_bytes(is_copied: bool) -> int:
+    return RANGE_BYTES + (_SPAN.size if is_copied else 0)
+
+
 def _packed_range(each: Range) -> bytes:
     return _RANGE.pack(each.key[0].bytes, each.key[1], *each[1:])
 
@@ -159,7 +186,7 @@ def read_footer(tail: ByteBuffer) -> Footer:
     if len(tail) < FOOTER_BYTES:
         raise CorruptDataError(f"{len(tail)} bytes are too few for an object: its footer has {FOOTER_BYTES}.")
     footer = bytes(memoryview(tail)[-FOOTER_BYTES:])
-    magic, version, _, position, length, crc = _FOOTER.unpack_from(footer)
+    magic, version, flags, position, length, crc = _FOOTER.unpack_from(footer)
     if magic != MAGIC:
         raise CorruptDataError("An object does not end with a footer: it is not ours, or not whole.")
     if crc32c(footer[: _FOOTER.size]) != _CRC.unpack_from(footer, _FOOTER.size)[0]:
@@ -168,11 +195,12 @@ def read_footer(tail: ByteBuffer) -> Footer:
         raise CorruptDataError(
             f"An object has format version {version}, and this program knows {VERSION}: was it written by a newer one?"
         )
-    if length % RANGE_BYTES or length > RANGES_MAX * RANGE_BYTES:
+    is_copied = bool(flags & _COPIED)
+    if length % _entry_bytes(is_copied) or length > RANGES_MAX * _entry_bytes(is_copied):
         raise CorruptDataError(
             f"An object's footer speaks of an index of {length} bytes, which none can have."
         )
-    return Footer(position, length, crc)
+    return Footer(position, length, crc, is_copied)
 
 
 def read_index(index: ByteBuffer, footer: Footer) -> list[Range]:
@@ -182,15 +210,25 @@ def read_index(index: ByteBuffer, footer: Footer) -> list[Range]:
         raise CorruptDataError("The checksum of an object's index does not hold.")
     ranges = []
     position = 0
-    for topic_id, partition, *numbers in _RANGE.iter_unpack(index):
+    for topic_id, partition, *numbers in _RANGE.iter_unpack(index[: footer.range_count * RANGE_BYTES]):
         found = Range((UUID(bytes=topic_id), partition), *numbers)
-        if found.position != position or not 0 < found.batch_count * HEADER_BYTES <= found.length:
+        is_empty = footer.is_copied and found.batch_count == found.length == 0
+        is_possible = is_empty or 0 < found.batch_count * HEADER_BYTES <= found.length
+        if found.position != position or not is_possible:
             raise CorruptDataError(f"An object's index has a range that cannot be: {found}.")
         ranges.append(found)
         position = found.end
     if position != footer.index_position:
         raise CorruptDataError(f"An object's index accounts for {position} bytes of {footer.index_position}.")
     return ranges
+
+
+def read_spans(index: ByteBuffer, footer: Footer) -> list[Span]:
+    """Of a copied object, from an index that `read_index` has accepted: one for each range. Of others: none."""
+    return [
+        Span(Offset(start), Offset(end))
+        for start, end in _SPAN.iter_unpack(index[footer.range_count * RANGE_BYTES :])
+    ]
 
 
 def index_in(tail: ByteBuffer, footer: Footer) -> ByteBuffer | None:

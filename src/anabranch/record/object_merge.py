@@ -5,7 +5,8 @@ only to its row. Compacting leaves out what `compaction_run.py` says; a compacti
 leaves a second range behind the first, of batches it has not looked at. Every batch is checked on the way: one that
 does not hold is a CorruptDataError, for a copy of it would carry a name that is still trusted.
 
-`build_object` puts what was made of several partitions into one object of the usual form (`object_format.py`).
+`build_object` puts what was made of several partitions into one object of the usual form (`object_format.py`);
+`build_copied_object` what was copied from the brokers of one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from anabranch.record.batch import BatchHeader, batch_spans, check_batch, read_h
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.compaction_run import CompactionRun, map_latest
 from anabranch.record.crc32c import crc32c
-from anabranch.record.object_format import Range, closing
+from anabranch.record.object_format import Range, Span, closing
 from anabranch.record.object_names import Key, ObjectId, Row
 from anabranch.record.offset_map import OffsetMap
 from anabranch.record.records import RECORDS_BYTES_MAX
@@ -78,6 +79,20 @@ def build_object(
     if ranges:
         pieces.append(closing(ranges))
     return pieces, rows
+
+
+def build_copied_object(
+    key: Key, parts: Sequence[MergedRange], span: Span, object_id: ObjectId
+) -> tuple[list[ByteBuffer], list[Row]]:
+    """An object of all records that a partition had on its brokers' disks within `span`, and the rows that name them.
+    It says by itself which offsets it stands for, also if there were no records."""
+    rows: list[Row] = []
+    position = 0
+    for each in parts:
+        rows.append(each.row_at(object_id, position))
+        position += len(each.data)
+    whole = _range_of(key, parts, 0) if parts else Range(key, 0, 0, 0, 0, NO_TIMESTAMP, crc32c(b""))
+    return [*(each.data for each in parts), closing([whole], [span])], rows
 
 
 def _range_of(key: Key, parts: Sequence[MergedRange], position: int) -> Range:

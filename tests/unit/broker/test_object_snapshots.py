@@ -30,12 +30,13 @@ class Store(MemoryStore):
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         super().__init__(wall_ms)
         self.is_away = False
+        self.is_spoiling = False
         self.has_put = asyncio.Event()
 
     async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
         if self.is_away:
             raise StoreUnavailableError("It is away.")
-        await super().put(name, pieces)
+        await super().put(name, [b"spoiled"] if self.is_spoiling else pieces)
         self.has_put.set()
 
     async def until_put(self) -> None:
@@ -191,7 +192,7 @@ async def test_a_store_that_is_away_is_said_once_and_tried_again(
 
 
 @in_loop
-async def test_an_object_is_covered_once_a_snapshot_knows_that_it_is_given_up() -> None:
+async def test_an_object_is_covered_once_two_snapshots_know_that_it_is_given_up() -> None:
     world = await World().begin()
     orphan = ObjectId(LIFE, 999_999, 0)
     await world.snapshots.take()
@@ -203,8 +204,62 @@ async def test_an_object_is_covered_once_a_snapshot_knows_that_it_is_given_up() 
     assert not world.snapshots.covers(orphan)
     world.store.is_away = False
     await world.snapshots.take()
+    assert not world.snapshots.covers(orphan), "the one before it does not know of it"
+    await world.bench.topic("orders")
+    await world.snapshots.take()
     assert world.snapshots.covers(orphan)
     await world.agree(removed_entry([orphan]))
+    await world.end()
+
+
+@in_loop
+async def test_who_waits_for_another_snapshot_gets_it_even_if_nothing_changes() -> None:
+    world = await World().begin()
+    orphan = ObjectId(LIFE, 999_999, 0)
+    await world.agree(tombstone_entry([orphan], 5))
+    for _ in range(2):
+        assert not world.snapshots.covers(orphan)
+        world.snapshots.hurry()
+        await world.snapshots.take()
+    assert world.snapshots.covers(orphan)
+    assert len(world.names("metadata/")) == 2
+    await world.end()
+
+
+@in_loop
+async def test_a_snapshot_that_is_not_whole_does_not_count_and_is_written_again() -> None:
+    world = await World().begin()
+    orphan = ObjectId(LIFE, 999_999, 0)
+    await world.agree(tombstone_entry([orphan], 5))
+    await world.snapshots.take()
+    world.snapshots.hurry()
+    world.store.is_spoiling = True
+    with pytest.raises(StoreUnavailableError, match="other bytes"):
+        await world.snapshots.take()
+    assert not world.snapshots.covers(orphan)
+    assert len(world.names("metadata/")) == 1, "it was removed"
+    world.store.is_spoiling = False
+    await world.snapshots.take()
+    assert world.snapshots.covers(orphan)
+    for name in world.names("metadata/"):
+        await world.stored(name)
+    await world.end()
+
+
+@in_loop
+async def test_the_newest_verified_snapshots_stay_whatever_came_later() -> None:
+    world = await World().begin()
+    verified = []
+    for number in range(2):
+        await world.bench.topic(f"t{number}")
+        await world.snapshots.take()
+        verified.append(MetadataId(LIFE, world.broker.metadata.applied_end).name)
+    for end in range(900, 905):  # What somebody wrote whom nobody believes.
+        world.store.put_now(MetadataId(LIFE, end).name, [b"half"])
+    await world.bench.topic("more")
+    await world.snapshots.take()
+    assert set(verified) < set(world.names("metadata/"))
+    assert len(world.names("metadata/")) == 3
     await world.end()
 
 

@@ -1,12 +1,13 @@
 """A cluster comes back from its bucket: everything but its processes."""
 
+import asyncio
 import uuid
 from typing import Any
 
 import pytest
 
 from anabranch.broker.groups.records import CommittedOffset
-from anabranch.broker.groups.stored_offsets import StoredGroup, StoredGroups, StoredOffset
+from anabranch.broker.groups.stored_offsets import StoredGroup, StoredGroups, StoredOffset, groups_of
 from anabranch.broker.quorum_store import read_records
 from anabranch.broker.restore_report import RestoreReport
 from anabranch.broker.restoring import RestoreWish, Restoring
@@ -18,9 +19,11 @@ from anabranch.log.checkpoint import read_checkpoint
 from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import batch_spans
+from anabranch.record.object_format import Span
+from anabranch.record.object_merge import build_copied_object
 from anabranch.record.object_names import Row
 from anabranch.record.records import records_of
-from anabranch.record.stored_snapshots import FenceId
+from anabranch.record.stored_snapshots import FenceId, unpack_snapshot
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import BrokerId, Offset
 from support.broker_bench import batch_of, in_loop
@@ -156,6 +159,101 @@ async def test_repeats_of_idempotent_producers_are_left_out_and_later_ones_known
     assert new.table.objects.producers(key).producers[7].batches[-1].base_offset == 3
 
 
+# --- what was copied from brokers -------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_copied_records_keep_their_offsets_though_no_snapshot_knows_of_them() -> None:
+    old = OldCluster()
+    key = old.topic("orders", mode="ring"), 0
+    old.snapshot()
+    old.copy(0, key, 0, [b"a", b"b"])
+    old.copy(1, key, 2, [b"c"])
+    old.put(0, [(key, batch_of(b"d"))])
+    new = await restored(old)
+    assert new.line(key) == {0: b"a", 1: b"b", 2: b"c", 4: b"d"}
+    assert (new.report.topics, new.report.partly, new.report.losses) == (["orders"], ["orders"], [])
+    assert new.table.topics["orders"].topic_id == key[0]
+
+
+@in_loop
+async def test_of_two_copies_of_the_same_offsets_the_later_counts() -> None:
+    old = OldCluster()
+    key = old.topic("orders", mode="ring"), 0
+    old.snapshot()
+    old.copy(0, key, 0, [b"a", b"gone"])
+    old.copy(1, key, 0, [b"a", b"b", b"c"])
+    assert (await restored(old)).line(key) == {0: b"a", 1: b"b", 2: b"c"}
+
+
+@in_loop
+async def test_offsets_of_which_a_copy_had_no_records_are_not_given_out_again() -> None:
+    old = OldCluster()
+    key = old.topic("orders", mode="ring"), 0
+    old.snapshot()
+    empty = old.copy(0, key, 0, [])
+    pieces, _ = build_copied_object(key, [], Span(Offset(0), Offset(70)), empty)
+    old.store.delete_now([empty.name])
+    old.store.put_now(empty.name, pieces)
+    old.put(0, [(key, batch_of(b"d"))])
+    new = await restored(old)
+    assert new.line(key) == {71: b"d"}
+    assert new.report.losses == []
+
+
+@in_loop
+async def test_a_copy_that_is_missing_is_a_loss() -> None:
+    old = OldCluster()
+    key = old.topic("orders", mode="ring"), 0
+    old.snapshot()
+    gone = old.copy(0, key, 0, [b"a", b"b"])
+    old.copy(0, key, 2, [b"c"])
+    old.store.delete_now([gone.name])
+    with pytest.raises(RestoreRefusedError, match=r"2 records of orders-0 \(offsets 0 to 1\)"):
+        await restored(old)
+    assert (await restored(old, accepts_loss=True)).line(key) == {2: b"c"}
+
+
+@in_loop
+async def test_a_damaged_copy_is_a_loss_and_its_offsets_are_not_given_out_again() -> None:
+    old = OldCluster()
+    key = old.topic("orders", mode="ring"), 0
+    old.snapshot()
+    old.copy(0, key, 0, [b"a"])
+    damaged = old.copy(0, key, 1, [b"b", b"c"])
+    old.damage(damaged.name)
+    old.put(0, [(key, batch_of(b"d"))])
+    with pytest.raises(RestoreRefusedError, match="up to 2 records"):
+        await restored(old)
+    assert (await restored(old, accepts_loss=True)).line(key) == {0: b"a", 4: b"d"}
+
+
+@in_loop
+async def test_a_producer_goes_on_behind_what_was_copied() -> None:
+    old = OldCluster()
+    key = old.topic("orders", mode="ring"), 0
+    fields = {"producer_id": 7, "producer_epoch": 0}
+    old.snapshot()
+    old.copy(0, key, 0, [b"a", b"b"], **fields, base_sequence=0)
+    old.put(0, [(key, batch_of(b"c", **fields, base_sequence=2))])
+    old.put(1, [(key, batch_of(b"b", **fields, base_sequence=1))])
+    new = await restored(old)
+    assert list(new.line(key).values()) == [b"a", b"b", b"c"]
+    assert new.report.appended[0].repeats == 1
+    assert new.table.objects.producers(key).producers[7].batches[-1].last_sequence == 2
+
+
+@in_loop
+async def test_a_topic_that_no_snapshot_knows_comes_back_with_what_was_copied() -> None:
+    old = OldCluster()
+    old.snapshot()
+    key = old.topic("late", mode="ring"), 0
+    old.copy(0, key, 0, [b"a"])
+    new = await restored(old)
+    assert new.report.named_anew == [f"restored-{key[0].hex[:8]}"]
+    assert new.line(key) == {0: b"a"}
+
+
 # --- topics and the rest of the table ---------------------------------------------------------------------------------
 
 
@@ -216,12 +314,48 @@ async def test_a_damaged_snapshot_is_passed_over_aloud() -> None:
 
 
 @in_loop
-async def test_without_any_readable_snapshot_nothing_is_done() -> None:
+async def test_without_any_readable_snapshot_what_is_left_comes_back_if_the_loss_is_accepted() -> None:
     old = OldCluster()
+    key = orders(old)
+    old.write(0, key, b"a")
     old.damage(old.snapshot())
-    with pytest.raises(RestoreRefusedError, match="can be read"):
+    with pytest.raises(RestoreRefusedError, match="no snapshot can be read"):
         await restored(old)
     assert not any(name.startswith("fences/") for name in old.store.names)
+    new = await restored(old, accepts_loss=True)
+    assert list(new.line(key).values()) == [b"a"]
+    assert any("no snapshot can be read" in line for line in new.report.losses)
+
+
+@in_loop
+async def test_with_the_two_newest_damaged_a_loss_has_to_be_accepted() -> None:
+    old = OldCluster()
+    key = orders(old)
+    old.write(0, key, b"a")
+    old.snapshot()
+    for value in (b"b", b"c"):
+        old.write(0, key, value)
+        old.damage(old.snapshot())
+    with pytest.raises(RestoreRefusedError, match="the 2 newest snapshots cannot be read"):
+        await restored(old)
+    new = await restored(old, accepts_loss=True)
+    assert set(new.line(key).values()) == {b"a", b"b", b"c"}
+
+
+@in_loop
+async def test_the_new_life_does_not_hang_on_one_snapshot() -> None:
+    old = OldCluster()
+    key = orders(old)
+    old.write(0, key, b"a")
+    old.snapshot()
+    first = await restored(old)
+    names = [name for name in old.store.names if name.startswith(f"metadata/{first.report.successor}")]
+    assert len(names) == 2
+    old.damage(max(names, key=lambda name: int(name.rpartition("-")[2])))
+    second = await restored(old, disk=FakeDisk())
+    assert second.report.incarnation == first.report.successor
+    assert second.line(key) == {0: b"a"}
+    assert second.report.losses == []
 
 
 @in_loop
@@ -329,6 +463,20 @@ async def test_rows_whose_objects_are_gone_are_a_loss() -> None:
 
 
 @in_loop
+async def test_what_follows_a_lost_object_of_its_producer_comes_back() -> None:
+    old = OldCluster()
+    key = orders(old)
+    fields = {"producer_id": 7, "producer_epoch": 0}
+    old.write(0, key, b"a", **fields, base_sequence=0)
+    old.snapshot()
+    broken = old.write(0, key, b"b", **fields, base_sequence=1)
+    old.damage(broken.name)
+    old.write(0, key, b"c", **fields, base_sequence=2)
+    new = await restored(old, accepts_loss=True)
+    assert list(new.line(key).values()) == [b"a", b"c"]
+
+
+@in_loop
 async def test_a_refused_restore_leaves_no_fence() -> None:
     old = OldCluster()
     key = orders(old)
@@ -398,6 +546,73 @@ async def test_a_folder_that_is_not_empty_is_refused() -> None:
 
 
 @in_loop
+async def test_what_an_interrupted_restore_has_left_is_removed() -> None:
+    old = OldCluster()
+    old.snapshot()
+    disk = FakeDisk()
+    disk.make_folder(f"{NEW}.restoring/t-0")
+    disk.write(f"{NEW}.restoring/t-0/half", b"x")
+    await restored(old, disk)
+    assert not disk.exists(f"{NEW}.restoring")
+
+
+@in_loop
+async def test_a_restore_that_is_interrupted_anywhere_can_be_run_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As by Ctrl-C before and after each request, and by a kill, which removes nothing."""
+    is_over, number = False, 0
+    while not is_over:
+        for is_killed in (False, True):
+            old = OldCluster()
+            key = orders(old)
+            old.write(0, key, b"a")
+            old.snapshot()
+            old.write(0, key, b"b")
+            is_over = not await interrupted(old, number, monkeypatch, is_killed=is_killed)
+            new = await restored(old, FakeDisk())
+            assert new.line(key) == {0: b"a", 2: b"b"}
+        number += 1
+    assert number > 5, "nothing was interrupted"
+
+
+async def interrupted(
+    old: OldCluster, after: int, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
+) -> bool:
+    """Restore until so many requests were made; whether it got that far."""
+    left = after
+
+    def interrupt() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise asyncio.CancelledError
+
+    async def put(name: str, pieces: Any) -> None:
+        interrupt()
+        old.store.put_now(name, pieces)
+
+    async def get(name: str, start: int = 0, end: int | None = None) -> bytes:
+        interrupt()
+        return old.store.content(name)[start:end]
+
+    async def delete(names: Any) -> None:
+        if not is_killed:
+            old.store.delete_now(names)
+
+    monkeypatch.setattr(old.store, "put", put)
+    monkeypatch.setattr(old.store, "get", get)
+    monkeypatch.setattr(old.store, "delete", delete)
+    try:
+        await restored(old, FakeDisk())
+    except asyncio.CancelledError:
+        return True
+    finally:
+        monkeypatch.undo()
+    return False
+
+
+@in_loop
 async def test_the_old_life_is_fenced_and_the_new_one_has_a_snapshot() -> None:
     old = OldCluster()
     old.snapshot()
@@ -452,6 +667,20 @@ async def test_committed_offsets_come_back_with_their_age() -> None:
     assert new.committed(7) == 2, "the group and its offset"
     assert any("1 committed offsets of 1 groups, 90 s old" in line for line in new.report.lines())
     assert new.table.topics["__consumer_offsets"].partition_count == 50
+
+
+@in_loop
+async def test_a_committed_offset_knows_no_generation_of_the_old_cluster() -> None:
+    """Who asked about one would be told that the log was cut there, and would begin anew."""
+    old = OldCluster()
+    key = orders(old)
+    old.write(0, key, b"a", b"b")
+    old.snapshot()
+    old.groups(7, groups(at(1)))
+    new = await restored(old)
+    name = next(each for each in old.store.names if each.startswith(f"groups/{new.report.successor}"))
+    (found,) = groups_of(unpack_snapshot(old.store.content(name))).offsets
+    assert (found.committed.offset, found.committed.leader_epoch) == (1, -1)
 
 
 @in_loop

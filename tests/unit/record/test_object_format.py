@@ -19,13 +19,17 @@ from anabranch.record.object_format import (
     Footer,
     ObjectBuilder,
     Range,
+    Span,
     check_range,
     index_in,
     items_of,
     read_footer,
     read_index,
+    read_spans,
 )
-from anabranch.record.object_names import Item, Key
+from anabranch.record.object_merge import build_copied_object, kept_ranges
+from anabranch.record.object_names import Item, Key, ObjectId, ObjectKind
+from anabranch.values import Offset
 
 A, B, C = (UUID(int=1), 0), (UUID(int=1), 7), (UUID(int=2), 0)
 GOLDEN = (
@@ -230,3 +234,49 @@ def test_random_damage_of_batches_is_an_error_of_ours_and_no_other() -> None:
             assert [item.crc for item in items] == [
                 item.crc for item in items_of(data[: found.length], found)
             ]
+
+
+# --- copied objects ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [[], [b"x"], [b"x", b"y"]])
+def test_a_copied_object_says_which_offsets_it_stands_for(values: list[bytes]) -> None:
+    data = b"".join(a_batch(value) for value in values)
+    span = Span(Offset(0), Offset(9))
+    made = kept_ranges(data) if data else []
+    pieces, rows = build_copied_object(A, made, span, ObjectId(1, 2, 3, ObjectKind.MERGED))
+    content = b"".join(pieces)
+    footer = read_footer(content)
+    index = content[footer.index_position : footer.index_position + footer.index_length]
+    (found,) = read_index(index, footer)
+    assert footer.is_copied
+    assert read_spans(index, footer) == [span]
+    assert (found.key, found.length, found.batch_count) == (A, len(data), len(values))
+    assert sum(row.length for row in rows) == len(data)
+    check_range(content[: found.end], found)
+
+
+def test_no_damage_to_a_copied_object_goes_unnoticed() -> None:
+    pieces, _ = build_copied_object(
+        A, kept_ranges(a_batch(b"x")), Span(Offset(0), Offset(1)), ObjectId(1, 2, 3)
+    )
+    whole = b"".join(pieces)
+    for position in range(len(whole)):
+        content = bytearray(whole)
+        content[position] ^= 0xFF
+        with pytest.raises(CorruptDataError):
+            _check(content)
+
+
+def _check(content: bytearray) -> None:
+    footer = read_footer(content)
+    index = content[footer.index_position : footer.index_position + footer.index_length]
+    (found,) = read_index(index, footer)
+    check_range(content[: found.end], found)
+
+
+def test_what_was_gathered_or_merged_has_no_spans() -> None:
+    content, _ = built([(A, a_batch(b"x"))])
+    footer = read_footer(content)
+    assert not footer.is_copied
+    assert read_spans(content[footer.index_position : -FOOTER_BYTES], footer) == []
