@@ -1,29 +1,52 @@
 """Replacements that jobs ask for: a job reads objects by their coordinates, stores what it has merged or compacted
 under names that this broker gave it, and has them take the place of what it read.
 
-The broker looks at the new objects' indexes, not at their records, and proposes what could be true; whether it counts
-is decided when it is applied, by compare-and-replace, as for the embedded upkeep. A job may be late, or never come
-back: what it has stored is then an orphan.
+The broker believes nothing that a job says: it looks at the new objects' indexes, then reads old and new rows, and of a
+compaction as much of the rest of the partition as it takes to show that nothing is missing (`record.object_proof`).
+Whether it counts is decided when it is applied, by compare-and-replace, as for the embedded upkeep. A job may be late,
+or never come back: what it has stored is then an orphan.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from anabranch.broker.object_merges import MergedNames
+from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.clock import Clock
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.object_entries import Entry, Replacement, replace_entry
 from anabranch.cluster.rows import Topic
-from anabranch.errors import CorruptDataError, InvalidRequestError, ObjectGoneError
+from anabranch.errors import (
+    BatchTooLargeError,
+    CorruptDataError,
+    InvalidRecordError,
+    InvalidRequestError,
+    ObjectGoneError,
+    OfferRefusedError,
+)
 from anabranch.objects.store import ObjectStore
 from anabranch.record.object_format import TAIL_BYTES, Range, index_in, read_footer, read_index
-from anabranch.record.object_names import ObjectId
-from anabranch.record.object_plans import ROWS_PER_REPLACEMENT
-from anabranch.record.object_replacing import why_not_replaced
+from anabranch.record.object_merge import RowBytes
+from anabranch.record.object_names import Key, ObjectId, Row
+from anabranch.record.object_plans import ROWS_PER_REPLACEMENT, Keeping, rows_from
+from anabranch.record.object_proof import ReplacementProof
+from anabranch.record.object_replacing import is_thinned, why_not_replaced
 from anabranch.values import Offset
 
 NAMES_PER_REQUEST_MAX = 1000
 NAMES_OPEN_MAX = 100_000
+
+
+ROWS_MAX = 2**31
+
+
+class ProofLimits(NamedTuple):
+    """What checking one replacement may take."""
+
+    keys_max: int
+    records_bytes_max: int
+    """What one batch may unpack to."""
 
 
 class Outcome(NamedTuple):
@@ -38,21 +61,25 @@ class ObjectReplacements:
         store: ObjectStore,
         names: MergedNames,
         clock: Clock,
+        workers: Workers,
         collect_ms: int,
+        limits: ProofLimits,
         *,
         propose: Callable[[Entry], Awaitable[Offset]],
         caught_up: Callable[[], Awaitable[None]],
-        is_compacted: Callable[[Topic], bool],
+        keeping_of: Callable[[Topic], Keeping],
     ) -> None:
         """`propose` agrees on an entry, wherever the leader is; `caught_up` waits until it is applied here."""
         self._table = table
         self._store = store
         self._names = names
         self._clock = clock
+        self._workers = workers
         self._collect_ms = collect_ms
+        self._limits = limits
         self._propose = propose
         self._caught_up = caught_up
-        self._is_compacted = is_compacted
+        self._keeping_of = keeping_of
         self._given: dict[ObjectId, int] = {}
         """Names that jobs have and when they got them, oldest first."""
 
@@ -126,7 +153,61 @@ class ObjectReplacements:
                 return f"{object_id.name} is not in the store"
             except CorruptDataError as error:
                 return f"{object_id.name}: {error}"
-        return why_not_replaced(*replacement, ranges, is_compacted=self._is_compacted(topic))
+        keeping = self._keeping_of(topic)
+        reason = why_not_replaced(*replacement, ranges, is_compacted=keeping.is_compacted)
+        return reason if reason is not None else await self._why_not_proved(replacement, keeping)
+
+    # --- proving -------------------------------------------------------------------------------------------------
+
+    async def _why_not_proved(self, replacement: Replacement, keeping: Keeping) -> str | None:
+        key, old, _ = replacement
+        if self._table().objects.rows(key, old[0].base_offset, len(old)) != list(old):
+            return "its rows have changed meanwhile"  # Nothing else names these bytes: they may be gone.
+        try:
+            await self._prove(replacement, keeping)
+        except ObjectGoneError:
+            return "its rows have changed meanwhile"
+        except (OfferRefusedError, CorruptDataError, InvalidRecordError, BatchTooLargeError) as error:
+            return str(error)
+        return None
+
+    async def _prove(self, replacement: Replacement, keeping: Keeping) -> None:
+        """Raises OfferRefusedError, and what is wrong with bytes. A row at a time is in memory, and the new ones."""
+        key, old, new = replacement
+        proof = ReplacementProof(
+            is_compacted=is_thinned(new),
+            now_ms=self._clock.wall_ms(),
+            delete_retention_ms=keeping.delete_retention_ms,
+            keys_max=self._limits.keys_max,
+            bytes_max=self._limits.records_bytes_max,
+        )
+        for row in new:
+            await self._add(proof.add_new, row)
+        for row in old:
+            await self._add(proof.add_old, row)
+        for row in self._rows_behind(key, old[-1].next_offset):
+            if proof.is_settled:
+                break
+            await self._add(proof.add_later, row)
+        if proof.has_expired:
+            for row in self._rows_before(key, old[0].base_offset):
+                await self._add(proof.add_earlier, row)
+        proof.end()
+
+    async def _add(self, add: Callable[[RowBytes], None], row: Row) -> None:
+        data = await self._store.get(row.object_id.name, row.position, row.position + row.length)
+        await in_heavy_worker(self._workers, partial(add, RowBytes(row, data)))
+
+    def _rows_behind(self, key: Key, start: Offset) -> Iterable[Row]:
+        """Those that may replace a record: what is compacted already holds no key of what is before it."""
+        rows = (row for row in rows_from(self._table().objects, key, start, ROWS_MAX))
+        return (row for row in rows if row.base_offset >= start and not row.is_compacted)
+
+    def _rows_before(self, key: Key, end: Offset) -> Iterable[Row]:
+        for row in rows_from(self._table().objects, key, Offset(0), ROWS_MAX):
+            if row.base_offset >= end:
+                return
+            yield row
 
     async def _index_of(self, object_id: ObjectId) -> Sequence[Range]:
         tail = await self._store.get_end(object_id.name, TAIL_BYTES)

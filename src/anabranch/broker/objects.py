@@ -14,9 +14,9 @@ from anabranch.broker.disk_cache import DiskCache
 from anabranch.broker.object_log import ObjectLog
 from anabranch.broker.object_merges import MergedNames
 from anabranch.broker.object_partition import ObjectPartition
-from anabranch.broker.object_replacements import ObjectReplacements
+from anabranch.broker.object_replacements import ObjectReplacements, ProofLimits
 from anabranch.broker.object_snapshots import ObjectSnapshots
-from anabranch.broker.object_upkeep import upkeep_of
+from anabranch.broker.object_upkeep import keeping_of, upkeep_of
 from anabranch.broker.object_writing import ObjectWriting, limits_of
 from anabranch.broker.proposals import Proposals
 from anabranch.cluster.entries import Entry
@@ -24,6 +24,7 @@ from anabranch.cluster.object_upkeep import own_prefixes
 from anabranch.config import TopicSettings
 from anabranch.errors import StoreRefusedError
 from anabranch.objects.store import ObjectStore
+from anabranch.record.offset_map import BYTES_PER_KEY
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 if TYPE_CHECKING:
@@ -66,10 +67,15 @@ class Objects:
             store,
             names,
             broker.clock,
+            broker.workers,
             settings.object_collect_ms,
+            ProofLimits(
+                max(1, settings.log_cleaner_dedupe_buffer_size // BYTES_PER_KEY),
+                settings.batch_decompressed_bytes_max,
+            ),
             propose=self.proposals.propose,
             caught_up=metadata.caught_up,
-            is_compacted=lambda topic: TopicSettings.from_overrides(settings, topic.overrides).is_compacted,
+            keeping_of=lambda topic: keeping_of(TopicSettings.from_overrides(settings, topic.overrides)),
         )
         metadata.subscribe(self._follow)
 

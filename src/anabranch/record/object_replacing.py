@@ -1,9 +1,9 @@
 """Whether rows that a job has made may take the place of those it says it has read: what can be told without reading
-records.
+records. What cannot is `object_proof.py`'s.
 
 Merging changes nothing but where batches lie: their count, their bytes and the offsets stay the same to the last one.
 Compacting leaves some out, and may only be done where a topic is compacted. What a row names has to be in its object's
-index, for this partition. Whoever stores an object is trusted with the batches in it, as a broker is that gathers them.
+index, for this partition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,16 @@ def why_not_replaced(
     """Why these rows are refused; None: they may be agreed on. `ranges`: the index of each new object."""
     if not old:
         return "no rows are named that are to be replaced"
-    is_thinned = not new or any(row.is_compacted for row in new)
-    if is_thinned and not is_compacted:
+    if is_thinned(new) and not is_compacted:
         return "the topic is not compacted, and records would be left out"
-    if not is_thinned and not _is_merged(old, new):
+    if not is_thinned(new) and not _is_merged(old, new):
         return "merged rows must have all batches of those they replace"
     return _why_not_in_index(key, new, ranges)
+
+
+def is_thinned(new: Sequence[Row]) -> bool:
+    """Whether records may be missing: these rows are said to be compacted, or there are none."""
+    return not new or any(row.is_compacted for row in new)
 
 
 def _is_merged(old: Sequence[Row], new: Sequence[Row]) -> bool:
