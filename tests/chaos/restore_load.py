@@ -149,11 +149,11 @@ def has_offsets(bucket: Path) -> bool:
         return False
 
 
-def restore(bucket: Path, data_folder: Path) -> dict[str, Any]:
+def restore(bucket: Path, data_folder: Path, *options: str) -> dict[str, Any]:
     program = Path(sys.executable).with_name("anabranch")
     command = [str(program), "cluster", "restore", "--object-store", f"file://{bucket}"]
     done = subprocess.run(
-        [*command, "--data-dir", str(data_folder), "--format", "json"],
+        [*command, "--data-dir", str(data_folder), "--format", "json", *options],
         capture_output=True,
         text=True,
         timeout=120,

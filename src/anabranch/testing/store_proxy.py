@@ -66,9 +66,12 @@ class _Fault:
     kind: str | None
     times: int | None
     share: float
+    path: bytes = b""
 
-    def strikes(self, kind: str, rng: Random) -> bool:
+    def strikes(self, kind: str, head: bytes, rng: Random) -> bool:
         if self.times == 0 or self.kind not in (None, kind) or rng.random() >= self.share:
+            return False
+        if self.path not in head.partition(b"\r\n")[0]:
             return False
         if self.times is not None:
             self.times -= 1
@@ -120,10 +123,17 @@ class StoreProxy:
         self._do(lambda: self._delays_ms.__setitem__(kind, milliseconds))
 
     def fail(
-        self, trouble: Trouble, *, kind: str | None = None, times: int | None = None, share: float = 1.0
+        self,
+        trouble: Trouble,
+        *,
+        kind: str | None = None,
+        times: int | None = None,
+        share: float = 1.0,
+        path: str = "",
     ) -> None:
-        """Let the next `times` requests of that kind fail (None: all until `heal`), or a share of them."""
-        self._do(lambda: self._faults.append(_Fault(trouble, kind, times, share)))
+        """Let the next `times` requests of that kind fail (None: all until `heal`), or a share of them; with `path`
+        only those of names that contain it."""
+        self._do(lambda: self._faults.append(_Fault(trouble, kind, times, share, path.encode())))
 
     def refuse(self) -> None:
         """Nobody listens, and connections that are open break."""
@@ -194,7 +204,7 @@ class StoreProxy:
         head = await reader.readuntil(b"\r\n\r\n")
         kind = kind_of(head)
         self.requests[kind] += 1
-        trouble = self._strike(kind)
+        trouble = self._strike(kind, head)
         length = length_of(head)
         if trouble is Trouble.CUT_REQUEST:
             await reader.readexactly(length // 2)
@@ -211,9 +221,9 @@ class StoreProxy:
             return False
         return await self._pass_on(request, trouble, reader, writer)
 
-    def _strike(self, kind: str) -> Trouble | None:
+    def _strike(self, kind: str, head: bytes) -> Trouble | None:
         for fault in self._faults:
-            if fault.strikes(kind, self._rng):
+            if fault.strikes(kind, head, self._rng):
                 self.struck[fault.trouble] += 1
                 return fault.trouble
         return None
