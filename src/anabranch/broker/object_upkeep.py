@@ -421,8 +421,8 @@ class ObjectUpkeep:
         return False
 
     async def collect_orphans(self) -> None:
-        """Read all names under which we may have stored anything, and delete those that nobody can need: nobody has
-        ever read them, so the tombstone need not wait."""
+        """Read all names under which we may have stored anything, and tombstone those that nobody can need. Nobody has
+        ever read them, so that they need not wait for readers, but they do for snapshots, like everything else."""
         if self._objects.incarnation is None:
             return
         self.listings_total += 1
@@ -432,10 +432,10 @@ class ObjectUpkeep:
                 self._check()
                 for some in _some(self._orphans(page, before_ms), OBJECTS_PER_ENTRY):
                     await self._tombstone(some)
-                    gone = [each for each in some if self._objects.is_tombstoned(each)]
-                    self.orphans_total += len(gone)
-                    logger.info("%d objects in the store belong to nothing: they are deleted", len(gone))
-                    await self._delete(gone)
+                    found = [each for each in some if self._objects.is_tombstoned(each)]
+                    self.orphans_total += len(found)
+                    logger.info("%d objects in the store belong to nothing: they are deleted", len(found))
+                    await self._delete([each for each in found if self._is_covered(each)])
 
     def _orphans(self, page: Sequence[StoredObject], before_ms: int) -> list[ObjectId]:
         present = {row.epoch: row.broker_id for row in self._agreement.table.brokers.values()}

@@ -55,6 +55,18 @@ def test_a_tombstoned_object_waits_until_the_newest_snapshot_knows_of_it(driven:
     assert object_id.name not in driven.store.names
 
 
+def test_an_orphan_waits_for_snapshots_too(driven: Driven) -> None:
+    guard = driven.upkeep.guard = Guard()
+    orphan = ObjectId(driven.world.objects.incarnation or 0, 123_456, 0)
+    driven.store.put_now(orphan.name, [b"never committed"])
+    driven.run(LONG_MS)
+    assert driven.world.objects.is_tombstoned(orphan)
+    assert orphan.name in driven.store.names
+    guard.covered.add(orphan)
+    driven.run(LONG_MS)
+    assert orphan.name not in driven.store.names
+
+
 def test_a_cluster_that_was_brought_back_as_another_deletes_nothing(driven: Driven) -> None:
     guard = driven.upkeep.guard = Guard()
     object_id = given_up(driven)

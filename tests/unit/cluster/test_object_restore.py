@@ -5,7 +5,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 from anabranch.cluster.object_restore import (
     Appended,
     Batch,
+    Copied,
     Frontier,
     Listed,
+    Placed,
     append_again,
     newer_objects,
+    place_copied,
+    unknown_objects,
 )
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import BatchHeader
+from anabranch.record.object_format import Span
 from anabranch.record.object_names import ObjectId, ObjectKind
 from anabranch.record.producer_table import Producer, ProducerTable, WrittenBatch
 from anabranch.values import Generation, Offset
@@ -49,7 +54,7 @@ FIRST, SECOND = ObjectId(LIFE, 3, 0), ObjectId(LIFE, 3, 1)
 
 
 def appended(
-    batches: Sequence[Batch], end: int = 100, producers: ProducerTable | None = None, **more: int
+    batches: Sequence[Batch], end: int = 100, producers: ProducerTable | None = None, **more: Any
 ) -> Appended:
     table = producers if producers is not None else ProducerTable()
     return append_again(Offset(end), table, batches, silence_ms=DAY_MS, **more)
@@ -60,6 +65,82 @@ def known(producer_id: int, last_sequence: int, *, epoch: int = 0, heard_ms: int
     batch = WrittenBatch(last_sequence, last_sequence, Offset(50))
     table.producers[producer_id] = Producer(epoch, heard_ms, (batch,))
     return table
+
+
+# --- what carries its own offsets -------------------------------------------------------------------------------------
+
+
+def span(start: int, end: int) -> Span:
+    return Span(Offset(start), Offset(end))
+
+
+def copied(number: int, where: Span, *offsets: int, stored_ms: int = NOW_MS, count: int = 1) -> Copied:
+    """One batch of `count` records at each of these offsets."""
+    object_id = ObjectId(LIFE, 3, number, ObjectKind.MERGED)
+    headers = [header(count=count)._replace(base_offset=Offset(offset)) for offset in offsets]
+    return Copied(object_id, stored_ms, where, stored(object_id, headers, stored_ms))
+
+
+def places(placed: Placed) -> list[tuple[int, int, int]]:
+    return [(row.base_offset, row.next_offset, row.object_id.number) for row in placed.rows]
+
+
+def test_copied_batches_take_their_own_offsets() -> None:
+    placed = place_copied([], [copied(0, span(0, 3), 0, 1, 2), copied(1, span(3, 5), 3, 4)], Offset(0))
+    assert places(placed) == [(0, 3, 0), (3, 5, 1)]
+    assert all(row.is_stamped for row in placed.rows)
+    assert (placed.end, placed.holes) == (5, [])
+
+
+def test_what_the_snapshot_knows_is_not_placed_again() -> None:
+    placed = place_copied([span(0, 2)], [copied(0, span(0, 4), 0, 1, 2, 3)], Offset(2))
+    assert places(placed) == [(2, 4, 0)]
+
+
+def test_the_copy_that_was_stored_last_counts_for_all_of_its_span() -> None:
+    older, newer = copied(0, span(0, 4), 0, 1, 2, 3), copied(1, span(0, 3), 0, 2, stored_ms=NOW_MS + 1)
+    assert places(place_copied([], [newer, older], Offset(0))) == [(0, 3, 1), (3, 4, 0)]
+
+
+def test_spans_that_do_not_meet_leave_a_hole() -> None:
+    placed = place_copied([span(0, 1)], [copied(0, span(3, 4), 3), copied(1, span(6, 9))], Offset(1))
+    assert placed.holes == [span(1, 3), span(4, 6)]
+    assert placed.end == 9
+
+
+def test_the_gap_between_two_lanes_ends_a_row() -> None:
+    lane = 2**32
+    placed = place_copied([], [copied(0, span(0, lane + 1), 0, lane)], Offset(0))
+    assert places(placed) == [(0, 1, 0), (lane, lane + 1, 0)]
+
+
+def test_objects_with_offsets_of_their_own_that_the_snapshot_does_not_know_are_found() -> None:
+    merged = [
+        Listed(ObjectId(life, 3, number, ObjectKind.MERGED), 1, 0)
+        for life, number in [(LIFE, 0), (LIFE, 1), (8, 2)]
+    ]
+    frontier = Frontier(LIFE, 10, {})
+    found = unknown_objects([*merged, listed(3, 5)], frontier, lambda object_id: object_id.number == 0)
+    assert ids(found) == [(3, 1)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8), st.integers(0, 5)), max_size=8),
+    st.integers(0, 20),
+)
+def test_no_offset_is_given_twice_and_none_is_forgotten(pieces: list[tuple[int, int, int]], end: int) -> None:
+    """Spans of full copies, in any order and overlapping anyhow."""
+    found = [
+        copied(number, span(start, start + size), *range(start, start + size), stored_ms=NOW_MS + age)
+        for number, (start, size, age) in enumerate(pieces)
+    ]
+    placed = place_copied([span(0, end)], found, Offset(end))
+    given_out = [offset for row in placed.rows for offset in range(row.base_offset, row.next_offset)]
+    assert given_out == sorted(set(given_out))
+    covered = {offset for start, size, _ in pieces for offset in range(start, start + size)}
+    assert set(given_out) == {offset for offset in covered if offset >= end}
+    holes = {offset for hole in placed.holes for offset in range(*hole)}
+    assert holes == set(range(placed.end)) - covered - set(range(end))
 
 
 # --- which objects --------------------------------------------------------------------------------------------------
@@ -382,3 +463,9 @@ def _check_order(cluster: OldCluster, appended_again: list[Sent]) -> None:
         new = [sent.sequence for sent in appended_again if sent.producer == writer.number]
         assert new == sorted(set(new)), "a producer's records are out of order, or there twice"
         assert not old or not new or old[-1] < new[0]
+
+
+def test_where_records_are_lost_a_missing_sequence_is_no_proof() -> None:
+    batches = stored(FIRST, [header(7, 5)])
+    assert appended(batches, producers=known(7, 3)).refused == 1
+    assert appended(batches, producers=known(7, 3), is_whole=False).records == 1
