@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -164,3 +165,20 @@ def test_deleted_records_and_a_deleted_topic_leave_nothing_behind(node: NodeProc
         asked = {"topics": [{"name": "orders"}], "timeout_ms": 10_000}
         assert client.ask(ApiKey.DELETE_TOPICS, 6, asked)["responses"][0]["error_code"] == 0
         soon(lambda: not names_in(url), "the deleted topic's objects to go")
+
+
+def test_a_client_that_replaces_rows_by_nothing_erases_nothing(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "object.store": f"file://{tmp_path}/store", "log.cleaner.enable": "false"}
+    with NodeProcess(tmp_path, settings) as node, RawClient(node.bootstrap) as client:
+        client.create_topic("orders", anabranch_mode="object", cleanup_policy="compact")
+        produce(client, "orders", *[(b"%d" % number, b"v") for number in range(5)])
+        (topic,) = client.ask(ApiKey.METADATA, 12, {"topics": [{"topic_id": UUID(int=0), "name": "orders"}]})[
+            "topics"
+        ]
+        place = {"topic_id": topic["topic_id"], "partition_index": 0}
+        rows = client.ask(ApiKey.DESCRIBE_OBJECTS, 0, {**place, "start_offset": 0})["rows"]
+        asked = {"partitions": [{**place, "old_rows": rows, "new_rows": b""}]}
+        (answer,) = client.ask(ApiKey.REPLACE_OBJECTS, 0, asked)["partitions"]
+        assert not answer["is_replaced"]
+        assert "nothing replaces it" in answer["reason"]
+        assert len(read(client, "orders")) == 5
