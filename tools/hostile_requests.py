@@ -1,20 +1,28 @@
 """The worst requests of every API against a node, and what they cost everybody else.
 
-    python tools/hostile_requests.py [--apis FETCH,PRODUCE] [--document docs/reliability.md]
+    python tools/hostile_requests.py [--brokers 3] [--apis FETCH,PRODUCE]
 
 For each request: the longest wait of a client on another connection (the stall), and how much memory the node took and
-kept. Prints a table with the worst of each API, and exits with 1 if a bar is missed. The bars hold on a quiet machine
-with two cores; `tests/unit/broker/test_hostile_requests.py` checks the same requests by counted work instead of time.
+kept. With several brokers one of them gets the requests while producers and consumers work on all: then also whether a
+broker was fenced, and whether any of these clients was told an error. Prints a table with the worst of each API, and
+exits with 1 if a bar is missed. The bars hold on a quiet machine with two cores;
+`tests/unit/broker/test_hostile_requests.py` checks the same requests by counted work instead of time.
 """
 
 import argparse
 import sys
 import tempfile
+import threading
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.api_keys import ApiKey
-from hostile.cost import Cost, Probe, cost_of
+from chaos.cluster_load import ClusterLoad
+from hostile.cost import Cost, Probe, Target, cost_of
 from hostile.kafka_requests import worst_requests
 from hostile.special_requests import prepare, special_requests
 from support.raw_client import RawClient
@@ -25,44 +33,89 @@ KEPT_MB_MAX = 64.0
 PEAK_MB_MAX = 256.0 + 128.0
 """`request.memory.bytes.max` and `unpack.memory.bytes.max`."""
 PARTITIONS = 40
+LOOK_SECONDS = 0.2
 
 
 def main() -> int:
     arguments = parse()
-    costs = measure([ApiKey[name] for name in arguments.apis.split(",")] if arguments.apis else None)
+    apis = [ApiKey[name] for name in arguments.apis.split(",")] if arguments.apis else None
+    with one_node() if arguments.brokers == 1 else a_cluster(arguments.brokers) as (target, faults):
+        costs = measure(target, apis)
     worst = [worst_of(name, each) for name, each in costs.items()]
     say(f"\n{table(worst)}")
-    missed = [cost for cost in worst if is_missed(cost)]
-    for cost in missed:
-        say(f"missed: {cost}")
-    return 1 if missed else 0
+    faults += [f"{cost.name}: a bar is missed" for cost in worst if is_missed(cost)]
+    for fault in faults:
+        say(fault[:2000])
+    return 1 if faults else 0
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--brokers", type=int, default=1, help="how many; 1: a node without peers")
     parser.add_argument("--apis", default="", help="names of API keys; default: all")
     return parser.parse_args()
 
 
-def measure(apis: list[ApiKey] | None) -> dict[str, list[Cost]]:
-    costs: dict[str, list[Cost]] = defaultdict(list)
+@contextmanager
+def one_node() -> Iterator[tuple[Target, list[str]]]:
+    faults: list[str] = []
     with tempfile.TemporaryDirectory(prefix="anabranch-hostile-") as folder, WireNode(Path(folder)) as node:
-        with RawClient(node.bootstrap) as client:
-            world = prepare(client, PARTITIONS)
-        with Probe(node.bootstrap) as probe:
-            for request in worst_requests(world, apis):
-                cost = cost_of(node, probe, request.name, [request.frame])
-                say(line(cost))
-                costs[request.api.name].append(cost)
-            for sequence in special_requests(world):
-                if apis is None or any(sequence.name.startswith(f"{api.name} ") for api in apis):
-                    cost = cost_of(node, probe, sequence.name, sequence.frames)
-                    say(line(cost))
-                    costs[sequence.name.split()[0]].append(cost)
-        defects = node.defects_since(0)
-    for defect in defects:
-        say(f"defect: {defect[:2000]}")
-    assert not defects, "the node's log tells of defects"
+        yield Target(node.bootstrap, node.pid), faults
+        faults += [f"defect: {line}" for line in node.defects_since(0)]
+
+
+@contextmanager
+def a_cluster(brokers: int) -> Iterator[tuple[Target, list[str]]]:
+    """One broker of a cluster whose others are busy with clients who do nothing wrong."""
+    faults: list[str] = []
+    with ClusterProcesses(brokers=brokers) as cluster:
+        victim, *others = cluster.brokers
+        with RawClient(others[0].kafka) as client:
+            client.create_topic("load", partitions=6, replication_factor=min(3, brokers))
+        load = ClusterLoad(cluster.bootstrap, "load", 6)
+        load.start()
+        with watched(others[0].kafka, brokers, faults):
+            yield Target(victim.kafka, victim.pid), faults
+        load.stop()
+        faults += [f"a client was told: {name} ({count} times)" for name, count in load.errors().items()]
+        faults += [
+            f"defect: {cluster.log_of(each)}" for each in cluster.ids if "defect" in cluster.log_of(each)
+        ]
+
+
+@contextmanager
+def watched(bootstrap: str, brokers: int, faults: list[str]) -> Iterator[None]:
+    """Ask another broker all the while who is there."""
+    is_over = threading.Event()
+
+    def look() -> None:
+        with RawClient(bootstrap) as client:
+            while not is_over.is_set():
+                there = client.ask(ApiKey.METADATA, 12, {"topics": []})["brokers"]
+                if len(there) < brokers:
+                    faults.append(f"only {len(there)} brokers at {time.strftime('%X')}: one was fenced")
+                time.sleep(LOOK_SECONDS)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def measure(target: Target, apis: list[ApiKey] | None) -> dict[str, list[Cost]]:
+    costs: dict[str, list[Cost]] = defaultdict(list)
+    with RawClient(target.bootstrap) as client:
+        world = prepare(client, PARTITIONS)
+    with Probe(target.bootstrap) as probe:
+        for request in worst_requests(world, apis):
+            costs[request.api.name].append(told(cost_of(target, probe, request.name, [request.frame])))
+        for sequence in special_requests(world):
+            name = sequence.name.split()[0]
+            if apis is None or ApiKey[name] in apis:
+                costs[name].append(told(cost_of(target, probe, sequence.name, sequence.frames)))
     return costs
 
 
@@ -91,11 +144,12 @@ def table(costs: list[Cost]) -> str:
     return "\n".join(rows)
 
 
-def line(cost: Cost) -> str:
-    return (
+def told(cost: Cost) -> Cost:
+    say(
         f"{cost.stall_ms:7.0f} ms {cost.peak_mb:6.0f} MB {cost.kept_mb:6.0f} MB {cost.seconds:6.1f} s "
         f"{cost.answer:9} {cost.name}"
     )
+    return cost
 
 
 def say(text: str) -> None:

@@ -8,8 +8,10 @@ import time
 from typing import NamedTuple, Self
 
 from anabranch.wire.api_keys import ApiKey
+from support.process_memory import ProcessMemory
 from support.raw_client import ClosedByBroker, RawClient
-from support.wire_node import MIB, WireNode
+
+MIB = 2**20
 
 PAUSE_SECONDS = 0.002
 SETTLE_SECONDS = 0.3
@@ -64,7 +66,19 @@ class Probe:
         return 1000 * max(self._worst_seconds, waiting)
 
 
-def cost_of(node: WireNode, probe: Probe, name: str, frames: list[bytes]) -> Cost:
+class Target(ProcessMemory):
+    """A node or a broker in a process of its own."""
+
+    def __init__(self, bootstrap: str, pid: int) -> None:
+        self.bootstrap = bootstrap
+        self._pid = pid
+
+    @property
+    def pid(self) -> int:
+        return self._pid
+
+
+def cost_of(node: Target, probe: Probe, name: str, frames: list[bytes]) -> Cost:
     """Send the frames on one connection, each after the answer to the one before, and measure."""
     before = node.rss_bytes()
     node.forget_peak()

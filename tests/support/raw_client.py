@@ -113,10 +113,17 @@ class RawClient:
         row: dict[str, Any] = answer["responses"][0]["partitions"][0]
         return row
 
-    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> Any:
+    def create_topic(
+        self, name: str, partitions: int = 1, replication_factor: int = 1, **configs: str
+    ) -> Any:
         """Make a topic (configs with underscores for dots); its id."""
         rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
-        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": rows}
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "configs": rows,
+        }
         (row,) = self.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic]})["topics"]
         assert row["error_code"] == 0, row
         return row["topic_id"]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from support.node_process import NodeProcess
+from support.process_memory import ProcessMemory
 from support.raw_client import RawClient, batch_of
 from support.waiting import wait_until
 
@@ -20,7 +21,7 @@ MIB = 2**20
 BYSTANDER_TOPIC = "bystander"
 
 
-class WireNode(NodeProcess):
+class WireNode(NodeProcess, ProcessMemory):
     """A node that says what it does: it logs from INFO on, to a file that `defects` reads."""
 
     def _command(self) -> list[str]:
@@ -45,23 +46,7 @@ class WireNode(NodeProcess):
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    # --- its memory --------------------------------------------------------------------------------------------
-
-    def rss_bytes(self) -> int:
-        return self._status_bytes("VmRSS")
-
-    def peak_bytes(self) -> int:
-        """The largest resident size since `forget_peak`."""
-        return self._status_bytes("VmHWM")
-
-    def forget_peak(self) -> None:
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
-
-    def _status_bytes(self, name: str) -> int:
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1]) * 1024
-        raise AssertionError(f"no {name} in /proc: has the node died?")
+    # --- what it holds open ------------------------------------------------------------------------------------
 
     def descriptor_count(self) -> int:
         return sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
