@@ -99,8 +99,9 @@ STRATEGIES = {
     ring.Sealed: letters(st.builds(ring.Sealed, sender, small)),
     ring.Outdated: letters(st.builds(ring.Outdated, sender, small)),
     ring.Returned: letters(st.builds(ring.Returned, sender, small, texts)),
-    peer.Ping: st.just(peer.Ping()),
-    peer.Leads: st.builds(peer.Leads, st.lists(rows, max_size=3), flags),
+    peer.Ping: st.builds(peer.Ping, numbers),
+    peer.Leads: st.builds(peer.Leads, st.lists(rows, max_size=3), flags, numbers),
+    peer.AskLeads: st.just(peer.AskLeads()),
     peer.ForwardRequest: st.builds(peer.ForwardRequest, small, small, st.none() | texts, texts, blobs),
     peer.ForwardAnswer: st.builds(peer.ForwardAnswer, blobs),
     peer.RegisterBroker: st.builds(

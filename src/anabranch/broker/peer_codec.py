@@ -111,9 +111,10 @@ QUORUM_FORMS = {
 }
 
 OTHER_FORMS = {
-    4: Form(peer.Ping, {}),
-    11: Form(peer.Leads, {"rows": ROWS, "is_whole": FLAG}),
+    4: Form(peer.Ping, {"leads_number": LONG}),
+    11: Form(peer.Leads, {"rows": ROWS, "is_whole": FLAG, "number": LONG}),
     15: Form(peer.BranchNews, {}),
+    16: Form(peer.AskLeads, {}),
     64: Form(
         peer.ForwardRequest,
         {"api_key": INT, "api_version": INT, "client_id": OPTIONAL_TEXT, "host": TEXT},

@@ -30,7 +30,9 @@ class RingLetter:
 
 @dataclass(slots=True)
 class Ping:
-    """I am here."""
+    """I am here, and the last `Leads` that the receiver was told had this number."""
+
+    leads_number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,13 @@ class Leads:
 
     rows: Sequence[LeaderRow]
     is_whole: bool
+    number: int = 0
+    """Counts the messages of this kind from the sender to the receiver."""
+
+
+@dataclass(slots=True)
+class AskLeads:
+    """Tell the sender again which partitions the receiver leads: something of it was lost."""
 
 
 @dataclass(slots=True)
@@ -58,7 +67,7 @@ class BranchNews:
     """Something has changed in the sender's branches: poll it now instead of later."""
 
 
-PeerMessage = quorum_messages.Message | RingLetter | Ping | Leads | BranchNews
+PeerMessage = quorum_messages.Message | RingLetter | Ping | Leads | AskLeads | BranchNews
 
 
 # --- questions, each followed by its answer --------------------------------------------------------------------

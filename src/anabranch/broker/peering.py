@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker import carrying
 from anabranch.broker.forwarding import Forwarding
+from anabranch.broker.leadership_news import LeadershipNews
 from anabranch.broker.moves import Moves
 from anabranch.broker.orchestrator import LEAVE_MS_MAX, Orchestrator
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import is_ring
 from anabranch.broker.peer_messages import (
     Answer,
+    AskLeads,
     BeginView,
     BranchNews,
     BranchRows,
@@ -72,8 +74,6 @@ APART_MS = 5000
 NAMED_MAX = 10
 WAITING_SAY_MS = 3000
 WAITING_SAY_AGAIN_MS = 60_000
-TOLD_ROWS_MAX = 1000
-"""In one message about who leads what."""
 
 NO_BRANCHES = BranchRows("", 0, 0, is_short=False, is_leaving=False, data=b'{"rows":[],"heads":[]}')
 """Of a broker that has not heard of any topic in mode branch yet."""
@@ -98,6 +98,7 @@ class Peering:
         self.replicas.is_listening = (
             False  # Before the table is known, nobody knows whether this disk is the right one.
         )
+        self._leadership_news = LeadershipNews(peers, self.replicas.led)
         self._news: dict[Partition, LeaderRow] = {}
         self._told: dict[Partition, LeaderRow] = {}
         """What the others know of us: when it is over, they have to hear of it."""
@@ -158,7 +159,7 @@ class Peering:
 
     def _ping(self) -> None:
         for broker in self._up:
-            self.peers.tell(broker, Ping())
+            self._leadership_news.ping(broker)
 
     def _say_doubted(self) -> None:
         """In one line for all, as after the loss of a disk there are many."""
@@ -287,18 +288,13 @@ class Peering:
     def _tell_news(self) -> None:
         rows, self._news = list(self._news.values()), {}
         for broker in self._up:
-            self._tell_rows(broker, rows, is_whole=False)
-
-    def _tell_rows(self, to: BrokerId, rows: list[LeaderRow], *, is_whole: bool) -> None:
-        for start in range(0, max(1, len(rows)), TOLD_ROWS_MAX):
-            if rows or is_whole:
-                self.peers.tell(to, Leads(rows[start : start + TOLD_ROWS_MAX], is_whole and start == 0))
+            self._leadership_news.tell(broker, rows)
 
     # --- what peers say ------------------------------------------------------------------------------------------
 
     def peer_up(self, broker: BrokerId) -> None:
         self._up.add(broker)
-        self._tell_rows(broker, self.replicas.led(), is_whole=True)
+        self._leadership_news.tell_all(broker)
         self.replicas.peer_up(broker)
 
     def peer_down(self, broker: BrokerId) -> None:
@@ -310,12 +306,15 @@ class Peering:
             case RingLetter():
                 self.replicas.heard(sender, message)
             case Ping():
-                pass  # The link has noted it.
+                self._leadership_news.pinged(sender, message)
             case BranchNews():
                 if self._branches is not None:
                     self._branches.news(sender)
             case Leads():
+                self._leadership_news.heard(sender, message)
                 self._broker.leaders.heard(sender, message)
+            case AskLeads():
+                self._leadership_news.tell_all(sender)
             case _:
                 self._broker.metadata.heard(message)
 
