@@ -226,6 +226,11 @@ class ClusterAnswerError(LocalClusterError):
     """A running cluster that was asked something and did not answer, or refused."""
 
 
+class ClusterBusyError(ClusterAnswerError):
+    """Nobody answered, or no broker leads the metadata quorum at the moment: the same question later may be answered.
+    Whether a change was made is not known."""
+
+
 class RequestTimedOutError(AnabranchError):
     pass
 

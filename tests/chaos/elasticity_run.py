@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ from chaos.commit_ledger import CommitLedger
 from chaos.history import check, counts, report
 
 RING_TOPIC, OBJECT_TOPIC = "elastic", "elastic-stored"
+PASSING = "passing-"
+"""How topics are called that are made and deleted all the time."""
 PARTITIONS = 6
 TOPICS_PER_REQUEST = 40
 RECORDS_PER_TOPIC = 5
@@ -46,6 +49,8 @@ START_SECONDS_MAX = 120.0
 COMMAND_SECONDS_MAX = 600.0
 LOOK_SECONDS = 0.25
 DEFECT_LENGTH_MAX = 4000
+MAKE_EVERY_SECONDS = 1.0
+MAKE_SECONDS_MAX = 30.0
 KILL_AFTER_SECONDS = (0.3, 3.0)
 DOWN_SECONDS = (0.5, 2.0)
 
@@ -107,6 +112,8 @@ class ElasticityRun:
             for load in self._loads:
                 load.start()
             ledger.start()
+            maker = _TopicMaker(cluster.bootstrap)
+            maker.start()
             try:
                 wait_until(lambda: all(load.acknowledged_count for load in self._loads), "records", 60)
                 for number in range(1, self.rounds + 1):
@@ -115,6 +122,7 @@ class ElasticityRun:
                 for load in self._loads:
                     load.stop()
                 ledger.stop()
+                maker.stop()
             histories = {
                 load.topic: load.history(final_reads(cluster.bootstrap, load.topic, PARTITIONS))
                 for load in self._loads
@@ -132,14 +140,13 @@ class ElasticityRun:
             "violations": {topic: counts(found) for topic, found in violations.items() if found},
             "examples": "\n".join(report(found) for found in violations.values() if found),
             "lost_of_others": lost_of_others,
+            "topics_made_and_deleted": maker.made,
+            "admin_errors": dict(maker.refused),
             "defects": defects,
             "commits": ledger.acknowledged_count,
             "commits_lost": ledger.lost,
             "client_errors": dict(sum((Counter(load.errors()) for load in self._loads), Counter())),
         }
-
-    def _tell(self, line: str) -> None:
-        self.say(line)
 
     # --- before the first round ----------------------------------------------------------------------------------
 
@@ -155,7 +162,7 @@ class ElasticityRun:
             for future in made.values():
                 future.result(60)
         self._write_others()
-        self._tell(f"{self.topics} topics are made and written to")
+        self.say(f"{self.topics} topics are made and written to")
         self._wait_whole(START_SECONDS_MAX)
 
     def _others(self) -> list[str]:
@@ -250,7 +257,7 @@ class ElasticityRun:
             problem or waits_for,
         )
         self.steps.append(step)
-        self._tell(row_of(step))
+        self.say(row_of(step))
 
     def _add(self, broker: int) -> str:
         if not self._cluster.is_alive(broker):
@@ -329,8 +336,9 @@ class ElasticityRun:
             return str(error)
         wanted = len(self._members())
         fenced = [str(each.broker_id) for each in view.brokers.values() if each.is_fenced]
-        nobody = [each.name for each in view.partitions if each.leader < 0]
-        short = [each.name for each in view.partitions if each.is_short]
+        lasting = [each for each in view.partitions if not each.topic.startswith(PASSING)]
+        nobody = [each.name for each in lasting if each.leader < 0]
+        short = [each.name for each in lasting if each.is_short]
         found = {
             f"fenced: {', '.join(fenced)}": fenced,
             f"{len(view.brokers)} brokers instead of {wanted}": len(view.brokers) != wanted,
@@ -340,6 +348,43 @@ class ElasticityRun:
             f"the moves were not listed: {moving['error_message']}": moving["error_code"],
         }
         return "; ".join(what for what, is_so in found.items() if is_so)
+
+
+class _TopicMaker:
+    """Makes topics and deletes them again, by a stock admin client, as long as the run lasts."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._admin = AdminClient({**QUIET, "bootstrap.servers": bootstrap})
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="topic-maker", daemon=True)
+        self.made = 0
+        self.refused: Counter[str] = Counter()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+        self._thread.join(MAKE_SECONDS_MAX * 3)
+        assert not self._thread.is_alive(), "the maker of topics did not end"
+
+    def _run(self) -> None:
+        number = 0
+        while not self._is_stopping.wait(MAKE_EVERY_SECONDS):
+            number += 1
+            name = f"{PASSING}{number}"
+            topic = NewTopic(name, 2, 3)
+            made = self._admin.create_topics([topic], operation_timeout=10, request_timeout=MAKE_SECONDS_MAX)
+            self._note(made[name])
+            gone = self._admin.delete_topics([name], operation_timeout=10, request_timeout=MAKE_SECONDS_MAX)
+            self._note(gone[name])
+
+    def _note(self, future: "Future[None]") -> None:
+        try:
+            future.result(MAKE_SECONDS_MAX * 2)
+            self.made += 1
+        except confluent_kafka.KafkaException as error:
+            self.refused[error.args[0].name()] += 1
 
 
 class _LeaderKiller:

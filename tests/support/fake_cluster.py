@@ -26,6 +26,8 @@ class FakeCluster:
         self.moving: dict[tuple[str, int], list[int]] = {}
         self.refuses: str | None = None
         self.forgets = False
+        self.elects: dict[ApiKey, int] = {}
+        """So many requests of this kind find the quorum without a leader; then it has one."""
         self.dies_in_a_move: int | None = None
         self.draining: set[int] = set()
         self.objects: set[str] = set()
@@ -115,6 +117,9 @@ class FakeCluster:
         self.asked.append((broker, api))
         request = decode_request(api, header.api_version, frame, start, len(frame))
         body = self._handlers[api](broker, request)
+        if self.elects.get(api):
+            self.elects[api] -= 1
+            body = _without_leader(body)
         answer = response_header(api, header.api_version, header.correlation_id)
         answer += encode_response(api, header.api_version, body)
         return struct.pack(">i", len(answer)) + answer
@@ -309,3 +314,13 @@ class FakeCluster:
     def _unregister(self, broker: int, request: Body) -> Body:
         self.unregistered.append(request["broker_id"])
         return {"error_code": 0, "error_message": None}
+
+
+def _without_leader(body: Any) -> Any:
+    """The same answer, as a broker gives it whose leader has just gone: the change may have been made."""
+    if isinstance(body, list):
+        return [_without_leader(each) for each in body]
+    if isinstance(body, dict):
+        body = {name: _without_leader(each) for name, each in body.items()}
+        return {**body, "error_code": ErrorCode.NOT_CONTROLLER} if "error_code" in body else body
+    return body

@@ -2,10 +2,12 @@
 
     client > any broker > ForwardRequest > the leader: decoded, handled, encoded > ForwardAnswer > client
 
-While no leader is known, or it loses its office before it has done anything, the request waits and is tried again, for
-as long as its client is willing to. A request whose answer does not come is repeated only if doing it twice is the same
-as once. After a change this broker waits until it knows of it too, so that a client finds here what it has just made.
-A node without peers forwards nothing.
+While no leader is known, or it loses its office, the request waits and goes to the next leader, for as long as its
+client is willing to. Of a request with several rows only those go there that were not carried out, and the answer is
+put together of all tries. What may have been done already is repeated only if doing it twice is the same as once.
+
+After a change this broker waits until it knows of it too, so that a client finds here what it has just made. A node
+without peers forwards nothing.
 """
 
 import asyncio
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from anabranch.broker.call import Call, Piece
 from anabranch.broker.error_table import CODES
 from anabranch.broker.handlers import HANDLERS, Api, Body, handled
+from anabranch.broker.partial_answers import left, merged, rows_in, taken_for_done
 from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
 from anabranch.errors import (
     AnabranchError,
@@ -58,6 +61,81 @@ class Asked(NamedTuple):
     client_id: str | None
     host: str
     body: bytes
+
+
+class _UnknownOutcomeError(NotControllerError):
+    """A leader went away over a request that may be repeated."""
+
+
+class _Attempt:
+    """A request and what has been answered of it so far."""
+
+    def __init__(self, asked: Asked, api: Api, request: Body) -> None:
+        self.asked = asked
+        self.request = request
+        """What is left of it."""
+        self.is_repeated = False
+        """Some of what is left may have been done already."""
+        self._api = api
+        self._rows = rows_in(api.rows, request)
+        codes = {ErrorCode.NOT_CONTROLLER}
+        # Whoever lost its leadership over a row does not know whether that was done.
+        self._open_codes = codes | {ErrorCode.REQUEST_TIMED_OUT} if api.may_repeat(request) else codes
+        self._answers: list[Body] = []
+        """Each is about what the one before it left open."""
+        self.is_over = False
+
+    def ended_by(self, error: AnabranchError) -> Body:
+        """What can be answered if there will be no further try. Raises the error if nothing has been answered yet."""
+        if not self._answers:
+            raise error
+        if self._rows is not None and not isinstance(error, NotControllerError):
+            assert self._api.refuse is not None
+            refusal = self._api.refuse(self.request, error)
+            self._answers.append({self._rows.answered: [], **refusal})
+        return self.answer
+
+    @property
+    def answer(self) -> Body:
+        answer = self._answers[-1]
+        for earlier in reversed(self._answers[:-1]):
+            assert self._rows is not None
+            answer = merged(self._rows, earlier, answer, self._open_codes)
+        return answer
+
+    def answered(self, answer: Body) -> None:
+        if self.is_repeated:
+            answer = self._without_done(answer)
+        if self._rows is None:
+            # Without rows it is done or not as a whole, and only the last answer counts.
+            self._answers = [answer]
+            code = answer.get("error_code", ErrorCode.NONE)
+            self.is_over = code not in self._open_codes and not _is_refused_as_a_whole(answer)
+            self.is_repeated |= code == ErrorCode.REQUEST_TIMED_OUT
+            return
+        if answer.get("error_code", ErrorCode.NONE) in self._open_codes:
+            return  # Refused before its rows were looked at.
+        self._answers.append(answer)
+        rest = left(self._rows, self.request, answer, self._open_codes)
+        self.is_over = rest is None
+        if rest is not None:
+            self.is_repeated |= left(self._rows, rest, answer, (ErrorCode.REQUEST_TIMED_OUT,)) is not None
+            self.request = rest
+            key, version = self.asked.api_key, self.asked.api_version
+            self.asked = self.asked._replace(body=encode_request(key, version, rest))
+
+    def _without_done(self, answer: Body) -> Body:
+        """A repetition finds nothing left to do where the first try was carried out."""
+        code = self._api.done_code
+        if code is None:
+            return answer
+        if self._rows is not None:
+            return taken_for_done(self._rows, answer, code)
+        return (
+            {**answer, "error_code": ErrorCode.NONE, "error_message": None}
+            if answer["error_code"] == code
+            else answer
+        )
 
 
 class FarClient:
@@ -103,24 +181,30 @@ class Forwarding:
             return api.refuse(request, error)
 
     async def _somewhere(self, asked: Asked, api: Api, request: Body) -> Body:
+        """Carry a request out, across changes of the leader: what one leader has not done is left to the next."""
         clock = self._broker.clock
         end_ms = clock.monotonic_ms() + _patience_ms(request)
+        attempt = _Attempt(asked, api, request)
         while True:
+            now_ms = clock.monotonic_ms()
             try:
-                response = await self._once(asked, api, request, end_ms - clock.monotonic_ms())
-                if not _is_refused_as_a_whole(response):
-                    return response
+                attempt.answered(await self._once(attempt.asked, api, attempt.request, end_ms - now_ms))
+                if attempt.is_over:
+                    return attempt.answer
                 error: AnabranchError = NotControllerError(
                     "The leader of the metadata quorum has just changed."
                 )
             except NotControllerError as refusal:
                 error = refusal
+                attempt.is_repeated |= isinstance(refusal, _UnknownOutcomeError)
+            except AnabranchError as failure:
+                return attempt.ended_by(failure)
             if clock.monotonic_ms() + PAUSE_SECONDS * 1000 >= end_ms:
-                raise error
+                return attempt.ended_by(error)
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _once(self, asked: Asked, api: Api, request: Body, left_ms: int) -> Body:
-        """Raises NotControllerError if nothing was done."""
+        """Raises NotControllerError: nothing was done. _UnknownOutcomeError: it may have been, and may be repeated."""
         metadata, peers = self._broker.metadata, self._broker.peers
         assert peers is not None
         if metadata.is_leader:
@@ -133,8 +217,8 @@ class Forwarding:
         try:
             answer = await self._ask(leader, asked, left_ms)
         except PeerUnreachableError as error:
-            if api.is_repeatable:
-                raise NotControllerError(f"The leader of the metadata quorum went away: {error}") from error
+            if api.may_repeat(request):
+                raise _UnknownOutcomeError(f"The leader of the metadata quorum went away: {error}") from error
             raise RequestTimedOutError(
                 "The leader of the metadata quorum went away; whether it has done this is not known: look, and try "
                 "again."
@@ -185,7 +269,7 @@ class Forwarding:
 
     def _is_led(self, name: str) -> bool:
         state = self._broker.topics.find(name)
-        if state is None:
+        if state is None or state.topic.topic_id not in self._broker.metadata.table.topics_by_id:
             return True  # It was refused, or is gone again.
         topic, of = state.topic, self._broker.leaders.of
         return all(of(topic.topic_id, index).broker_id is not None for index in range(topic.partition_count))

@@ -2,23 +2,26 @@
 
 The moves are Kafka's AlterPartitionReassignments; the command waits until every partition is where it should be, as
 long as ListPartitionReassignments says that they move. Ctrl-C ends the waiting, not the moves; the same command again
-takes up where it was.
+takes up where it was. While brokers restart or elect a leader of the metadata quorum, every question is repeated for a
+while: all that is asked here may be done twice.
 """
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, Failure, confirm, format_option, show_json, yes_option
-from anabranch.errors import ClusterAnswerError
+from anabranch.errors import ClusterAnswerError, ClusterBusyError
 
 if TYPE_CHECKING:
     from anabranch.cli.cluster_plan import Move
     from anabranch.cli.cluster_view import ClusterView
     from anabranch.local_cluster.cluster_client import ClusterClient
+
+T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
 NAMED_MAX = 20
@@ -140,10 +143,22 @@ def _client(broker: Broker) -> "ClusterClient":
     return ClusterClient(broker.bootstrap, broker.seconds_max)
 
 
+def patiently(ask: Callable[[], T]) -> T:
+    """The answer, once there is one. Raises ClusterBusyError after a while without."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return ask()
+        except ClusterBusyError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_SECONDS)
+
+
 def _view(client: "ClusterClient", broker_id: int) -> "ClusterView":
     from anabranch.cli.cluster_view import read_view
 
-    view = read_view(client)
+    view = patiently(lambda: read_view(client))
     if broker_id not in view.brokers:
         known = ", ".join(map(str, view.brokers))
         raise Failure(f"There is no broker {broker_id} in this cluster: it has {known}.")
@@ -213,7 +228,7 @@ def _wait_for_others(client: "ClusterClient", broker_id: int, format: str) -> No
 
     def look() -> list[str]:
         view = _view(client, broker_id)
-        return left_by_themselves(view, read_replicas(client, view.live), broker_id)
+        return left_by_themselves(view, patiently(lambda: read_replicas(client, view.live)), broker_id)
 
     left: list[str] = []
     heard = time.monotonic()
@@ -273,9 +288,14 @@ def not_there_yet(moves: "list[Move]", metadata: dict[str, Any]) -> "list[Move]"
 
 
 def _reassign(client: "ClusterClient", moves: "list[Move]") -> None:
+    patiently(lambda: _reassign_once(client, moves))
+
+
+def _reassign_once(client: "ClusterClient", moves: "list[Move]") -> None:
     from anabranch.cli.cluster_view import require
     from anabranch.local_cluster.cluster_client import refusal
     from anabranch.wire.api_keys import ApiKey
+    from anabranch.wire.error_codes import ErrorCode
 
     topics: dict[str, list[dict[str, object]]] = {}
     for move in moves:
@@ -284,12 +304,21 @@ def _reassign(client: "ClusterClient", moves: "list[Move]") -> None:
     body = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
     answer = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
     require(answer["error_code"], answer["error_message"], "The cluster did not take the moves")
+    rows = [(topic["name"], row) for topic in answer["responses"] for row in topic["partitions"]]
     refused = [
-        f"{topic['name']}-{row['partition_index']}: {refusal(row['error_code'], row['error_message'])}"
-        for topic in answer["responses"]
-        for row in topic["partitions"]
+        f"{name}-{row['partition_index']}: {refusal(row['error_code'], row['error_message'])}"
+        for name, row in rows
         if row["error_code"]
+        not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # Gone: nothing to move.
     ]
+    passing = (
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+    )
+    if refused and all(row["error_code"] in passing for _, row in rows):
+        raise ClusterBusyError(f"Not every partition moves yet: {_named(refused)}. Ask again.")
     if refused:
         raise Failure(f"Not every partition may move: {_named(refused)}.")
 
@@ -313,17 +342,33 @@ def _say_draining(client: "ClusterClient", broker_id: int, *, is_draining: bool)
 
     config = {"name": "broker.draining", "config_operation": 0, "value": "true" if is_draining else "false"}
     resource = {"resource_type": 4, "resource_name": str(broker_id), "configs": [config]}
-    answer = client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False})
-    row = answer["responses"][0]
-    require(row["error_code"], row["error_message"], f"Broker {broker_id} was not told whether it drains")
+
+    def ask() -> None:
+        answer = client.ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}
+        )
+        row = answer["responses"][0]
+        require(row["error_code"], row["error_message"], f"Broker {broker_id} was not told whether it drains")
+
+    patiently(ask)
 
 
 def _unregister(client: "ClusterClient", broker_id: int) -> None:
     from anabranch.cli.cluster_view import require
     from anabranch.wire.api_keys import ApiKey
+    from anabranch.wire.error_codes import ErrorCode
 
-    answer = client.ask(ApiKey.UNREGISTER_BROKER, {"broker_id": broker_id})
-    require(answer["error_code"], answer["error_message"], f"Broker {broker_id} was not removed")
+    tries = 0
+
+    def ask() -> None:
+        nonlocal tries
+        tries += 1
+        answer = client.ask(ApiKey.UNREGISTER_BROKER, {"broker_id": broker_id})
+        if tries > 1 and answer["error_code"] == ErrorCode.BROKER_ID_NOT_REGISTERED:
+            return  # An earlier try has done it.
+        require(answer["error_code"], answer["error_message"], f"Broker {broker_id} was not removed")
+
+    patiently(ask)
 
 
 def _progress(format: str) -> Callable[[int, int], None]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from anabranch.errors import ClusterAnswerError
+from anabranch.errors import ClusterAnswerError, ClusterBusyError
 
 if TYPE_CHECKING:
     from anabranch.local_cluster.cluster_client import ClusterClient
@@ -206,6 +206,9 @@ def read_replicas(
 
 def require(code: int, message: str | None, what: str) -> None:
     from anabranch.local_cluster.cluster_client import refusal
+    from anabranch.wire.error_codes import ErrorCode
 
     if code:
-        raise ClusterAnswerError(f"{what}: {refusal(code, message)}.")
+        is_passing = code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+        kind = ClusterBusyError if is_passing else ClusterAnswerError
+        raise kind(f"{what}: {refusal(code, message)}.")

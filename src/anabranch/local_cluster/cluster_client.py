@@ -2,7 +2,8 @@
 
 It begins with any address of `bootstrap` that answers and learns the others from it. A question goes to one broker by
 its id, or to whichever answers. The version is the newest that both sides know. A connection that broke is opened anew
-once, because a broker may have restarted since; then, and for whatever else is wrong, ClusterAnswerError says why.
+once, because a broker may have restarted since; then, and for whatever else is wrong, ClusterAnswerError says why. It
+is a ClusterBusyError if the same question may be answered later.
 """
 
 import socket
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from anabranch.config import host_and_port
-from anabranch.errors import ClusterAnswerError, ProtocolError, UnsupportedVersionError
+from anabranch.errors import ClusterAnswerError, ClusterBusyError, ProtocolError, UnsupportedVersionError
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_response, encode_request, versions_of
 from anabranch.wire.error_codes import ErrorCode
@@ -102,13 +103,15 @@ class ClusterClient:
             )
         addresses = self._anybody() if broker is None else [self._brokers[broker]]
         problems: list[str] = []
+        kind = ClusterBusyError
         for address in addresses:
             try:
                 return self._ask_at(address, api, body)
             except (OSError, ProtocolError) as error:
+                kind = kind if isinstance(error, OSError) else ClusterAnswerError
                 problems.append(f"{address[0]}:{address[1]}: {_reason(error)}")
         who = f"No broker of {self._bootstrap}" if broker is None else f"Broker {broker}"
-        raise ClusterAnswerError(f"{who} could answer {api.name} ({'; '.join(problems)}).")
+        raise kind(f"{who} could answer {api.name} ({'; '.join(problems)}).")
 
     def _anybody(self) -> list[Address]:
         """Those that already answered, then all we have heard of."""

@@ -1,6 +1,7 @@
 """Any broker takes what only the leader of the metadata quorum can do, and knows of it when it answers."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -491,3 +492,100 @@ def test_settings_of_a_broker_are_told_by_itself_only() -> None:
         assert row["error_code"] == code
     rows = cluster.ask(1, ApiKey.LIST_CONFIG_RESOURCES, 1, {"resource_types": [4]})["config_resources"]
     assert [row["resource_name"] for row in rows] == ["1", "2"]
+
+
+# --- a leader that changes in the middle of a request
+
+
+MANY = 60
+
+
+def many_partitions(cluster: BrokerCluster) -> None:
+    assignments = [{"partition_index": index, "broker_ids": [1, 2, 3]} for index in range(MANY)]
+    assert (
+        cluster.ask(1, ApiKey.CREATE_TOPICS, 7, new_topic("many", -1, assignments=assignments))["topics"][0][
+            "error_code"
+        ]
+        == 0
+    )
+
+
+def moved_partitions(cluster: BrokerCluster) -> int:
+    table = cluster.leader.metadata.table
+    placements = table.placements(table.topics["many"])
+    return sum(each.target is not None or each.replicas != (1, 2, 3) for each in placements)
+
+
+def hand_over_in_the_middle(
+    cluster: BrokerCluster,
+    broker_id: int,
+    key: ApiKey,
+    version: int,
+    body: Body,
+    is_begun: Callable[[], bool],
+) -> Body:
+    """Ask a broker, and have the leader of the metadata quorum replaced once it has done a part of it."""
+    old = cluster.leader_id
+    assert old is not None
+
+    async def ask() -> Pending:
+        return cluster.lives[broker_id].client.send(key, version, body)
+
+    pending = cluster.do(ask())
+    cluster.until(is_begun)
+    metadata, term = cluster.leader.metadata, cluster.leader.metadata.term
+    heir = next(each for each in sorted(metadata.members.voters) if each.broker_id not in (old, broker_id))
+
+    async def hand_over() -> None:
+        while metadata.is_leader:
+            metadata.transfer(heir)
+            await asyncio.sleep(0.0005)
+
+    cluster.do(hand_over())
+    assert not pending.is_settled
+    cluster.until(lambda: pending.is_settled)
+    assert metadata.term > term
+    return dict(pending.body)
+
+
+@pytest.mark.parametrize("asks_leader", [False, True])
+def test_moves_go_on_when_the_leader_changes_in_the_middle(asks_leader: bool) -> None:
+    cluster = cluster_of(4)
+    many_partitions(cluster)
+    asked = cluster.leader_id if asks_leader else cluster.follower_id
+    assert asked is not None
+    wanted = [{"partition_index": index, "replicas": [4, 2, 3]} for index in range(MANY)]
+    body = {"topics": [{"name": "many", "partitions": wanted}], "timeout_ms": 20_000}
+    answer = hand_over_in_the_middle(
+        cluster,
+        asked,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        1,
+        body,
+        lambda: 0 < moved_partitions(cluster) < MANY // 2,
+    )
+    rows = answer["responses"][0]["partitions"]
+    assert [row["partition_index"] for row in rows] == list(range(MANY))
+    assert {row["error_code"] for row in rows} == {0}
+    cluster.until(
+        lambda: all(
+            part["replica_nodes"] == [4, 2, 3] for part in described(cluster, asked, "many")["partitions"]
+        )
+    )
+
+
+def test_topics_are_made_when_the_leader_changes_in_the_middle() -> None:
+    cluster = cluster_of(4)
+    asked = cluster.follower_id
+    names = [f"topic-{number}" for number in range(MANY)]
+    body = {"topics": [new_topic(name, 1)["topics"][0] for name in names], "timeout_ms": 20_000}
+    answer = hand_over_in_the_middle(
+        cluster, asked, ApiKey.CREATE_TOPICS, 7, body, lambda: len(cluster.leader.metadata.table.topics) >= 2
+    )
+    codes = [row["error_code"] for row in answer["topics"]]
+    assert [row["name"] for row in answer["topics"]] == names
+    # The one that was being made at that moment may or may not be there; the client is told so.
+    assert codes.count(E.REQUEST_TIMED_OUT) <= 1
+    assert set(codes) <= {0, E.REQUEST_TIMED_OUT}
+    made = set(cluster.leader.metadata.table.topics)
+    assert made >= {name for name, code in zip(names, codes, strict=True) if code == 0}

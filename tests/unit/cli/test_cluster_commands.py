@@ -143,6 +143,29 @@ def test_drain_that_makes_copies_fewer_says_so(cluster):
     assert "Fewer copies than before" in run(cluster, "drain", 2).stderr
 
 
+@pytest.mark.parametrize("arguments", [("drain", 2), ("remove", 2, "--yes"), ("add", 3)])
+def test_a_change_is_asked_for_again_while_the_quorum_elects_a_leader(cluster, arguments):
+    changes = (
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.UNREGISTER_BROKER,
+    )
+    cluster.elects = dict.fromkeys(changes, 3)
+    cluster.stops_when_empty = 2
+    result = run(cluster, *arguments)
+    assert result.exit_code == 0, result.output
+    asked = [api for _, api in cluster.asked]
+    assert asked.count(ApiKey.INCREMENTAL_ALTER_CONFIGS) == 4
+
+
+def test_a_quorum_that_elects_nobody_is_not_waited_for_forever(cluster, monkeypatch):
+    monkeypatch.setattr(cluster_change, "PATIENCE_SECONDS", 0.0)
+    cluster.elects = {ApiKey.INCREMENTAL_ALTER_CONFIGS: 1000}
+    result = run(cluster, "drain", 2)
+    assert result.exit_code == 1
+    assert "NOT_CONTROLLER" in result.stderr
+
+
 def test_move_that_is_refused_is_named_with_the_reason(cluster):
     cluster.refuses = "A broker is named twice."
     result = run(cluster, "drain", 2)

@@ -61,10 +61,19 @@ from anabranch.broker.handlers import (
     unregister_broker,
 )
 from anabranch.broker.handlers.answers import refused
+from anabranch.broker.partial_answers import (
+    ADDED_PARTITIONS,
+    CONFIGS,
+    CREATED_TOPICS,
+    DELETED_TOPICS,
+    REASSIGNMENTS,
+    RowFields,
+)
 from anabranch.broker.turns import BYTES_PER_ROW, BYTES_PER_ROW_BY_HAND, LONG_BYTES_MIN, SHORT_BYTES_MAX, Rows
 from anabranch.errors import AnabranchError, TooManyElementsError, UnsupportedVersionError
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_request, encode_response, response_fields
+from anabranch.wire.error_codes import ErrorCode
 from anabranch.wire.header import response_header
 
 if TYPE_CHECKING:
@@ -83,7 +92,8 @@ class Api(NamedTuple):
 
     One with `refuse` may be carried out by another broker than the one that was asked: if `is_of_leader`, by the leader
     of the metadata quorum, else by whomever its handler asks. `refuse` answers for a request that could not be;
-    `is_repeatable`: twice is as good as once.
+    `is_repeatable`: twice is as good as once (some requests of an API may be so, and others not). `done_code` then says
+    that there was nothing left to do. `rows`: where the parts of a request are that succeed and fail by themselves.
     """
 
     versions: range
@@ -92,9 +102,14 @@ class Api(NamedTuple):
     advertised_from: int | None = None
     refuse: Refuse | None = None
     is_of_leader: bool = True
-    is_repeatable: bool = True
+    is_repeatable: bool | Callable[[Body], bool] = True
+    done_code: ErrorCode | None = None
+    rows: tuple[RowFields, ...] = ()
     waits_for_others: bool = False
     """The answer may depend on what other clients do, however long that takes."""
+
+    def may_repeat(self, request: Body) -> bool:
+        return self.is_repeatable if isinstance(self.is_repeatable, bool) else self.is_repeatable(request)
 
 
 HANDLERS: dict[ApiKey, Api] = {
@@ -115,10 +130,18 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.SASL_HANDSHAKE: Api(range(0, 2), not_served.sasl_handshake),
     ApiKey.API_VERSIONS: Api(range(0, 5), api_versions.handle),
     ApiKey.CREATE_TOPICS: Api(
-        range(2, 8), create_topics.handle, refuse=create_topics.refuse, is_repeatable=False
+        range(2, 8),
+        create_topics.handle,
+        refuse=create_topics.refuse,
+        is_repeatable=False,
+        rows=CREATED_TOPICS,
     ),
     ApiKey.DELETE_TOPICS: Api(
-        range(1, 7), delete_topics.handle, refuse=delete_topics.refuse, is_repeatable=False
+        range(1, 7),
+        delete_topics.handle,
+        refuse=delete_topics.refuse,
+        is_repeatable=False,
+        rows=DELETED_TOPICS,
     ),
     ApiKey.DELETE_RECORDS: Api(
         range(0, 3), delete_records.handle, refuse=delete_records.refuse, is_of_leader=False
@@ -126,30 +149,48 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.INIT_PRODUCER_ID: Api(range(0, 6), init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(range(2, 5), offset_for_leader_epoch.handle),
     ApiKey.DESCRIBE_CONFIGS: Api(range(1, 5), describe_configs.handle),
-    ApiKey.ALTER_CONFIGS: Api(range(0, 3), alter_configs.handle, refuse=config_resources.refuse),
+    ApiKey.ALTER_CONFIGS: Api(
+        range(0, 3), alter_configs.handle, refuse=config_resources.refuse, rows=CONFIGS
+    ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Api(range(1, 3), alter_replica_log_dirs.handle),
     ApiKey.DESCRIBE_LOG_DIRS: Api(range(1, 6), describe_log_dirs.handle),
     ApiKey.SASL_AUTHENTICATE: Api(range(0, 3), not_served.sasl_authenticate),
     ApiKey.CREATE_PARTITIONS: Api(
-        range(0, 4), create_partitions.handle, refuse=create_partitions.refuse, is_repeatable=False
+        range(0, 4),
+        create_partitions.handle,
+        refuse=create_partitions.refuse,
+        is_repeatable=False,
+        rows=ADDED_PARTITIONS,
     ),
     ApiKey.DELETE_GROUPS: Api(range(0, 3), delete_groups.handle),
     ApiKey.ELECT_LEADERS: Api(
         range(0, 3), elect_leaders.handle, refuse=elect_leaders.refuse, is_of_leader=False
     ),
-    # Appending to a list twice is not the same as once.
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(
-        range(0, 2), incremental_alter_configs.handle, refuse=config_resources.refuse, is_repeatable=False
+        range(0, 2),
+        incremental_alter_configs.handle,
+        refuse=config_resources.refuse,
+        is_repeatable=incremental_alter_configs.is_repeatable,
+        rows=CONFIGS,
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(
-        range(0, 2), alter_partition_reassignments.handle, refuse=alter_partition_reassignments.refuse
+        range(0, 2),
+        alter_partition_reassignments.handle,
+        refuse=alter_partition_reassignments.refuse,
+        done_code=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+        rows=REASSIGNMENTS,
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(range(0, 1), list_partition_reassignments.handle),
     ApiKey.OFFSET_DELETE: Api(range(0, 1), offset_delete.handle),
     ApiKey.DESCRIBE_QUORUM: Api(range(0, 3), describe_quorum.handle, refuse=describe_quorum.refuse),
     ApiKey.DESCRIBE_CLUSTER: Api(range(0, 3), describe_cluster.handle),
     ApiKey.DESCRIBE_PRODUCERS: Api(range(0, 1), describe_producers.handle),
-    ApiKey.UNREGISTER_BROKER: Api(range(0, 1), unregister_broker.handle, refuse=unregister_broker.refuse),
+    ApiKey.UNREGISTER_BROKER: Api(
+        range(0, 1),
+        unregister_broker.handle,
+        refuse=unregister_broker.refuse,
+        done_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
+    ),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: Api(range(0, 2), not_served.consumer_group_heartbeat),
     ApiKey.LIST_CONFIG_RESOURCES: Api(range(0, 2), list_config_resources.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(range(0, 1), describe_topic_partitions.handle),

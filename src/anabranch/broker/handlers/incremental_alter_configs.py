@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.broker.topics import TopicState
 
+SET, DELETE = 0, 1
+
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     def altered(state: "TopicState", configs: list[dict[str, Any]]) -> dict[str, str | None]:
@@ -21,6 +23,15 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
         return overrides
 
     return await alter_each(broker, request, altered)
+
+
+def is_repeatable(request: dict[str, Any]) -> bool:
+    """Setting and resetting twice is the same as once; appending to a list is not."""
+    return all(
+        config["config_operation"] in (SET, DELETE)
+        for resource in request["resources"]
+        for config in resource["configs"]
+    )
 
 
 def _alter(
