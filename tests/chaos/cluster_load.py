@@ -24,6 +24,7 @@ UNKNOWN_AFTER_MS = 120_000
 """When a producer gives a record up: long after the longest fault."""
 QUIET: dict[str, Any] = {"log_level": 0, "error_cb": lambda error: None}
 READ_SECONDS_MAX = 120.0
+NOT_LEADER = confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION
 
 
 def now_ms() -> int:
@@ -193,6 +194,12 @@ class ClusterLoad:
         every = [ack for acks in list(self._acks.values()) for ack in list(acks)]
         return sum(begin_ms <= sent and acked <= end_ms for sent, acked in every)
 
+    def longest_silence_ms(self, begin_ms: int, end_ms: int) -> int:
+        """The longest time between these two moments in which no partition had a record acknowledged."""
+        every = sorted(acked for acks in list(self._acks.values()) for _, acked in list(acks))
+        times = [begin_ms, *(each for each in every if begin_ms < each < end_ms), end_ms]
+        return max(later - earlier for earlier, later in itertools.pairwise(times))
+
     def silence_ms(self, partition: int, since_ms: int) -> int | None:
         """How long after that moment the first record sent after it was acknowledged; None: never."""
         times = [acked for sent, acked in list(self._acks[partition]) if sent >= since_ms]
@@ -255,8 +262,7 @@ def final_reads(bootstrap: str, topic: str, partitions: int) -> list[Read]:
     try:
         ends = {}
         for partition in range(partitions):
-            place = confluent_kafka.TopicPartition(topic, partition)
-            ends[partition] = consumer.get_watermark_offsets(place, timeout=30)[1]
+            ends[partition] = _end_of(consumer, confluent_kafka.TopicPartition(topic, partition))
         consumer.assign(
             [confluent_kafka.TopicPartition(topic, partition, 0) for partition in range(partitions)]
         )
@@ -275,6 +281,20 @@ def final_reads(bootstrap: str, topic: str, partitions: int) -> list[Read]:
         return reads
     finally:
         consumer.close()
+
+
+def _end_of(consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartition) -> int:
+    """A leader may just be changing, and librdkafka ask the one before."""
+    deadline = time.monotonic() + READ_SECONDS_MAX
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=30)[1])
+        except confluent_kafka.KafkaException as error:
+            if not error.args[0].retriable() and error.args[0].code() != NOT_LEADER:
+                raise
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.2)
 
 
 def _read_of(name: str, message: confluent_kafka.Message) -> Read:

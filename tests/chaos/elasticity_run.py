@@ -66,6 +66,8 @@ class Step(NamedTuple):
     kills: int
     acknowledged: int
     """By the load, during the step and until the cluster was whole."""
+    silence_ms: tuple[int, int]
+    """The longest time without an acknowledgement in the ring topic, and in the one in the object store."""
     problem: str = ""
     """What a command that failed said, or what the cluster still waited for."""
 
@@ -234,7 +236,9 @@ class ElasticityRun:
 
     def _step(self, number: int, name: str, broker: int | None, act: Callable[[int], str]) -> None:
         begun, began_ms = time.monotonic(), now_ms()
-        killer = _LeaderKiller(self._cluster, self._rng, spared=broker)
+        # One that is away for the step cannot lead for long; one that is drained may be killed over it.
+        spared = broker if name in ("remove", "lost disk") else None
+        killer = _LeaderKiller(self._cluster, self._rng, spared=spared)
         killer.start()
         try:
             problem = act(-1 if broker is None else broker)
@@ -246,6 +250,8 @@ class ElasticityRun:
             again = act(-1 if broker is None else broker)
             problem += f"; again: {again or 'done'}"
             waits_for = self._wait_whole(self.whole_seconds_max)
+        ended_ms = now_ms()
+        silences = [load.longest_silence_ms(began_ms, ended_ms) for load in self._loads]
         step = Step(
             number,
             name,
@@ -253,7 +259,8 @@ class ElasticityRun:
             round(done - begun, 1),
             None if waits_for else round(time.monotonic() - done, 1),
             killer.kills,
-            sum(load.acknowledged_within(began_ms, now_ms()) for load in self._loads),
+            sum(load.acknowledged_within(began_ms, ended_ms) for load in self._loads),
+            (silences[0], silences[1]),
             problem or waits_for,
         )
         self.steps.append(step)
@@ -407,12 +414,14 @@ class _LeaderKiller:
 
     def _run(self) -> None:
         time.sleep(self._after)
-        try:
-            leader = self._cluster.controller(30)
-        except TimeoutError:
-            return
-        if leader == self._spared or not self._cluster.is_alive(leader):
-            return
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while True:
+            leader = self._cluster.controller(START_SECONDS_MAX)
+            if leader != self._spared and self._cluster.is_alive(leader):
+                break
+            if time.monotonic() > deadline:
+                return
+            time.sleep(LOOK_SECONDS)
         self._cluster.kill(leader)
         self.kills += 1
         time.sleep(self._down)
@@ -423,15 +432,17 @@ class _LeaderKiller:
 def row_of(step: Step) -> str:
     whole = "never" if step.seconds_whole is None else f"{step.seconds_whole:.1f}"
     broker = "" if step.broker is None else f" {step.broker}"
+    ring_ms, object_ms = step.silence_ms
     return (
         f"| {step.round} | {step.name}{broker} | {step.kills} | {step.seconds_done:.1f} | {whole} | "
-        f"{step.acknowledged} | {step.problem or '-'} |"
+        f"{step.acknowledged} | {ring_ms / 1000:.1f} | {object_ms / 1000:.1f} | {step.problem or '-'} |"
     )
 
 
 HEADER = (
-    "| round | step | quorum leaders killed | command s | whole after s | acknowledged | problem |\n"
-    "| --- | --- | --- | --- | --- | --- | --- |"
+    "| round | step | leaders killed | step s | whole after s | acknowledged | ring paused s | object paused s "
+    "| problem |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 

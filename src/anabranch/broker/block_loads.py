@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GET_MS_MAX = 120_000
 """The last resort: a store has limits of its own (`object.timeout.ms`)."""
 PAUSE_MS_FIRST = 100
-PAUSE_MS_MAX = 3_000
+PAUSE_MS_MAX = 1_000
 FAILURES_MIN = 3
 """In a row, before the store counts as away: one slow object says nothing about others."""
 FRESH_KEYS_MAX = 1000
@@ -231,6 +231,14 @@ class BlockLoads:
         if self.is_away:
             self.is_away = False
             logger.info("the object store %s answers again", self._store.url)
+
+    def store_answers(self) -> None:
+        """It did not before: whoever waits for a next try need not."""
+        self._resume = 0.0
+        for load in self._loads.values():
+            load.due, load.tries = 0.0, 0
+        if not self._is_closed:
+            self._begin_more()
 
     def _note_failure(self, load: Load, error: StoreError) -> None:
         self._pause(load)

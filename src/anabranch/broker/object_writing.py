@@ -53,6 +53,7 @@ from anabranch.replication.object_events import (
     Registered,
     Stop,
     Store,
+    StoreAnswers,
     Stored,
     StoreFailed,
     Take,
@@ -233,6 +234,11 @@ class ObjectWriting:
         if found != self._told:
             self._told = found
             self._do(found)
+
+    def store_answers(self) -> None:
+        """It did not before: try at once what waits for its next try."""
+        if not self.is_over:
+            self._do(StoreAnswers())
 
     def time_out(self, now_ms: int) -> None:
         """Tell producers whose time is up that we do not know."""

@@ -24,6 +24,7 @@ from anabranch.cluster.object_upkeep import own_prefixes
 from anabranch.config import TopicSettings
 from anabranch.errors import StoreRefusedError
 from anabranch.objects.store import ObjectStore
+from anabranch.objects.watched_store import WatchedStore
 from anabranch.record.offset_map import BYTES_PER_KEY
 from anabranch.values import BrokerId, Offset, TopicPartition
 
@@ -36,7 +37,7 @@ CACHE_FOLDER = "object-cache"
 class Objects:
     def __init__(self, broker: "Broker", store: ObjectStore) -> None:
         self._broker = broker
-        self.store = store
+        self.store = store = WatchedStore(store)
         metadata, settings = broker.metadata, broker.settings
         me = BrokerId(broker.id)
         self.proposals = Proposals(metadata, broker.peers)
@@ -59,6 +60,7 @@ class Objects:
             chance=broker.chance,
         )
         self.writing.on_flushed = self.cache.keep
+        store.on_back += [self.writing.store_answers, self.cache.loads.store_answers]
         self.names = names = MergedNames(me, lambda: broker.orchestrator.epoch)
         self.snapshots = ObjectSnapshots(broker, store)
         self.upkeep = upkeep_of(broker, store, names, self.snapshots)
@@ -124,6 +126,7 @@ class Objects:
         if not self.writing.is_over:
             await self.leave()
         await self.cache.close()
+        self.store.end_watch()
 
     # --- partitions ------------------------------------------------------------------------------------------------
 

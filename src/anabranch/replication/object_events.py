@@ -49,6 +49,11 @@ class StoreFailed:
 
 
 @dataclass(slots=True)
+class StoreAnswers:
+    """The store answers again, whomever: what waits for its next try need not wait."""
+
+
+@dataclass(slots=True)
 class NameTaken:
     """The store has something else under that name: an earlier life of the cluster has used it."""
 
@@ -91,7 +96,17 @@ class Stop:
 
 
 Event = (
-    Arrived | Registered | Stored | StoreFailed | NameTaken | ProposalEnded | Applied | Jumped | Tick | Stop
+    Arrived
+    | Registered
+    | Stored
+    | StoreFailed
+    | StoreAnswers
+    | NameTaken
+    | ProposalEnded
+    | Applied
+    | Jumped
+    | Tick
+    | Stop
 )
 
 # --- effects -------------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from anabranch.replication.object_events import (
     Registered,
     Stop,
     Store,
+    StoreAnswers,
     Stored,
     StoreFailed,
     Take,
@@ -48,7 +49,7 @@ from anabranch.values import SegmentState
 GATHER_BATCHES_MAX = 20_000
 GIVE_UP_MS = 30_000
 STORE_AGAIN_MS_MIN = 100
-STORE_AGAIN_MS_MAX = 5_000
+STORE_AGAIN_MS_MAX = 1_000
 PROPOSE_AGAIN_MS_MIN = 50
 PROPOSE_AGAIN_MS_MAX = 1_000
 APPLIED_MS_MAX = 10_000
@@ -82,6 +83,7 @@ class Segment:
         "is_stored",
         "number",
         "opened_ms",
+        "pauses",
         "serial",
         "size",
         "state",
@@ -96,6 +98,8 @@ class Segment:
         self.size = 0
         self.is_stored = False
         self.failures = 0
+        self.pauses = 0
+        """Failures since the store last answered: how long the next pause is."""
         self.failed_ms: int | None = None
         """Since when it could not be stored."""
         self.again_ms: int | None = None
@@ -180,6 +184,8 @@ class ObjectWriter:
                 self._stored(event.serial, now_ms)
             case StoreFailed():
                 self._store_failed(event.serial, now_ms)
+            case StoreAnswers():
+                self._store_answers(now_ms)
             case ProposalEnded():
                 self._proposal_ended(event, now_ms)
 
@@ -309,8 +315,13 @@ class ObjectWriter:
         if segment is not None:
             segment.is_stored = True
             segment.again_ms = segment.failed_ms = None
-        for other in self._flushing():  # The store is there again: what was to wait for that need not.
-            other.again_ms = None if other.again_ms is None else now_ms
+        self._store_answers(now_ms)
+
+    def _store_answers(self, now_ms: int) -> None:
+        """What was to wait for that need not, and begins again with a short pause should it fail once more."""
+        for segment in self._flushing():
+            segment.pauses = 0
+            segment.again_ms = None if segment.again_ms is None else now_ms
 
     def _store_failed(self, serial: int, now_ms: int) -> None:
         segment = self._segments.get(serial)
@@ -318,8 +329,9 @@ class ObjectWriter:
             return
         if segment.failed_ms is None:
             segment.failed_ms = now_ms
-        pause_ms = _pause_ms(segment.failures, STORE_AGAIN_MS_MIN, STORE_AGAIN_MS_MAX)
+        pause_ms = _pause_ms(segment.pauses, STORE_AGAIN_MS_MIN, STORE_AGAIN_MS_MAX)
         segment.failures += 1
+        segment.pauses += 1
         segment.again_ms = now_ms + pause_ms // 2 + self._chance(pause_ms // 2 + 1)
 
     def _name_taken(self, serial: int, effects: list[Effect]) -> None:

@@ -18,6 +18,7 @@ from anabranch.replication.object_events import (
     Registered,
     Stop,
     Store,
+    StoreAnswers,
     Stored,
     StoreFailed,
     Take,
@@ -173,6 +174,18 @@ def test_one_success_is_reason_to_try_the_others_again_at_once() -> None:
         bench.wait(STORE_AGAIN_MS_MAX)
     assert bench.do(StoreFailed(1)) == []
     assert of_kind(Store, bench.do(Stored(2))) == [Store(1, 0)]
+
+
+def test_a_store_that_answers_anybody_is_tried_again_at_once_and_with_short_pauses() -> None:
+    bench = Bench()
+    bench.full(2)
+    for _ in range(6):
+        bench.do(StoreFailed(1), StoreFailed(2))
+        bench.wait(STORE_AGAIN_MS_MAX)
+    assert bench.do(StoreFailed(1)) == []
+    assert bench.do(StoreAnswers()) == [Store(1, 0)]  # The other one is under way.
+    assert bench.do(StoreFailed(2)) == []
+    assert bench.wait(100) == [Store(2, 1)]
 
 
 def test_nothing_is_proposed_before_it_is_stored() -> None:
