@@ -88,6 +88,8 @@ class ElasticityRun:
     _rng: random.Random = field(init=False)
     _cluster: ClusterProcesses = field(init=False)
     _loads: list[ClusterLoad] = field(default_factory=list)
+    _processes: threading.Lock = field(default_factory=threading.Lock)
+    """Whoever starts or ends one holds it: no broker is killed while somebody waits for its start."""
     _spare: int = 0
     """A broker id that is not in the cluster at the moment."""
 
@@ -238,7 +240,7 @@ class ElasticityRun:
         begun, began_ms = time.monotonic(), now_ms()
         # One that is away for the step cannot lead for long; one that is drained may be killed over it.
         spared = broker if name in ("remove", "lost disk") else None
-        killer = _LeaderKiller(self._cluster, self._rng, spared=spared)
+        killer = _LeaderKiller(self._cluster, self._processes, self._rng, spared=spared)
         killer.start()
         try:
             problem = act(-1 if broker is None else broker)
@@ -267,8 +269,9 @@ class ElasticityRun:
         self.say(row_of(step))
 
     def _add(self, broker: int) -> str:
-        if not self._cluster.is_alive(broker):
-            self._cluster.restart(broker)
+        with self._processes:
+            if not self._cluster.is_alive(broker):
+                self._cluster.restart(broker)
         wait_until(lambda: broker in self._look().live, f"broker {broker} joins", START_SECONDS_MAX)
         problem = self._command("add", str(broker))
         self._spare = -1
@@ -278,8 +281,9 @@ class ElasticityRun:
         return self._command("drain", str(broker))
 
     def _remove(self, broker: int) -> str:
-        if self._cluster.is_alive(broker):
-            self._cluster.stop_broker(broker)
+        with self._processes:
+            if self._cluster.is_alive(broker):
+                self._cluster.stop_broker(broker)
         problem = self._command("remove", str(broker), "--yes")
         if not problem:
             shutil.rmtree(self._folder_of(broker))
@@ -288,13 +292,15 @@ class ElasticityRun:
 
     def _restart_all(self, _: int) -> str:
         for broker in self._members():
-            self._cluster.restart(broker)
+            with self._processes:
+                self._cluster.restart(broker)
         return ""
 
     def _lose_disk(self, broker: int) -> str:
-        self._cluster.kill(broker)
-        shutil.rmtree(self._folder_of(broker))
-        self._cluster.restart(broker)
+        with self._processes:
+            self._cluster.kill(broker)
+            shutil.rmtree(self._folder_of(broker))
+            self._cluster.restart(broker)
         return ""
 
     def _folder_of(self, broker: int) -> Path:
@@ -397,8 +403,11 @@ class _TopicMaker:
 class _LeaderKiller:
     """Kills the leader of the metadata quorum once, in the middle of a step, and starts it again."""
 
-    def __init__(self, cluster: ClusterProcesses, rng: random.Random, *, spared: int | None) -> None:
+    def __init__(
+        self, cluster: ClusterProcesses, processes: threading.Lock, rng: random.Random, *, spared: int | None
+    ) -> None:
         self._cluster = cluster
+        self._processes = processes
         self._spared = spared
         """The step is about this broker: another one is to die."""
         self._after = rng.uniform(*KILL_AFTER_SECONDS)
@@ -415,18 +424,15 @@ class _LeaderKiller:
     def _run(self) -> None:
         time.sleep(self._after)
         deadline = time.monotonic() + START_SECONDS_MAX
-        while True:
-            leader = self._cluster.controller(START_SECONDS_MAX)
-            if leader != self._spared and self._cluster.is_alive(leader):
-                break
-            if time.monotonic() > deadline:
-                return
+        while not self.kills and time.monotonic() < deadline:
+            with self._processes:
+                leader = self._cluster.controller(START_SECONDS_MAX)
+                if leader != self._spared and self._cluster.is_alive(leader):
+                    self._cluster.kill(leader)
+                    self.kills += 1
+                    time.sleep(self._down)
+                    self._cluster.restart(leader)
             time.sleep(LOOK_SECONDS)
-        self._cluster.kill(leader)
-        self.kills += 1
-        time.sleep(self._down)
-        if not self._cluster.is_alive(leader):
-            self._cluster.restart(leader)
 
 
 def row_of(step: Step) -> str:

@@ -104,7 +104,7 @@ def test_a_wrong_secret(folder: Path, founder: NodeProcess) -> None:
     assert ended.exit_code == 1
     assert ended.stdout == ""
     assert ended.sentence == (
-        "Error: brokers 0 and 1 do not have the same cluster secret: start both with the same --cluster-secret-file."
+        "Error: the two brokers do not have the same cluster secret: start both with the same --cluster-secret-file."
     )
     assert is_well(founder)
 
@@ -205,7 +205,7 @@ def test_a_broker_of_an_older_release_is_not_joined(folder: Path) -> None:
         ended = run(folder, peer_settings(folder, 1, join=join), "old-release")
     assert ended.exit_code == 1
     assert ended.sentence == (
-        "Error: one broker speaks version 0 of the peer protocol, the other 1: run one release of anabranch on all "
+        "Error: one broker speaks version 0 of the peer protocol, the other 2: run one release of anabranch on all "
         "brokers."
     )
 

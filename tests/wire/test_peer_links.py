@@ -23,7 +23,7 @@ from anabranch.broker.peer_messages import (
 from anabranch.errors import InvalidConfigError, PeerRefusedError, PeerUnreachableError
 from anabranch.replication.ring_messages import Push
 from anabranch.server import peer_link, peer_links
-from anabranch.server.peer_security import PeerSecurity, mutual_tls, read_secret
+from anabranch.server.peer_security import PeerSecurity, mutual_tls, names_in, read_secret
 from support import peer_certs
 from support.numbered import number_of, numbered
 from support.peer_brokers import Loopback, PeerBroker, cut, link_of, on_loopback, until, warnings_of
@@ -309,12 +309,12 @@ async def test_joining_says_why_it_cannot_be(net: Loopback) -> None:
         await joiner.links.join(("127.0.0.1", 1))
     with pytest.raises(PeerUnreachableError, match="cannot be reached"):
         await joiner.links.join(("no-such-host.invalid", 1))
-    with pytest.raises(PeerRefusedError, match="brokers 1 and 3 do not have the same cluster secret"):
+    with pytest.raises(PeerRefusedError, match="the two brokers do not have the same cluster secret"):
         await stranger.links.join(seed.address)
     with pytest.raises(PeerRefusedError, match="broker 4 belongs to the cluster 'other', broker 1 to 'mine'"):
         await outsider.links.join(seed.address)
     with pytest.raises(PeerUnreachableError, match="broker 2 is in no cluster yet"):
-        await stranger.links.join(joiner.address)
+        await net.broker(5, cluster_id="").links.join(joiner.address)
     with pytest.raises(PeerRefusedError, match="two brokers call themselves broker 1"):
         await net.broker(1, directory_id="x").links.join(seed.address)
     assert seed.ups == []
@@ -334,10 +334,10 @@ async def test_joining_ones_own_address_is_no_trouble(
 # --- TLS ---------------------------------------------------------------------------------------------------------
 
 
-def tls(name: str, ca: str = "ours", secret: bytes = b"") -> PeerSecurity:
+def tls(name: str, ca: str = "ours", secret: bytes = b"", allowed: str | None = None) -> PeerSecurity:
     folder = Path(peer_certs.__file__).parent
     files = folder / f"{name}.pem", folder / f"{name}.key", folder / f"{ca}-ca.pem"
-    return PeerSecurity(secret, *mutual_tls(*map(str, files)))
+    return PeerSecurity(secret, *mutual_tls(*map(str, files)), allowed)
 
 
 @on_loopback
@@ -366,6 +366,31 @@ async def test_anybody_else_is_not(
         await other.links.join(one.address)
     await until(lambda: any("refused a connection from 127.0.0.1" in text for text in warnings_of(caplog)))
     assert (one.ups, other.ups) == ([], [])
+
+
+@on_loopback
+async def test_a_certificate_may_have_to_name_a_broker(
+    net: Loopback, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other, strict = (
+        net.broker(number, security=tls("ours", allowed=allowed))
+        for number, allowed in ((1, "ours * broker"), (2, None), (3, "broker-*.example.com"))
+    )
+    other.connect(one)
+    await net.all_linked(one, other)
+    for dialler, dialled in ((other, strict), (strict, one)):
+        with pytest.raises((PeerUnreachableError, PeerRefusedError)):
+            await dialler.links.join(dialled.address)
+    assert strict.ups == []
+    await until(lambda: any("no name that peer.tls.name allows" in text for text in warnings_of(caplog)))
+
+
+def test_the_names_of_a_certificate() -> None:
+    subject = ((("countryName", "CH"),), (("commonName", "broker-1"),))
+    assert list(names_in({"subject": subject})) == ["broker-1"]
+    names = (("DNS", "a.example"), ("IP Address", "10.0.0.1"), ("URI", "spiffe://b"))
+    assert list(names_in({"subject": subject, "subjectAltName": names})) == ["a.example", "spiffe://b"]
+    assert list(names_in({})) == []
 
 
 # --- what is read from files -------------------------------------------------------------------------------------

@@ -22,8 +22,9 @@ class Stranger:
         self._writer = writer
 
     @classmethod
-    async def at(cls, broker: PeerBroker) -> "Stranger":
-        return cls(*await asyncio.open_connection(*broker.address))
+    async def at(cls, broker: PeerBroker, host: str = "127.0.0.1") -> "Stranger":
+        """From that address of this machine."""
+        return cls(*await asyncio.open_connection(*broker.address, local_addr=(host, 0)))
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)
@@ -78,7 +79,7 @@ async def still_links(net: Loopback, broker: PeerBroker) -> None:
             "what came is not the peer protocol",
         ),
         (b"\0\0\0\x20\1" + bytes(31), "what came is no hello of an anabranch broker"),
-        (hello()[:-2] + b"\xff\xff", "a hello cannot be read: a text is not UTF-8"),
+        (b"\0\0\0\x34" + hello()[4:] + b"x", "a hello cannot be read: it has 51 bytes"),
         (b"\0\0\0\x21\2" + bytes(32), "a proof came where a hello was due"),
     ],
     ids=["HTTP", "TLS", "Kafka", "noise", "oversized", "other magic", "spoiled", "proof first"],
@@ -121,7 +122,7 @@ async def test_an_older_version_is_refused_and_told_why(
     assert found is not None
     assert found[0].kind is Kind.REFUSAL
     assert b"run one release of anabranch on all brokers" in found[0].body
-    assert "version 0 of the peer protocol, the other 1" in warnings_of(caplog)[0]
+    assert "version 0 of the peer protocol, the other 2" in warnings_of(caplog)[0]
 
 
 def wrong_secret(net: Loopback) -> PeerBroker:
@@ -161,7 +162,7 @@ async def test_a_broker_that_does_not_belong_here_is_told_why_and_both_logs_say_
         with suppress(Exception):
             await other.links.join(broker.address)
     assert len(warnings_of(caplog)) == 2
-    assert broker.listener.refused_total >= 6
+    await until(lambda: broker.listener.refused_total >= 6)
     assert broker.ups == other.ups == []
 
 
@@ -198,12 +199,75 @@ async def test_a_crowd_of_strangers_is_bounded_and_keeps_no_broker_out(
 ) -> None:
     broker = net.broker(1)
     strangers = [await Stranger.at(broker) for _ in range(3 * peer_listener.STRANGERS_MAX)]
-    await until(lambda: broker.listener.refused_total >= 2 * peer_listener.STRANGERS_MAX)
-    assert len(broker.listener._strangers) <= peer_listener.STRANGERS_MAX
+    share = peer_listener.STRANGERS_PER_ADDRESS_MAX
+    await until(lambda: broker.listener.refused_total >= len(strangers) - share)
+    assert len(broker.listener._strangers) <= share
     await still_links(net, broker)
-    assert "64 connections had not said who they are" in warnings_of(caplog)[0]
+    assert "64 connections from there had not said who they are" in warnings_of(caplog)[0]
     for stranger in strangers:
         await stranger.close()
+
+
+@on_loopback
+async def test_a_crowd_from_one_address_takes_no_place_of_another(net: Loopback) -> None:
+    broker = net.broker(1)
+    patient = [await Stranger.at(broker, "127.0.0.2") for _ in range(3)]
+    await until(lambda: len(broker.listener._strangers) == 3)
+    crowd = [await Stranger.at(broker) for _ in range(3 * peer_listener.STRANGERS_PER_ADDRESS_MAX)]
+    share = peer_listener.STRANGERS_PER_ADDRESS_MAX
+    await until(lambda: broker.listener.refused_total >= len(crowd) - share)
+    assert broker.listener._counts == {"127.0.0.1": share, "127.0.0.2": 3}
+    for stranger in (*patient, *crowd):
+        await stranger.close()
+    await until(lambda: not broker.listener._strangers)
+    assert not broker.listener._counts
+
+
+@on_loopback
+async def test_many_addresses_share_what_there_is(net: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_listener, "STRANGERS_MAX", 20)
+    monkeypatch.setattr(peer_listener, "STRANGERS_PER_ADDRESS_MAX", 10)
+    broker = net.broker(1)
+    strangers = [await Stranger.at(broker, f"127.0.0.{2 + number % 4}") for number in range(80)]
+    await until(lambda: broker.listener.refused_total >= 60)
+    assert len(broker.listener._strangers) == 20
+    assert max(broker.listener._counts.values()) <= 10
+    await still_links(net, broker)
+    for stranger in strangers:
+        await stranger.close()
+
+
+@on_loopback
+async def test_brokers_are_linked_while_a_flood_from_their_own_address_goes_on(net: Loopback) -> None:
+    broker, ended = net.broker(1), asyncio.Event()
+
+    async def flood() -> None:
+        mine: list[Stranger] = []
+        while not ended.is_set():
+            stranger = await Stranger.at(broker)
+            stranger.send(hello())
+            mine.append(stranger)
+        for stranger in mine:
+            await stranger.close()
+
+    floods = [asyncio.ensure_future(flood()) for _ in range(8)]
+    await until(lambda: broker.listener.refused_total > 200)
+    await still_links(net, broker)
+    ended.set()
+    await asyncio.gather(*floods)
+
+
+@on_loopback
+async def test_a_stranger_learns_nothing_of_the_cluster(net: Loopback) -> None:
+    broker = net.broker(4_000_001, cluster_id="the-cluster", directory_id="the-folder")
+    stranger = await Stranger.at(broker)
+    stranger.send(hello())
+    stranger.send(b"\0\0\0\x21\2" + bytes(32))
+    heard = await stranger.read_to_end()
+    assert b"do not have the same cluster secret" in heard
+    named = (b"the-cluster", b"the-folder", b"4000001", (4_000_001).to_bytes(4, "big"))
+    assert not any(each in heard for each in named)
+    await stranger.close()
 
 
 @on_loopback

@@ -89,6 +89,11 @@ class NodeSettings:
     peer_tls_ca: str | None = text(
         None, "The authority of the brokers' certificates: whoever has one of it may be a broker."
     )
+    peer_tls_name: str | None = text(
+        None,
+        "Only a certificate with such a DNS name, URI or common name is a broker's (broker-*.example.com). Set it "
+        "where the authority signs for others too.",
+    )
     broker_rack: str | None = text(None, "Where this broker stands; copies are spread over racks.")
 
     # --- the gateway on the HTTP port ---
@@ -423,6 +428,10 @@ class NodeSettings:
         if any(tls) and not all(tls):
             raise InvalidConfigError(
                 "peer.tls.cert, peer.tls.key and peer.tls.ca belong together: set all three."
+            )
+        if self.peer_tls_name and not all(tls):
+            raise InvalidConfigError(
+                "peer.tls.name is about certificates: set peer.tls.cert, peer.tls.key and peer.tls.ca too."
             )
         self._check_join()
         if not self.peer_listen:

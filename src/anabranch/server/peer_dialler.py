@@ -106,6 +106,7 @@ class Dialler:
                 links.me, self._broker, links.security.secret, nonce, lambda them: self._meet(link, them)
             ),
             is_dialled=True,
+            check_certificate=links.security.check_certificate,
         )
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
@@ -145,7 +146,9 @@ class Dialler:
                 ssl=security.client_context,
                 server_hostname=host if security.client_context else None,
             )
-            tune(transport.get_extra_info("socket"))
+            sock = transport.get_extra_info("socket")
+            if sock is not None:  # Else the link has objected already, and says why.
+                tune(sock)
         except OSError as error:
             why = os.strerror(error.errno) if error.errno else str(error)
             raise HandshakeError(

@@ -1,14 +1,17 @@
 """How two brokers find out whether they belong together, before either believes a word of the other.
 
     dialler                                   acceptor
-    Hello: version, cluster, broker, nonce  >
+    Hello: version, nonce                   >
                                             < Hello: the same of its own
-    Proof                                   >   may we be linked?
-                                            < Welcome: its proof
+    Proof                                   >   does it know the secret?
+                                            < Welcome: its proof, and who it is: cluster, broker, data folder
+    Identity: who it is, with a proof       >   may we be linked?
+                                            < Linked
     either may send a Refusal with the reason instead, and closes
 
-A proof is an HMAC-SHA256 over both hellos and the role, keyed with the cluster's secret: only who knows the secret can
-make one, for these two nonces alone, and neither side can send the other's back. An empty secret proves nothing; it
+A proof is an HMAC-SHA256 over both hellos, the role and what is said with it, keyed with the cluster's secret: only who
+knows the secret can make one, for these two nonces alone, and neither side can send the other's back. Nobody says who
+it is, and no refusal names a broker or cluster, before the other side is proven. An empty secret proves nothing; it
 stands where TLS has done so already, or where nobody asked for more.
 
 Both sides are generators: they yield what to send, are sent the frame that came, and return who the other is, with
@@ -26,14 +29,15 @@ from anabranch.broker.peer_fields import Reader
 from anabranch.errors import PeerError, PeerProtocolError
 from anabranch.values import BrokerId
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAGIC = b"anabranch-peer\r\n"
 NONCE_BYTES = 32
 HELLO_BYTES_MAX = 1024
 """Of any frame before both sides are proven; ours are smaller."""
 
 _head = Struct(">IB")
-_hello = Struct(f">{len(MAGIC)}sHI{NONCE_BYTES}s")
+_hello = Struct(f">{len(MAGIC)}sH{NONCE_BYTES}s")
+PROOF_BYTES = 32
 
 
 class Kind(Enum):
@@ -41,6 +45,8 @@ class Kind(Enum):
     PROOF = 2
     WELCOME = 3
     REFUSAL = 4
+    IDENTITY = 5
+    LINKED = 6
 
 
 _KINDS = {kind.value for kind in Kind}
@@ -50,6 +56,7 @@ class Cause(Enum):
     """Why two brokers are not linked; repeated ones are logged once a minute."""
 
     SECRET = "the secret"
+    CERTIFICATE = "the certificate"
     CLUSTER = "the cluster"
     NOT_YET = "no cluster yet"
     """The other one is about to join one itself: it may be asked again."""
@@ -106,29 +113,34 @@ Handshake = Generator[bytes, Frame, Met]
 def dial(
     me: Identity, expected: BrokerId | None, secret: bytes, nonce: bytes, meet: Callable[[Identity], None]
 ) -> Handshake:
-    """`meet` hears who answered, and may object by a HandshakeError."""
-    mine = _write_hello(me, nonce)
+    """`meet` hears who answered once that is proven, and may object by a HandshakeError."""
+    mine = _write_hello(nonce)
     theirs = _expect(Kind.HELLO, (yield _frame(Kind.HELLO, mine)))
-    them = read_hello(theirs)
+    check_hello(theirs)
+    hellos = mine, theirs
+    welcome = _expect(Kind.WELCOME, (yield _frame(Kind.PROOF, _proof(secret, b"dialler", *hellos))))
+    them = _read_proven(secret, b"acceptor", hellos, welcome)
     _check_broker(me, them, expected)
     _check_cluster(me, them)
     meet(them)
-    answer = yield _frame(Kind.PROOF, _proof(secret, b"dialler", mine, theirs))
-    _verify(_expect(Kind.WELCOME, answer), _proof(secret, b"acceptor", mine, theirs), me, them)
+    _expect(Kind.LINKED, (yield _frame(Kind.IDENTITY, _write_proven(secret, b"identity", hellos, me))))
     return Met(them, b"")
 
 
 def accept(me: Identity, secret: bytes, nonce: bytes, admit: Callable[[Identity], None]) -> Handshake:
     """`admit` hears who wants in once that is proven, and may object by a HandshakeError."""
     theirs = _expect(Kind.HELLO, (yield b""))
-    them = read_hello(theirs)
+    check_hello(theirs)
+    mine = _write_hello(nonce)
+    hellos = theirs, mine
+    proof = _expect(Kind.PROOF, (yield _frame(Kind.HELLO, mine)))
+    _verify(proof, _proof(secret, b"dialler", *hellos))
+    answer = yield _frame(Kind.WELCOME, _write_proven(secret, b"acceptor", hellos, me))
+    them = _read_proven(secret, b"identity", hellos, _expect(Kind.IDENTITY, answer))
     _check_broker(me, them, None)
     _check_cluster(them, me)
-    mine = _write_hello(me, nonce)
-    proof = _expect(Kind.PROOF, (yield _frame(Kind.HELLO, mine)))
-    _verify(proof, _proof(secret, b"dialler", theirs, mine), me, them)
     admit(them)
-    return Met(them, _frame(Kind.WELCOME, _proof(secret, b"acceptor", theirs, mine)))
+    return Met(them, _frame(Kind.LINKED, b""))
 
 
 def next_frame(received: bytes | bytearray | memoryview) -> tuple[Frame, int] | None:
@@ -161,23 +173,23 @@ def _frame(kind: Kind, body: bytes) -> bytes:
     return _head.pack(1 + len(body), kind.value) + body
 
 
-def _proof(secret: bytes, role: bytes, dialler_hello: bytes, acceptor_hello: bytes) -> bytes:
+def _proof(
+    secret: bytes, role: bytes, dialler_hello: bytes, acceptor_hello: bytes, said: bytes = b""
+) -> bytes:
     transcript = b"".join(
-        len(part).to_bytes(4, "big") + part for part in (role, dialler_hello, acceptor_hello)
+        len(part).to_bytes(4, "big") + part for part in (role, dialler_hello, acceptor_hello, said)
     )
     return hmac.digest(secret, transcript, sha256)
 
 
-# --- hellos ----------------------------------------------------------------------------------------------------
+# --- hellos and identities -------------------------------------------------------------------------------------
 
 
-def _write_hello(me: Identity, nonce: bytes) -> bytes:
-    names = [name.encode() for name in (me.cluster_id, me.directory_id)]
-    head = _hello.pack(MAGIC, PROTOCOL_VERSION, me.broker_id, nonce)
-    return head + b"".join(len(name).to_bytes(2, "big") + name for name in names)
+def _write_hello(nonce: bytes) -> bytes:
+    return _hello.pack(MAGIC, PROTOCOL_VERSION, nonce)
 
 
-def read_hello(body: bytes) -> Identity:
+def check_hello(body: bytes) -> None:
     if not body.startswith(MAGIC):
         raise HandshakeError(Cause.GARBAGE, "what came is no hello of an anabranch broker.", is_told=False)
     version = int.from_bytes(body[len(MAGIC) : len(MAGIC) + 2], "big")
@@ -187,14 +199,32 @@ def read_hello(body: bytes) -> Identity:
             f"one broker speaks version {version} of the peer protocol, the other {PROTOCOL_VERSION}: run one release "
             "of anabranch on all brokers.",
         )
-    reader = Reader(memoryview(body), len(MAGIC) + 2)
+    if len(body) != _hello.size:
+        raise HandshakeError(
+            Cause.GARBAGE, f"a hello cannot be read: it has {len(body)} bytes.", is_told=False
+        )
+
+
+def _write_proven(secret: bytes, role: bytes, hellos: tuple[bytes, bytes], me: Identity) -> bytes:
+    names = [name.encode() for name in (me.cluster_id, me.directory_id)]
+    said = me.broker_id.to_bytes(4, "big") + b"".join(len(name).to_bytes(2, "big") + name for name in names)
+    return _proof(secret, role, *hellos, said) + said
+
+
+def _read_proven(secret: bytes, role: bytes, hellos: tuple[bytes, bytes], body: bytes) -> Identity:
+    _verify(body[:PROOF_BYTES], _proof(secret, role, *hellos, body[PROOF_BYTES:]))
+    return read_identity(body)
+
+
+def read_identity(body: bytes) -> Identity:
+    """Of a Welcome or an Identity, whose proof is not looked at."""
     try:
+        reader = Reader(memoryview(body), PROOF_BYTES)
         broker_id = BrokerId(reader.whole())
-        reader.take(NONCE_BYTES)
         them = Identity(reader.text(), broker_id, reader.text())
         reader.end()
     except PeerProtocolError as error:
-        raise HandshakeError(Cause.GARBAGE, f"a hello cannot be read: {error}.", is_told=False) from None
+        raise HandshakeError(Cause.GARBAGE, f"who it is cannot be read: {error}.", is_told=False) from None
     return them
 
 
@@ -249,10 +279,9 @@ def _check_cluster(dialler: Identity, acceptor: Identity) -> None:
         )
 
 
-def _verify(proof: bytes, right: bytes, me: Identity, them: Identity) -> None:
+def _verify(proof: bytes, right: bytes) -> None:
     if not hmac.compare_digest(proof, right):
         raise HandshakeError(
             Cause.SECRET,
-            f"brokers {me.broker_id} and {them.broker_id} do not have the same cluster secret: start both with the "
-            "same --cluster-secret-file.",
+            "the two brokers do not have the same cluster secret: start both with the same --cluster-secret-file.",
         )

@@ -7,8 +7,8 @@ frame is looked at; received records are lent, not copied, so a buffer from whic
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
 from anabranch.broker.peer_codec import (
     ANSWERS,
@@ -63,8 +63,14 @@ class LinkOwner(Protocol):
 
 class PeerLink(asyncio.BufferedProtocol):
     def __init__(
-        self, owner: LinkOwner, handshake: Callable[["PeerLink"], Handshake], *, is_dialled: bool
+        self,
+        owner: LinkOwner,
+        handshake: Callable[["PeerLink"], Handshake],
+        *,
+        is_dialled: bool,
+        check_certificate: Callable[[Mapping[str, Any] | None], None] = lambda certificate: None,
     ) -> None:
+        """`check_certificate` is given what TLS has proven, before anything is said, and may raise HandshakeError."""
         self.is_dialled = is_dialled
         """By us; else the other side did."""
         self.them = Identity("", BrokerId(-1), "")
@@ -73,6 +79,7 @@ class PeerLink(asyncio.BufferedProtocol):
         self.met: asyncio.Future[Identity] = asyncio.get_running_loop().create_future()
         """Done when both sides are proven, or with why they are not."""
         self._owner = owner
+        self._check_certificate = check_certificate
         self._handshake: Handshake | None = handshake(self)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -100,6 +107,11 @@ class PeerLink(asyncio.BufferedProtocol):
             return
         self._sending.open(self._transport)
         assert self._handshake is not None
+        try:
+            self._check_certificate(transport.get_extra_info("peercert"))
+        except HandshakeError as error:
+            self._end_meeting(error)
+            return
         self._sending.put([next(self._handshake)])
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -1,11 +1,19 @@
 """PeerListener: the peer port. Strangers are few, small and quick here, or gone: of connections that are not proven yet
-there are at most `STRANGERS_MAX`, each holds about a kilobyte, and none lasts longer than a handshake may."""
+there are at most `STRANGERS_MAX`, of one address `STRANGERS_PER_ADDRESS_MAX`; each holds about a kilobyte, and none
+lasts longer than a handshake may.
+
+A newcomer beyond these limits takes the place of another stranger, drawn by chance, of its own address if that has its
+share, else of the address that has the most. A flood therefore keeps no broker out that comes from another address, and
+one from the same address gets through with a chance that does not depend on how long the flood has lasted: a handshake
+takes a few milliseconds. Whoever is linked already is never touched.
+"""
 
 import asyncio
 import errno
 import logging
 import secrets
 import socket
+from collections import Counter
 from functools import partial
 
 from anabranch.errors import PeerError
@@ -18,8 +26,11 @@ from anabranch.server.peer_sockets import tune
 
 logger = logging.getLogger(__name__)
 
-STRANGERS_MAX = 64
-BACKLOG = 128
+STRANGERS_MAX = 256
+STRANGERS_PER_ADDRESS_MAX = 64
+ACCEPTED_PER_TURN_MAX = 32
+"""A full backlog is emptied soon, and those who are linked are heard in between."""
+BACKLOG = 1024
 
 
 class PeerListener:
@@ -29,7 +40,9 @@ class PeerListener:
         self._loop = asyncio.get_running_loop()
         self._sock: socket.socket | None = None
         self._strangers: dict[asyncio.Task[None], str] = {}
-        """In the order they came."""
+        """With the address they come from."""
+        self._counts: Counter[str] = Counter()
+        """Of strangers, by their addresses."""
 
     def open(self, host: str, port: int) -> tuple[str, int]:
         """Bind and listen; the address actually bound. Raises OSError."""
@@ -54,22 +67,56 @@ class PeerListener:
     # --- accepting ---------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        assert self._sock is not None
+        for _ in range(ACCEPTED_PER_TURN_MAX):
+            if self._sock is None or not self._accept_one(self._sock):
+                return
+
+    def _accept_one(self, listening: socket.socket) -> bool:
+        """Whether there may be more."""
         try:
-            sock, address = self._sock.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            sock, address = listening.accept()
+        except ConnectionAbortedError:
+            return True
+        except (BlockingIOError, InterruptedError):
+            return False
         except OSError as error:
             self._pause_accepting(error)
-            return
+            return False
         sock.setblocking(False)
-        if len(self._strangers) >= STRANGERS_MAX:
-            # The oldest has had the most time; a broker of ours needs a few milliseconds.
-            self._turn_away(next(iter(self._strangers)))
+        self._make_room(address[0])
         link = self._new_link()
         task = self._loop.create_task(self._welcome(link, sock, address[0]))
         self._strangers[task] = address[0]
+        self._counts[address[0]] += 1
         task.add_done_callback(partial(self._done, link, sock))
+        return True
+
+    def _make_room(self, host: str) -> None:
+        if self._counts[host] >= STRANGERS_PER_ADDRESS_MAX:
+            self._turn_one_away(host)
+        elif len(self._strangers) >= STRANGERS_MAX:
+            self._turn_one_away(max(self._counts, key=self._counts.__getitem__))
+
+    def _turn_one_away(self, host: str) -> None:
+        those = [task for task, where in self._strangers.items() if where == host]
+        unlucky = those[self._links.rng.randrange(len(those))]
+        self._forget(unlucky)
+        unlucky.cancel()
+        self._refuse(
+            host,
+            HandshakeError(
+                Cause.CROWD,
+                f"{len(those)} connections from there had not said who they are: keep others than brokers away from "
+                "this port.",
+            ),
+        )
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        host = self._strangers.pop(task, None)
+        if host is not None:
+            self._counts[host] -= 1
+            if not self._counts[host]:
+                del self._counts[host]
 
     def _new_link(self) -> PeerLink:
         links = self._links
@@ -78,24 +125,14 @@ class PeerListener:
             links,
             lambda _: accept(links.me, links.security.secret, nonce, links.admit),
             is_dialled=False,
+            check_certificate=links.security.check_certificate,
         )
 
     def _done(self, link: PeerLink, sock: socket.socket, task: asyncio.Task[None]) -> None:
-        self._strangers.pop(task, None)
+        self._forget(task)
         if not link.is_up:
             link.close("it was not made")
             sock.close()
-
-    def _turn_away(self, oldest: asyncio.Task[None]) -> None:
-        host = self._strangers.pop(oldest)
-        oldest.cancel()
-        self._refuse(
-            host,
-            HandshakeError(
-                Cause.CROWD,
-                f"{STRANGERS_MAX} connections had not said who they are: keep others than brokers away from this port.",
-            ),
-        )
 
     def _pause_accepting(self, error: OSError) -> None:
         """Out of descriptors: those who are connected go on; newcomers wait in the backlog for a second."""

@@ -6,10 +6,10 @@
         proxies.cut(1, 2, one_way=True)         # what 1 sends does not reach 2
         proxies.heal()
 
-Every broker has a proxy in front of its peer port. Who dials is read from the first frame of a connection, so each pair
-can be treated by itself; the brokers need no hook. A cut is what it is on a network: nothing is refused, bytes stop
-coming. What was under way arrives after `heal`; connections of a pair that stays cut for longer than a system waits for
-an acknowledgement are broken. Only for links without TLS, whose first frame cannot be read.
+Every broker has a proxy in front of its peer port. Who dials is read from the handshake, in which the dialler says so
+last, so each pair can be treated by itself; the brokers need no hook. A cut is what it is on a network: nothing is
+refused, bytes stop coming. What was under way arrives after `heal`; connections of a pair that stays cut for longer
+than a system waits for an acknowledgement are broken. Only for links without TLS, whose frames cannot be read.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from anabranch.config import host_and_port
-from anabranch.server.peer_handshake import HELLO_BYTES_MAX, HandshakeError, next_frame, read_hello
+from anabranch.server.peer_handshake import HELLO_BYTES_MAX, HandshakeError, next_frame, read_identity
 from anabranch.server.peer_sockets import DEAD_AFTER_MS
 from anabranch.values import BrokerId
 
@@ -148,15 +148,20 @@ class LinkProxies:
     async def _join_ends(
         self, to: BrokerId, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        hello = await _read_first_frame(reader)
-        found = next_frame(hello)
-        assert found is not None
-        dialler = read_hello(found[0].body).broker_id
-        await self._until_open((dialler, to))
         far_reader, far_writer = await asyncio.open_connection(*host_and_port(self._targets[to]))
-        self._writers |= {writer: (to, dialler), far_writer: (dialler, to)}
         try:
-            far_writer.write(hello)
+            for source, sink in (
+                (reader, far_writer),
+                (far_reader, writer),
+            ) * 2:  # Two hellos and two proofs.
+                sink.write(await _read_frame(source))
+            identity = await _read_frame(reader)
+            found = next_frame(identity)
+            assert found is not None
+            dialler = read_identity(found[0].body).broker_id
+            await self._until_open((dialler, to))
+            self._writers |= {writer: (to, dialler), far_writer: (dialler, to)}
+            far_writer.write(identity)
             await self._pump_both((reader, far_writer), (far_reader, writer))
         finally:
             for end in (writer, far_writer):
@@ -191,7 +196,7 @@ class LinkProxies:
             await self._changed.wait()
 
 
-async def _read_first_frame(reader: asyncio.StreamReader) -> bytes:
+async def _read_frame(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readexactly(4)
     length = int.from_bytes(head, "big")
     if not 1 <= length <= HELLO_BYTES_MAX:

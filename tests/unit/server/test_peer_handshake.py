@@ -58,7 +58,9 @@ class Meeting:
         assert next(self.acceptor) == b""
         hello = self.acceptor.send(self._seen(next(self.dialler)))
         proof = self.dialler.send(self._seen(hello))
-        accepted = self._end(self.acceptor.send, self._seen(proof))
+        welcome = self.acceptor.send(self._seen(proof))
+        identity = self.dialler.send(self._seen(welcome))
+        accepted = self._end(self.acceptor.send, self._seen(identity))
         return self._end(self.dialler.send, self._seen(accepted.last_words)), accepted
 
     def _seen(self, sent: bytes) -> Frame:
@@ -93,7 +95,7 @@ def test_the_same_secret_is_needed_and_is_never_sent() -> None:
     error = refused(Meeting(secrets=(SECRET, b"another secret, long enough")))
     assert error.cause is Cause.SECRET
     assert str(error) == (
-        "brokers 2 and 1 do not have the same cluster secret: start both with the same --cluster-secret-file."
+        "the two brokers do not have the same cluster secret: start both with the same --cluster-secret-file."
     )
     meeting = Meeting()
     meeting.run()
@@ -118,10 +120,42 @@ def test_a_proof_sent_back_to_its_maker_proves_nothing() -> None:
     assert caught.value.cause is Cause.SECRET
 
 
+def test_nobody_says_who_it_is_before_the_other_side_is_proven() -> None:
+    one = Identity("the-cluster", 1234567, "folder-of-one")
+    two = Identity("the-cluster", 7654321, "folder-of-two")
+    meeting = Meeting(one, two)
+    meeting.run()
+    kinds = [frame.kind for frame in meeting.frames]
+    assert kinds == [Kind.HELLO, Kind.HELLO, Kind.PROOF, Kind.WELCOME, Kind.IDENTITY, Kind.LINKED]
+    names = [
+        text.encode() for me in (one, two) for text in (me.cluster_id, me.directory_id, str(me.broker_id))
+    ]
+    ids = [me.broker_id.to_bytes(4, "big") for me in (one, two)]
+    before = b"".join(frame.body for frame in meeting.frames[:3])
+    assert not any(each in before for each in (*names, *ids))
+
+
+@pytest.mark.parametrize("secrets", [(b"wrong" * 5, SECRET), (SECRET, b"wrong" * 5)])
+def test_a_refusal_to_a_stranger_names_nobody(secrets: tuple[bytes, bytes]) -> None:
+    error = refused(Meeting(Identity("the-cluster", 1234567, "folder-1"), secrets=secrets))
+    assert error.cause is Cause.SECRET
+    assert not any(word in str(error) for word in ("the-cluster", "1234567", "folder"))
+
+
+def test_an_identity_that_somebody_has_changed_is_not_believed() -> None:
+    meeting = Meeting()
+    next(meeting.acceptor)
+    hello = meeting.acceptor.send(frame_of(next(meeting.dialler)))
+    welcome = frame_of(meeting.acceptor.send(frame_of(meeting.dialler.send(frame_of(hello)))))
+    with pytest.raises(HandshakeError) as caught:
+        meeting.dialler.send(Frame(Kind.WELCOME, welcome.body[:-1] + b"x"))
+    assert caught.value.cause is Cause.SECRET
+
+
 def test_a_recorded_meeting_cannot_be_played_again() -> None:
     recorded, fresh = Meeting(seed=1), Meeting(seed=2)
     recorded.run()
-    hello, _, proof, _ = recorded.frames
+    hello, _, proof, *_ = recorded.frames
     next(fresh.acceptor)
     fresh.acceptor.send(hello)
     with pytest.raises(HandshakeError) as caught:
@@ -172,7 +206,7 @@ def test_another_version_is_refused_by_both_numbers(monkeypatch: pytest.MonkeyPa
     hello = frame_of(next(meeting.dialler))
     monkeypatch.undo()
     next(meeting.acceptor)
-    with pytest.raises(HandshakeError, match="version 0 of the peer protocol, the other 1") as caught:
+    with pytest.raises(HandshakeError, match="version 0 of the peer protocol, the other 2") as caught:
         meeting.acceptor.send(hello)
     assert (caught.value.cause, caught.value.is_told) == (Cause.VERSION, True)
 
