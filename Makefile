@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim sim-restore sim-node fuzz hostile bench bench-large profile compat chaos chaos-objects chaos-branches failover chaos-pipeline bench-pipeline
+.PHONY: help setup run up check test coverage sim sim-restore sim-node fuzz hostile bench bench-large profile compat chaos chaos-objects chaos-branches failover elasticity chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -70,6 +70,10 @@ chaos: $(STAMP) ## faults in a cluster of real processes under load: MINUTES=10 
 
 failover: $(STAMP) ## how long writes and new topics wait when a leader is killed: ROUNDS=5
 	PYTHONPATH=tests $(BIN)/python tools/failover.py --rounds $(or $(ROUNDS),5)
+
+elasticity: $(STAMP) ## add, restart, drain, remove brokers and lose disks under load: ROUNDS=10 TOPICS=320 SEED=7 repeats
+	PYTHONPATH=tests $(BIN)/python tools/elasticity.py --rounds $(or $(ROUNDS),10) --topics $(or $(TOPICS),320) \
+		$(if $(SEED),--seed $(SEED)) $(if $(REPORT),--report $(REPORT))
 
 chaos-objects: $(STAMP) ## an object store that fails, and brokers that die, under load: MINUTES=5 BROKERS=3 SEED=7 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_objects.py --minutes $(or $(MINUTES),5) --brokers $(or $(BROKERS),3) \

@@ -42,6 +42,7 @@ def main() -> int:
     say(f"acknowledged {result['acknowledged']}, violations {result['violations'] or 'none'}")
     say(f"topics without load that lost records: {result['lost_of_others'] or 'none'}")
     say(f"commits acknowledged {result['commits']}, found lower later: {result['commits_lost'] or 'none'}")
+    say(f"read again, as their commit was not acknowledged: {result['read_again_uncommitted']} records")
     say(
         f"topics made and deleted {result['topics_made_and_deleted']}, refused: {result['admin_errors'] or 'none'}"
     )

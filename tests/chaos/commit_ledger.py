@@ -26,13 +26,16 @@ class CommitLedger:
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         self._bootstrap = bootstrap
         self._topic = topic
+        self.group = f"{topic}-ledger"
         self._partitions = partitions
         self._acknowledged: dict[int, int] = defaultdict(int)
+        self._read: dict[int, int] = {}
+        """How far the last member has read, committed or not."""
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self.acknowledged_count = 0
         self.reread = 0
-        """Records that were read again behind what was read before: allowed, if they were not committed."""
+        """Records that were read again, because their commit was not acknowledged before another member began."""
         self.lost: list[str] = []
         self.errors: dict[str, int] = defaultdict(int)
 
@@ -67,7 +70,7 @@ class CommitLedger:
             {
                 **QUIET,
                 "bootstrap.servers": self._bootstrap,
-                "group.id": f"{self._topic}-ledger",
+                "group.id": self.group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "session.timeout.ms": 10_000,
@@ -90,6 +93,9 @@ class CommitLedger:
 
     def _live(self, consumer: confluent_kafka.Consumer) -> None:
         found = self._compare(consumer, "by a new member")
+        for partition, offset in found.items():
+            self.reread += max(0, self._read.get(partition, 0) - offset)
+        self._read = dict(found)
         begins = [
             confluent_kafka.TopicPartition(self._topic, number, offset) for number, offset in found.items()
         ]
@@ -103,7 +109,7 @@ class CommitLedger:
                     partition, offset = message.partition(), message.offset()
                     assert partition is not None
                     assert offset is not None
-                    positions[partition] = offset + 1
+                    positions[partition] = self._read[partition] = offset + 1
             if positions and time.monotonic() >= commit_at:
                 self._commit(consumer, positions)
                 positions = {}

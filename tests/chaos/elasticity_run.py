@@ -43,6 +43,7 @@ RING_TOPIC, OBJECT_TOPIC = "elastic", "elastic-stored"
 PASSING = "passing-"
 """How topics are called that are made and deleted all the time."""
 PARTITIONS = 6
+PLAN = ("add", "rolling restart", "drain", "remove", "lost disk")
 TOPICS_PER_REQUEST = 40
 RECORDS_PER_TOPIC = 5
 START_SECONDS_MAX = 120.0
@@ -83,6 +84,8 @@ class ElasticityRun:
     """Records of one producer of each topic under load."""
     whole_seconds_max: float = 240.0
     settings: dict[str, object] = field(default_factory=dict)
+    plan: tuple[str, ...] = PLAN
+    """The steps of a round."""
     say: Callable[[str], None] = lambda line: None
     steps: list[Step] = field(default_factory=list)
     _rng: random.Random = field(init=False)
@@ -90,6 +93,8 @@ class ElasticityRun:
     _loads: list[ClusterLoad] = field(default_factory=list)
     _processes: threading.Lock = field(default_factory=threading.Lock)
     """Whoever starts or ends one holds it: no broker is killed while somebody waits for its start."""
+    _disks_lost: int = 0
+    """Each broker has its turn."""
     _spare: int = 0
     """A broker id that is not in the cluster at the moment."""
 
@@ -149,6 +154,7 @@ class ElasticityRun:
             "defects": defects,
             "commits": ledger.acknowledged_count,
             "commits_lost": ledger.lost,
+            "read_again_uncommitted": ledger.reread,
             "client_errors": dict(sum((Counter(load.errors()) for load in self._loads), Counter())),
         }
 
@@ -194,6 +200,7 @@ class ElasticityRun:
         return [
             line[:DEFECT_LENGTH_MAX]
             for place in self._cluster.layout.places
+            if place.log.exists()
             for line in place.log.read_text(encoding="utf-8", errors="replace").splitlines()
             if "this is a defect" in line
         ]
@@ -226,12 +233,21 @@ class ElasticityRun:
     # --- a round -------------------------------------------------------------------------------------------------
 
     def _round(self, number: int) -> None:
-        self._step(number, "add", self._spare, self._add)
-        self._step(number, "rolling restart", None, self._restart_all)
-        leaving = self._rng.choice(self._members())
-        self._step(number, "drain", leaving, self._drain)
-        self._step(number, "remove", leaving, self._remove)
-        self._step(number, "lost disk", self._rng.choice(self._members()), self._lose_disk)
+        leaving: int | None = None
+        for name in self.plan:
+            match name:
+                case "add":
+                    self._step(number, name, self._spare, self._add)
+                case "rolling restart":
+                    self._step(number, name, None, self._restart_all)
+                case "drain" | "remove":
+                    leaving = self._rng.choice(self._members()) if leaving is None else leaving
+                    self._step(number, name, leaving, self._drain if name == "drain" else self._remove)
+                case _:
+                    members = self._members()
+                    self._disks_lost += 1
+                    unlucky = members[self._disks_lost % len(members)]
+                    self._step(number, name, unlucky, self._lose_disk)
 
     def _members(self) -> list[int]:
         return [broker for broker in self._cluster.ids if broker != self._spare]

@@ -10,6 +10,8 @@ from anabranch.cli.common import Command, Group, format_option, show_json, show_
 
 if TYPE_CHECKING:
     from anabranch.cli.cluster_view import ClusterView, PartitionView, QuorumView, ReplicaView, VoterView
+    from anabranch.cli.cluster_waits import Waits
+    from anabranch.local_cluster.cluster_client import ClusterClient
 
 SHOWN_MAX = 20
 """Partitions in trouble that the text names; the JSON names all."""
@@ -19,23 +21,35 @@ SHOWN_MAX = 20
 @broker_options
 @format_option()
 def status(broker: Broker, format: str) -> None:
-    """Show the brokers, the metadata quorum, and partitions that lack a copy."""
+    """Show the brokers, the metadata quorum, partitions that lack a copy, and what they wait for."""
     from anabranch.cli.cluster_view import read_quorum, read_view
     from anabranch.local_cluster.cluster_client import ClusterClient
 
     broker.require_answer()
     with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
         view, quorum = read_view(client), read_quorum(client)
+        waits = read_waits(client, view)
     if format == "json":
-        show_json(status_facts(view, quorum))
+        show_json({**status_facts(view, quorum), "waits_for": waits.facts(), "electing": waits.electing})
         return
     show_table(
         ["#broker", "address", "rack", "state", "quorum", "#metadata lag", "#leads", "#keeps"],
         [tuple(row.values()) for row in _broker_rows(view, quorum)],
         f"Cluster {view.cluster_id}, metadata led by {_who(quorum.leader)} in term {quorum.epoch}",
     )
-    for line in (*trouble(view), *without_failover(view)):
+    for line in (*trouble(view), *waits.sentences(), *without_failover(view)):
         click.echo(line)
+
+
+def read_waits(client: "ClusterClient", view: "ClusterView") -> "Waits":
+    from anabranch.cli.cluster_view import read_replicas
+    from anabranch.cli.cluster_waits import moving_to, waits_of
+    from anabranch.wire.api_keys import ApiKey
+
+    moving = moving_to(client.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": None}))
+    is_short = any(partition.is_short for partition in view.partitions)
+    held = read_replicas(client, view.live) if is_short else {}
+    return waits_of(view, held, moving)
 
 
 def status_facts(view: "ClusterView", quorum: "QuorumView") -> dict[str, object]:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 STRANGERS_MAX = 256
 STRANGERS_PER_ADDRESS_MAX = 64
-ACCEPTED_PER_TURN_MAX = 32
+ACCEPTED_PER_TURN_MAX = 8
 """A full backlog is emptied soon, and those who are linked are heard in between."""
 BACKLOG = 1024
 

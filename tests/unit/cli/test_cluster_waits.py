@@ -1,0 +1,69 @@
+"""What a cluster waits for that is not whole."""
+
+from anabranch.cli.cluster_view import BrokerView, ClusterView, PartitionView, ReplicaView
+from anabranch.cli.cluster_waits import moving_to, size_of, waits_of
+
+
+def view(*partitions: PartitionView, fenced: tuple[int, ...] = ()) -> ClusterView:
+    brokers = {each: BrokerView(each, f"h:{each}", None, each in fenced) for each in range(4)}
+    return ClusterView("c", 0, brokers, list(partitions))
+
+
+def partition(number: int, leader: int, in_sync: tuple[int, ...]) -> PartitionView:
+    return PartitionView("t", number, 9, leader, 1, (0, 1, 2), in_sync)
+
+
+def test_a_whole_cluster_waits_for_nothing() -> None:
+    waits = waits_of(view(partition(0, 0, (0, 1, 2))), {}, {})
+    assert (waits.sentences(), waits.facts()) == ([], [])
+
+
+def test_copies_under_way_are_told_with_what_is_left() -> None:
+    held = {
+        0: {("t", 0): ReplicaView(3_000_000, 0), ("t", 1): ReplicaView(500, 0)},
+        2: {("t", 0): ReplicaView(1_800_000, 7)},
+    }
+    waits = waits_of(view(partition(0, 0, (0, 1)), partition(1, 0, (0, 1))), held, {})
+    assert waits.sentences() == ["Broker 2: 2 partitions are copying, 1.2 MB left."]
+    assert waits.facts() == [
+        {"broker": 2, "is_up": True, "copying": 2, "bytes_left": 1_200_500, "coming": 0, "leaderless": 0}
+    ]
+
+
+def test_nobody_guesses_a_size_that_no_leader_tells() -> None:
+    waits = waits_of(view(partition(0, 0, (0, 1))), {}, {})
+    assert waits.sentences() == ["Broker 2: 1 partition is copying."]
+    assert waits.facts()[0]["bytes_left"] is None
+
+
+def test_a_broker_that_is_down_is_what_is_waited_for() -> None:
+    waits = waits_of(
+        view(partition(0, 0, (0, 1)), partition(1, -1, ()), partition(2, -1, (0,)), fenced=(1, 2)), {}, {}
+    )
+    assert waits.sentences() == [
+        "Broker 0: 1 partition is copying.",
+        "Waits for broker 1, which is down: 2 partitions are short of its copy, 2 partitions are without a leader. "
+        "Start it again.",
+        "Waits for broker 2, which is down: 3 partitions are short of its copy, 2 partitions are without a leader. "
+        "Start it again.",
+    ]
+
+
+def test_elections_and_moves_are_told() -> None:
+    answer = {"topics": [{"name": "t", "partitions": [{"partition_index": 5, "adding_replicas": [3]}]}]}
+    waits = waits_of(view(partition(0, -1, (0, 1, 2))), {}, moving_to(answer))
+    assert waits.sentences() == [
+        "Broker 3: 1 partition is moving there.",
+        "1 partition is about to elect a leader.",
+    ]
+
+
+def test_sizes_are_for_people() -> None:
+    assert [size_of(size) for size in (0, 999, 1000, 1_234_567, 2_500_000_000, 10**16)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.0 kB",
+        "1.2 MB",
+        "2.5 GB",
+        "10000.0 TB",
+    ]
