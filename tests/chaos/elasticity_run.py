@@ -52,8 +52,6 @@ LOOK_SECONDS = 0.25
 DEFECT_LENGTH_MAX = 4000
 MAKE_EVERY_SECONDS = 1.0
 MAKE_SECONDS_MAX = 30.0
-KILL_AFTER_SECONDS = (0.3, 3.0)
-DOWN_SECONDS = (0.5, 2.0)
 
 
 class Step(NamedTuple):
@@ -84,6 +82,9 @@ class ElasticityRun:
     """Records of one producer of each topic under load."""
     whole_seconds_max: float = 240.0
     settings: dict[str, object] = field(default_factory=dict)
+    kill_after_seconds: tuple[float, float] = (0.3, 3.0)
+    """When in a step the quorum's leader is killed."""
+    down_seconds: tuple[float, float] = (0.5, 2.0)
     plan: tuple[str, ...] = PLAN
     """The steps of a round."""
     say: Callable[[str], None] = lambda line: None
@@ -256,7 +257,13 @@ class ElasticityRun:
         begun, began_ms = time.monotonic(), now_ms()
         # One that is away for the step cannot lead for long; one that is drained may be killed over it.
         spared = broker if name in ("remove", "lost disk") else None
-        killer = _LeaderKiller(self._cluster, self._processes, self._rng, spared=spared)
+        killer = _LeaderKiller(
+            self._cluster,
+            self._processes,
+            after=self._rng.uniform(*self.kill_after_seconds),
+            down=self._rng.uniform(*self.down_seconds),
+            spared=spared,
+        )
         killer.start()
         try:
             problem = act(-1 if broker is None else broker)
@@ -420,14 +427,20 @@ class _LeaderKiller:
     """Kills the leader of the metadata quorum once, in the middle of a step, and starts it again."""
 
     def __init__(
-        self, cluster: ClusterProcesses, processes: threading.Lock, rng: random.Random, *, spared: int | None
+        self,
+        cluster: ClusterProcesses,
+        processes: threading.Lock,
+        *,
+        after: float,
+        down: float,
+        spared: int | None,
     ) -> None:
         self._cluster = cluster
         self._processes = processes
         self._spared = spared
         """The step is about this broker: another one is to die."""
-        self._after = rng.uniform(*KILL_AFTER_SECONDS)
-        self._down = rng.uniform(*DOWN_SECONDS)
+        self._after = after
+        self._down = down
         self._thread = threading.Thread(target=self._run, name="leader-killer")
         self.kills = 0
 

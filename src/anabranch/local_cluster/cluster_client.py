@@ -103,7 +103,7 @@ class ClusterClient:
             )
         addresses = self._anybody() if broker is None else [self._brokers[broker]]
         problems: list[str] = []
-        kind = ClusterBusyError
+        kind: type[ClusterAnswerError] = ClusterBusyError
         for address in addresses:
             try:
                 return self._ask_at(address, api, body)

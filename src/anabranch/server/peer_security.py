@@ -57,7 +57,7 @@ def load_security(settings: NodeSettings) -> PeerSecurity:
     if key:
         check_private("peer.tls.key", key)
     contexts = mutual_tls(cert, key, ca) if cert and key and ca else (None, None)
-    return PeerSecurity(secret, *contexts, settings.peer_tls_name)
+    return PeerSecurity(secret, contexts[0], contexts[1], settings.peer_tls_name)
 
 
 def read_secret(path: str) -> bytes:
