@@ -8,6 +8,7 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.metadata_log import MetadataLog
@@ -120,32 +121,41 @@ class KeptPartitions:
 
     async def open_new(self, topic: Topic, settings: TopicSettings, indexes: list[int]) -> list[Partition]:
         """Make the logs of new partitions, all or none."""
-        opened: list[Partition] = []
-        partition_ids = [TopicPartition(topic.name, index) for index in indexes]
-        if topic.is_object and not topic.forms:
-            return [self.open(partition_id, topic, settings) for partition_id in partition_ids]
-        assert not any(topic.is_stored(index) for index in indexes), "they need no folders"
-        if any(topic.is_branched(index) for index in indexes):
-            self._opener.need_branches()
-            await self._opener.learn_branches(topic)
-
-        def task() -> None:
-            try:
-                found = self._folders.make(partition_ids, topic.topic_id)
-            except OSError as error:
-                raise StorageError(f"There is no room for the folders of {topic.name}: {error}.") from error
-            for partition_id in partition_ids:
-                is_new = partition_id not in found
-                opened.append(self.open(partition_id, topic, settings, is_new=is_new))
-
-        try:
-            await in_heavy_worker(self._core.workers, task)
-        except AnabranchError:
-            await self.discard(opened)
-            with contextlib.suppress(OSError):  # The next start moves aside what stays.
-                self._folders.unmake(partition_ids)
-            raise
+        (opened,) = await self.open_new_of_many([NewPartitions(topic, settings, indexes)])
+        if isinstance(opened, Exception):
+            raise opened
         return opened
+
+    async def open_new_of_many(self, wanted: Sequence["NewPartitions"]) -> list[list[Partition] | Exception]:
+        """The same of several topics side by side, so that their syncs share what the disk does: each waits for
+        several, and one after the other they would take minutes on a busy disk. Of each topic all or none."""
+        for each in wanted:
+            if any(each.topic.is_branched(index) for index in each.indexes):
+                self._opener.need_branches()
+                await self._opener.learn_branches(each.topic)
+        attempts = [_Attempt(self, each) for each in wanted]
+        on_disk = [attempt for attempt in attempts if not attempt.is_in_store]
+        for attempt in attempts:
+            if attempt.is_in_store:
+                attempt.run()
+        if len(on_disk) == 1:
+            await in_heavy_worker(self._core.workers, on_disk[0].run)
+        elif on_disk:
+            runs = [attempt.run for attempt in on_disk]
+            await in_heavy_worker(self._core.workers, lambda: self._core.workers.side_by_side(runs))
+        for attempt in attempts:
+            if attempt.error is not None:
+                await self.discard(attempt.opened)
+                with contextlib.suppress(OSError):  # The next start moves aside what stays.
+                    self._folders.unmake(attempt.partition_ids)
+        return [attempt.opened if attempt.error is None else attempt.error for attempt in attempts]
+
+    def make_folders(self, topic: Topic, partition_ids: list[TopicPartition]) -> set[TopicPartition]:
+        """Those that were there already. Raises StorageError."""
+        try:
+            return self._folders.make(partition_ids, topic.topic_id)
+        except OSError as error:
+            raise StorageError(f"There is no room for the folders of {topic.name}: {error}.") from error
 
     def know_past(self, partition: Partition, placement: Placement) -> None:
         """A start may have opened it before the table knew that it came from the object store; and a table that is
@@ -216,6 +226,41 @@ class KeptPartitions:
             return
         if moved:
             self._core.workers.heavy(lambda: self._folders.remove(moved), _report)
+
+
+class NewPartitions(NamedTuple):
+    """Partitions of one topic that are to be opened here."""
+
+    topic: Topic
+    settings: TopicSettings
+    indexes: list[int]
+
+
+class _Attempt:
+    """To open them, in a worker."""
+
+    def __init__(self, kept: KeptPartitions, wanted: NewPartitions) -> None:
+        self._kept = kept
+        self._wanted = wanted
+        topic, indexes = wanted.topic, wanted.indexes
+        self.partition_ids = [TopicPartition(topic.name, index) for index in indexes]
+        self.is_in_store = topic.is_object and not topic.forms
+        assert self.is_in_store or not any(topic.is_stored(index) for index in indexes), (
+            "they need no folders"
+        )
+        self.opened: list[Partition] = []
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        topic, settings, _ = self._wanted
+        try:
+            found = set(self.partition_ids)
+            if not self.is_in_store:
+                found = self._kept.make_folders(topic, self.partition_ids)
+            for each in self.partition_ids:
+                self.opened.append(self._kept.open(each, topic, settings, is_new=each not in found))
+        except Exception as error:  # noqa: BLE001 - whoever wants this topic is told; others are opened all the same.
+            self.error = error
 
 
 def gone(topic: str, what: str) -> AnabranchError:

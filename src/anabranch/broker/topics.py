@@ -18,9 +18,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from anabranch.broker.core import BrokerCore
-from anabranch.broker.kept_partitions import KeptPartitions, gone
+from anabranch.broker.kept_partitions import KeptPartitions, NewPartitions, gone
 from anabranch.broker.metadata_log import MetadataLog
 from anabranch.broker.partition import Partition
 from anabranch.broker.partition_opener import PartitionOpener, log_config
@@ -36,6 +37,7 @@ from anabranch.cluster.forms import BRANCHED
 from anabranch.cluster.rows import INTERNAL_NAMES, Placement, Topic
 from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
 from anabranch.errors import (
+    AnabranchError,
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidTopicError,
@@ -61,6 +63,8 @@ OFFSETS_BRANCH_OVERRIDES = {
 }
 """With offsets.mode=branch: each side of a split has a coordinator for every group."""
 OPEN_AGAIN_SECONDS = 1.0
+OPENED_AT_ONCE_MAX = 64
+"""Topics whose partitions are opened side by side."""
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -101,6 +105,10 @@ class Topics:
         self._prepared: dict[uuid.UUID, dict[int, Partition]] = {}
         """Logs made before the entry that names them."""
         self._work = asyncio.Lock()
+        self._unopened: dict[uuid.UUID, TopicState] = {}
+        """Topics whose tasks wait for `_work` to open partitions: whoever has it opens those of others too."""
+        self._not_opened: dict[uuid.UUID, Exception] = {}
+        """Why not, until the topic's own task sees it."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         """Logs whose files go over to lanes."""
@@ -535,11 +543,15 @@ class Topics:
             try:
                 self._line_up_forms(state)
                 await asyncio.gather(*self._closing)  # Files of an open log are not moved.
+                self._unopened[state.topic.topic_id] = state
                 async with self._work:
                     if self._closing:
                         continue  # Another has left its form since, and is still open.
-                    await self._close_others(state)
-                    await self._open_missing(state)
+                    while state.topic.topic_id in self._unopened:
+                        await self._open_some()
+                    error = self._not_opened.pop(state.topic.topic_id, None)
+                    if error is not None:
+                        raise error
                     return
             except StorageError as error:
                 logger.error("%s cannot be opened yet, and is tried again: %s", state.topic.name, error)
@@ -555,14 +567,39 @@ class Topics:
                 partition_id = TopicPartition(state.topic.name, index)
                 self._put(state, index, self.kept.open(partition_id, state.topic, state.settings))
 
-    async def _open_missing(self, state: TopicState) -> None:
-        topic = state.topic
-        missing = [
-            index
-            for index in self.kept.indexes(topic)
-            if state.partitions[index] is None and not topic.is_stored(index)
-        ]
-        opened = await self.kept.open_new(topic, state.settings, missing)
+    async def _open_some(self) -> None:
+        """Bring the topics in line that wait for it, many at a time: a broker that comes with an empty disk has to
+        open hundreds. Those that could not be opened are in `_not_opened` then."""
+        some = list(islice(self._unopened.items(), OPENED_AT_ONCE_MAX))
+        for topic_id, _ in some:
+            del self._unopened[topic_id]
+        # Of two topics of one name only the later is there, so no two of these have the same folders.
+        current = [state for topic_id, state in some if self._states.get(topic_id) is state]
+        states, wanted = [], []
+        for state in current:
+            try:
+                await self._close_others(state)
+            except AnabranchError as error:
+                self._not_opened[state.topic.topic_id] = error
+                continue
+            states.append(state)
+            missing = [
+                index
+                for index in self.kept.indexes(state.topic)
+                if state.partitions[index] is None and not state.topic.is_stored(index)
+            ]
+            wanted.append(NewPartitions(state.topic, state.settings, missing))
+        results = await self.kept.open_new_of_many(wanted)
+        for state, asked, opened in zip(states, wanted, results, strict=True):
+            if isinstance(opened, Exception):
+                self._not_opened[asked.topic.topic_id] = opened
+            else:
+                await self._take(state, asked.topic, asked.indexes, opened)
+
+    async def _take(
+        self, state: TopicState, topic: Topic, missing: list[int], opened: list[Partition]
+    ) -> None:
+        """What was opened, if it is still wanted."""
         is_current = self._states.get(topic.topic_id) is state
         kept = set(self.kept.indexes(state.topic)) if is_current else set()
         late = []

@@ -1,0 +1,78 @@
+"""A broker that comes back with an empty disk opens hundreds of partitions: side by side, and each by itself."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from anabranch.broker.kept_partitions import KeptPartitions
+from anabranch.broker.partition import Partition
+from anabranch.cluster.rows import Topic
+from anabranch.errors import StorageError
+from anabranch.values import TopicPartition
+from anabranch.wire.api_keys import ApiKey
+from support.broker_cluster import BrokerCluster, close_all, cluster_of
+
+TOPICS = 100
+
+
+@pytest.fixture(autouse=True)
+def clusters_end() -> Iterator[None]:
+    yield
+    close_all()
+
+
+def make_topics(cluster: BrokerCluster) -> list[str]:
+    names = [f"topic-{number:03d}" for number in range(TOPICS)]
+    rows = [
+        {"name": name, "num_partitions": 1, "replication_factor": 3, "assignments": [], "configs": []}
+        for name in names
+    ]
+    answer = cluster.ask(1, ApiKey.CREATE_TOPICS, 7, {"topics": rows, "timeout_ms": 30_000})
+    assert {row["error_code"] for row in answer["topics"]} == {0}
+    return names
+
+
+def open_at(cluster: BrokerCluster, broker_id: int, names: list[str]) -> int:
+    found = [cluster.broker(broker_id).topics.find(name) for name in names]
+    return sum(state is not None and state.partitions[0] is not None for state in found)
+
+
+def test_partitions_of_many_topics_are_opened_in_few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(3)
+    names = make_topics(cluster)
+    cluster.kill(3, lose_disk=True)
+    cluster.run(4000)
+    batches: list[int] = []
+    open_many = KeptPartitions.open_new_of_many
+
+    async def counted(self: KeptPartitions, wanted: Any) -> list[list[Partition] | Exception]:
+        batches.append(len(wanted))
+        return await open_many(self, wanted)
+
+    monkeypatch.setattr(KeptPartitions, "open_new_of_many", counted)
+    cluster.start(3)
+    cluster.until(lambda: open_at(cluster, 3, names) == TOPICS)
+    assert sum(batches) >= TOPICS
+    assert len(batches) <= 10
+
+
+def test_one_that_cannot_be_opened_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(3)
+    names = make_topics(cluster)
+    cluster.kill(3, lose_disk=True)
+    cluster.run(4000)
+    is_full = True
+    make = KeptPartitions.make_folders
+
+    def refusing(self: KeptPartitions, topic: Topic, ids: list[TopicPartition]) -> set[TopicPartition]:
+        if is_full and topic.name == names[7]:
+            raise StorageError("there is no room")
+        return make(self, topic, ids)
+
+    monkeypatch.setattr(KeptPartitions, "make_folders", refusing)
+    cluster.start(3)
+    cluster.until(lambda: open_at(cluster, 3, names) == TOPICS - 1)
+    assert open_at(cluster, 3, names[7:8]) == 0
+    is_full = False
+    cluster.until(lambda: open_at(cluster, 3, names) == TOPICS)
