@@ -18,7 +18,7 @@ import asyncio
 import errno
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.core import BrokerCore
@@ -246,6 +246,24 @@ class MetadataLog:
         assert self.lock.locked()
         self._check_leader()
         return await self._committed(self.quorum.propose([encode_entry(entry)]))
+
+    async def commit_all(self, entries: Sequence[Entry]) -> list[AnabranchError | None]:
+        """Make several changes of which none depends on another, in one write and one round of the quorum; why each
+        was not made, as `commit` would have raised it. The caller holds `lock`. Raises as `commit` does if this broker
+        may not make any."""
+        assert self.lock.locked()
+        self._check_leader()
+        start, term = self.quorum.propose([encode_entry(entry) for entry in entries]), self.quorum.term
+        futures = [self._waits.commit(start + number, term) for number in range(len(entries))]
+        self._stir()
+        await asyncio.wait(futures)
+        errors: list[AnabranchError | None] = []
+        for future in futures:
+            error = future.exception()
+            if error is not None and not isinstance(error, AnabranchError):
+                raise error
+            errors.append(error)
+        return errors
 
     async def propose(self, entry: Entry | bytes) -> Offset:
         """Make a change that is checked when it is applied, and changes nothing if it does not fit then: nobody holds
