@@ -81,6 +81,7 @@ class ElasticityRun:
     per_second: int = 50
     """Records of one producer of each topic under load."""
     whole_seconds_max: float = 240.0
+    """Also how long a broker may take to start: the machine may be busy."""
     settings: dict[str, object] = field(default_factory=dict)
     kill_after_seconds: tuple[float, float] = (0.3, 3.0)
     """When in a step the quorum's leader is killed."""
@@ -109,6 +110,7 @@ class ElasticityRun:
             brokers=self.brokers + 1,
             begin_with=self.brokers,
             settings={"object.store": store.as_uri(), **self.settings},
+            start_seconds_max=self.whole_seconds_max,
         )
         with self._cluster as cluster:
             self._prepare()

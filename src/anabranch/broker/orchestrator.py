@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
 
 ASK_MS_MAX = 2000
+REGISTER_MS_MAX = 6000
+"""A registration is committed before it is answered, which takes a while where disks are busy. Who asked again sooner
+would be given another epoch each time and never hear of one; a leader that is gone is noticed by its link."""
 REGISTER_AGAIN_MS = 500
 LEAVE_MS_MAX = 2500
 """Enough for another leader to be elected."""
@@ -185,11 +188,12 @@ class Orchestrator(Membership):
         peers = self._broker.peers
         assert peers is not None
         leader = self._metadata.leader_id
+        patience_ms = REGISTER_MS_MAX if isinstance(question, RegisterBroker) else ASK_MS_MAX
         if leader is not None and leader != self._me and peers.is_up(leader):
-            return await peers.ask(leader, question, ASK_MS_MAX)
+            return await peers.ask(leader, question, patience_ms)
         if isinstance(question, BrokerBeat):
             raise NotControllerError("No leader of the metadata quorum is known.")
-        return await peers.ask(await self._anybody(), question, ASK_MS_MAX)
+        return await peers.ask(await self._anybody(), question, patience_ms)
 
     async def _anybody(self) -> BrokerId:
         """A broker that may know more than this one does: each in turn, for those that are joining themselves know
@@ -293,7 +297,7 @@ class Orchestrator(Membership):
         leader, peers = self._metadata.leader_id, self._broker.peers
         if leader is None or peers is None or leader in (self._me, question.broker_id):
             raise NotControllerError("There is no leader of the metadata quorum at the moment: try again.")
-        answer = await peers.ask(leader, question, ASK_MS_MAX)
+        answer = await peers.ask(leader, question, REGISTER_MS_MAX)
         assert isinstance(answer, Registered)
         return answer
 

@@ -58,9 +58,12 @@ class ClusterProcesses:
         brokers: int = 3,
         settings: Mapping[str, object] | None = None,
         begin_with: int | None = None,
+        start_seconds_max: float = START_SECONDS_MAX,
     ) -> None:
         """`settings` by Kafka's dotted names, for all brokers. Without a folder, a temporary one. `begin_with`: how
-        many of the brokers `start` starts; the others join by `restart`."""
+        many of the brokers `start` starts; the others join by `restart`. `start_seconds_max`: how long a broker may
+        take until its port answers."""
+        self._start_seconds_max = start_seconds_max
         self._owns_folder = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="anabranch-") if folder is None else folder)
         self._settings = dict(settings or {})
@@ -100,7 +103,7 @@ class ClusterProcesses:
         those = list(processes)
         for process in those:
             self._starter.submit(process.start).result()
-        wait_until_ready(those, START_SECONDS_MAX)
+        wait_until_ready(those, self._start_seconds_max)
 
     def stop(self) -> None:
         """Stop all that run; a temporary folder is removed."""
