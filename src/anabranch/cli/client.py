@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient
 
+    from anabranch.pipeline.key_partitions import KeyPartitions
+
 CONNECT_SECONDS_MAX = 3.0
 ASK_AGAIN_SECONDS = 0.1
 TELLING_SECONDS_MAX = 3.0
@@ -65,6 +67,12 @@ class Broker:
         from confluent_kafka import Producer
 
         return Producer(self._config(config), logger=_silent_logger())
+
+    def key_partitions(self, producer: "Producer") -> "KeyPartitions":
+        """Where the producer's keys belong, by the config of their topics."""
+        from anabranch.pipeline.key_partitions import KeyPartitions
+
+        return KeyPartitions(producer, self._config({}), answer_seconds_max=self.seconds_max)
 
     def consumer(self, config: Mapping[str, Any]) -> "Consumer":
         self.require_answer()

@@ -2,7 +2,8 @@
 
 Every record's delivery is awaited; the command succeeds only if all were acknowledged. A bad line stops the
 reading, but what was read before it is still delivered. Memory is bounded by librdkafka's queue: a full one
-makes the reading wait. A record stamped 0 ms gets the present time, because librdkafka takes 0 for unset.
+makes the reading wait. A key goes to the partition that the topic's config `anabranch.partitioner` gives it; records
+without key are spread. A record stamped 0 ms gets the present time, because librdkafka takes 0 for unset.
 """
 
 import sys
@@ -14,9 +15,12 @@ import click
 from anabranch.cli.client import Broker, broker_options, require_whole
 from anabranch.cli.common import Command, Failure, format_option, show_json
 from anabranch.cli.record_lines import BadLineError, LineRecord, decode, from_text
+from anabranch.record.partitioner import LIBRDKAFKA_PARTITIONER
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
+
+    from anabranch.pipeline.key_partitions import KeyPartitions
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -58,7 +62,7 @@ def command(
     separator = key_separator.encode() if key_separator else None
     parse = decode if is_ndjson else lambda line: from_text(line, separator)
     producer = broker.producer(_producer_config(acks, codec, broker))
-    delivery = Delivery(producer, topic, partition, repartition)
+    delivery = Delivery(producer, topic, partition, repartition, broker.key_partitions(producer))
     problem = _send_all(delivery, _with_progress(_numbered_lines(files or (sys.stdin.buffer,)), files), parse)
     delivery.finish(broker)
     _report(delivery, broker, topic, format, problem)
@@ -68,6 +72,7 @@ def _producer_config(acks: str, codec: str, broker: Broker) -> dict[str, object]
     return {
         "acks": acks,
         "enable.idempotence": acks == "all",
+        "partitioner": LIBRDKAFKA_PARTITIONER,
         "compression.type": codec,
         "linger.ms": 5,
         "message.timeout.ms": int(broker.seconds_max * 1000),
@@ -79,11 +84,19 @@ def _producer_config(acks: str, codec: str, broker: Broker) -> dict[str, object]
 class Delivery:
     """Hands records to the producer and counts what became of them."""
 
-    def __init__(self, producer: "Producer", topic: str, partition: int | None, repartition: bool) -> None:
+    def __init__(
+        self,
+        producer: "Producer",
+        topic: str,
+        partition: int | None,
+        repartition: bool,
+        key_partitions: "KeyPartitions",
+    ) -> None:
         self.producer = producer
         self.topic = topic
         self.partition = partition
         self.repartition = repartition
+        self.key_partitions = key_partitions
         self.delivered = 0
         self.failed = 0
         self.first_error: KafkaError | None = None
@@ -91,6 +104,8 @@ class Delivery:
     def send(self, record: LineRecord) -> None:
         options: dict[str, object] = {"on_delivery": self._on_delivery}
         number = self.partition if self.repartition or self.partition is not None else record.partition
+        if number is None:
+            number = self.key_partitions.partition_for(self.topic, record.key)
         if number is not None:
             options["partition"] = number
         if record.timestamp_ms is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from anabranch.cluster.rows import BrokerRow
-from anabranch.cluster.tokens import murmur3
+from anabranch.record.partitioner import murmur3
 from anabranch.values import BrokerId
 
 

@@ -9,47 +9,10 @@ the next on the ring are its followers (B2, B3).
 from collections.abc import Sequence
 from functools import lru_cache
 
+from anabranch.record.partitioner import TOKENS, murmur3
 from anabranch.values import BrokerId
 
-TOKENS = 2**32
 REPLICAS = 3
-_MASK = TOKENS - 1
-
-
-def murmur3(data: bytes, seed: int = 0) -> int:
-    """The 32-bit hash of the x86 variant."""
-    value = seed
-    whole = len(data) & ~3
-    for position in range(0, whole, 4):
-        value ^= _mixed(int.from_bytes(data[position : position + 4], "little"))
-        value = (_rotated(value, 13) * 5 + 0xE6546B64) & _MASK
-    if whole < len(data):
-        value ^= _mixed(int.from_bytes(data[whole:], "little"))
-    return _finished(value ^ len(data))
-
-
-def _mixed(block: int) -> int:
-    return _rotated(block * 0xCC9E2D51 & _MASK, 15) * 0x1B873593 & _MASK
-
-
-def _rotated(value: int, bits: int) -> int:
-    return (value << bits | value >> (32 - bits)) & _MASK
-
-
-def _finished(value: int) -> int:
-    value = (value ^ value >> 16) * 0x85EBCA6B & _MASK
-    value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK
-    return value ^ value >> 16
-
-
-def token_of_key(key: bytes) -> int:
-    """Where a record of the `murmur3` partitioner belongs."""
-    return murmur3(key)
-
-
-def partition_of(token: int, partition_count: int) -> int:
-    """Partition i of n owns the i-th n-th of the circle."""
-    return token * partition_count // TOKENS
 
 
 def partition_token(topic: str, partition: int, partition_count: int) -> int:

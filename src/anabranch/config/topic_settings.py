@@ -69,10 +69,12 @@ class TopicSettings:
 
     anabranch_partitioner: str = choice(
         "murmur2",
-        "Which partition a key belongs to, where the gateway decides: as Java's clients do (murmur2), or an even share "
-        "of the ring for each (murmur3).",
+        "Which partition a key belongs to, for the gateway, the command line, the Spark writer and the broker for "
+        "tests: as Java's clients do (murmur2), as librdkafka does unless told otherwise (crc32), or an even share of "
+        "the ring for each (murmur3). Other clients choose for themselves: set theirs to the same.",
         "murmur2",
         "murmur3",
+        "crc32",
     )
 
     # --- what is kept ---

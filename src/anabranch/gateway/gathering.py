@@ -24,9 +24,9 @@ from anabranch.errors import AnabranchError, BrokerRefusedError, NotOwnerError, 
 from anabranch.gateway.baskets import Basket, Headers, Placed, Waiting, fail
 from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import ELSEWHERE, Calls, TopicView, Written, code_of_error, refusal
-from anabranch.gateway.partitioner import partition_for
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
+from anabranch.record.partitioner import partition_for
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 
@@ -231,8 +231,9 @@ class Gatherer:
                     f"Topic {view.name} has no partition {partition}: it has {view.partition_count}, numbered from 0.",
                 )
             return partition
-        if key is not None:
-            return partition_for(key, view.partition_count, view.settings.anabranch_partitioner)
+        chosen = partition_for(key, view.partition_count, view.settings.anabranch_partitioner)
+        if chosen is not None:
+            return chosen
         return self._sticky.setdefault(view.name, 0) % view.partition_count
 
     def _basket(self, view: TopicView, index: int) -> Basket:

@@ -2,8 +2,9 @@
 
 The columns are those of Spark's Kafka sink: `value`, and if they are there `key`, `headers`, `topic`, `partition` and
 `timestamp`; others are passed over, so that what was read can be written as it is. The option `topic` wins over the
-column. Keys go to the partitions Java's clients would choose. At least once: a task that fails or is repeated may
-leave records behind that come again; one that succeeds has had every record acknowledged by all copies.
+column. A key goes to the partition that the topic's config `anabranch.partitioner` gives it. At least once: a task that
+fails or is repeated may leave records behind that come again; one that succeeds has had every record acknowledged by
+all copies.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from anabranch.errors import OptionError, PipelineError
+from anabranch.pipeline.key_partitions import KeyPartitions
 from anabranch.pipeline.options import WriterOptions, writer_options
 from anabranch.pipeline.schema import HEADERS, HEADERS_TYPE
 from anabranch.pipeline.workers import settle
+from anabranch.record.partitioner import LIBRDKAFKA_PARTITIONER
 
 if TYPE_CHECKING:
     import confluent_kafka
@@ -104,6 +107,7 @@ class Sending:
 
     def __init__(self, options: WriterOptions) -> None:
         self._producer = _producer(options, self._failed)
+        self._key_partitions = KeyPartitions(self._producer, {"bootstrap.servers": options.bootstrap})
         self._trouble: str | None = None
         self.count = 0
 
@@ -122,9 +126,13 @@ class Sending:
     def close(self) -> None:
         """Give up what was not sent, and let the producer go: it and we hold on to each other."""
         self._producer.purge()
-        del self._producer
+        del self._producer, self._key_partitions
 
     def _produce(self, row: dict[str, Any]) -> None:
+        if "partition" not in row:
+            chosen = self._key_partitions.partition_for(row["topic"], row["key"])
+            if chosen is not None:
+                row["partition"] = chosen
         while True:
             try:
                 self._producer.produce(**row)
@@ -154,7 +162,7 @@ def _producer(options: WriterOptions, on_delivery: Any) -> "confluent_kafka.Prod
             "bootstrap.servers": options.bootstrap,
             "enable.idempotence": True,
             "acks": "all",
-            "partitioner": "murmur2_random",
+            "partitioner": LIBRDKAFKA_PARTITIONER,
             "delivery.report.only.error": True,
             "on_delivery": on_delivery,
         }

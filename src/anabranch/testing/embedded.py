@@ -162,12 +162,14 @@ class EmbeddedBroker:
         )
 
     def produce(
-        self, topic: str, records: Iterable[NewRecord], *, partition: int = 0, acks: int = -1
+        self, topic: str, records: Iterable[NewRecord], *, partition: int | None = None, acks: int = -1
     ) -> list[int]:
-        """Write records to one partition as one batch: values, (key, value) or (key, value, headers); text is
-        sent as UTF-8. Answers their offsets."""
+        """Write records, one batch for each partition: values, (key, value) or (key, value, headers); text is sent as
+        UTF-8. Without `partition` the key decides, by the topic's partitioner; records without key go to partition 0.
+        Answers their offsets, in the order of the records."""
         life = self._running()
-        return life.run(produce(life.client, topic, partition, list(records), acks))
+        assert life.node is not None
+        return life.run(produce(life.node.broker, life.client, topic, partition, list(records), acks))
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
         """What a consumer would read from the beginning, partition by partition, in the order of offsets."""

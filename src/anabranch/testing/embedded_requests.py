@@ -14,6 +14,7 @@ from anabranch.broker.metadata_log import read_records
 from anabranch.broker.partition import Partition
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.partitioner import partition_for
 from anabranch.record.records import Record, records_of
 from anabranch.testing.in_process_client import InProcessClient, check
 from anabranch.wire.api_keys import ApiKey
@@ -70,11 +71,43 @@ async def delete_topic(client: InProcessClient, name: str) -> None:
 
 
 async def produce(
-    client: InProcessClient, topic: str, partition: int, records: list[NewRecord], acks: int
+    broker: Broker,
+    client: InProcessClient,
+    topic: str,
+    partition: int | None,
+    records: list[NewRecord],
+    acks: int,
 ) -> list[int]:
+    """Answers the offset of each record. `partition` None: the key decides, and 0 takes what has none."""
+    full = [_in_full(record) for record in records]
+    places = [partition if partition is not None else _partition_of(broker, topic, key) for key, _, _ in full]
+    offsets = [0] * len(full)
+    for index in sorted(set(places)) or [partition or 0]:
+        mine = [number for number, place in enumerate(places) if place == index]
+        base_offset = await _produce_batch(client, topic, index, [full[number] for number in mine], acks)
+        for position, number in enumerate(mine):
+            offsets[number] = base_offset + position
+    return offsets
+
+
+def _partition_of(broker: Broker, topic: str, key: bytes | None) -> int:
+    state = broker.topics.find(topic)
+    if key is None or state is None:  # What the topic lacks is said by the answer to the request.
+        return 0
+    return partition_for(key, len(state.partitions), state.settings.anabranch_partitioner) or 0
+
+
+async def _produce_batch(
+    client: InProcessClient,
+    topic: str,
+    partition: int,
+    records: "list[tuple[bytes | None, bytes | None, Headers]]",
+    acks: int,
+) -> int:
+    """Answers the offset of the first."""
     builder = BatchBuilder()
     now_ms = time.time_ns() // 1_000_000
-    for key, value, headers in map(_in_full, records):
+    for key, value, headers in records:
         builder.add(key, value, headers, timestamp_ms=now_ms)
     data = {"index": partition, "records": bytes(builder.build())}
     request = {
@@ -85,7 +118,7 @@ async def produce(
     answer = await client.ask(ApiKey.PRODUCE, 9, request)
     answered = answer["responses"][0]["partition_responses"][0]
     check(answered["error_code"], f"{topic}-{partition} took no records ({answered['error_message']})")
-    return [answered["base_offset"] + number for number in range(len(records))]
+    return int(answered["base_offset"])
 
 
 def _in_full(record: NewRecord) -> tuple[bytes | None, bytes | None, Headers]:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cluster.tokens import TOKENS, murmur3, partition_of, partition_token, replicas_of, ring_order
+from anabranch.cluster.tokens import partition_token, replicas_of, ring_order
+from anabranch.record.partitioner import TOKENS, murmur3, partition_of
 
 BROKERS = [1, 2, 3, 4]
 

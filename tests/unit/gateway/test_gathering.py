@@ -14,8 +14,8 @@ from anabranch.gateway import gathering
 from anabranch.gateway.baskets import Placed
 from anabranch.gateway.calls import TopicView, Written, refusal
 from anabranch.gateway.gathering import Gatherer
-from anabranch.gateway.partitioner import partition_for
 from anabranch.record.batch import read_header
+from anabranch.record.partitioner import partition_for
 from anabranch.record.records import Record, records_of
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.virtual_loop import VirtualLoop

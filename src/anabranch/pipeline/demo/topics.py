@@ -4,11 +4,10 @@ A record's partition follows from its key (or, without one, from its row), and e
 order of the file through an idempotent producer. So whatever a partition holds is a beginning of what it is to hold,
 and a load that was interrupted goes on behind its last record. A topic of that name which is not ours is refused.
 
-Keys are spread as librdkafka spreads them (CRC-32), so that its producers find a key where we put it.
+Keys go where the default partitioner of topics puts them, so that other producers find a key where we put it.
 """
 
 import json
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from anabranch.errors import PipelineError
 from anabranch.pipeline.demo.source_files import SourceTables, departure_times, hour_times
+from anabranch.record.partitioner import DEFAULT_PARTITIONER, partition_for
 
 ROWS_AT_ONCE = 10_000
 ANSWER_SECONDS_MAX = 30.0
@@ -69,7 +69,7 @@ def _record(key: str | None, row: int, value: bytes, time: int, partitions: int)
     if key is None:
         return Record(row % partitions, None, value, time)
     encoded = key.encode()
-    return Record(zlib.crc32(encoded) % partitions, encoded, value, time)
+    return Record(partition_for(encoded, partitions, DEFAULT_PARTITIONER) or 0, encoded, value, time)
 
 
 class Loader:

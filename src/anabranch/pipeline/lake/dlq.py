@@ -12,11 +12,15 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.errors import PipelineError
+from anabranch.pipeline.key_partitions import KeyPartitions
 from anabranch.pipeline.lake import report
 from anabranch.pipeline.lake.upsert import parquet_parts
 from anabranch.pipeline.workers import settle
+from anabranch.record.partitioner import LIBRDKAFKA_PARTITIONER
 
 HEADER = "anabranch.dlq."
+ANY_PARTITION = -1
+"""librdkafka chooses."""
 SEND_SECONDS_MAX = 120
 RECORD_BYTES_MAX = 1_000_000_000
 """As much as librdkafka allows: what came through one topic must not be too large for the next."""
@@ -54,6 +58,7 @@ class _Sender:
         self._error: Any = None
         self._producer = Producer(
             {
+                "partitioner": LIBRDKAFKA_PARTITIONER,
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 20,
@@ -61,6 +66,7 @@ class _Sender:
                 **client,
             }
         )
+        self._key_partitions = KeyPartitions(self._producer, client)
 
     def send(self, records: pa.RecordBatch) -> None:
         # As numbers, for Python's own times end with the year 9999.
@@ -80,10 +86,12 @@ class _Sender:
         headers = [header for header in headers if not header[0].startswith(HEADER)]
         for name in ("reason", "topic", "partition", "offset"):
             headers.append((HEADER + name, str(record[name]).encode()))
+        chosen = self._key_partitions.partition_for(self._topic, record["key"])
         self._producer.produce(
             self._topic,
             record["value"],
             record["key"],
+            ANY_PARTITION if chosen is None else chosen,
             headers=headers,
             timestamp=max(1, record["timestamp"] // 1000),
             on_delivery=self._delivered,
