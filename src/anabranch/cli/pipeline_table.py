@@ -69,6 +69,7 @@ def shape_options(function: Function) -> Function:
             "mode": mode,
             "key": tuple(column.strip() for column in key.split(",") if column.strip()),
             "schema": ctx.params.pop("schema"),
+            "columns_max": ctx.params.pop("columns_max"),
         }
 
     options = (
@@ -77,6 +78,8 @@ def shape_options(function: Function) -> Function:
         click.option("--key", metavar="COLUMN,...", is_eager=True, help="What upsert goes by. [the record's key]"),
         click.option("--schema", default="records", show_default=True, metavar="records|raw|FILE", is_eager=True,
                      help="Columns from the records (JSON), their bytes, or a JSON Schema file."),
+        click.option("--columns-max", type=click.IntRange(min=1), default=1000, show_default=True, is_eager=True,
+                     help="Columns that records may give the table, fields of objects counted."),
         partition_option,
     )  # fmt: skip
     return _all_of(options)(function)

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from anabranch.pipeline.lake.evolution import grown_columns
-from anabranch.pipeline.lake.infer import merged, merged_fields
+from anabranch.pipeline.lake.infer import capped_fields, count_fields, merged, merged_fields
 from anabranch.pipeline.lake.report import Report
 
 
@@ -39,7 +39,7 @@ def test_names_that_differ_only_in_case_do_not_become_two_columns() -> None:
 
 
 def test_a_report_without_discoveries_has_no_grown_schema() -> None:
-    assert Report().grown_schema(pa.schema([("a", pa.int64())])) is None
+    assert Report().grown_schema(pa.schema([("a", pa.int64())]), 1000) is None
 
 
 def test_columns_are_grown_by_what_is_new_and_wider() -> None:
@@ -55,3 +55,26 @@ def test_columns_that_cannot_widen_stay_as_they_are() -> None:
     known = pa.schema([("a", pa.int32()), ("o", pa.struct([("f", pa.float32())]))])
     wanted = pa.schema([("a", pa.int64()), ("o", pa.struct([("f", pa.float64())])), ("c", pa.string())])
     assert grown_columns(known, wanted, widens=False) == pa.schema([*known, ("c", pa.string())])
+
+
+def test_columns_of_many_tasks_together_stay_below_the_limit() -> None:
+    known = pa.schema([("a", pa.int64())])
+    report = Report()
+    report.grown = [
+        pa.schema([("a", pa.int64()), *((f"{task}_{number}", pa.int64()) for number in range(8))])
+        for task in range(3)
+    ]
+    grown = report.grown_schema(known, 10)
+    assert grown is not None
+    assert grown.names == ["a", *(f"0_{number}" for number in range(8)), "1_0"]
+
+
+def test_fields_of_objects_count_and_what_the_table_has_stays() -> None:
+    inner = pa.struct([("x", pa.int64()), ("y", pa.list_(pa.struct([("z", pa.int64())])))])
+    known = pa.struct([("old", inner)])
+    assert count_fields(known) == 4
+    wanted = [pa.field("old", inner), pa.field("new", inner), pa.field("last", pa.string())]
+    assert capped_fields(wanted, known, 2) == [pa.field("old", inner)]
+    kept = capped_fields(wanted, known, 6)
+    assert [field.name for field in kept] == ["old", "new"]
+    assert count_fields(pa.struct(kept)) == 6

@@ -326,3 +326,17 @@ def test_the_quick_way_takes_nothing_that_the_slow_way_refuses(value: dict[str, 
     if quick is not None:
         assert slow.reasons.to_pylist() == [None]
         assert slow.rows.select(known.names).to_pylist() == quick.to_pylist()
+
+
+def test_refused_record_goes_to_the_dead_letters_with_the_reason() -> None:
+    parser = JsonParser(TRACE, columns_max=20)
+    wide = json.dumps({f"field_{number}": number for number in range(100)}).encode()
+    parsed = parser.parse(records([b'{"a": 1}', wide, b'{"b": 2}']))
+    assert parsed.reasons.to_pylist() == [
+        None,
+        "'field_14' would give the table more than 20 columns, fields of objects counted: raise the pipeline's "
+        "columns_max if they are wanted",
+        None,
+    ]
+    assert parser.has_grown
+    assert parser.schema.names == [*TRACE.names, "a", "b"]

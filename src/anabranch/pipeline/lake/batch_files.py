@@ -74,7 +74,7 @@ class BatchFiles:
         """Parse and write; again from the start as long as columns are found that the table does not have."""
         for _ in range(PASSES_MAX):
             report = self._write_once(frame, batch)
-            grown = report.grown_schema(self._columns())
+            grown = report.grown_schema(self._columns(), self._settings.columns_max)
             if grown is None and (self.table is not None or not report.added):
                 return report
             remove([*report.leftovers(), *report.new_files()])
@@ -88,7 +88,13 @@ class BatchFiles:
         from anabranch.pipeline.lake.report import collect
 
         required = tuple(tuple(path) for path in self._required)
-        task = WriteTask(self._plan(batch), self._settings.schema, required, self._upsert_key())
+        task = WriteTask(
+            self._plan(batch),
+            self._settings.schema,
+            required,
+            self._upsert_key(),
+            self._settings.columns_max,
+        )
         return collect(self._placed(frame), task)
 
     def _placed(self, frame: "DataFrame") -> "DataFrame":

@@ -66,6 +66,7 @@ class WriteTask:
     required: tuple[tuple[str, ...], ...]
     upsert_key: tuple[str, ...]
     """Empty: append."""
+    columns_max: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -79,7 +80,15 @@ class WriteTask:
             return RawParser()
         plan = self.plan
         fixed = self.schema_kind != "records"
-        return JsonParser(plan.columns, fixed, self.required, plan.reserved, plan.widens, self.upsert_key)
+        return JsonParser(
+            plan.columns,
+            fixed,
+            self.required,
+            plan.reserved,
+            plan.widens,
+            self.upsert_key,
+            self.columns_max,
+        )
 
 
 class _Share:

@@ -8,6 +8,7 @@ The first typed value of a new column decides likewise over those that follow.
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,8 @@ from anabranch.pipeline.lake.arrow_types import TIMESTAMP, type_name
 INT64 = range(-(2**63), 2**63)
 EXACT_FLOAT_MAX = 2.0**53
 NAME_BYTES_MAX = 255
+SHOWN_MAX = 80
+"""Characters of a value in a reason."""
 DEPTH_MAX = 32
 """Objects and arrays inside one another, the record itself counted: Delta cannot keep fifty, Parquet and Iceberg little
 more, and a table that has such a column cannot be opened again."""
@@ -38,55 +41,15 @@ def check_depth(record: dict[str, Any]) -> None:
     raise MisfitError(TOO_DEEP)
 
 
-def infer(value: Any, path: str) -> pa.DataType | None:
-    """The type this value asks for; None if it says nothing."""
-    if isinstance(value, dict):
-        grown = merge_fields([], value, path)
-        return pa.struct(grown) if grown else None
-    if isinstance(value, list):
-        inner: pa.DataType | None = None
-        for item in value:
-            inner = widened(inner, item, f"{path}[]")
-        return None if inner is None else pa.list_(pa.field("element", inner))
-    return _infer_scalar(value, path)
-
-
-def _infer_scalar(value: Any, path: str) -> pa.DataType | None:
-    if value is None:
-        return None
+def infer_scalar(value: Any, path: str) -> pa.DataType:
+    """The type that a value asks for which is neither null, an object nor an array."""
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
         if value not in INT64:
-            raise MisfitError(f"{path}: {_short(value)} does not fit a long")
+            raise MisfitError(f"{path}: {shortened(value)} does not fit a long")
         return pa.int64()
     return pa.float64() if isinstance(value, float) else pa.string()
-
-
-def merge_fields(
-    known: list[pa.Field], values: dict[str, Any], path: str = "", base: pa.StructType | None = None
-) -> list[pa.Field]:
-    """The fields after these values came by: the same list if nothing is new.
-
-    `base` is what the table has already: only types that are not in it may still go from long to double.
-    """
-    places = {field.name: position for position, field in enumerate(known)}
-    grown = known
-    for name, value in values.items():
-        where = f"{path}.{name}" if path else name
-        position = places.get(name)
-        before = None if position is None else grown[position].type
-        kind = widened(before, value, where, _inside(base, name))
-        if kind is before:
-            continue
-        grown = [*grown]
-        if position is None:
-            check_name(name, where, grown)
-            places[name] = len(grown)
-            grown.append(pa.field(name, kind))
-        else:
-            grown[position] = grown[position].with_type(kind)
-    return grown
 
 
 def _inside(base: pa.StructType | None, name: str) -> pa.DataType | None:
@@ -96,70 +59,39 @@ def _inside(base: pa.StructType | None, name: str) -> pa.DataType | None:
     return None if position < 0 else base.field(position).type
 
 
-def check_name(name: str, where: str, known: list[pa.Field]) -> None:
-    """Could this be a column, in each of the formats?"""
-    if not name or _UNFIT_NAME.search(name) or len(name.encode()) > NAME_BYTES_MAX:
+def check_name(name: str, where: str, folded: Mapping[str, str]) -> None:
+    """Could this be a column, in each of the formats, beside those of these case-folded names?"""
+    if not name or len(name.encode()) > NAME_BYTES_MAX or _UNFIT_NAME.search(name):
         raise MisfitError(
-            f"{where!r} cannot name a column: no spaces, dots or any of ,;{{}}()= are allowed in it"
+            f"{shortened(where)} cannot name a column: no spaces, dots or any of ,;{{}}()= are allowed in it"
         )
-    folded = name.casefold()
-    for field in known:
-        if field.name.casefold() == folded and field.name != name:
-            raise MisfitError(f"{where!r} differs only in case from the column {field.name!r}")
+    other = folded.get(name.casefold(), name)
+    if other != name:
+        raise MisfitError(f"{shortened(where)} differs only in case from the column {other!r}")
 
 
-def widened(
-    kind: pa.DataType | None, value: Any, path: str, base: pa.DataType | None = None
-) -> pa.DataType | None:
-    """The type of a column of `kind` that is to take `value` too: `kind` itself, the same object, if it fits."""
-    if value is None:
-        return kind
-    if kind is None:
-        return infer(value, path)
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        fields = list(kind.fields)
-        grown = merge_fields(fields, value, path, base)
-        return kind if grown is fields else pa.struct(grown)
-    if pa.types.is_list(kind) and isinstance(value, list):
-        before = inner = kind.value_type
-        for item in value:
-            inner = widened(inner, item, f"{path}[]", None if base is None else base.value_type)
-        return kind if inner is before else pa.list_(pa.field("element", inner))
-    return _widened_scalar(kind, value, path, base)
+def widened_scalar(kind: pa.DataType, value: Any, path: str, in_table: bool) -> pa.DataType:
+    """The type of a column of `kind` that is to take `value` too: `kind` itself, the same object, if it fits.
 
-
-def _widened_scalar(kind: pa.DataType, value: Any, path: str, base: pa.DataType | None) -> pa.DataType:
+    `in_table`: the table has the column already, and a long one cannot become double any more.
+    """
     if pa.types.is_integer(kind) and isinstance(value, int) and not isinstance(value, bool):
         return _widened_integer(kind, value, path)
-    if pa.types.is_int64(kind) and base is None and isinstance(value, float):
+    if pa.types.is_int64(kind) and not in_table and isinstance(value, float):
         return pa.float64()
     if _fits(kind, value):
         return _widened_integer(kind, int(value), path) if pa.types.is_integer(kind) else kind
-    raise MisfitError(f"{path}: {_short(value)} does not fit the column's type, {type_name(kind)}")
+    raise MisfitError(f"{path}: {shortened(value)} does not fit the column's type, {type_name(kind)}")
 
 
 def _widened_integer(kind: pa.DataType, value: int, path: str) -> pa.DataType:
     if value not in INT64:
-        raise MisfitError(f"{path}: {_short(value)} does not fit a long")
+        raise MisfitError(f"{path}: {shortened(value)} does not fit a long")
     if value in range(-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1)):
         return kind
     if not pa.types.is_int32(kind):  # No format widens a byte or a short, which only another engine makes.
-        raise MisfitError(f"{path}: {_short(value)} does not fit the column's type, {type_name(kind)}")
+        raise MisfitError(f"{path}: {shortened(value)} does not fit the column's type, {type_name(kind)}")
     return pa.int64()
-
-
-def first_widened(before: pa.DataType, after: pa.DataType, path: str = "") -> str | None:
-    """Where a type has become another, as `a.b[]`; None if there are at most new fields."""
-    if pa.types.is_struct(before) and pa.types.is_struct(after):
-        for field in before.fields:
-            where = f"{path}.{field.name}" if path else field.name
-            found = first_widened(field.type, after.field(field.name).type, where)
-            if found is not None:
-                return found
-        return None
-    if pa.types.is_list(before) and pa.types.is_list(after):
-        return first_widened(before.value_type, after.value_type, f"{path}[]")
-    return None if before.equals(after) else path
 
 
 def merged(first: pa.DataType, second: pa.DataType, base: pa.DataType | None) -> pa.DataType:
@@ -191,6 +123,50 @@ def merged_fields(
     return result
 
 
+def capped_fields(fields: list[pa.Field], known: pa.StructType, columns_max: int) -> list[pa.Field]:
+    """`fields` without the last of those that are not `known`, so that there are `columns_max` at most, fields of
+    objects counted; what is known stays."""
+    return _capped(fields, known, _Room(columns_max - count_fields(known)))
+
+
+class _Room:
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def count_fields(kind: pa.DataType) -> int:
+    """All fields inside of a type, at whatever depth."""
+    if pa.types.is_struct(kind):
+        return sum(1 + count_fields(field.type) for field in kind.fields)
+    return count_fields(kind.value_type) if pa.types.is_list(kind) else 0
+
+
+def _capped(fields: list[pa.Field], known: pa.StructType | None, room: _Room) -> list[pa.Field]:
+    kept = []
+    for field in fields:
+        before = _inside(known, field.name)
+        if before is None:
+            if room.left <= 0:
+                continue
+            room.left -= 1
+        kind = _capped_type(field.type, before, room)
+        if kind is None:  # An object of which nothing is left.
+            room.left += 1
+        else:
+            kept.append(field.with_type(kind))
+    return kept
+
+
+def _capped_type(kind: pa.DataType, known: pa.DataType | None, room: _Room) -> pa.DataType | None:
+    if pa.types.is_struct(kind):
+        fields = _capped(list(kind.fields), known, room)
+        return pa.struct(fields) if fields else None
+    if pa.types.is_list(kind):
+        inner = _capped_type(kind.value_type, None if known is None else known.value_type, room)
+        return None if inner is None else pa.list_(pa.field("element", inner))
+    return kind
+
+
 def _fits(kind: pa.DataType, value: Any) -> bool:
     if pa.types.is_boolean(kind):
         return isinstance(value, bool)
@@ -220,9 +196,10 @@ def parse_time(text: str) -> pa.Scalar | None:
         return None
 
 
-def _short(value: Any) -> str:
+def shortened(value: Any, *, quoted: bool = True) -> str:
+    """A value or a name of somebody else's, for a sentence."""
     try:
-        text = repr(value)
+        text = repr(value) if quoted else str(value)
     except ValueError:  # Python refuses to print integers of many thousand digits.
         text = "an enormous number"
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."

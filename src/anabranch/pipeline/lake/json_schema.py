@@ -81,11 +81,13 @@ class _Reader:
         if not isinstance(properties, dict) or not properties:
             self._refuse('is an object without "properties"', place)
         fields: list[pa.Field] = []
+        folded: dict[str, str] = {}
         for name, inner in properties.items():
             try:
-                check_name(name, name, fields)
+                check_name(name, name, folded)
             except MisfitError as error:
                 self._refuse(f"cannot be a table: {error}", place)
+            folded[name.casefold()] = name
             fields.append(pa.field(name, self.kind(inner, (*place, name), depth + 1, in_list)))
         self._note_required(schema.get("required", []), properties, place, in_list)
         return pa.struct(fields)

@@ -1,9 +1,10 @@
 """Records to rows: JSON values into typed Arrow columns, with a reason for each that does not fit.
 
 Two ways to the same result. Arrow's own JSON reader takes many records at once when all of them are ordinary objects
-that fit the known columns. Anything else goes the slow way, record by record, where the rules of `infer.py` decide; so
-what becomes of a record never depends on its neighbours, but for one case: new columns, whose type the first typed
-value gives. When new columns are met, `has_grown` tells the caller to evolve the table and to parse everything again.
+that fit the known columns. Anything else goes the slow way, record by record, where the rules of `column_tree.py` and
+`infer.py` decide; so what becomes of a record never depends on its neighbours, but for one case: new columns, whose
+type the first typed value gives, and of which there are `columns_max` at most. When new columns are met, `has_grown`
+tells the caller to evolve the table and to parse everything again.
 """
 
 import json
@@ -14,14 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform, plain_schema
+from anabranch.pipeline.lake.column_tree import COLUMNS_MAX, ColumnTree, check_known, fitted_fields
 from anabranch.pipeline.lake.infer import (
     DEPTH_MAX,
     TOO_DEEP,
     MisfitError,
     check_depth,
-    first_widened,
-    merge_fields,
-    parse_time,
 )
 from anabranch.pipeline.lake.quick_json import parse_quickly
 
@@ -83,18 +82,20 @@ class JsonParser:
         reserved: frozenset[str] = frozenset(),
         widens: bool = True,
         key: Sequence[str] = (),
+        columns_max: int = COLUMNS_MAX,
     ) -> None:
         """`required`: paths of columns that must be there. `reserved`: names that no column can have. `widens`: can an
-        int column become a long one? `key`: columns that rows are told apart by."""
-        self._reserved, self._widens, self._key = reserved, widens, key
+        int column become a long one? `key`: columns that rows are told apart by. `columns_max`: that the table may
+        grow to."""
+        self._reserved, self._key = reserved, key
         self._fields = list(plain_schema(schema))
-        self._base = pa.struct(self._fields)
+        self._tree = ColumnTree(self._fields, widens=widens, columns_max=columns_max)
         self._fixed, self._required = fixed, [tuple(path) for path in required]
         self.has_grown = False
 
     @property
     def schema(self) -> pa.Schema:
-        return pa.schema(self._fields)
+        return pa.schema(self._tree.fields() if self.has_grown else self._fields)
 
     def parse(self, records: pa.Table) -> Parsed:
         """Rows and reasons; no rows once columns are missing from the table, which `has_grown` says."""
@@ -121,7 +122,7 @@ class JsonParser:
             yield from self._parts(records.slice(first, step), start + first)
 
     def _quickly(self, records: pa.Table) -> Parsed | None:
-        if any(field.name in self._key and pa.types.is_nested(field.type) for field in self._fields):
+        if any(field.name in self._key and pa.types.is_nested(field.type) for field in self.schema):
             return None
         values = records.column("value").combine_chunks()
         body = parse_quickly(values, self._columns(), self._fixed)
@@ -131,7 +132,7 @@ class JsonParser:
         return _all_fit(conform(_beside(trace, body), self.schema))
 
     def _columns(self) -> pa.Schema:
-        return pa.schema([field for field in self._fields if field.name not in TRACE.names])
+        return pa.schema([field for field in self.schema if field.name not in TRACE.names])
 
     def _has_required(self, rows: pa.Table) -> bool:
         """Top-level columns are looked at as a whole; nested ones are left to the slow way."""
@@ -173,13 +174,10 @@ class JsonParser:
         for path in self._required:
             _check_required(values, path)
         if self._fixed:
-            _check_known(self._fields, values, "")
-        grown = merge_fields(self._fields, values, base=self._base)
-        if grown is not self._fields:
-            if not self._widens:
-                _check_not_widened(self._base, pa.struct(grown))
-            self._fields, self.has_grown = grown, True
-        return {} if self.has_grown else _fitted_fields(self._fields, values)
+            check_known(self._tree.root, values)
+        if self._tree.take(values):
+            self.has_grown = True
+        return {} if self.has_grown else fitted_fields(self._tree.root, values)
 
 
 def _all_fit(rows: pa.Table) -> Parsed:
@@ -237,55 +235,6 @@ def _check_required(fields: dict[str, Any], path: tuple[str, ...]) -> None:
             raise MisfitError(f"{'.'.join(path)} is required, and missing or null")
         if depth < len(path) - 1 and not isinstance(value, dict):
             return  # That it does not fit is said elsewhere.
-
-
-def _check_not_widened(before: pa.StructType, after: pa.StructType) -> None:
-    where = first_widened(before, after)
-    if where is not None:
-        raise MisfitError(
-            f"{where} has a number that does not fit its column, and the columns of this table cannot be widened"
-        )
-
-
-def _check_known(known: list[pa.Field], fields: dict[str, Any], path: str) -> None:
-    kinds = {field.name: field.type for field in known}
-    for name, value in fields.items():
-        where = f"{path}.{name}" if path else name
-        if name not in kinds:
-            raise MisfitError(f"{where} is not in the JSON Schema")
-        _check_known_inside(kinds[name], value, where)
-
-
-def _check_known_inside(kind: pa.DataType, value: Any, where: str) -> None:
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        _check_known(list(kind.fields), value, where)
-    elif pa.types.is_list(kind) and isinstance(value, list):
-        for item in value:
-            _check_known_inside(kind.value_type, item, f"{where}[]")
-
-
-def _fitted_fields(fields: list[pa.Field], values: dict[str, Any]) -> dict[str, Any]:
-    kinds = {field.name: field.type for field in fields}
-    return {name: _fitted(kinds[name], value) for name, value in values.items() if name in kinds}
-
-
-def _fitted(kind: pa.DataType, value: Any) -> Any:
-    """A value in the form that Arrow wants for this type."""
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return _fitted_fields(list(kind.fields), value)
-    if pa.types.is_list(kind):
-        return [_fitted(kind.value_type, item) for item in value]
-    if pa.types.is_floating(kind):
-        return float(value)
-    if pa.types.is_integer(kind):
-        return int(value)
-    if pa.types.is_timestamp(kind):
-        moment = parse_time(value)
-        assert moment is not None, "it was found to fit"
-        return moment.as_py()
-    return value
 
 
 def _trace(records: pa.Table) -> tuple[pa.Table, pa.Array | None]:

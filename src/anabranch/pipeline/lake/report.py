@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from anabranch.pipeline.lake.change import DataFile
-from anabranch.pipeline.lake.infer import merged_fields
+from anabranch.pipeline.lake.infer import capped_fields, merged_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -107,13 +107,14 @@ class Report:
             self.starts[number] = min(start, self.starts.get(number, start))
             self.offsets[number] = max(end, self.offsets.get(number, end))
 
-    def grown_schema(self, known: pa.Schema) -> pa.Schema | None:
-        """The columns after all tasks' discoveries; None if there were none."""
+    def grown_schema(self, known: pa.Schema, columns_max: int) -> pa.Schema | None:
+        """The columns after all tasks' discoveries; None if there were none. What is more than `columns_max` is left
+        out: its records do not fit when they are parsed again."""
         fields = list(known)
         base = pa.struct(fields)
         for schema in self.grown:
             fields = merged_fields(fields, list(schema), base)
-        return pa.schema(fields) if self.grown else None
+        return pa.schema(capped_fields(fields, base, columns_max)) if self.grown else None
 
     @property
     def rows_added(self) -> int:

@@ -76,6 +76,8 @@ class PipelineSettings:
     """The columns an upsert goes by; the key of the record unless some are named."""
     schema: str = "records"
     """`records`: from what they hold; `raw`: bytes as they are; else the path of a JSON Schema file."""
+    columns_max: int = 1000
+    """That the records may give the table, fields of objects counted; those that bring more are dead letters."""
     partition_by: tuple[str, ...] = ()
     """For a new table; one that is there knows it, and must not be told otherwise."""
     group: str | None = None
@@ -128,6 +130,8 @@ class PipelineSettings:
     def _check_numbers(self) -> None:
         if self.max_offsets_per_trigger is not None and self.max_offsets_per_trigger <= 0:
             raise OptionError(f"max_offsets_per_trigger must be above 0, not {self.max_offsets_per_trigger}.")
+        if self.columns_max <= 0:
+            raise OptionError(f"columns_max must be above 0, not {self.columns_max}.")
         if not 0 <= self.trigger_seconds < math.inf:
             raise OptionError(f"trigger_seconds cannot be {self.trigger_seconds}: 0 or more.")
 
