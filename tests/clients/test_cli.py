@@ -25,7 +25,7 @@ AWKWARD = [
 
 class Cli:
     def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
+        self.bootstrap = bootstrap
 
     def __call__(self, *arguments: object, given: str = "", exit_code: int = 0) -> str:
         result = self.run(*arguments, given=given)
@@ -33,7 +33,7 @@ class Cli:
         return result.stdout
 
     def run(self, *arguments: object, given: str = "") -> subprocess.CompletedProcess[str]:
-        command = [str(PROGRAM), *map(str, arguments), "--bootstrap", self._bootstrap]
+        command = [str(PROGRAM), *map(str, arguments), "--bootstrap", self.bootstrap]
         return subprocess.run(command, input=given, capture_output=True, text=True, timeout=RUN_S_MAX)
 
     def json(self, *arguments: object, given: str = ""):

@@ -2,11 +2,12 @@
 
 Without `--group` nothing is committed and nobody is disturbed: partitions are assigned directly. It stops at
 the end as it was when it began, unless told to follow. With `--group` it joins, begins where the group
-stopped, and commits what it has written out, and nothing beyond that, when it ends.
+stopped, and commits what it has written out as it goes (`consume_commits.py`). Ctrl-C, SIGTERM, SIGHUP and a reader of
+its output that has gone away end it in order: what was printed is committed, and the group is left at once.
 """
 
-import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,8 @@ from anabranch.cli import starts
 from anabranch.cli.branch_lines import lines_of, offset_before
 from anabranch.cli.client import Broker, broker_options, topic_partitions
 from anabranch.cli.common import Command, Failure, format_option
-from anabranch.cli.consume_output import Writer, writer_for
+from anabranch.cli.consume_commits import Commits, stopped_by_signals
+from anabranch.cli.consume_output import Writer, standard_output, writer_for
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -39,7 +41,11 @@ IDLE_SECONDS = 0.2
 )
 @click.option("--max", "records_max", type=click.IntRange(min=1), metavar="N", help="Stop after N records.")
 @click.option("--follow", "-f", is_flag=True, help="Go on when the end is reached.")
-@click.option("--group", metavar="NAME", help="Consume as a member of this group and commit.")
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Consume as a member of this group, and commit what is printed, each second and at the end.",
+)
 @click.option(
     "--partition", "wanted", type=click.IntRange(min=0), multiple=True, help="Only these partitions."
 )
@@ -63,12 +69,16 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     consumer = broker.consumer(_consumer_config(group, begin))
-    try:
-        ends = _subscribe(broker, consumer, topic, wanted, begin, group)
-        with writer_for(format, sys.stdout.buffer, meta) as writer:
-            _pump(broker, consumer, writer, None if follow else ends, records_max, in_group=group is not None)
-    finally:
-        consumer.close()
+    with stopped_by_signals():
+        try:
+            ends = _point(broker, consumer, topic, wanted, begin, group)
+            with writer_for(format, standard_output(), meta) as writer:
+                commits = Commits(broker, consumer, writer, in_group=group is not None)
+                if group is not None:
+                    consumer.subscribe([topic], on_revoke=commits.on_revoke, on_lost=commits.on_lost)
+                _pump(broker, consumer, writer, commits, None if follow else ends, records_max)
+        finally:
+            consumer.close()
 
 
 def _consumer_config(group: str | None, begin: starts.Start) -> dict[str, Any]:
@@ -85,7 +95,7 @@ def _consumer_config(group: str | None, begin: starts.Start) -> dict[str, Any]:
     }
 
 
-def _subscribe(
+def _point(
     broker: Broker,
     consumer: "Consumer",
     topic: str,
@@ -93,14 +103,13 @@ def _subscribe(
     begin: starts.Start,
     group: str | None,
 ) -> "Ends":
-    """Points the consumer at its records; answers where each partition ends now."""
+    """Points a consumer without a group at its records; answers where each partition ends now."""
     there = [number for _, number in broker.partitions_of(consumer, topic)]
     if group is not None:
         if wanted or begin.kind not in (starts.Kind.BEGINNING, starts.Kind.END):
             raise click.UsageError(
                 "A group decides partitions and offsets: move it with `anabranch group reset`."
             )
-        consumer.subscribe([topic])
         return _offsets(broker, topic, there, "latest")
     missing = [number for number in wanted if number not in there]
     if missing:
@@ -153,32 +162,46 @@ def _pump(
     broker: Broker,
     consumer: "Consumer",
     writer: Writer,
+    commits: Commits,
     ends: "Ends | None",
     records_max: int | None,
-    *,
-    in_group: bool,
 ) -> None:
-    """Writes records until the end, the limit, or Ctrl-C. `ends` is None when following."""
+    """Writes records until the end, the limit, or a signal. `ends` is None when following."""
     open_ends = OpenEnds(ends)
-    written = 0
     try:
-        while written != records_max and not open_ends.all_reached(consumer if in_group else None):
-            message = consumer.poll(IDLE_SECONDS)
-            if message is None:
-                writer.flush()
-            elif message.error() is not None:
-                open_ends.on_error(broker, message)
-            elif open_ends.admits(message):
-                writer.write(message)
-                written += 1
-                if in_group:
-                    consumer.store_offsets(message)
+        _write_records(broker, consumer, writer, commits, open_ends, records_max)
     except KeyboardInterrupt:
         pass  # The ordinary way to stop following; what was written is committed below.
-    writer.flush()
-    if in_group and written:
-        with broker.errors():
-            consumer.commit(asynchronous=False)
+    except OSError:
+        commits.commit_flushed()  # Nobody reads on: what could not be written is not committed.
+        raise
+    except Failure:
+        with suppress(Failure):  # The first one is told.
+            commits.finish()
+        raise
+    commits.finish()
+
+
+def _write_records(
+    broker: Broker,
+    consumer: "Consumer",
+    writer: Writer,
+    commits: Commits,
+    open_ends: "OpenEnds",
+    records_max: int | None,
+) -> None:
+    written = 0
+    while written != records_max and not open_ends.all_reached(consumer if commits.in_group else None):
+        message = consumer.poll(IDLE_SECONDS)
+        if message is None:
+            commits.flush()
+        elif message.error() is not None:
+            open_ends.on_error(broker, message)
+        elif open_ends.admits(message):
+            writer.write(message)
+            commits.wrote(message)
+            written += 1
+        commits.tick()
 
 
 class OpenEnds:

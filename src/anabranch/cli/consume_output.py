@@ -4,6 +4,8 @@ NDJSON is one object per line, JSON one array, raw the bytes of each value and a
 people.
 """
 
+import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -59,6 +61,13 @@ class MetaWriter(_LineWriter):
         where = f"{message.partition()}@{message.offset()}"
         line = f"{where}\t{_time_of(message)}\t{to_text(message.key(), message.value())}\n"
         self.out.write(line.encode())
+
+
+def standard_output() -> IO[bytes]:
+    """Always with a buffer. Python's own has none under PYTHONUNBUFFERED: a record could then be written in part, and
+    would be out before it is noted as written."""
+    out: IO[bytes] = sys.stdout.buffer
+    return open(out.fileno(), "wb", closefd=False) if isinstance(out, io.RawIOBase) else out
 
 
 @contextmanager

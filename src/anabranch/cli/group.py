@@ -1,7 +1,8 @@
 """`anabranch group`: list, describe, reset and delete consumer groups through the admin API.
 
-Lag is how many records a partition has behind what the group committed there. A reset is refused while the group has
-members, because they would commit over it.
+Lag is how many records a partition has behind what the group committed there; where nothing is committed there is no
+lag to tell (null, or "-"), since where the group will begin is up to its members. A reset is refused while the group
+has members, because they would commit over it.
 """
 
 import time
@@ -70,25 +71,41 @@ def describe(name: str, broker: Broker, format: str) -> None:
         {"member": member.member_id, "client": member.client_id, "host": member.host}
         for member in group.members
     ]
-    total = sum(row["lag"] or 0 for row in rows)
+    lags = [row["lag"] for row in rows if row["lag"] is not None]
+    uncommitted = sum(row["committed"] is None for row in rows)
     if format == "json":
         shown = {
             "group": name,
             "state": _word(group.state),
-            "lag": total,
+            "lag": sum(lags) if lags else None,
+            "uncommitted_partitions": uncommitted,
             "partitions": rows,
             "members": members,
         }
         show_json(shown)
         return
     has = "1 member" if len(members) == 1 else f"{len(members)} members"
-    behind = "1 record" if total == 1 else f"{total} records"
-    click.echo(f"Group {name} is {_word(group.state)}, has {has} and is {behind} behind.")
+    click.echo(
+        f"Group {name} is {_word(group.state)}, has {has} and {_progress(lags, uncommitted, len(rows))}."
+    )
     if rows:
         show_table(
             ["topic", "#partition", "#committed", "#end", "#lag", "member"],
             [tuple(row.values()) for row in rows],
         )
+
+
+def _progress(lags: list[int], uncommitted: int, partitions: int) -> str:
+    """How far a group is, after "has ... and"."""
+    if not lags:
+        return "has nothing committed"
+    total = sum(lags)
+    behind = "is 1 record behind" if total == 1 else f"is {total} records behind"
+    return (
+        f"{behind}, with nothing committed in {uncommitted} of {partitions} partitions"
+        if uncommitted
+        else behind
+    )
 
 
 def _describe(broker: Broker, admin: "AdminClient", name: str) -> Any:
