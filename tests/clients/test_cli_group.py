@@ -1,5 +1,7 @@
 """`consume --group` as a process that follows: what it commits while it runs and however it ends."""
 
+import os
+import pty
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -102,3 +104,43 @@ def test_lag_counts_what_is_committed_and_names_the_rest(cli: Cli, unique: str) 
     member.close()
     assert "is 2 records behind, with nothing committed in 2 of 3 partitions." in text
     assert (described["lag"], described["uncommitted_partitions"]) == (2, 2)
+
+
+def test_group_id_cannot_drive_the_terminal(cli: Cli, ten: str, unique: str) -> None:
+    """In the words of whoever looks at the groups, on a terminal."""
+    evil = f"{unique}\x1b]0;owned\x07\x1b[31m"
+    member = confluent_kafka.Consumer(
+        {"bootstrap.servers": cli.bootstrap, "group.id": evil, "client.id": "c\x1b[2J"}
+    )
+    member.subscribe([ten])
+    wait_until(lambda: member.poll(0.1) is None and member.assignment(), "the assignment")
+    member.commit(offsets=[confluent_kafka.TopicPartition(ten, 0, 3)], asynchronous=False)
+    shown = [_on_terminal(cli, "group", *words) for words in (["list"], ["describe", evil])]
+    member.close()
+    shown.append(_on_terminal(cli, "group", "describe", f"{evil}-unknown"))
+    for text in shown:
+        assert "\\u001b]0;owned\\u0007\\u001b[31m" in text.replace("\r\n", "").replace(" ", "")
+        assert "\x1b]0" not in text
+        assert "\x07" not in text
+        assert "\x1b[31m" not in text
+
+
+def _on_terminal(cli: Cli, *words: str) -> str:
+    ours, theirs = pty.openpty()
+    command = [str(PROGRAM), *words, "--bootstrap", cli.bootstrap]
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=theirs, env={**os.environ, "COLUMNS": "400"}
+    ) as process:
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # The last one on the other side has gone.
+                break
+            if not part:
+                break
+            said += part
+        process.wait(END_S_MAX)
+    os.close(ours)
+    return said.decode()

@@ -16,6 +16,7 @@ from anabranch.cli.branch_tree import (
     sealed_ms,
     state_of,
 )
+from anabranch.cli.terminal import echo_styled, styled
 from anabranch.replication.branch_history import records_between
 from anabranch.replication.branch_lines import Span
 
@@ -34,7 +35,7 @@ def print_tree(facts: PartitionFacts, rows_max: int | None) -> None:
         text = row.note if each is None else _aligned(each, widths)
         if each is None and text:
             text = " " * (widths[0] + 2) + text
-        click.echo(f"{row.drawing:{indent}}  {text}".rstrip())
+        echo_styled(f"{row.drawing:{indent}}  {text}".rstrip())
     if len(rows) > len(shown):
         click.echo(f"... and {len(rows) - len(shown)} older rows: --all shows them.")
 
@@ -85,7 +86,7 @@ def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
 
 def _coloured(at: int, cell: str, text: str) -> str:
     colour = "yellow" if at == BRANCH_COLUMN else STATE_COLOURS.get(cell)
-    return text if colour is None else click.style(text, fg=colour)
+    return text if colour is None else styled(text, colour)
 
 
 def facts_as_json(facts: PartitionFacts) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from anabranch.cli.common import DEFAULT_BOOTSTRAP, Failure, Function
+from anabranch.cli.terminal import escaped_cell
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -184,7 +185,7 @@ class Broker:
             case KafkaError._UNKNOWN_PARTITION:
                 return "There is no such partition: `anabranch topic describe` shows those there are."
             case _:
-                return f"{self.bootstrap} refused: {error.str().strip().rstrip('.')} ({error.name()})."
+                return f"{self.bootstrap} refused: {escaped_cell(error.str().strip()).rstrip('.')} ({error.name()})."
 
     def _config(self, more: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ from typing import IO, Any, TypeVar
 
 import click
 
+from anabranch.cli.terminal import console, escaped_cell, escaping_output
 from anabranch.errors import AnabranchError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
@@ -51,7 +52,12 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A command whose help says the first sentence of each subcommand to its end."""
+    """A command whose help says the first sentence of each subcommand to its end. What it prints, and what its
+    subcommands print, cannot drive the terminal."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with escaping_output():
+            return super().main(*args, **kwargs)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -103,7 +109,6 @@ def show_json(data: object) -> None:
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table on a terminal, the same in full width into a pipe. A column headed '#...' is aligned right."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
@@ -111,11 +116,9 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
         is_number = column.startswith("#")
         table.add_column(column.lstrip("#"), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
-    # A pipe has no width: without one given, rich would fold everything at 80 columns. Markup is off because
-    # names and values are other people's text.
-    width = None if sys.stdout.isatty() else 10_000
-    Console(markup=False, highlight=False, width=width).print(table)
+        table.add_row(*("-" if cell is None else escaped_cell(str(cell)) for cell in row))
+    # A pipe has no width: without one given, rich would fold everything at 80 columns.
+    console(width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
 def pairs_of(options: Iterable[str], flag: str) -> dict[str, str]:

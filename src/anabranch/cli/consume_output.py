@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
 from anabranch.cli.record_lines import encode, to_text
+from anabranch.cli.terminal import escaped
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -47,8 +48,17 @@ class JsonWriter(_LineWriter):
 
 
 class RawWriter(_LineWriter):
+    """The bytes as they are, unless they would drive a terminal."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        super().__init__(out)
+        self._is_terminal = out.isatty()
+
     def write(self, message: "Message") -> None:
-        self.out.write((message.value() or b"") + b"\n")
+        value = message.value() or b""
+        if self._is_terminal:
+            value = escaped(value.decode("utf-8", "backslashreplace")).encode()
+        self.out.write(value + b"\n")
 
 
 class TextWriter(_LineWriter):

@@ -16,6 +16,7 @@ import click
 import anabranch
 from anabranch.cli.client import answers
 from anabranch.cli.common import DEFAULT_BOOTSTRAP, Command, format_option, show_json
+from anabranch.cli.terminal import echo_styled, escaped_cell, styled
 
 OPEN_FILES_WANTED = 20_000
 """For some 10,000 partitions that are written to at once, and thousands of connections."""
@@ -51,7 +52,7 @@ def command(data_dir: str, bootstrap: str, format: str) -> None:
         show_json([finding._asdict() for finding in findings])
     else:
         for finding in findings:
-            click.echo(_line(finding))
+            echo_styled(_line(finding))
     if any(finding.verdict == "fail" for finding in findings):
         sys.exit(1)
 
@@ -59,7 +60,8 @@ def command(data_dir: str, bootstrap: str, format: str) -> None:
 def _line(finding: Finding) -> str:
     colour = {"ok": "green", "warn": "yellow", "fail": "red"}[finding.verdict]
     step = f": {finding.next_step}" if finding.next_step else ""
-    return f"{click.style(f'{finding.verdict:<5}', fg=colour)} {finding.check:<17} {finding.detail}{step}"
+    rest = escaped_cell(f"{finding.check:<17} {finding.detail}{step}")
+    return f"{styled(f'{finding.verdict:<5}', colour)} {rest}"
 
 
 def examine(data_dir: str, bootstrap: str) -> Iterator[Finding]:

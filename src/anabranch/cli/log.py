@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from anabranch.cli.common import Failure, Group, confirm, format_option, show_json, show_table, yes_option
+from anabranch.cli.terminal import console
 
 if TYPE_CHECKING:
     from anabranch.cli.log_check import Report
@@ -82,11 +83,10 @@ def _progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
     if not sys.stderr.isatty():
         yield lambda count: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total_bytes)
         yield lambda count: progress.advance(task, count)
 

@@ -22,6 +22,7 @@ import click
 
 from anabranch.cli.client import answers
 from anabranch.cli.common import Failure, Function, pairs_of
+from anabranch.cli.terminal import console, escaped_cell
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:
@@ -278,10 +279,9 @@ def spinner(text: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda text: None
         return
-    from rich.console import Console
 
-    with Console(stderr=True).status(text) as shown:
-        yield lambda text: shown.update(text)
+    with console(stderr=True).status(escaped_cell(text)) as shown:
+        yield lambda text: shown.update(escaped_cell(text))
 
 
 @contextmanager
@@ -290,12 +290,11 @@ def task_bar(text: str) -> "Iterator[OnTasks | None]":
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(text, total=None)
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task(escaped_cell(text), total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 

@@ -15,6 +15,7 @@ import click
 from anabranch.cli.client import Broker, broker_options, require_whole
 from anabranch.cli.common import Command, Failure, format_option, show_json
 from anabranch.cli.record_lines import BadLineError, LineRecord, decode, from_text
+from anabranch.cli.terminal import console
 from anabranch.record.partitioner import LIBRDKAFKA_PARTITIONER
 
 if TYPE_CHECKING:
@@ -148,11 +149,10 @@ def _with_progress(
     if not files or not sys.stderr.isatty() or None in sizes:
         yield from lines
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=console(stderr=True)) as progress:
         task = progress.add_task("", total=sum(size or 0 for size in sizes))
         for name, line in lines:
             yield name, line

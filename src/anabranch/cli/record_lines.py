@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from anabranch.cli.terminal import escaped
+
 Bytes = bytes | None
 Headers = tuple[tuple[str, Bytes], ...]
 
@@ -68,7 +70,7 @@ def encode(fields: Mapping[str, Any]) -> str:
     line["key"] = bytes_to_json(fields["key"])
     line["value"] = bytes_to_json(fields["value"])
     line["headers"] = [[name, bytes_to_json(value)] for name, value in fields["headers"]]
-    return json.dumps(line, ensure_ascii=False)
+    return escaped(json.dumps(line, ensure_ascii=False))
 
 
 def decode(line: bytes) -> LineRecord:
