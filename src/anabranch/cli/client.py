@@ -17,6 +17,7 @@ import click
 
 from anabranch.cli.common import DEFAULT_BOOTSTRAP, Failure, Function
 from anabranch.cli.terminal import escaped_cell
+from anabranch.config import host_and_port
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -207,14 +208,19 @@ def _silent_logger() -> logging.Logger:
 
 def answers(address: str) -> bool:
     """Whether something accepts connections there."""
-    host, _, port = address.strip().rpartition(":")
-    if not port.isdigit():
-        raise click.UsageError(f"{address} is not HOST:PORT: write for example --bootstrap 127.0.0.1:9092.")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS_MAX):
+        with socket.create_connection(host_and_port_of(address), timeout=CONNECT_SECONDS_MAX):
             return True
-    except (OSError, OverflowError):
+    except OSError:
         return False
+
+
+def host_and_port_of(address: str) -> tuple[str, int]:
+    """One of the addresses of --bootstrap."""
+    try:
+        return host_and_port(address.strip())
+    except ValueError as error:
+        raise click.UsageError(f"--bootstrap {address.strip()} {error}") from None
 
 
 def _passes(error: "KafkaError | None") -> bool:

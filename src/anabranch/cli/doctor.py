@@ -1,6 +1,6 @@
 """`anabranch doctor`: is this machine fit to run a node? One line per check: ok, warn or fail, and what next.
 
-It changes nothing: the data folder is only looked at. Exit code 1 if anything fails.
+It leaves nothing behind: what it writes to measure the disk has no name. Exit code 1 if anything fails.
 """
 
 import os
@@ -8,30 +8,25 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from importlib import metadata
 
 import click
+from click.core import ParameterSource
 
 import anabranch
-from anabranch.cli.client import answers
+from anabranch.cli import doctor_disk, doctor_network
 from anabranch.cli.common import DEFAULT_BOOTSTRAP, Command, format_option, show_json
+from anabranch.cli.doctor_findings import Finding
 from anabranch.cli.terminal import echo_styled, escaped_cell, styled
+from anabranch.config import http_host_and_port
+from anabranch.record import form
 
 OPEN_FILES_WANTED = 20_000
 """For some 10,000 partitions that are written to at once, and thousands of connections."""
-FREE_BYTES_WANTED = 2 * 2**30
-LOCK_NAME = ".lock"
 LIBRARIES = ("click", "rich", "confluent-kafka", "prometheus-client", "crc32c", "lz4", "cramjam")
 YEAR_OF_THIS_CODE_MS = 1_767_225_600_000
 """1 January 2026: a clock before that is wrong."""
-
-
-class Finding(NamedTuple):
-    check: str
-    verdict: str
-    detail: str
-    next_step: str = ""
 
 
 @click.command(cls=Command)
@@ -42,12 +37,36 @@ class Finding(NamedTuple):
     envvar="ANABRANCH_BOOTSTRAP",
     default=DEFAULT_BOOTSTRAP,
     show_default=True,
-    help="Where a broker may run already.",
+    help="Where a broker runs, or would.",
 )
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    default=DEFAULT_BOOTSTRAP,
+    show_default=True,
+    help="Where a node would listen.",
+)
+@click.option("--http", metavar="[HOST:]PORT", help="Where it would serve HTTP. [nowhere]")
+@click.option("--peer-listen", metavar="HOST:PORT", help="Where it would listen to other brokers. [nowhere]")
 @format_option()
-def command(data_dir: str, bootstrap: str, format: str) -> None:
-    """Check that this machine can run a node."""
-    findings = list(examine(data_dir, bootstrap))
+@click.pass_context
+def command(
+    ctx: click.Context,
+    data_dir: str,
+    bootstrap: str,
+    listen: str,
+    http: str | None,
+    peer_listen: str | None,
+    format: str,
+) -> None:
+    """Check that this machine can run a node, and that a broker speaks Kafka. Exit code 1 if something is broken."""
+    is_named = ctx.get_parameter_source("bootstrap") is not ParameterSource.DEFAULT
+    findings = [
+        *examine_machine(),
+        *examine_disk(data_dir),
+        *examine_network(listen, http, peer_listen),
+        doctor_network.broker(bootstrap, is_named=is_named),
+    ]
     if format == "json":
         show_json([finding._asdict() for finding in findings])
     else:
@@ -64,16 +83,80 @@ def _line(finding: Finding) -> str:
     return f"{styled(f'{finding.verdict:<5}', colour)} {rest}"
 
 
-def examine(data_dir: str, bootstrap: str) -> Iterator[Finding]:
+def examine_machine() -> Iterator[Finding]:
     yield python_version(sys.version_info[:2])
     for library in LIBRARIES:
         yield library_version(library)
     yield zstd_library()
+    yield hot_loops(form.COMPILED, form.PURE_WANTED)
+    yield extra("spark", "pyspark", "pipelines into tables")
+    if has_library("pyspark"):
+        yield java()
+    yield extra("objects", "obstore", "topics in buckets of S3, Google or Azure")
     yield open_files(*_open_file_limits())
-    yield disk_space(data_dir, lambda folder: shutil.disk_usage(folder).free)
-    yield data_folder(data_dir)
-    yield port(bootstrap)
     yield clock(time.time_ns() // 1_000_000)
+
+
+def examine_disk(data_dir: str) -> Iterator[Finding]:
+    folder = doctor_disk.data_folder(data_dir)
+    yield folder
+    found = doctor_disk.owner(data_dir, os.geteuid())
+    if found is not None:
+        yield found
+    if folder.verdict != "fail":
+        yield doctor_disk.disk_space(data_dir, lambda path: shutil.disk_usage(path).free)
+        yield doctor_disk.sync_latency(data_dir)
+
+
+def examine_network(listen: str, http: str | None, peer_listen: str | None) -> Iterator[Finding]:
+    yield doctor_network.listener("--listen", listen)
+    if http is not None:
+        try:
+            host, port = http_host_and_port(http)
+        except ValueError as error:
+            raise click.UsageError(f"--http {http} {error}") from None
+        yield doctor_network.listener("--http", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    if peer_listen is not None:
+        yield doctor_network.listener("--peer-listen", peer_listen)
+
+
+def hot_loops(is_compiled: bool, is_pure_wanted: bool) -> Finding:
+    if is_compiled:
+        return Finding("hot loops", "ok", "compiled")
+    if is_pure_wanted:
+        return Finding(
+            "hot loops", "warn", "pure, as ANABRANCH_PURE asks", "unset it: the compiled form is faster"
+        )
+    step = "install a C compiler and Python's headers, then anabranch again: compiled they are faster"
+    return Finding("hot loops", "warn", "pure", step)
+
+
+def extra(name: str, library: str, purpose: str) -> Finding:
+    """What nobody needs who does not use it."""
+    if has_library(library):
+        return Finding(f"extra {name}", "ok", f"{library} {metadata.version(library)}")
+    return Finding(
+        f"extra {name}", "ok", f"not installed; {purpose} need it", f"pip install 'anabranch[{name}]'"
+    )
+
+
+def has_library(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def java() -> Finding:
+    from anabranch.errors import JavaMissingError
+    from anabranch.pipeline.java import find_java
+
+    try:
+        found = find_java()
+    except JavaMissingError as error:
+        return Finding("java", "warn", str(error).rstrip("."))
+    return Finding("java", "ok", f"version {found.version}, of {found.where}")
 
 
 def python_version(version: tuple[int, ...]) -> Finding:
@@ -86,11 +169,9 @@ def python_version(version: tuple[int, ...]) -> Finding:
 
 
 def library_version(name: str) -> Finding:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
-        return Finding(name, "ok", version(name))
-    except PackageNotFoundError:
+        return Finding(name, "ok", metadata.version(name))
+    except metadata.PackageNotFoundError:
         return Finding(name, "fail", "is not installed", "install anabranch again with pip")
 
 
@@ -113,60 +194,6 @@ def open_files(soft: int, hard: int) -> Finding:
         step = f"raise the hard limit to {OPEN_FILES_WANTED} (ulimit -Hn) for many partitions and connections"
         return Finding("open files", "warn", text, step)
     return Finding("open files", "ok", text)
-
-
-def disk_space(data_dir: str, free_of: Callable[[str], int]) -> Finding:
-    free_bytes = free_of(_nearest_folder(data_dir))
-    text = f"{free_bytes / 2**30:.1f} GiB free"
-    if free_bytes < FREE_BYTES_WANTED:
-        return Finding("disk space", "warn", text, "make room, or set log.retention.bytes")
-    return Finding("disk space", "ok", text)
-
-
-def _nearest_folder(path: str) -> str:
-    """The folder itself, or the nearest parent that exists."""
-    path = os.path.abspath(path)
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path
-
-
-def data_folder(data_dir: str) -> Finding:
-    where = os.path.abspath(data_dir)
-    if os.path.exists(where) and not os.path.isdir(where):
-        return Finding("data folder", "fail", f"{where} is a file", "choose another --data-dir")
-    if not os.access(_nearest_folder(where), os.W_OK | os.X_OK):
-        return Finding(
-            "data folder", "fail", f"{where} is not writable", "change its owner or choose another"
-        )
-    if not os.path.isdir(where):
-        return Finding("data folder", "ok", f"{where} will be made by `anabranch up`")
-    if _is_locked(where):
-        return Finding("data folder", "ok", f"{where} is in use by a running node")
-    return Finding("data folder", "ok", f"{where} is free")
-
-
-def _is_locked(folder: str) -> bool:
-    """Whether a node holds the folder; asks for the lock and lets go of it at once."""
-    import fcntl
-
-    try:
-        descriptor = os.open(os.path.join(folder, LOCK_NAME), os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def port(bootstrap: str) -> Finding:
-    if answers(bootstrap):
-        return Finding("broker", "ok", f"something answers at {bootstrap}")
-    return Finding("broker", "warn", f"nothing answers at {bootstrap}", "start a node with `anabranch up`")
 
 
 def clock(now_ms: int) -> Finding:
