@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from anabranch.errors import OptionError, UnknownTopicOrPartitionError
+from anabranch.errors import PipelineError, UnknownTopicOrPartitionError
 from anabranch.pipeline.compact import compact_topic, plan_tasks
 from anabranch.pipeline.compact_partition import await_outcome, offer_compacted
 from anabranch.record.batch import batch_spans, read_header
@@ -132,7 +132,7 @@ def test_what_cannot_be_compacted_is_refused_before_spark_starts(
 ) -> None:
     with RawClient(quiet_node.bootstrap) as client:
         client.create_topic(unique, 1)
-    with pytest.raises(OptionError, match=r"cleanup\.policy is delete"):
+    with pytest.raises(PipelineError, match=r"cleanup\.policy is delete"):
         plan_tasks(quiet_node.bootstrap, unique)
     with pytest.raises(UnknownTopicOrPartitionError, match="no topic"):
         plan_tasks(quiet_node.bootstrap, "there_is_no_such_topic")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from anabranch.errors import OptionError, PipelineError, UnknownTopicOrPartitionError
+from anabranch.errors import PipelineError, UnknownTopicOrPartitionError
 from anabranch.pipeline.client import Client
 from anabranch.pipeline.compact import compact_topic, plan_tasks
 from anabranch.pipeline.compact_objects import CompactObjectsTask, compact_objects
@@ -138,7 +138,7 @@ def test_a_topic_that_is_not_in_the_store_has_no_coordinates(store_node: NodePro
         client.create_topic(unique)
     with pytest.raises(PipelineError, match="not in an object store"):
         described(store_node, unique)
-    with pytest.raises(OptionError, match="no objects to merge"):
+    with pytest.raises(PipelineError, match="no objects to merge"):
         plan_merges(store_node.bootstrap, [unique])
     with pytest.raises(UnknownTopicOrPartitionError, match="no topic"):
         plan_merges(store_node.bootstrap, [f"{unique}-missing"])

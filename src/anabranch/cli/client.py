@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from anabranch.cli.common import DEFAULT_BOOTSTRAP, Failure, Function
+from anabranch.cli.common import DEFAULT_BOOTSTRAP, Failure, Function, WrongCommandLine
 from anabranch.cli.terminal import escaped_cell
 from anabranch.config import host_and_port
 
@@ -256,11 +256,11 @@ def settle(
 
 
 def require_whole(*topics: str) -> None:
-    """A branch is only for reading. Raises Failure, where librdkafka would not pass on what the broker says."""
+    """A branch is only for reading: WrongCommandLine, where librdkafka would not pass on what the broker says."""
     for topic in topics:
         name, sign, _ = topic.partition(BRANCH_SIGN)
         if sign:
-            raise Failure(f"{topic} is a branch of topic {name}, and only for reading: name {name}.")
+            raise WrongCommandLine(f"{topic} is a branch of topic {name}, and only for reading: name {name}.")
 
 
 def topic_partitions(pairs: Iterable[tuple[str, int]], spec: object) -> "dict[TopicPartition, Any]":

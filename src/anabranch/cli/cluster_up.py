@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anabranch.cli.common import Command, Failure, format_option
+from anabranch.cli.common import Command, Failure, WrongCommandLine, format_option
 from anabranch.cli.logs import LEVELS
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ OF_ONE_BROKER = frozenset(
     "--listen-base",
     type=click.IntRange(1, 65535),
     metavar="PORT",
-    help="First of three consecutive ports per broker: Kafka's, then the peers', then HTTP. [the first free from 9092]",
+    help="The first port: N for Kafka, one per broker, then N for peers, then N for HTTP. [the first free from 9092]",
 )
 @click.option(
     "--flush", type=click.Choice(["always", "interval", "os"]), help="When records are synced. [always]"
@@ -82,7 +82,7 @@ def settings_for_all(config_file: str | None, options: dict[str, object]) -> dic
 
     settings = given_settings(config_file, options)
     for name in sorted(OF_ONE_BROKER & settings.keys()):
-        raise Failure(f"{name} differs from broker to broker and is chosen here: leave it out.")
+        raise WrongCommandLine(f"{name} differs from broker to broker and is chosen here: leave it out.")
     NodeSettings.load(settings)
     require_shared_store(settings)
     return settings

@@ -1,7 +1,9 @@
 """What every command shares: `--format`, one way to fail, one way to show a table.
 
 A command that cannot do its work raises `Failure` (or any `AnabranchError`, which `Command` turns into one):
-one sentence and the next step on stderr, as JSON when `--format json` was asked for, and exit code 1.
+one sentence and the next step on stderr, as JSON when `--format json` was asked for, and exit code 1. What is wrong
+with the command line alone, or with a file of settings it names, is a `WrongCommandLine` (or `click.UsageError`): exit
+code 2.
 """
 
 import json
@@ -12,7 +14,7 @@ from typing import IO, Any, TypeVar
 import click
 
 from anabranch.cli.terminal import console, escaped_cell, escaping_output
-from anabranch.errors import AnabranchError
+from anabranch.errors import AnabranchError, InvalidConfigError, OptionError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 SENTENCE_MAX = 200
@@ -37,6 +39,17 @@ class Failure(click.ClickException):
         click.echo(line, file=file, err=file is None)
 
 
+class WrongCommandLine(Failure):
+    """What was typed, or a file of settings it names, cannot be meant, whatever the broker or the disk is like."""
+
+    exit_code = 2
+
+
+def failure_of(error: AnabranchError) -> Failure:
+    kind = WrongCommandLine if isinstance(error, InvalidConfigError | OptionError) else Failure
+    return kind(str(error))
+
+
 def wants_json(context: click.Context) -> bool:
     return context.params.get("format") in ("json", "ndjson")
 
@@ -48,7 +61,7 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except AnabranchError as error:
-            raise Failure(str(error)) from error
+            raise failure_of(error) from error
 
 
 class Commands(click.Group):
@@ -77,7 +90,7 @@ class Group(Commands):
         try:
             return super().invoke(ctx)
         except AnabranchError as error:
-            raise Failure(str(error)) from error
+            raise failure_of(error) from error
 
 
 def format_option(
@@ -121,14 +134,12 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: 
     console(width=None if sys.stdout.isatty() else 10_000).print(table)
 
 
-def pairs_of(options: Iterable[str], flag: str) -> dict[str, str]:
-    """`name=value` options as a dict."""
+def pairs_of(options: Iterable[str], flag: str, example: str) -> dict[str, str]:
+    """`name=value` options as a dict. `example` is one that would be taken."""
     found: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or not name.strip():
-            raise click.UsageError(
-                f"{flag} {option} is not name=value: write for example {flag} retention.ms=60000."
-            )
+            raise click.UsageError(f"{flag} {option} is not name=value: write for example {flag} {example}.")
         found[name.strip()] = value
     return found

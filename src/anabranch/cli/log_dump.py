@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from anabranch.cli.common import Failure
+from anabranch.cli.common import WrongCommandLine
 from anabranch.cli.offline import is_segment, partition_folders, segment_bases
 from anabranch.cli.record_lines import encode, to_text
 from anabranch.errors import AnabranchError, CorruptDataError
@@ -47,7 +47,7 @@ def batches_below(files: RealFiles, path: str, wanted: tuple[str, ...], start: i
 def _segments(files: RealFiles, path: str, wanted: tuple[str, ...], start: int) -> Iterator[str]:
     if os.path.isfile(path):
         if not is_segment(os.path.basename(path)):
-            raise Failure(f"{path} is not a segment: its name is twenty digits and .log.")
+            raise WrongCommandLine(f"{path} is not a segment: its name is twenty digits and .log.")
         yield path
         return
     for folder in partition_folders(path, wanted):

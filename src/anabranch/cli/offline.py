@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from anabranch.cli.common import Failure
+from anabranch.cli.common import Failure, WrongCommandLine
 from anabranch.log import names
 from anabranch.log.real_files import RealFiles
 
@@ -24,7 +24,7 @@ SKIPPED = frozenset({"quarantine"})
 def held(path: str) -> Iterator[RealFiles]:
     """The disk, with the data folder of `path` locked. DataFolderInUseError if a node runs on it."""
     if not os.path.exists(path):
-        raise Failure(f"There is nothing at {path}: give a node's data folder, or one partition's.")
+        raise WrongCommandLine(f"There is nothing at {path}: give a node's data folder, or one partition's.")
     files = RealFiles()
     folder = data_folder_of(path)
     lock = files.lock(os.path.join(folder, LOCK_NAME)) if folder is not None else None

@@ -6,7 +6,7 @@ import os
 import click
 
 from anabranch.cli.client import Broker, broker_options
-from anabranch.cli.common import Command, Failure, format_option, pairs_of, show_json
+from anabranch.cli.common import Command, WrongCommandLine, format_option, pairs_of, show_json
 from anabranch.cli.pipeline_spark import SparkStart, one_job, require_spark, spark_options
 from anabranch.cli.pipeline_table import options_named
 from anabranch.cli.pipeline_topics import config_option, require_topic
@@ -53,8 +53,11 @@ def load(
     A topic made for records with a --timestamp keeps them for ever, unless --config retention.ms says otherwise: the
     old ones would be gone at once.
     """
-    reader_options = pairs_of(options, "--option")
-    topic_configs = {**({} if timestamp is None else KEPT_FOR_EVER), **pairs_of(configs, "--config")}
+    reader_options = pairs_of(options, "--option", "header=true")
+    topic_configs = {
+        **({} if timestamp is None else KEPT_FOR_EVER),
+        **pairs_of(configs, "--config", "retention.ms=60000"),
+    }
     chosen = kind or input_of(files)
     _require_files(files)
     broker.require_answer()
@@ -80,4 +83,4 @@ def _require_files(files: tuple[str, ...]) -> None:
     for file in files:
         is_seen = os.path.exists(file) or "://" in file or "{" in file or any(glob.iglob(file))
         if not is_seen:
-            raise Failure(f"There is no file {file}.")
+            raise WrongCommandLine(f"There is no file {file}.")

@@ -11,7 +11,7 @@ import click
 
 from anabranch.cli.branch_lines import lines_of
 from anabranch.cli.client import Broker, topic_partitions
-from anabranch.cli.common import Failure, Function
+from anabranch.cli.common import Function, WrongCommandLine
 from anabranch.cli.consume import begin_offset
 from anabranch.cli.starts import Kind, Start, parse_start
 
@@ -59,11 +59,11 @@ def offsets_at(broker: Broker, topic: str, where: Start) -> Offsets:
 
 
 def range_of(broker: Broker, topic: str, start: Start, until: Start) -> tuple[Offsets, Offsets]:
-    """First offsets and ends; Failure if the range runs backwards."""
+    """First offsets and ends; WrongCommandLine if the range runs backwards."""
     begins, ends = offsets_at(broker, topic, start), offsets_at(broker, topic, until)
     for partition, begin in begins.items():
         if begin > ends[partition]:
-            raise Failure(
+            raise WrongCommandLine(
                 f"--until lies before --from: {topic}-{partition} would be read from {begin} to {ends[partition]}."
             )
     return begins, ends

@@ -40,7 +40,7 @@ def replay(
 
     Records of a topic keep their keys, headers and times; rows of a table become JSON.
     """
-    topic_configs = pairs_of(configs, "--config")
+    topic_configs = pairs_of(configs, "--config", "retention.ms=60000")
     target = TopicAddress(to_bootstrap or broker.bootstrap, to_topic)
     plan: Replay
     if topic is not None and place is None:

@@ -28,7 +28,7 @@ def source_option(function: Function) -> Function:
     """`--option`, which arrives as the dict `source`: what the data source is told besides."""
 
     def collect(_: click.Context, __: click.Parameter, options: tuple[str, ...]) -> dict[str, str]:
-        return pairs_of(options, "--option")
+        return pairs_of(options, "--option", "failOnDataLoss=false")
 
     return click.option(
         "--option", "source", metavar="NAME=VALUE", multiple=True, callback=collect,

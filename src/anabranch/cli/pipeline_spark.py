@@ -81,7 +81,7 @@ def _checked_master(master: str | None) -> str | None:
 
 
 def _checked_config(options: tuple[str, ...]) -> dict[str, str]:
-    config = pairs_of(options, "--conf")
+    config = pairs_of(options, "--conf", "spark.driver.memory=2g")
     for name in config:
         if not name.startswith("spark."):
             raise click.UsageError(f"--conf {name} is no setting of Spark: their names begin with `spark.`.")

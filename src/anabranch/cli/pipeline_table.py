@@ -32,7 +32,11 @@ def table_options(*, required: bool = True) -> Callable[[Function], Function]:
         for name in ("table", "warehouse"):
             if taken[name] is None:
                 raise click.UsageError(f"Missing option '--{name}': a table is a name and its warehouse.")
-        return {**taken, "to": to, "catalog": pairs_of(taken["catalog"], "--catalog")}
+        return {
+            **taken,
+            "to": to,
+            "catalog": pairs_of(taken["catalog"], "--catalog", "uri=http://127.0.0.1:8181"),
+        }
 
     options = (
         click.option("--to", "--kind", "place", type=click.Choice(KINDS), default="iceberg", show_default=True,

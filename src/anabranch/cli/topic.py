@@ -93,7 +93,7 @@ def create(
 
 
 def _wanted(configs: tuple[str, ...], mode: str | None) -> dict[str, str]:
-    wanted = pairs_of(configs, "--config")
+    wanted = pairs_of(configs, "--config", "retention.ms=60000")
     if mode is None:
         return wanted
     if wanted.get(MODE_CONFIG, mode) != mode:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from anabranch.cli.common import Command, Failure, format_option, pairs_of
+from anabranch.cli.common import Command, Failure, WrongCommandLine, format_option, pairs_of
 from anabranch.cli.logs import LEVELS
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def given_settings(config_file: str | None, options: dict[str, object]) -> dict[
     sets, joins = options["sets"], options.get("joins", ())
     assert isinstance(sets, tuple)
     assert isinstance(joins, tuple)
-    said: dict[str, object] = dict(pairs_of(sets, "--set"))
+    said: dict[str, object] = dict(pairs_of(sets, "--set", "log.retention.ms=60000"))
     for option, name in SETTING_OF_OPTION.items():
         if options.get(option) is not None:
             said[name] = options[option]
@@ -168,7 +168,7 @@ def _check_cluster(settings: dict[str, object]) -> None:
         ("peer.advertise", "peer.advertise"),
     ):
         if settings.get(name) and not settings.get("peer.listen"):
-            raise Failure(
+            raise WrongCommandLine(
                 f"{option} is for a broker of a cluster, and this one would listen to no other: add --peer-listen, "
                 f"or leave {option} out."
             )
@@ -176,13 +176,15 @@ def _check_cluster(settings: dict[str, object]) -> None:
         require_shared_store(settings)
     listen = settings.get("listen")
     if listen is not None and listen == settings.get("peer.listen") and not str(listen).endswith(":0"):
-        raise Failure(f"listen and peer.listen are both {listen}: clients and brokers need a port each.")
+        raise WrongCommandLine(
+            f"listen and peer.listen are both {listen}: clients and brokers need a port each."
+        )
 
 
 def require_shared_store(settings: dict[str, object]) -> None:
     """Every broker here is a process of its own."""
     if str(settings.get("object.store") or "").startswith("memory:"):
-        raise Failure(
+        raise WrongCommandLine(
             "object.store=memory: is seen by one process only, and the brokers of a cluster need one that all of them "
             "see: choose file:///PATH or a bucket."
         )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anabranch.config import broker_tables, read_settings_file
-from anabranch.errors import LocalClusterError
+from anabranch.errors import InvalidConfigError, LocalClusterError
 from anabranch.local_cluster.ports import address
 
 BROKERS_MAX = 16
@@ -203,7 +203,7 @@ def require_cluster_folder(folder: Path) -> None:
 
 def require_count(count: int) -> None:
     if not 1 <= count <= BROKERS_MAX:
-        raise LocalClusterError(
+        raise InvalidConfigError(
             f"{count} brokers cannot run here: a local cluster has 1 to {BROKERS_MAX}; more belong on more machines."
         )
 

@@ -10,7 +10,7 @@ import random
 import socket
 from pathlib import Path
 
-from anabranch.errors import LocalClusterError
+from anabranch.errors import InvalidConfigError, LocalClusterError
 
 LOW, HIGH_DEFAULT = 10_000, 32_768
 PORT_MAX = 65_535
@@ -36,7 +36,7 @@ def is_free(host: str, port: int) -> bool:
 
 def require_free(host: str, ports: range) -> None:
     if ports.stop - 1 > PORT_MAX:
-        raise LocalClusterError(
+        raise InvalidConfigError(
             f"Ports {ports.start} to {ports.stop - 1} are wanted, and {PORT_MAX} is the last there is: begin lower."
         )
     for port in ports:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from anabranch.errors import OptionError, PipelineError, UnknownTopicOrPartitionError
+from anabranch.errors import PipelineError, UnknownTopicOrPartitionError
 from anabranch.pipeline.client import EARLIEST, Client, check
 from anabranch.pipeline.compact_objects import CompactObjectsTask, compact_objects
 from anabranch.pipeline.compact_partition import Compacted, CompactTask, await_outcome, offer_compacted
@@ -77,12 +77,12 @@ def _compact_files(
 def plan_tasks(
     bootstrap: str, topic: str, credentials_file: str | None = None
 ) -> Sequence[CompactTask | CompactObjectsTask]:
-    """One per partition. OptionError if the topic cannot be compacted, with the reason."""
+    """One per partition. PipelineError if the topic cannot be compacted, with the reason."""
     with Client(bootstrap) as client:
         found = _topic(client, topic)
         configs = _configs(client, found, TOPIC_RESOURCE, topic)
         if "compact" not in configs["cleanup.policy"].split(","):
-            raise OptionError(
+            raise PipelineError(
                 f"{topic} is not a compacted topic: its cleanup.policy is {configs['cleanup.policy']}. "
                 f"Set it with: anabranch topic alter {topic} --config cleanup.policy=compact"
             )

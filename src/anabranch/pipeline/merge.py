@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anabranch.errors import ObjectGoneError, OptionError, UnknownTopicOrPartitionError
+from anabranch.errors import ObjectGoneError, PipelineError, UnknownTopicOrPartitionError
 from anabranch.pipeline.client import Client, Topic
 from anabranch.pipeline.coordinates import coordinates, patient_link
 from anabranch.pipeline.object_store import JobStore
@@ -65,7 +65,7 @@ def merge_objects(
 def plan_merges(
     bootstrap: str, topics: Sequence[str] = (), credentials_file: str | None = None
 ) -> list[MergeTask]:
-    """One for each object that is to be. OptionError if a topic that was named is not in the object store."""
+    """One for each object that is to be. PipelineError if a topic that was named is not in the object store."""
     rows: dict[Key, Sequence[Row]] = {}
     places: dict[Key, TopicPartition] = {}
     store_url, merge_bytes = "", 0
@@ -106,7 +106,7 @@ def _object_topics(client: Client, names: Sequence[str]) -> list[Topic]:
     modes = client.topic_configs(sorted(known), "anabranch.mode")
     others = [name for name in names if modes.get(name) != "object"]
     if others:
-        raise OptionError(
+        raise PipelineError(
             f"{others[0]} is not in the object store, so there are no objects to merge: its anabranch.mode is "
             f"{modes.get(others[0]) or 'not set'}."
         )

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -118,9 +119,59 @@ def test_broker_is_taken_from_the_environment():
         (("produce", "demo", "--format", "ndjson", "--key-separator", ":"), "is for text"),
         (("topic", "list", "--bootstrap", "nowhere"), "is not HOST:PORT"),
         (("topic", "list", "--timeout", "0"), "timeout"),
+        (("topic", "list", "--bootstrap", "h:99999"), "is not HOST:PORT"),
+        (("topic", "list", "--bootstrap", "http://h:1"), "needs brackets"),
+        (("produce", "orders@5"), "only for reading"),
+        (("produce", "demo", "/no/such/file"), "No such file"),
+        (("consume", "demo", "--group", "g", "--max", "0"), "--max"),
+        (("up", "--set", "no.such.setting=1"), "no.such.setting"),
+        (("up", "--set", "num.partitions=many"), "num.partitions"),
+        (("up", "--set", "retention.ms"), "write for example --set log.retention.ms=60000"),
+        (("up", "--listen", "nowhere"), "is not HOST:PORT"),
+        (("up", "--config", "/no/such/file"), "cannot be read"),
+        (("up", "--join", "h:1"), "add --peer-listen"),
+        (("up", "--peer-listen", "h:1", "--listen", "h:1"), "need a port each"),
+        (("up", "--workers", "0"), "a local cluster has 1 to"),
+        (("cluster", "up", "--brokers", "99"), "a local cluster has 1 to"),
+        (("cluster", "up", "--listen-base", "65535"), "65535 is the last"),
+        (("cluster", "up", "--set", "broker.id=1"), "differs from broker to broker"),
+        (("cluster", "up", "--object-store", "ftp://x"), "object.store"),
+        (("cluster", "restore", "--object-store", "ftp://x", "--dry-run"), "object.store is no URL"),
+        (("cluster", "restore", "--object-store", "file:///tmp"), "--data-dir"),
+        (("log", "dump", "/no/such/folder"), "There is nothing at"),
+        (("log", "dump", __file__), "is not a segment"),
+        (("log", "verify", "/no/such/folder"), "There is nothing at"),
+        (("log", "repair", "/no/such/folder", "--dry-run"), "There is nothing at"),
+        (("doctor", "--listen", "x"), "is not HOST:PORT"),
+        (("pipeline", "load", "/no/such/file.csv", "--topic", "t"), "There is no file"),
     ],
 )
-def test_wrong_command_line_is_exit_code_two(command, said):
+def test_wrong_command_line_is_exit_code_two(command, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = run(*command)
-    assert result.exit_code == 2
+    assert result.exit_code == 2, result.stderr
     assert said in result.stderr
+
+
+def _commands(command, path=()):
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from _commands(command.get_command(context, name), (*path, name))
+    else:
+        yield path, command
+
+
+LEAVES = dict(_commands(main))
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_option_that_is_not_there_or_has_no_such_value_is_exit_code_two(path, tmp_path, monkeypatch):
+    """Of every command: an unknown option, and nonsense for each that takes a number or a choice."""
+    monkeypatch.chdir(tmp_path)
+    assert run(*path, "--no-such-option").exit_code == 2
+    for parameter in LEAVES[path].params:
+        takes_any = isinstance(parameter.type, click.types.StringParamType | click.Path | click.File)
+        if isinstance(parameter, click.Option) and not parameter.is_flag and not takes_any:
+            result = run(*path, f"{parameter.opts[0]}=nonsense")
+            assert result.exit_code == 2, (parameter.opts[0], result.output)

@@ -27,7 +27,7 @@ def test_a_bad_url_is_refused_before_anything_is_made(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, [*command, "--object-store", "s3://KEY:hunter2@bucket"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "object.credentials.file" in result.stderr
     assert "hunter2" not in result.output
     assert not list(tmp_path.rglob("broker-0"))
@@ -41,7 +41,7 @@ def test_brokers_in_several_processes_cannot_share_memory(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(main, [*command, "--object-store", "memory:x"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "seen by one process only" in result.stderr
 
 

@@ -201,7 +201,7 @@ def test_folder_without_a_log_is_said_before_spark_starts(tmp_path):
 )
 def test_files_that_cannot_be_loaded_are_named_before_spark_starts(files, said):
     result = run("load", *files, "--topic", "demo")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in result.stderr
 
 

@@ -34,7 +34,7 @@ def up(*arguments):
 def test_setting_that_cannot_be_is_one_sentence(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = up(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir()), "nothing is made before the settings are known to be good"
@@ -121,7 +121,7 @@ def test_banner_names_a_command_that_can_be_typed(monkeypatch: pytest.MonkeyPatc
 def test_what_a_cluster_needs_is_refused_without_an_address_for_peers(arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = up(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "add --peer-listen" in result.stderr
 
 

@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from anabranch.config import read_settings_file, settings_of_broker
-from anabranch.errors import LocalClusterError
+from anabranch.errors import InvalidConfigError, LocalClusterError
 from anabranch.local_cluster.layout import (
     BROKERS_MAX,
     hold,
@@ -142,7 +142,7 @@ def test_folder_that_is_a_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("count", [0, -1, BROKERS_MAX + 1, 10**9])
 def test_number_of_brokers_has_limits(count):
-    with pytest.raises(LocalClusterError, match=f"1 to {BROKERS_MAX}"):
+    with pytest.raises(InvalidConfigError, match=f"1 to {BROKERS_MAX}"):
         require_count(count)
 
 
@@ -177,7 +177,7 @@ def test_block_begins_behind_a_taken_port(taken):
 
 
 def test_ports_beyond_the_last_are_refused():
-    with pytest.raises(LocalClusterError, match="65535 is the last"):
+    with pytest.raises(InvalidConfigError, match="65535 is the last"):
         require_free("127.0.0.1", range(65534, 65537))
 
 
