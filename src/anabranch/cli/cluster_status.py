@@ -125,6 +125,10 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN_MAX]) + more
 
 
+def _listed(ids: list[int]) -> str:
+    return f"{', '.join(map(str, ids[:-1]))} and {ids[-1]}"
+
+
 def _who(leader: int) -> str:
     return f"broker {leader}" if leader >= 0 else "nobody"
 
@@ -136,7 +140,10 @@ def _who(leader: int) -> str:
 @format_option()
 @click.pass_context
 def ring(context: click.Context, topic: str | None, internal: bool, broker: Broker, format: str) -> None:
-    """Show who leads and follows each partition, its generation, and how far each copy is behind."""
+    """Show who leads and follows each partition, its generation, and how far each copy is behind.
+
+    A broker that does not answer is marked with a `?`: what is said of it is what the others heard last.
+    """
     if context.invoked_subcommand is None:
         _show_ring(topic, internal, broker, format)
     elif any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
@@ -164,6 +171,10 @@ def _show_ring(topic: str | None, internal: bool, broker: Broker, format: str) -
             ["topic", "#partition", "leader", "#generation", "replicas", "in sync", "#end", "lag"],
             [_ring_row(row) for row in rows],
         )
+        silent = sorted({copy for part in shown for copy in (*part.replicas, part.leader)} - {-1, *replicas})
+        if silent:
+            who = f"Broker {silent[0]} does" if len(silent) == 1 else f"Brokers {_listed(silent)} do"
+            click.echo(f"{who} not answer: what is marked with ? is what the others heard last.")
     else:
         click.echo("There are no topics yet: make one with `anabranch topic create demo`.")
 
@@ -185,24 +196,33 @@ def ring_facts(
     ends: dict[tuple[str, int], int],
     replicas: "dict[int, dict[tuple[str, int], ReplicaView]]",
 ) -> dict[str, object]:
+    """`replicas` has the brokers that answered. Of one that did not, nobody knows whether it is in sync: None. The
+    others may have heard of it last before it died, and without a quorum they do not agree on anything newer."""
     place = (partition.topic, partition.partition)
     kept = {broker_id: replicas.get(broker_id, {}).get(place) for broker_id in partition.replicas}
     return {
         "topic": partition.topic,
         "partition": partition.partition,
         "leader": partition.leader if partition.leader >= 0 else None,
+        "leader_answers": partition.leader in replicas,
         "generation": partition.generation,
         "end": ends.get(place),
         "replicas": [
             {
                 "id": broker_id,
-                "in_sync": broker_id in partition.in_sync,
+                "in_sync": _is_in_sync(partition, broker_id, answers=broker_id in replicas),
                 "size_bytes": None if seen is None else seen.size_bytes,
                 "lag": None if seen is None else _lag(seen.lag, is_in_sync=broker_id in partition.in_sync),
             }
             for broker_id, seen in kept.items()
         ],
     }
+
+
+def _is_in_sync(partition: "PartitionView", broker_id: int, *, answers: bool) -> bool | None:
+    if broker_id not in partition.in_sync:
+        return False
+    return True if answers else None
 
 
 def _lag(told: int, *, is_in_sync: bool) -> int | None:
@@ -216,10 +236,14 @@ def _ring_row(row: dict[str, object]) -> tuple[object, ...]:
     return (
         row["topic"],
         row["partition"],
-        row["leader"],
+        row["leader"] if row["leader"] is None or row["leader_answers"] else f"{row['leader']}?",
         row["generation"],
         " ".join(str(replica["id"]) for replica in replicas),
-        " ".join(str(replica["id"]) for replica in replicas if replica["in_sync"]),
+        " ".join(
+            f"{replica['id']}{'?' if replica['in_sync'] is None else ''}"
+            for replica in replicas
+            if replica["in_sync"] is not False
+        ),
         row["end"],
         " ".join(
             f"{replica['id']}:{'?' if replica['lag'] is None else replica['lag']}" for replica in replicas

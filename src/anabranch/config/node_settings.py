@@ -140,7 +140,7 @@ class NodeSettings:
     )
     flush_interval_ms: int = whole(1000, "The longest time between two syncs under flush=interval.", low=1)
     min_insync_replicas: int = whole(
-        1, "Copies without which acks=all is refused; one node keeps one.", low=1
+        1, "Copies without which acks=all is refused; a node alone keeps one, a cluster up to three.", low=1
     )
     ring_acks1: str = choice(
         "safe",

@@ -136,7 +136,7 @@ class TopicSettings:
     max_message_bytes: int = whole(1_048_588, "The largest batch accepted.", **_of("message.max.bytes"))
     min_insync_replicas: int = whole(
         1,
-        "Copies without which acks=all is refused; one node keeps one.",
+        "Copies without which acks=all is refused; a node alone keeps one, a cluster up to three.",
         low=1,
         **_of("min.insync.replicas"),
     )
@@ -175,7 +175,7 @@ class TopicSettings:
         3, "The level when compression.type is zstd.", low=-131_072, high=22, **_of("compression.zstd.level")
     )
 
-    # --- accepted because Kafka's tools send them; without effect on one node ---
+    # --- accepted because Kafka's tools send them; without effect here ---
     flush_messages: int = long(
         LONG_MAX, "No effect: the node's flush setting decides when is synced.", low=1, has_effect=False
     )
@@ -185,14 +185,25 @@ class TopicSettings:
     file_delete_delay_ms: int = long(
         60_000, "No effect: a file goes as soon as no reader holds it.", has_effect=False
     )
-    segment_jitter_ms: int = long(0, "No effect: segments of one node need not be spread.", has_effect=False)
+    segment_jitter_ms: int = long(0, "No effect: segments need not be spread in time.", has_effect=False)
     preallocate: bool = flag(False, "No effect: files grow as they are written.", has_effect=False)
-    unclean_leader_election_enable: bool = flag(False, "No effect: one node elects nobody.", has_effect=False)
+    unclean_leader_election_enable: bool = flag(
+        False,
+        "No effect: no election loses acknowledged records. Where too many copies are gone, `anabranch cluster ring "
+        "recover` decides.",
+        has_effect=False,
+    )
     leader_replication_throttled_replicas: tuple[str, ...] = names(
-        (), "No effect: nothing is copied between nodes.", check=_check_throttled, has_effect=False
+        (),
+        "No effect: what is copied between brokers is not throttled.",
+        check=_check_throttled,
+        has_effect=False,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = names(
-        (), "No effect: nothing is copied between nodes.", check=_check_throttled, has_effect=False
+        (),
+        "No effect: what is copied between brokers is not throttled.",
+        check=_check_throttled,
+        has_effect=False,
     )
     local_retention_ms: int = long(-2, "No effect: there is no remote storage.", low=-2, has_effect=False)
     local_retention_bytes: int = long(-2, "No effect: there is no remote storage.", low=-2, has_effect=False)

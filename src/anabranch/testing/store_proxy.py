@@ -266,13 +266,22 @@ class StoreProxy:
             writer.write(request.body)
             await writer.drain()
             head = await reader.readuntil(b"\r\n\r\n")
-            body = await reader.read()
+            body = await _body_of(request, head, reader)
         finally:
             writer.transport.abort()
         head = b"HTTP/1.1" + head[head.index(b" ") :]
         if b"\ncontent-length:" not in head.lower() and b"\ntransfer-encoding:" not in head.lower():
             head = with_header(head, b"content-length", str(len(body)).encode())
         return with_header(head, b"connection", b"keep-alive"), body
+
+
+async def _body_of(request: Request, head: bytes, reader: asyncio.StreamReader) -> bytes:
+    """As long as the head says; else until the server hangs up, which it was asked to do."""
+    status = head.split(b" ", 2)[1][:3]
+    if request.kind == "HEAD" or status in (b"204", b"304"):
+        return b""
+    length = header_of(head, b"content-length")
+    return await reader.read() if length is None else await reader.readexactly(int(length))
 
 
 def kind_of(head: bytes) -> str:
@@ -286,11 +295,15 @@ def kind_of(head: bytes) -> str:
 
 
 def length_of(head: bytes) -> int:
+    return int(header_of(head, b"content-length") or 0)
+
+
+def header_of(head: bytes, wanted: bytes) -> bytes | None:
     for line in head.split(b"\r\n"):
         name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length":
-            return int(value)
-    return 0
+        if name.strip().lower() == wanted:
+            return value.strip()
+    return None
 
 
 def with_header(head: bytes, name: bytes, value: bytes) -> bytes:

@@ -115,6 +115,10 @@ class StubStore:
                     await asyncio.sleep(self._delays_s.get(ask.kind, 0))
                     write_answer(writer, self.answer(ask), is_head=ask.method == "HEAD")
                     await writer.drain()
+                    if ask.headers.get("connection", "").lower() == "close":
+                        writer.close()  # What is still to be sent is sent.
+                        await writer.wait_closed()
+                        return
         finally:
             self._tasks.discard(task)
             writer.transport.abort()

@@ -113,6 +113,18 @@ def test_ring_does_not_know_the_lag_of_a_broker_that_hangs_up(cluster):
     assert rows[3]["end"] is None
 
 
+def test_ring_does_not_call_a_leader_in_sync_that_does_not_answer(cluster):
+    """Without a quorum nobody fences it: the others go on naming it."""
+    cluster.silent.add(3)
+    rows = answer(cluster, "ring")
+    assert (rows[3]["leader"], rows[3]["leader_answers"]) == (3, False)
+    assert [copy["in_sync"] for copy in rows[3]["replicas"]] == [None, True, True]
+    assert [row["leader_answers"] for row in rows[:3]] == [True] * 3
+    lines = run(cluster, "ring").stdout.splitlines()
+    assert [word for word in lines[5].split() if word][:8] == ["orders", "3", "3?", "7", "3", "0", "1", "3?"]
+    assert lines[-1] == "Broker 3 does not answer: what is marked with ? is what the others heard last."
+
+
 def test_ring_does_not_believe_a_copy_that_is_not_in_sync_and_says_that_it_lacks_nothing(cluster):
     cluster.out_of_sync.add(0)
     ring = answer(cluster, "ring")[0]["replicas"]
