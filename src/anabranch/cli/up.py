@@ -19,6 +19,7 @@ import click
 
 from anabranch.cli.common import Command, Failure, WrongCommandLine, format_option, pairs_of
 from anabranch.cli.logs import LEVELS
+from anabranch.errors import InvalidConfigError
 
 if TYPE_CHECKING:
     import asyncio
@@ -215,6 +216,8 @@ def run(settings: "NodeSettings", format: str, *, ephemeral: bool) -> None:
         asyncio.run(_serve(settings, format, ephemeral))
     except OSError as error:
         raise Failure(explain_os_error(error, settings)) from error
+    except InvalidConfigError as error:  # The command line is right: what it names is not.
+        raise Failure(str(error)) from error
 
 
 async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None:
