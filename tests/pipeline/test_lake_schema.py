@@ -53,6 +53,28 @@ def test_a_column_that_appears_in_mid_stream_is_added(spark: "SparkSession", tmp
     assert len(on_disk) == len(open_table(given).files()), "files of the first pass are left"
 
 
+def test_record_of_too_many_fields_is_a_dead_letter_and_gives_the_table_no_columns(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str
+) -> None:
+    given = settings(tmp_path, to="iceberg", bootstrap=node.bootstrap, topic=unique)
+    wide = {f"field_{number}": number for number in range(50_000)}
+    counts = LakeSink(spark, given).write(frame(spark, json_records([{"a": 1}, wide, {"b": 2}]), slices=1), 0)
+    assert (counts.read, counts.written, counts.dlq) == (3, 2, 1)
+    assert open_table(given).schema().names == [*TRACE.names, "a", "b"]
+    (letter,) = _dead_letters(node.bootstrap, f"{unique}.dlq", 1)
+    assert b"more than 1000 columns" in dict(letter.headers())["anabranch.dlq.reason"]
+
+
+def test_columns_that_tasks_find_apart_stay_within_the_limit_together(
+    spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str
+) -> None:
+    given = settings(tmp_path, to="iceberg", bootstrap=node.bootstrap, topic=unique, columns_max=10)
+    values = [{f"c{number}": number} for number in range(12)]
+    counts = LakeSink(spark, given).write(frame(spark, json_records(values), slices=4), 0)
+    assert (counts.read, counts.written, counts.dlq) == (12, 5, 7)
+    assert len(open_table(given).schema().names) == 10
+
+
 @pytest.mark.parametrize("to", FORMATS)
 def test_what_does_not_fit_goes_to_the_dead_letters_as_it_was(
     spark: "SparkSession", node: NodeProcess, tmp_path: Path, unique: str, to: str

@@ -256,3 +256,26 @@ def test_errors_name_documents_that_exist() -> None:
     for source in (ROOT / "src" / "anabranch").rglob("*.py"):
         for name in re.findall(r"docs/[\w/-]+\.md", source.read_text()):
             assert (ROOT / name).exists(), f"{source.name}: {name}"
+
+
+def test_examples_in_refusals_can_be_used() -> None:
+    """What a sentence says one could write for --set and --config would be taken."""
+    found = []
+    for source in (ROOT / "src" / "anabranch" / "cli").glob("*.py"):
+        found += re.findall(r'pairs_of\([^"]*"(--set|--config)",\s*"([^"=]+)=', source.read_text())
+    assert {flag for flag, _ in found} == {"--set", "--config"}
+    for flag, name in found:
+        assert name in (NODE_SETTINGS if flag == "--set" else TOPIC_SETTINGS), (flag, name)
+
+
+def test_decision_on_defaults_agrees_with_the_settings() -> None:
+    page = (ROOT / "docs" / "decisions" / "0004-defaults-that-differ-from-kafka.md").read_text()
+    rows = re.findall(r"^\| `([a-z.]+)` \| [^|]+ \| ([^|]+) \|", page, re.MULTILINE)
+    assert len(rows) > 3
+    for name, told in rows:
+        setting = NODE_SETTINGS[name]
+        if setting.default is None:
+            assert told.strip() in setting.doc.partition("unset: ")[2], name
+        else:
+            number = re.sub(r"(\d+) MiB", lambda found: str(int(found[1]) * 2**20), told.strip(" `"))
+            assert number == str(setting.default), name

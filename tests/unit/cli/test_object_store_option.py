@@ -12,6 +12,7 @@ from anabranch.cli.main import main
 from anabranch.cli.up import gather_settings
 from anabranch.config import read_settings_file
 from anabranch.local_cluster.layout import prepare, read_layout
+from anabranch.local_cluster.ports import free_block
 
 NOTHING: dict[str, object] = {"sets": ()}
 
@@ -78,3 +79,20 @@ def test_workers_remember_it_too(tmp_path: Path) -> None:
     prepare(layout)
     layout, _ = plan_workers(None, None, {**options, "object_store": None})
     assert layout.object_store == "file:///objects"
+
+
+def test_ports_of_a_cluster_lie_as_its_help_says(tmp_path: Path) -> None:
+    """N for Kafka, one per broker, then N for peers, then N for HTTP."""
+    base = free_block("127.0.0.1", 9, 23_000).start
+    layout = choose_layout(tmp_path, 3, base)
+    ports = [
+        [int(str(getattr(place, kind)).rpartition(":")[2]) for place in layout.places]
+        for kind in ("kafka", "peer", "http")
+    ]
+    assert ports == [
+        [base, base + 1, base + 2],
+        [base + 3, base + 4, base + 5],
+        [base + 6, base + 7, base + 8],
+    ]
+    told = CliRunner().invoke(main, ["cluster", "up", "--help"]).output
+    assert "N for Kafka, one per broker, then N for peers, then N for HTTP" in " ".join(told.split())
