@@ -50,9 +50,9 @@ def stopped(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> tup
     return process.returncode, out, err
 
 
-def refused(*arguments: object) -> str:
+def refused(*arguments: object, exit_code: int = 1) -> str:
     result = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=RUN_S_MAX)
-    assert (result.returncode, result.stdout) == (1, ""), result
+    assert (result.returncode, result.stdout) == (exit_code, ""), result
     assert result.stderr.count("\n") == 1, result.stderr
     return result.stderr
 
@@ -173,7 +173,7 @@ def test_remembered_port_that_is_taken_is_named_with_the_file(tmp_path: Path) ->
 def test_what_cannot_be_is_one_sentence_before_anything_starts(
     tmp_path: Path, arguments: tuple[object, ...], said: str
 ) -> None:
-    assert said in refused("cluster", "up", "--data-dir", tmp_path / "c", *arguments)
+    assert said in refused("cluster", "up", "--data-dir", tmp_path / "c", *arguments, exit_code=2)
     assert not (tmp_path / "c" / "cluster.toml").exists()
 
 

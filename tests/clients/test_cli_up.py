@@ -35,11 +35,11 @@ def first_line(node: subprocess.Popen[str]) -> dict:
     return json.loads(node.stdout.readline())
 
 
-def refused(*arguments: object) -> str:
+def refused(*arguments: object, exit_code: int = 1) -> str:
     result = subprocess.run(
         [str(PROGRAM), "up", *map(str, arguments)], capture_output=True, text=True, timeout=RUN_S_MAX
     )
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (exit_code, "")
     assert result.stderr.count("\n") == 1
     return result.stderr
 
@@ -160,4 +160,4 @@ def test_broker_that_joins_itself_is_told_so(tmp_path):
 def test_one_port_for_clients_and_brokers_is_refused(tmp_path):
     same = "127.0.0.1:19092"
     options = as_broker(tmp_path, "--listen", same, "--peer-listen", same)
-    assert f"listen and peer.listen are both {same}" in refused(*options)
+    assert f"listen and peer.listen are both {same}" in refused(*options, exit_code=2)
