@@ -144,3 +144,13 @@ def _on_terminal(cli: Cli, *words: str) -> str:
         process.wait(END_S_MAX)
     os.close(ours)
     return said.decode()
+
+
+def test_group_of_a_topic_that_is_gone_has_no_lag(cli: Cli, ten: str, unique: str) -> None:
+    cli("consume", ten, "--group", unique)
+    before = cli.json("group", "describe", unique)
+    assert (before["lag"], before["uncommitted_partitions"]) == (0, 0)
+    cli("topic", "delete", ten, "--yes")
+    described = cli.json("group", "describe", unique)
+    assert (described["lag"], described["partitions"]) == (None, []), "its offsets have gone with it"
+    assert "has nothing committed." in cli("group", "describe", unique)

@@ -6,13 +6,14 @@ has members, because they would commit over it.
 """
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from anabranch.cli import starts
 from anabranch.cli.branch_lines import lines_of, offset_before, records_between
-from anabranch.cli.client import Broker, broker_options, settle, topic_partitions
+from anabranch.cli.client import BRANCH_SIGN, Broker, broker_options, settle, topic_partitions
 from anabranch.cli.common import Failure, Group, confirm, format_option, show_json, show_table, yes_option
 
 if TYPE_CHECKING:
@@ -97,8 +98,10 @@ def describe(name: str, broker: Broker, format: str) -> None:
 
 def _progress(lags: list[int], uncommitted: int, partitions: int) -> str:
     """How far a group is, after "has ... and"."""
-    if not lags:
+    if uncommitted == partitions:
         return "has nothing committed"
+    if not lags:
+        return "has committed offsets of topics that are gone"
     total = sum(lags)
     behind = "is 1 record behind" if total == 1 else f"is {total} records behind"
     return (
@@ -152,6 +155,9 @@ def _lag_rows(
 ) -> list[dict[str, Any]]:
     pairs = sorted(committed.keys() | owners.keys())
     there = broker.partitions(admin)
+    for topic in {topic for topic, _ in pairs if BRANCH_SIGN in topic}:
+        with suppress(Failure):  # A branch is in no list; one that is gone has no end.
+            there[topic] = [number for _, number in broker.partitions_of(admin, topic)]
     alive = [(topic, number) for topic, number in pairs if number in there.get(topic, [])]
     ends = _ask(broker, admin, alive, starts.Start(starts.Kind.END))
     lines = lines_of(broker, ends)
