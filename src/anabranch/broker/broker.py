@@ -10,7 +10,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anabranch.broker.call import Client
+from anabranch.broker.call import Client, HeldBytes
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.fetch_sessions import FetchSessions
 from anabranch.broker.groups.coordinator import GroupCoordinator
@@ -95,6 +95,7 @@ class Broker:
         )
         self.bytes_out_total = 0
         self.corrupt_reads_total = 0
+        self.answers_held = HeldBytes()
         self.state = StoredState(files, data_dir, boot)
         self.opener = PartitionOpener(self.core, settings, files, data_dir, self.state)
         self._advertised = host_and_port(settings.advertise) if settings.advertise else None

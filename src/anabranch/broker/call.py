@@ -15,6 +15,15 @@ from anabranch.wire.header import RequestHeader
 Piece = bytes | bytearray | memoryview | FileSlice
 
 
+class HeldBytes:
+    """Bytes of answers in memory, of all connections together, that their readers have yet to take."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class Client(Protocol):
     """Who asks, as far as handlers may know, and who takes the answer."""
 

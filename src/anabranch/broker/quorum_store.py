@@ -209,9 +209,6 @@ def _read(log: Log, start: Offset) -> Iterator[tuple[int, Record]]:
         part = log.slice(start, READ_BYTES, log.end_offset)
         if not part.count:
             return
-        if not part.verified:
-            part.verify()
-            part.mark_verified()
         data = part.read()
         for first, last in batch_spans(data):
             header = read_header(data, first)

@@ -414,6 +414,11 @@ def code_of_error(error: AnabranchError) -> ErrorCode:
 def _words(code: ErrorCode) -> str:
     if code == ErrorCode.UNKNOWN_TOPIC_ID:
         return "The topic was deleted; there may be another of its name."
+    if code == ErrorCode.CORRUPT_MESSAGE:
+        return (
+            "The record at this offset is damaged on the broker's disk and stays so until it is restored: go on behind "
+            "it, and see what is wrong with `anabranch log verify`."
+        )
     again = ": try again in a moment" if code.retriable else ""
     return f"The broker answered {code.name}{again}."
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from anabranch.gateway.header_filter import HeaderFilter, Headers
 from anabranch.gateway.reading import JSON_BYTES_MAX, is_long, size_of
 from anabranch.gateway.socket_fields import Id
-from anabranch.record.batch import batch_spans, read_header
+from anabranch.record.batch import checked_spans, read_header
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.records import Record, records_of
 
@@ -147,7 +147,7 @@ def chunks_of(data: ByteBuffer, partition: int, start: int, encode: Encode) -> l
     """
     maker = _Maker(partition, start, encode)
     view = memoryview(data)
-    for begin, end in batch_spans(view):
+    for begin, end in checked_spans(view):
         batch = view[begin:end]
         header = read_header(batch)
         if header.last_offset < start:

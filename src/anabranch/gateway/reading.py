@@ -6,7 +6,7 @@ records as JSON is told of a long one, and not given it.
 
 from typing import NamedTuple
 
-from anabranch.record.batch import batch_spans, read_header
+from anabranch.record.batch import batch_spans, checked_spans, read_header
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.compression import Codec
 from anabranch.record.records import Record, records_of
@@ -49,7 +49,7 @@ def read_records(
     found: list[Record] = []
     size, next_offset = 0, start
     view = memoryview(data)
-    for begin, end in batch_spans(view):
+    for begin, end in checked_spans(view):
         header = read_header(view, begin)
         records = () if header.is_control else records_of(view[begin:end], unpacked_bytes_max, first=start)
         for record in records:

@@ -42,6 +42,11 @@ class File(Protocol):
         itself."""
         ...
 
+    def stamp(self) -> int | None:
+        """What changes whenever anybody changes the file; None where that cannot be told, or not yet, because the last
+        change was a moment ago and another would not show."""
+        ...
+
     def fileno(self) -> int | None:
         """The descriptor for sendfile, or None where there is none. Valid while pinned."""
         ...

@@ -19,6 +19,7 @@ import logging
 import os
 import stat
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
@@ -31,6 +32,9 @@ IOV_MAX = 1024
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 LOOKS_MAX = 64
 """How many files are looked at for one that needs no sync before one that does is closed."""
+
+STAMP_SETTLES_NS = 50_000_000
+"""Longer than a tick of any system's clock, by which times of change are taken."""
 
 
 class RealFile:
@@ -104,6 +108,16 @@ class RealFile:
     def forget_cache(self, position: int = 0) -> None:
         with self._held() as descriptor:
             os.posix_fadvise(descriptor, position, 0, os.POSIX_FADV_DONTNEED)
+
+    def stamp(self) -> int | None:
+        """The time of the last change of the inode, which every write moves and nobody can set. Two changes within one
+        tick of the system's clock may have the same, so a young one does not count yet."""
+        descriptor = self._budget.acquire(self)
+        try:
+            changed_ns = os.fstat(descriptor).st_ctime_ns
+        finally:
+            self._budget.release(self)
+        return changed_ns if changed_ns + STAMP_SETTLES_NS < time.time_ns() else None
 
     def fileno(self) -> int | None:
         return self.descriptor if self.descriptor >= 0 else None

@@ -8,7 +8,7 @@ without it (an unclean stop, a folder written by Kafka) verification rests on th
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -38,6 +38,8 @@ class HeadSums:
         self._open_from = 0
         self._open_to = 0
         self._heads: list[bytes] = []
+        self._head_starts = array("I")
+        """Where the batches of the open region begin."""
 
     def note(self, position: int, batches: Iterable[Batch]) -> None:
         """More batches, from `position` on."""
@@ -45,9 +47,10 @@ class HeadSums:
             self.close_region()
             self._open_from = position
         full_at = self._open_from + REGION_BYTES
-        append = self._heads.append
+        append, append_start = self._heads.append, self._head_starts.append
         for size, _, _, head in batches:
             append(head)
+            append_start(position)
             position += size
             if position >= full_at:
                 self._open_to = position
@@ -61,10 +64,12 @@ class HeadSums:
             self._ends.append(self._open_to)
             self._crcs.append(crc32c(b"".join(self._heads)))
             self._heads.clear()
+            del self._head_starts[:]
         self._open_from = self._open_to
 
     def regions(self, start: int, end: int) -> list[Region]:
-        """[start, end) widened to whole regions where there are some; both must be batch boundaries."""
+        """[start, end) widened to whole regions where there are some; both must be batch boundaries. Of the region
+        that is still open every head is known: it need not be widened."""
         found: list[Region] = []
         number = max(0, bisect_right(self._ends, start))
         while start < end:
@@ -72,11 +77,28 @@ class HeadSums:
                 found.append(Region(self._starts[number], self._ends[number], self._crcs[number]))
                 start = self._ends[number]
                 number += 1
+            elif self._heads and start >= self._open_from:
+                first, stop = bisect_left(self._head_starts, start), bisect_left(self._head_starts, end)
+                found.append(Region(start, end, crc32c(b"".join(self._heads[first:stop]))))
+                start = end
             else:
                 stop = min(end, self._starts[number]) if number < len(self._starts) else end
+                if self._heads:
+                    stop = min(stop, self._open_from)
                 found.append(Region(start, stop, None))
                 start = stop
         return found
+
+    def boundary_from(self, position: int, end: int) -> int:
+        """The first batch boundary from `position` on that is known here, and `end` at the latest. Where no sums were
+        kept nobody knows, and it is `position` itself."""
+        if self._heads and position > self._open_from:
+            number = bisect_left(self._head_starts, position)
+            return min(end, self._head_starts[number] if number < len(self._head_starts) else self._open_to)
+        number = bisect_left(self._ends, position)
+        if number < len(self._ends) and self._starts[number] < position:
+            return min(end, self._ends[number])
+        return min(end, position)
 
     def below(self, position: int) -> "HeadSums":
         """Only the regions that end at `position` or before."""

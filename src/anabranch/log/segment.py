@@ -62,7 +62,7 @@ class Segment(SegmentReader):
         tail = self.tail
         assert tail is not None
         tail.note(batches)
-        self.verified.add(self.published_bytes, tail.end_bytes)
+        self.warm.add(self.published_bytes, tail.end_bytes)
         self.published_offset = tail.next_offset
         self.published_bytes = tail.end_bytes
 
@@ -136,7 +136,7 @@ class Segment(SegmentReader):
         self.state = SegmentState.SEALED
         self.published_offset = next_base
         self.published_bytes = self.synced_bytes = tail.end_bytes
-        self.verified.add(0, tail.end_bytes)
+        self.warm.add(0, tail.end_bytes)
         self._sums = tail.sums
         self._largest = (tail.max_timestamp, tail.max_timestamp_offset)
         self._is_largest_sure = True
@@ -154,6 +154,7 @@ class Segment(SegmentReader):
         self._sums = self._largest = self._saved_entries = self._saved_times = self._closed_bytes = None
         self._is_largest_sure = False
         self.verified.cut(size)
+        self.warm.cut(size)
         self.published_bytes = size
         self.state = SegmentState.RECOVERING
         tail = Tail(self.base_offset, self._config.index_interval_bytes)

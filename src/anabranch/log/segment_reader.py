@@ -14,7 +14,7 @@ from anabranch.log.files import File, Files
 from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.ranges import Ranges
 from anabranch.log.scan import HOP_BYTES, Located, Scan, headers_from, hop_to, last_whole
-from anabranch.log.seal import HeadSums, Region, Seal, load_seal
+from anabranch.log.seal import REGION_BYTES, HeadSums, Region, Seal, load_seal
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
 from anabranch.log.tail import Tail
@@ -41,6 +41,11 @@ class SegmentReader:
         self.published_offset: Offset = base_offset
         self.published_bytes = 0
         self.verified = Ranges()
+        """Which bytes were checked since the file was last changed, which `_stamp` tells."""
+        self.warm = Ranges()
+        """Which bytes this process wrote, or has read lately."""
+        self._stamp: int | None = None
+        self._is_beyond_walking = False
         self.tail: Tail | None = None
         self._files = files
         self._config = config
@@ -81,9 +86,13 @@ class SegmentReader:
             indexed = self._batch_of(entry)
         except CorruptDataError:
             # Either the index or the log lies. If the log is whole as a chain of batches, it was the index.
-            if not may_rebuild:
+            if not may_rebuild or self._is_beyond_walking:
                 raise
-            self.rebuild_indexes()
+            try:
+                self.rebuild_indexes()
+            except CorruptDataError:
+                self._is_beyond_walking = True  # So that nobody walks all of it for each read.
+                raise
             return self._locate_by_index(offset, may_rebuild=False)
         if indexed.last_offset >= offset:
             return indexed
@@ -99,6 +108,12 @@ class SegmentReader:
 
     def slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool) -> Slice | None:
         """Whole batches from the one that holds `start`, or the next; None if the segment ends before."""
+        try:
+            return self._slice(start, bytes_max, upto, whole_first=whole_first)
+        except CorruptDataError:
+            return self._doubtful_slice(start, bytes_max, upto)
+
+    def _slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool) -> Slice | None:
         tail = self.tail
         position = tail.position_of(start) if tail is not None and start < self.published_offset else None
         first_end = tail.batch_end(position) if tail is not None and position is not None else None
@@ -111,14 +126,62 @@ class SegmentReader:
         limit = self._limit(upto)
         end = self._slice_end(position, first_end, limit, bytes_max, whole_first)
         assert walked_from is not None
-        return self._make_slice(position, end, walked_from)
-
-    def _make_slice(self, position: int, end: int, walked_from: int) -> Slice:
-        if end <= position or self.verified.covers(walked_from, end):
+        if end <= position or self._is_verified(walked_from, end):
             return Slice(self.file, position, max(0, end - position))
-        regions = self._head_sums().regions(walked_from, end)
-        wanted = [region for region in regions if not self.verified.covers(region.start, region.end)]
-        return Slice(self.file, position, end - position, wanted, self.verified.add)
+        return Slice(
+            self.file,
+            position,
+            end - position,
+            self._head_sums().regions(walked_from, end),
+            self.note_verified,
+            start=start,
+            upto=upto,
+            is_warm=self.warm.covers(walked_from, end),
+        )
+
+    def _doubtful_slice(self, start: Offset, bytes_max: int, upto: Offset) -> Slice:
+        """The way to `start` is damaged: from where the index says it begins, whatever holds there."""
+        sums = self._head_sums()
+        entry = self._indexes()[0].entry_at_or_before(start - self.base_offset)
+        position = entry[1] if entry is not None and 0 <= entry[1] < self.published_bytes else 0
+        end = sums.boundary_from(position + max(bytes_max, REGION_BYTES), self.published_bytes)
+        return Slice(
+            self.file,
+            position,
+            min(bytes_max, end - position),
+            sums.regions(position, end),
+            self.note_verified,
+            start=start,
+            upto=upto,
+            is_warm=self.warm.covers(position, end),
+            is_doubtful=True,
+        )
+
+    # --- what was checked -----------------------------------------------------------------------------------
+
+    def note_verified(self, start: int, end: int, stamp: int | None) -> None:
+        """These bytes held when the file had that stamp; None: nobody can tell later whether they still do."""
+        self.warm.add(start, end)
+        if stamp is None:
+            return
+        if stamp != self._stamp:
+            self.verified.clear()
+            self._stamp = stamp
+        self.verified.add(start, end)
+
+    def forget_verified(self) -> None:
+        """Everything is to be checked again before it leaves. A sealed segment may not be in memory any more."""
+        self.verified.clear()
+        if self.tail is None:
+            self.warm.clear()
+
+    def _is_verified(self, start: int, end: int) -> bool:
+        if not self.verified.covers(start, end):
+            return False
+        if self.file.stamp() == self._stamp:
+            return True
+        self.verified.clear()
+        return False
 
     def _limit(self, upto: Offset) -> int:
         """Where the first batch begins that reaches `upto` or beyond."""
@@ -294,7 +357,6 @@ class SegmentReader:
 
     def _head_sums(self) -> HeadSums:
         if self.tail is not None:
-            self.tail.sums.close_region()
             return self.tail.sums
         if self._sums is None:
             self._sums = self.read_sums()

@@ -1,8 +1,15 @@
 """A stretch of whole batches in one segment's file, as a fetch hands it to the socket: no bytes are read yet.
 
-Made on the writer's thread. `verify` may run in a worker: it reads the regions around the stretch, checks
-every CRC, and raises CorruptDataError; `mark_verified`, back on the writer's thread, remembers that they were
-good. Until then the bytes must not leave. `pin` while the descriptor is in use by sendfile.
+Made on the writer's thread. There are two ways for its bytes to leave, and neither lets one out that was not checked:
+
+- `checked` (or `read`, a copy) reads the regions around the stretch, checks every CRC and the sums of the heads, and
+  answers those very bytes from memory. If something is damaged it answers the sound batches before the damage, or
+  raises CorruptDataError if the first one asked for is damaged itself.
+- sendfile, only if `verified`: the same bytes were checked before and the file was not changed since (`File.stamp`).
+
+`verify` checks without keeping the bytes, for a worker; `mark_verified`, back on the writer's thread, remembers what
+held. `is_warm` says that this process wrote the bytes or read them lately, so that reading them waits for no disk.
+`pin` while the descriptor is in use by sendfile.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +18,30 @@ from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.files import File
 from anabranch.log.scan import Batch, Scan
 from anabranch.log.seal import Region
+from anabranch.log.soundness import region_holds, survey
 from anabranch.record.crc32c import crc32c
+
+OFFSET_MAX = 2**63 - 1
+STAMPED_BYTES_MIN = 16 * 1024
+"""Less is never sent by sendfile, so nobody needs to know whether it was checked before."""
+
+VERIFIED_AT_ONCE_BYTES_MAX = 4 * 2**20
 
 
 class Slice:
-    __slots__ = ("_mark", "count", "file", "position", "regions", "verified")
+    __slots__ = (
+        "_mark",
+        "_stamp",
+        "count",
+        "file",
+        "is_doubtful",
+        "is_warm",
+        "position",
+        "regions",
+        "start",
+        "upto",
+        "verified",
+    )
 
     is_cut: bool | None = None
     """Whether more follows that could be read; None: the log knows."""
@@ -26,43 +52,124 @@ class Slice:
         position: int,
         count: int,
         regions: Sequence[Region] = (),
-        mark: Callable[[int, int], None] | None = None,
+        mark: Callable[[int, int, int | None], None] | None = None,
+        *,
+        start: int = 0,
+        upto: int = OFFSET_MAX,
+        is_warm: bool = False,
+        is_doubtful: bool = False,
     ) -> None:
         self.file = file
         self.position = position
         self.count = count
         self.regions = regions
         self.verified = not regions
+        self.start = start
+        self.upto = upto
+        self.is_warm = is_warm
+        self.is_doubtful = is_doubtful
+        """The way to the batch that holds `start` is damaged: `checked` finds it, or says that it cannot be read."""
         self._mark = mark
+        self._stamp: int | None = None
 
     def read(self) -> bytes:
-        """The bytes as they are on disk; check `verified` first."""
+        """Any thread. What `checked` answers, as bytes of their own."""
+        view = self.checked()
+        return view.obj if isinstance(view.obj, bytes) and len(view.obj) == len(view) else bytes(view)
+
+    def checked(self) -> memoryview:
+        """Any thread. The bytes, checked unless `verified`; `count` is what is left of them then. Raises
+        CorruptDataError if the batch that holds `start` is damaged, StorageError if the disk refuses."""
         if not self.count:
-            return b""
+            return memoryview(b"")
+        if self.verified:
+            data = self._pread(self.count, self.position)
+            if len(data) != self.count:
+                raise CorruptDataError(
+                    f"{self.file.path} ends at {self.position + len(data)}, within a slice."
+                )
+            return memoryview(data)
+        self._take_stamp()
+        first = self.regions[0].start
+        view = memoryview(self._pread(self.regions[-1].end - first, first))
+        if self.is_doubtful or not self._holds(view, first):
+            return self._sound_part(view, first)
+        return view[self.position - first : self.position - first + self.count]
+
+    def _pread(self, count: int, position: int) -> bytes:
         try:
-            data = self.file.pread(self.count, self.position)
+            return self.file.pread(count, position)
         except OSError as error:
             raise StorageError(f"{self.file.path} cannot be read: {error.strerror or error}.") from error
-        if len(data) != self.count:
-            raise CorruptDataError(f"{self.file.path} ends at {self.position + len(data)}, within a slice.")
-        return data
+
+    def _take_stamp(self) -> None:
+        """Before the bytes are read: a change meanwhile must show."""
+        if self.count >= STAMPED_BYTES_MIN:
+            try:
+                self._stamp = self.file.stamp()
+            except OSError as error:
+                raise StorageError(f"{self.file.path} cannot be read: {error.strerror or error}.") from error
+
+    def _holds(self, view: memoryview, first: int) -> bool:
+        next_offset: int | None = 0
+        for region in self.regions:
+            next_offset = region_holds(view[region.start - first : region.end - first], region, next_offset)
+            if next_offset is None:
+                return False
+        return True
+
+    def _sound_part(self, view: memoryview, first: int) -> memoryview:
+        """Something here is damaged: the batches that hold from the one with `start` on, up to the first that does
+        not."""
+        self.is_doubtful, self._mark = True, None
+        sound = [
+            batch
+            for region in self.regions
+            for batch in survey(view[region.start - first : region.end - first], region)
+        ]
+        number = next((n for n, batch in enumerate(sound) if batch.last_offset >= self.start), None)
+        if number is None:
+            raise self._damaged()
+        begin = sound[number]
+        before = sound[number - 1].end if number else first
+        if begin.base_offset > self.start and before != begin.position:
+            raise self._damaged()
+        end = begin.position
+        for batch in sound[number:]:
+            is_too_much = batch.end - begin.position > self.count and end > begin.position
+            if batch.position != end or is_too_much or batch.last_offset >= self.upto:
+                break
+            end = batch.end
+        self.position, self.count = begin.position, end - begin.position
+        return view[begin.position - first : end - first]
+
+    def _damaged(self) -> CorruptDataError:
+        try:
+            self.verify()
+        except CorruptDataError as error:
+            return error
+        return CorruptDataError(f"{self.file.path} was damaged at position {self.position} a moment ago.")
 
     def verify(self) -> None:
         """Any thread. Raises CorruptDataError unless every batch of the slice, and of the regions it lies in,
         is whole."""
+        self._take_stamp()
         for region in self.regions:
             verify_region(self.file, region)
 
     def distrust(self) -> bool:
-        """`verify` found damage. Whether other bytes come in the place of these."""
-        return False
-
-    def mark_verified(self) -> None:
-        """The writer's thread, after `verify` has returned."""
+        """`verify` found damage. Whether other bytes come in the place of these: `checked` finds those that hold."""
+        self.is_warm = True
         if self._mark is not None:
             for region in self.regions:
-                self._mark(region.start, region.end)
-        self.verified = True
+                self._mark(region.start, region.end, None)
+        return True
+
+    def mark_verified(self) -> None:
+        """The writer's thread, after `verify` or `checked` has returned."""
+        if self._mark is not None:
+            for region in self.regions:
+                self._mark(region.start, region.end, self._stamp)
 
     def fileno(self) -> int | None:
         return self.file.fileno()
@@ -80,9 +187,14 @@ class Slice:
 
 def verify_region(file: File, region: Region) -> None:
     """Read the region and check each batch; CorruptDataError names where it is bad."""
-    scan = Scan(file, region.start, region.end, range(2**63), check_crc=True)
+    size = region.end - region.start
     heads: list[Batch] = []
     try:
+        if size <= VERIFIED_AT_ONCE_BYTES_MAX:
+            data = memoryview(file.pread(size, region.start))
+            if region_holds(data, region) is not None:
+                return
+        scan = Scan(file, region.start, region.end, range(2**63), check_crc=True)
         for batches in scan:
             heads += batches
     except OSError as error:

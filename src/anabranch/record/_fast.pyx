@@ -18,7 +18,8 @@ and never outside [0, length) whatever they say. From `_LONG_BYTES` on, other th
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MIN, int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 
@@ -264,6 +265,58 @@ cdef inline bint _batch_holds(const unsigned char *at, Py_ssize_t size, bint fre
     if (at[22] & _CODEC_MASK) > _CODEC_MAX:
         return False
     return _sum(at + _CHECKED_POSITION, size - _CHECKED_POSITION) == _big32(at + 17)
+
+
+def sound_batches(buffer, Py_ssize_t start, Py_ssize_t end, int64_t next_offset):
+    """Walk the batches of [start, end) up to the first that does not hold; see `record.batch_sums`."""
+    cdef Py_buffer view
+    cdef Py_ssize_t at = start, count = 0
+    cdef uint32_t crc = 0
+    cdef unsigned char *heads
+    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
+    try:
+        end = min(end, view.len)
+        if not 0 <= start <= end:
+            raise ValueError(f"{start} to {end} is not within a buffer of {view.len} bytes")
+        heads = <unsigned char *> malloc(((end - start) // _HEADER_BYTES + 1) * _UNSUMMED_BYTES)
+        if heads == NULL:
+            raise MemoryError
+        if end - start < _LONG_BYTES:
+            at = _walk_batches(<const unsigned char *> view.buf, start, end, &next_offset, heads, &count)
+            crc = crc32c_of(heads, count * _UNSUMMED_BYTES)
+        else:
+            with nogil:
+                at = _walk_batches(<const unsigned char *> view.buf, start, end, &next_offset, heads, &count)
+                crc = crc32c_of(heads, count * _UNSUMMED_BYTES)
+        free(heads)
+    finally:
+        PyBuffer_Release(&view)
+    return at, next_offset, crc
+
+
+cdef Py_ssize_t _walk_batches(
+    const unsigned char *data, Py_ssize_t at, Py_ssize_t end, int64_t *next_offset, unsigned char *heads,
+    Py_ssize_t *count,
+) noexcept nogil:
+    cdef const unsigned char *batch
+    cdef int64_t base, delta
+    cdef Py_ssize_t size
+    while end - at >= _HEADER_BYTES:
+        batch = data + at
+        size = <Py_ssize_t> <int32_t> _big32(batch + 8) + _LOG_OVERHEAD
+        base = <int64_t> _big64(batch)
+        delta = <int32_t> _big32(batch + 23)
+        if batch[16] != _MAGIC or size < _HEADER_BYTES or size > end - at or delta < 0:
+            break
+        if base < next_offset[0] or base > INT64_MAX - delta - 1:
+            break
+        if crc32c_of(batch + _CHECKED_POSITION, size - _CHECKED_POSITION) != _big32(batch + 17):
+            break
+        memcpy(heads + count[0] * _UNSUMMED_BYTES, batch, _UNSUMMED_BYTES)
+        count[0] += 1
+        next_offset[0] = base + delta + 1
+        at += size
+    return at
 
 
 cdef inline object _header_at(const unsigned char *at):

@@ -166,6 +166,15 @@ def crc_holds(buffer: ByteBuffer, start: int, end: int) -> bool:
     return bool(crc32c(memoryview(buffer)[start + _CHECKED_POSITION : end]) == expected)
 
 
+def checked_spans(buffer: ByteBuffer) -> Iterator[tuple[int, int]]:
+    """`batch_spans` for whoever shows what is in them: CorruptDataError at a batch whose CRC does not hold."""
+    for start, end in batch_spans(buffer):
+        if not crc_holds(buffer, start, end):
+            base = read_header(buffer, start).base_offset
+            raise CorruptDataError(f"The batch at offset {base} is damaged: its checksum does not hold.")
+        yield start, end
+
+
 def batch_spans(buffer: ByteBuffer, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
     """(start, end) of each batch that follows the other in [start, end); all of them are whole.
 

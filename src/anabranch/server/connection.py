@@ -61,7 +61,7 @@ class Connection:
         self._frame_bytes = 0
         self._frame_ms_start: int | None = None
         self._calls: deque[Call] = deque()
-        self._out = SendQueue()
+        self._out = SendQueue(listener.broker.answers_held)
         self._is_held = False
         self._is_reading = True
         self._is_writing = False

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import cast
 
-from anabranch.broker.call import Piece
+from anabranch.broker.call import HeldBytes, Piece
 from anabranch.log.slice import Slice
 
 BUFFERS_PER_CALL_MAX = 64
@@ -53,9 +53,10 @@ def let_go(piece: Held) -> None:
 
 
 class SendQueue:
-    __slots__ = ("_pieces", "bytes_held", "bytes_sent")
+    __slots__ = ("_pieces", "_together", "bytes_held", "bytes_sent")
 
-    def __init__(self) -> None:
+    def __init__(self, together: HeldBytes | None = None) -> None:
+        self._together = together if together is not None else HeldBytes()
         self._pieces: deque[Held] = deque()
         self.bytes_held = 0
         """Bytes in memory that wait for the reader; file slices do not count."""
@@ -87,8 +88,12 @@ class SendQueue:
                     break
         except BlockingIOError:
             pass
-        self.bytes_held = sum(len(piece) for piece in pieces if not isinstance(piece, OpenSlice))
+        self._hold(sum(len(piece) for piece in pieces if not isinstance(piece, OpenSlice)) if pieces else 0)
         return not pieces
+
+    def _hold(self, count: int) -> None:
+        self._together.count += count - self.bytes_held
+        self.bytes_held = count
 
     def _send_bytes(self, sock: socket.socket) -> bool:
         buffers: list[bytes | bytearray | memoryview] = []
@@ -131,4 +136,4 @@ class SendQueue:
         for piece in self._pieces:
             let_go(piece)
         self._pieces.clear()
-        self.bytes_held = 0
+        self._hold(0)

@@ -48,6 +48,9 @@ class FaultyFile:
     def forget_cache(self, position: int = 0) -> None:
         self._file.forget_cache(position)
 
+    def stamp(self) -> int | None:
+        return self._file.stamp()
+
     def fileno(self) -> int | None:
         return self._file.fileno()
 

@@ -7,8 +7,10 @@ import pytest
 
 from anabranch.broker import carrying
 from anabranch.broker.carrying import carry_out
+from anabranch.broker.partition import Partition
 from anabranch.broker.peer_messages import ForwardRequest
 from anabranch.errors import StorageError, UnsupportedVersionError
+from anabranch.testing.fake_disk import FakeFile
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_response, encode_request
 from support.broker_bench import Bench, batch_of, in_loop, turn
@@ -40,6 +42,14 @@ def pins_of_slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return pins
 
 
+def verify(partition: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a log remember that it was read and held, so that it is served by its file."""
+    monkeypatch.setattr(FakeFile, "stamp", lambda _: 1)
+    part = partition.log.slice(partition.log.start_offset, 2**20, partition.log.end_offset)
+    part.checked()
+    part.mark_verified()
+
+
 def row_of(answer: memoryview) -> dict[str, Any]:
     found = decode_response(ApiKey.FETCH, 11, answer, 0, len(answer))
     row: dict[str, Any] = found["responses"][0]["partitions"][0]
@@ -65,6 +75,7 @@ async def test_large_slices_are_read_by_a_worker_and_pinned_meanwhile(
     bench = Bench()
     partition = await bench.topic("t")
     await bench.core.append(partition, batch_of(b"x" * 100_000))
+    verify(partition, monkeypatch)
     held = HeldWorkers()
     bench.broker.workers = held
     pins = pins_of_slices(monkeypatch)
@@ -82,6 +93,7 @@ async def test_reader_that_leaves_while_a_worker_reads_leaves_no_pin(monkeypatch
     bench = Bench()
     partition = await bench.topic("t")
     await bench.core.append(partition, batch_of(b"x" * 100_000))
+    verify(partition, monkeypatch)
     held = HeldWorkers()
     bench.broker.workers = held
     pins = pins_of_slices(monkeypatch)
@@ -100,7 +112,7 @@ async def test_file_that_is_gone_meanwhile_is_said_to_be(monkeypatch: pytest.Mon
     bench = Bench()
     partition = await bench.topic("t")
     await bench.core.append(partition, batch_of(b"x" * 100_000))
-
+    verify(partition, monkeypatch)
     pins_of_slices(monkeypatch)
 
     def gone(self: carrying.Slice) -> None:

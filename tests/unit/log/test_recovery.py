@@ -1,6 +1,7 @@
 """What a crash, a cut or rot leaves behind is cut, rebuilt or moved aside, never served wrong."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -177,25 +178,25 @@ def test_a_flipped_bit_anywhere_in_a_sealed_segment_is_an_error_or_harmless(
         disk.kill()
         disk.flip_bit(LOG, position, position % 8)
         log = open_log(clean=True, segment_bytes=500, index_interval_bytes=100)
-        for start in (0, 1, 3):
-            with pytest.raises(CorruptDataError):
-                read_all(log, start)
+        with pytest.raises(CorruptDataError):
+            read_all(log)
+        for start in (1, 3):
+            with suppress(CorruptDataError):
+                assert read_all(log, start) == written[start:]
         after = log.segments[1].base_offset
         assert read_all(log, after) == written[after:]
         disk.flip_bit(LOG, position, position % 8)
 
 
-def test_a_flipped_bit_is_found_once_it_has_been_read_as_good_by_another_process(
-    open_log: Open, disk: FakeDisk
-) -> None:
+def test_a_flipped_bit_is_found_in_what_was_read_as_good_before(open_log: Open, disk: FakeDisk) -> None:
     log = open_log(segment_bytes=500)
     fill(log, 12)
     log.close()
     log = open_log(clean=True, segment_bytes=500)
     read_all(log)
-    assert log.slice(Offset(0), 100, Offset(12)).verified
-    disk.kill()
     disk.flip_bit(LOG, 70)
+    with pytest.raises(CorruptDataError):
+        log.slice(Offset(0), 100, Offset(12)).read()
     log = open_log(clean=True, segment_bytes=500)
     found = log.slice(Offset(0), 100, Offset(12))
     assert not found.verified
@@ -291,7 +292,6 @@ def test_what_an_older_process_wrote_is_verified_though_this_one_appends_behind_
     log = open_log(clean=True)
     written = fill(log, 5)
     assert read_all(log, 5) == written
-    assert log.slice(Offset(5), 10_000, Offset(10)).verified
     with pytest.raises(CorruptDataError):
         read_all(log)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.broker.call import Call
+from anabranch.broker.call import Call, HeldBytes
 from anabranch.broker.memory_budget import MemoryBudget
 from anabranch.server.connection import Connection
 from anabranch.server.poller import Poller
@@ -61,7 +61,7 @@ class FakeListener:
         self.requests_total = 0
         self.take_plain = None
         self.core = FakeCore()
-        self.broker = SimpleNamespace(core=self.core)
+        self.broker = SimpleNamespace(core=self.core, answers_held=HeldBytes())
         self.poller = Poller(self.core, self.clock)
         self.poller.start()
         self.flush_due: list[Connection] = []

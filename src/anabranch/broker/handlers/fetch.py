@@ -1,9 +1,10 @@
 """Fetch, versions 4 to 18: long poll, byte limits with the first-batch rule, sessions, both isolation levels.
 
-Large slices leave as file slices for sendfile, small ones as bytes. Bytes that this process neither wrote nor
-verified yet are first checked in a worker; a batch whose checksum fails is answered CORRUPT_MESSAGE. A consumer may
-fetch a thousand partitions of which one has news: all of them are looked at when a fetch begins and when its time is
-up, and only those that were published to when it is woken in between. Without transactions the last stable offset is
+No byte leaves unchecked. What was checked since its file was last changed leaves as a file slice for sendfile; other
+bytes are read, checked and sent from memory, after a worker has looked at them if they may have to come from the disk.
+A batch that does not hold is answered CORRUPT_MESSAGE; those before and after it are served (decision 39). A consumer
+may fetch a thousand partitions of which one has news: all of them are looked at when a fetch begins and when its time
+is up, and only those that were published to when it is woken in between. Without transactions the last stable offset is
 the high watermark, so both isolation levels see the same. Only a partition's leader serves it; others say who that is.
 A reader whose last record is of a generation that ended earlier here is told where (the diverging epoch). Between the
 high watermark, which a new leader has to find out, and the end it is empty. What lies in the object store and is not
@@ -47,6 +48,12 @@ ERROR_CODE_SINCE = 7
 SENDFILE_BYTES_MIN = 16 * 1024
 """Below this a read and a copy cost less than a sendfile call of its own."""
 
+LOADED_BYTES_MAX = 8 * 2**20
+"""What an answer may have that is sent from memory, its first batch excepted; the rest comes with the next fetch."""
+
+LOADED_BYTES_IN_NEED = 64 * 1024
+"""The same while readers leave too many answers lying in memory (`request.memory.bytes.max`)."""
+
 BYTES_WITHOUT_LIMIT = 2**62
 GATHER_BYTES = 512 * 1024
 """With fewer than these at its first try, a fetch of many partitions lets more gather for a moment (`fetch_wait`)."""
@@ -66,7 +73,7 @@ class Found:
         self.high_watermark = -1
         self.start_offset = -1
         self.slice: Slice | None = None
-        self.data: bytes | bytearray | None = None
+        self.data: bytes | bytearray | memoryview | None = None
 
     @property
     def has_news(self) -> bool:
@@ -113,6 +120,7 @@ class Fetch:
         if self._bytes_min > 0 and len(context.items) >= GATHER_PARTITIONS_MIN:
             self._bytes_wanted = max(self._bytes_min, min(GATHER_BYTES, self._bytes_max))
         self._bytes_found = 0
+        self._loadable_bytes = 0
         self._found: list[Found] = []
         self._ready: set[int] = set()
         """Numbers of those that have records or an error to tell of."""
@@ -177,7 +185,11 @@ class Fetch:
             return False
         found = [self._found[number] for number in sorted(self._ready)]
         self._fill(found)
-        unverified = [each for each in found if each.slice is not None and not each.slice.verified]
+        unverified = [
+            each
+            for each in found
+            if each.slice is not None and not each.slice.verified and not each.slice.is_warm
+        ]
         if unverified:
             self._verify(unverified)
             return True
@@ -259,6 +271,9 @@ class Fetch:
     def _fill(self, found: list[Found]) -> None:
         """Give each partition its slice, in order, until the request's bytes are used up."""
         left = self._bytes_max
+        self._loadable_bytes = LOADED_BYTES_MAX
+        if self._broker.answers_held.count > self._broker.settings.request_memory_bytes_max:
+            self._loadable_bytes = LOADED_BYTES_IN_NEED
         is_first = True
         if self._loads is not None:
             self._loads.begin_try()
@@ -283,6 +298,10 @@ class Fetch:
                 each.fail(error)
                 continue
             if part is not None and part.count:
+                if part.is_warm and not part.verified:
+                    if self._loadable_bytes <= 0:
+                        continue
+                    self._loadable_bytes -= part.count
                 each.slice = part
                 left -= part.count
                 is_first = False
@@ -301,7 +320,11 @@ class Fetch:
                 )
             start = past.floor
         if not partition.is_object:
-            return partition.log.slice(start, bytes_max, upto, whole_first=whole_first)
+            part = partition.log.slice(start, bytes_max, upto, whole_first=whole_first)
+            limit = max(1, self._loadable_bytes)
+            if part.is_warm and not part.verified and part.count > limit < bytes_max:
+                part = partition.log.slice(start, limit, upto, whole_first=whole_first)
+            return part
         log = cast("ObjectLog", partition.log)
         return self._stored().slice(log, start, bytes_max, upto, whole_first=whole_first)
 
@@ -353,19 +376,22 @@ class Fetch:
         return log.slice(Offset(found.item.offset), BYTES_WITHOUT_LIMIT, upto).count > part.count
 
     def _read(self, found: list[Found]) -> None:
-        """Small slices leave as bytes; where they cannot be read, the partition says so and the others go on."""
+        """Small slices leave as bytes, and so do those that were not checked yet, or not since their file was changed.
+        Where they cannot be read, the partition says so and the others go on."""
         for each in found:
-            if each.slice is None or (
-                each.slice.count >= SENDFILE_BYTES_MIN and each.slice.fileno() is not None
+            part = each.slice
+            if part is None or (
+                part.verified and part.count >= SENDFILE_BYTES_MIN and part.fileno() is not None
             ):
                 continue
             try:
-                each.data = each.slice.read()
+                each.data = part.checked()
+                part.mark_verified()
             except AnabranchError as error:
                 each.fail(error)
                 partition = each.item.place
                 assert partition is not None, "looked up a moment ago"
-                self._broker.note_read_error(partition, error)
+                self._note_unreadable(partition, each.item, error)
 
     # --- verifying -------------------------------------------------------------------------------------------
 
@@ -394,7 +420,7 @@ class Fetch:
     def _note_checked(self, item: FetchItem, part: Slice, trouble: AnabranchError | None) -> None:
         if trouble is None:
             part.mark_verified()
-            return
+            return  # Or it is read once more, if its file is being written to: it is warm now.
         if isinstance(trouble, CorruptDataError) and part.distrust():
             return
         if item.place is not None:

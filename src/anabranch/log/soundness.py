@@ -1,0 +1,110 @@
+"""Which batches of a region hold, when not all of them do: damage costs its own records and not its neighbours'.
+
+A batch whose CRC fails is damaged. The heads of batches, which their CRCs leave out, are held against the sum that was
+kept of the region's: if it fails and one changed byte explains that, the batch with that byte is the damaged one. If
+nothing explains it, nobody can tell which head is wrong, and no batch of the region is vouched for. Where a length is
+wrong the next batch is found by its shape and its CRC. Without a sum (a folder that Kafka wrote, an unclean stop) CRCs
+and the order of offsets have to do.
+"""
+
+from struct import Struct
+from typing import NamedTuple
+
+from anabranch.log.seal import Region
+from anabranch.record.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, crc_holds
+from anabranch.record.batch_sums import HEAD_BYTES, changed_byte, sound_batches
+from anabranch.record.crc32c import crc32c
+
+# base offset, length, magic, last offset delta
+_SHAPE = Struct(">qi4xb6xi")
+_MAGIC_AT = 16
+_MAGIC_BYTE = bytes([MAGIC])
+
+
+class SoundBatch(NamedTuple):
+    """A batch that holds, by its place in the file."""
+
+    position: int
+    end: int
+    base_offset: int
+    last_offset: int
+
+
+def region_holds(data: memoryview, region: Region, next_offset: int = 0) -> int | None:
+    """The offset that comes next if every batch in the bytes of a region holds, and their heads too; else None."""
+    end, next_offset, heads_crc = sound_batches(data, 0, len(data), next_offset)
+    is_whole = end == region.end - region.start == len(data)
+    return next_offset if is_whole and region.crc in (None, heads_crc) else None
+
+
+def survey(data: memoryview, region: Region) -> list[SoundBatch]:
+    """The batches of a region that hold, in order; `data` may end early."""
+    walked = _walk(data)
+    if region.crc is not None:
+        walked = _with_true_heads(data, walked, region.crc)
+    found: list[SoundBatch] = []
+    for start, end, is_sound in walked:
+        if not is_sound:
+            continue
+        base, _, _, delta = _SHAPE.unpack_from(data, start)
+        if not found or base > found[-1].last_offset:
+            found.append(SoundBatch(region.start + start, region.start + end, base, base + delta))
+    return found
+
+
+Walked = list[tuple[int, int, bool]]
+"""(start, end, whether the CRC holds) of each batch."""
+
+
+def _walk(data: memoryview) -> Walked:
+    walked: Walked = []
+    at, size = 0, len(data)
+    while size - at >= HEADER_BYTES:
+        end = _end_of(data, at)
+        if end is not None and crc_holds(data, at, end):
+            walked.append((at, end, True))
+        elif end is not None and (end == size or _is_sound(data, end)):
+            walked.append((at, end, False))  # Its length is right.
+        else:
+            end = _next_sound(data, at + 1)
+            walked.append((at, end, False))
+        at = end
+    return walked
+
+
+def _end_of(data: memoryview, at: int) -> int | None:
+    if len(data) - at < HEADER_BYTES:
+        return None
+    base, length, magic, delta = _SHAPE.unpack_from(data, at)
+    end: int = at + LOG_OVERHEAD + length
+    is_possible = magic == MAGIC and base >= 0 <= delta and at + HEADER_BYTES <= end <= len(data)
+    return end if is_possible else None
+
+
+def _is_sound(data: memoryview, at: int) -> bool:
+    end = _end_of(data, at)
+    return end is not None and crc_holds(data, at, end)
+
+
+def _next_sound(data: memoryview, at: int) -> int:
+    """Where the next batch begins that holds; the end of the data if there is none."""
+    raw = bytes(data)
+    while (found := raw.find(_MAGIC_BYTE, at + _MAGIC_AT)) >= 0:
+        at = found - _MAGIC_AT
+        if _is_sound(data, at):
+            return at
+        at += 1
+    return len(data)
+
+
+def _with_true_heads(data: memoryview, walked: Walked, crc: int) -> Walked:
+    heads = b"".join([data[start : start + HEAD_BYTES] for start, _, _ in walked])
+    if crc32c(heads) == crc:
+        return walked
+    changed = changed_byte(heads, crc)
+    if changed is None:
+        return []
+    number = changed // HEAD_BYTES
+    start, end, _ = walked[number]
+    walked[number] = start, end, False
+    return walked
