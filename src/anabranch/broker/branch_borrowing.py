@@ -42,6 +42,7 @@ class BorrowedSlice(Slice):
         self.count = len(data)
         self.verified = True
         self.is_warm = True
+        self.damage = None
         self._data = data
         self.is_cut = is_cut
 

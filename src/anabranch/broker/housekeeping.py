@@ -7,7 +7,7 @@ flush         under flush=interval: sync what was written
 retention     drop segments that are too old or too many; roll those that are due; forget silent producers
 cleaning      compact what is worth compacting, one log at a time, in a worker; before that, and also where the
               cleaner is off, take in what jobs have compacted
-scrubbing     re-read sealed segments at a bounded rate, and report what has rotted
+scrubbing     re-read segments at a bounded rate, and report what has rotted
 
 A disk that refuses one of these is logged and tried again at the next turn: nothing here is needed for safety,
 only for speed and room. One partition's trouble does not keep the others from their turn. Whoever walks over all
@@ -42,6 +42,8 @@ CHECKPOINT_BYTES_PER_PARTITION = 128 * 2**10
 PARTITIONS_PER_TURN = 50
 """So many are looked after before the loop has its turn."""
 SCRUB_SECONDS = 1.0
+VERIFIED_SECONDS = 60.0
+"""How long bytes may leave by sendfile after they were checked, if nobody changes their file."""
 TIMEOUT_SECONDS = 1.0
 
 
@@ -84,6 +86,7 @@ class Housekeeping:
             self._every(settings.log_cleaner_backoff_ms / 1000, self.cleaning.clean_all)
         else:
             self._every(settings.log_cleaner_backoff_ms / 1000, self.cleaning.offers.take_all)
+        self._every(VERIFIED_SECONDS, self.scrubbing.forget_verified)
         if settings.scrub_bytes_per_second:
             self._every(SCRUB_SECONDS, self.scrubbing.scrub)
 

@@ -109,6 +109,7 @@ class ObjectSlice(Slice):
         self.is_cut = is_cut
         self.verified = check is None
         self.is_warm = False
+        self.damage = None
         self._parts = parts
         self._cache = cache
         self._served = served

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_MS = 5000
-AGAIN_MS = 30_000
-"""Before the next try at the same partition, if somebody finds it damaged still."""
+AGAIN_MS = 10_000
+"""Before the next try at the same partition, if the last one could not repair everything."""
 
 
 class Repairs:
@@ -42,6 +42,7 @@ class Repairs:
         self._workers = workers
         self._clock = clock
         self._begun_ms: dict[Partition, int] = {}
+        """The tries that are under way, or failed lately."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.lane_holders: Callable[[], Iterable[BrokerId]] = tuple
         self.read_lane: Callable[[Any, BrokerId, Span], Awaitable[Piece | None]] | None = None
@@ -78,19 +79,24 @@ class Repairs:
         async with partition.upkeep:
             if partition.is_gone:
                 return
-            found = suspect(_segment_at(partition, offset))
+            segment = _segment_at(partition, offset)
+            found = suspect(segment)
             try:
                 bad = await in_heavy_worker(self._workers, lambda: rotten(found))
             except AnabranchError as error:
                 self._give_up(partition, error)
                 return
+            is_whole = True
             for one in bad:
-                await self._repair_one(partition, found, one)
+                is_whole &= await self._repair_one(partition, found, one)
+            segment.note_repaired()
+            if is_whole:
+                self._begun_ms.pop(partition, None)
 
-    async def _repair_one(self, partition: Partition, found: Suspect, bad: Rotten) -> None:
+    async def _repair_one(self, partition: Partition, found: Suspect, bad: Rotten) -> bool:
         if partition.ring is not None and bad.end > partition.high_watermark:
             self._give_up(partition, CorruptDataError("it is not known to be safe anywhere"))
-            return
+            return False
         reason: AnabranchError = CorruptDataError("nobody else is heard")
         for broker in self._others(partition):
             if not self._peers.is_up(broker):
@@ -107,8 +113,9 @@ class Repairs:
             logger.warning(
                 "%s: offsets %d to %d were repaired from broker %d", partition.id, *bad[1:], broker
             )
-            return
+            return True
         self._give_up(partition, reason)
+        return False
 
     def _give_up(self, partition: Partition, reason: AnabranchError) -> None:
         self.regions_beyond_repair_total += 1

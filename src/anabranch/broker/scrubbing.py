@@ -1,5 +1,6 @@
-"""Scrubbing: re-reads sealed segments of all logs in turn, at a bounded rate, and counts what has rotted."""
+"""Scrubbing: re-reads the segments of all logs in turn, at a bounded rate, and counts what has rotted."""
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STEP_BYTES_MAX = 4 * 2**20
+STEPS_MAX = 64
+"""Of one turn, however little each of them reads."""
+LOOKS_PER_TURN = 200
+"""So many partitions are looked at before the loop has its turn."""
 
 
 class Scrubbing:
@@ -31,29 +36,42 @@ class Scrubbing:
 
     async def scrub(self) -> None:
         """Read on for as long as the pace allows."""
-        # Of thousands of partitions most have no sealed segment; nobody needs to be held up for those.
-        partitions = [each for each in self._broker.topics.partitions() if len(each.log.segments) > 1]
+        partitions = [each for each in self._broker.topics.partitions() if each.log.segments]
         self._scrubbers = {each: self._scrubbers.get(each) or Scrubber() for each in partitions}
-        for _ in range(len(partitions)):
-            allowed = min(self._pace.allowed_bytes(self._broker.clock.monotonic_ms()), STEP_BYTES_MAX)
-            if allowed <= 0:
+        steps = 0
+        for number in range(len(partitions)):
+            now_ms = self._broker.clock.monotonic_ms()
+            allowed = min(self._pace.allowed_bytes(now_ms), STEP_BYTES_MAX)
+            if allowed <= 0 or steps == STEPS_MAX:
                 return
+            if number % LOOKS_PER_TURN == LOOKS_PER_TURN - 1:
+                await asyncio.sleep(0)
             self._turn += 1
             partition = partitions[self._turn % len(partitions)]
             if partition.is_gone:
                 continue
-            step = self._scrubbers[partition].next_step(partition.log, allowed)
+            step = self._scrubbers[partition].next_step(partition.log, allowed, now_ms)
             if step is None:
                 continue
+            steps += 1
             damages = await in_heavy_worker(self._broker.workers, step.run)
             self._pace.spent(step.size_bytes)
             self.bytes_total += step.size_bytes
-            self._report(partition, damages)
+            self._report(partition, step.accept(damages))
+
+    async def forget_verified(self) -> None:
+        """What was checked a while ago is checked again before it leaves: rot below the page cache changes no file's
+        time of change."""
+        for number, partition in enumerate(list(self._broker.topics.partitions())):
+            if number % LOOKS_PER_TURN == LOOKS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            for segment in partition.log.segments:
+                segment.forget_verified()
 
     def _report(self, partition: Partition, damages: list[Damage]) -> None:
         for damage in damages:
             if damage not in self._reported:
                 self._reported.add(damage)
                 logger.error("the scrubber found damage in %s: %s", partition.id, damage.reason)
-                if self._broker.peering is not None:
-                    self._broker.peering.repairs.begin(partition, damage.base_offset)
+            if self._broker.peering is not None:
+                self._broker.peering.repairs.begin(partition, damage.base_offset)

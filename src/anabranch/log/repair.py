@@ -43,7 +43,7 @@ class Rotten(NamedTuple):
 def suspect(segment: Segment) -> Suspect:
     """The writer's thread."""
     size = segment.published_bytes
-    regions = segment.regions_from(0, size) if size else []
+    regions = segment.smallest_regions() if size else []
     return Suspect(segment.file, segment.offsets, size, segment.published_offset, regions)
 
 

@@ -1,9 +1,9 @@
-"""Re-reads sealed segments at a bounded rate, so that rot is found before a consumer finds it.
+"""Re-reads segments at a bounded rate, the active one too, so that rot is found before a consumer finds it.
 
 `ScrubPace` decides, from the time that passed, how many bytes may be read now; `Scrubber` walks the segments
 of one log in turn, region by region. `next_step` (the writer's thread) names what to read, `ScrubStep.run` (a
-worker) reads it and answers what is damaged. A finding is for a metric and the log of events: the segment is
-not touched, and a reader gets CorruptDataError on its own.
+worker) reads it and answers what is damaged, and `accept` (the writer's thread again) has everything in those
+segments checked anew before it is read. What was cut off meanwhile is no damage.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,9 @@ from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.files import File
 from anabranch.log.log import Log
 from anabranch.log.seal import Region
+from anabranch.log.segment import Segment
 from anabranch.log.slice import verify_region
+from anabranch.log.tail import Tail
 from anabranch.values import Offset
 
 
@@ -40,8 +42,12 @@ class ScrubPace:
         self._saved_bytes -= count
 
 
+PASS_MS_MIN = 60_000
+"""A small log is read again no sooner than this."""
+
+
 class Damage(NamedTuple):
-    """A region of a sealed segment that does not hold."""
+    """A region of a segment that does not hold."""
 
     path: str
     base_offset: Offset
@@ -55,6 +61,9 @@ class ScrubStep(NamedTuple):
     file: File
     base_offset: Offset
     regions: Sequence[Region]
+    segment: Segment
+    tail: Tail | None
+    """What the segment had in memory when this began: another one since then means that it was cut or sealed."""
 
     @property
     def size_bytes(self) -> int:
@@ -72,25 +81,49 @@ class ScrubStep(NamedTuple):
                 break
         return found
 
+    def accept(self, found: list[Damage]) -> list[Damage]:
+        """The writer's thread, with what `run` has answered: what of it is damage, which takes effect at once."""
+        segment = self.segment
+        if not found or segment.dropped or segment.tail is not self.tail:
+            return []
+        segment.forget_verified()
+        return found
+
 
 class Scrubber:
-    """The place where one log's scrubbing goes on; it begins again after the last sealed segment."""
+    """The place where one log's scrubbing goes on; it begins again after the end of the log, a while later."""
 
     def __init__(self) -> None:
         self._base_offset: Offset = Offset(0)
         self._position = 0
+        self._pass_ms_begun: int | None = None
 
-    def next_step(self, log: Log, bytes_max: int) -> ScrubStep | None:
-        """What to read next, at most about `bytes_max`; None if the log has no sealed segment to read."""
-        sealed = [segment for segment in log.segments[:-1] if segment.published_bytes]
-        if not sealed or bytes_max <= 0:
+    def next_step(self, log: Log, bytes_max: int, now_ms: int) -> ScrubStep | None:
+        """What to read next, at most about `bytes_max`; None if the log has nothing to read, or was read to its end a
+        moment ago."""
+        filled = [segment for segment in log.segments if segment.published_bytes]
+        if not filled or bytes_max <= 0:
             return None
-        segment = next((found for found in sealed if found.base_offset >= self._base_offset), sealed[0])
+        segment = next((found for found in filled if self._is_ahead(found)), None)
+        if segment is None:
+            if self._pass_ms_begun is not None and now_ms - self._pass_ms_begun < PASS_MS_MIN:
+                return None
+            segment = filled[0]
+            self._base_offset, self._position = segment.base_offset, 0
+            self._pass_ms_begun = now_ms
+        if self._pass_ms_begun is None:
+            self._pass_ms_begun = now_ms
         start = self._position if segment.base_offset == self._base_offset else 0
         if start >= segment.published_bytes:  # The cleaner made it shorter.
             start = 0
         regions = segment.regions_from(start, bytes_max)
         self._base_offset, self._position = segment.base_offset, regions[-1].end
-        if regions[-1].end >= segment.published_bytes:
+        if segment is not log.segments[-1] and regions[-1].end >= segment.published_bytes:
             self._base_offset, self._position = segment.published_offset, 0
-        return ScrubStep(segment.file, segment.base_offset, regions)
+        return ScrubStep(segment.file, segment.base_offset, regions, segment, segment.tail)
+
+    def _is_ahead(self, segment: Segment) -> bool:
+        """Whether there is something in it that this pass has not read."""
+        if segment.base_offset != self._base_offset:
+            return segment.base_offset > self._base_offset
+        return self._position < segment.published_bytes

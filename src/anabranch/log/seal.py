@@ -89,6 +89,18 @@ class HeadSums:
                 start = stop
         return found
 
+    def open_batches(self) -> list[Region]:
+        """Each batch of the open region by itself, whose heads are all known."""
+        ends = [*self._head_starts[1:], self._open_to]
+        return (
+            [
+                Region(start, end, crc32c(head))
+                for start, end, head in zip(self._head_starts, ends, self._heads, strict=True)
+            ]
+            if self._heads
+            else []
+        )
+
     def boundary_from(self, position: int, end: int) -> int:
         """The first batch boundary from `position` on that is known here, and `end` at the latest. Where no sums were
         kept nobody knows, and it is `position` itself."""

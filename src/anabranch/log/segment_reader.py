@@ -375,6 +375,18 @@ class SegmentReader:
             taken.append(region)
         return taken
 
+    def smallest_regions(self) -> list[Region]:
+        """All of the segment in the smallest pieces that can be checked."""
+        sums = self._head_sums()
+        single = sums.open_batches()
+        closed_end = single[0].start if single else self.published_bytes
+        return (sums.regions(0, closed_end) if closed_end else []) + single
+
+    def note_repaired(self) -> None:
+        """The file holds again what was lost of it."""
+        self.verified.clear()
+        self._is_beyond_walking = False
+
     def read_sums(self) -> HeadSums:
         """Of the seal on disk, or none at all: then batches are verified by their own CRCs alone."""
         try:

@@ -33,6 +33,7 @@ class Slice:
         "_mark",
         "_stamp",
         "count",
+        "damage",
         "file",
         "is_doubtful",
         "is_warm",
@@ -69,6 +70,8 @@ class Slice:
         self.is_warm = is_warm
         self.is_doubtful = is_doubtful
         """The way to the batch that holds `start` is damaged: `checked` finds it, or says that it cannot be read."""
+        self.damage: CorruptDataError | None = None
+        """What `checked` found in these regions, also if it could answer something."""
         self._mark = mark
         self._stamp: int | None = None
 
@@ -121,7 +124,8 @@ class Slice:
     def _sound_part(self, view: memoryview, first: int) -> memoryview:
         """Something here is damaged: the batches that hold from the one with `start` on, up to the first that does
         not."""
-        self.is_doubtful, self._mark = True, None
+        self._mark = None
+        self.damage = self._damaged()
         sound = [
             batch
             for region in self.regions
@@ -129,11 +133,11 @@ class Slice:
         ]
         number = next((n for n, batch in enumerate(sound) if batch.last_offset >= self.start), None)
         if number is None:
-            raise self._damaged()
+            raise self.damage
         begin = sound[number]
         before = sound[number - 1].end if number else first
         if begin.base_offset > self.start and before != begin.position:
-            raise self._damaged()
+            raise self.damage
         end = begin.position
         for batch in sound[number:]:
             is_too_much = batch.end - begin.position > self.count and end > begin.position

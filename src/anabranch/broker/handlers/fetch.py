@@ -384,14 +384,18 @@ class Fetch:
                 part.verified and part.count >= SENDFILE_BYTES_MIN and part.fileno() is not None
             ):
                 continue
+            trouble: AnabranchError | None
             try:
                 each.data = part.checked()
                 part.mark_verified()
+                trouble = part.damage  # Behind what is answered.
             except AnabranchError as error:
                 each.fail(error)
+                trouble = error
+            if trouble is not None:
                 partition = each.item.place
                 assert partition is not None, "looked up a moment ago"
-                self._note_unreadable(partition, each.item, error)
+                self._note_unreadable(partition, each.item, trouble)
 
     # --- verifying -------------------------------------------------------------------------------------------
 
