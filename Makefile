@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim sim-restore sim-node fuzz hostile bench bench-large profile compat chaos chaos-objects chaos-branches failover elasticity chaos-pipeline bench-pipeline
+.PHONY: help setup run up check test coverage sim sim-restore sim-node fuzz hostile bench bench-large profile compat chaos chaos-objects chaos-branches failover elasticity flips chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -85,6 +85,9 @@ chaos-branches: $(STAMP) ## split a network of five brokers under load from both
 
 chaos-pipeline: $(STAMP) ## kill -9 a pipeline ten times into Iceberg and ten into Delta: KILLS=10, SEED=1 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_pipeline.py --kills $(or $(KILLS),10) $(if $(SEED),--seed $(SEED))
+
+flips: $(STAMP) ## flip bytes under running nodes and read them in every way: FLIPS=200 SEED=7 repeats
+	PYTHONPATH=tests $(BIN)/python tools/flips.py --flips $(or $(FLIPS),200) --seed $(or $(SEED),7)
 
 compat: $(STAMP) ## franz-go's own test suite against a node, scored by class
 	PYTHONPATH=tests $(BIN)/python tools/franz_go_suite.py $(CLASSES)

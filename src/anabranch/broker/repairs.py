@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_MS = 5000
+PAUSES_S = (0.1, 0.3, 1.0, 3.0)
+"""Between the tries of one repair: what was written a moment ago may not be known to be safe everywhere yet, and a
+broker may be on its way back."""
 AGAIN_MS = 10_000
 """Before the next try at the same partition, if the last one could not repair everything."""
 
@@ -76,27 +79,34 @@ class Repairs:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _repair(self, partition: Partition, offset: Offset) -> None:
-        async with partition.upkeep:
-            if partition.is_gone:
-                return
-            segment = _segment_at(partition, offset)
-            found = suspect(segment)
-            try:
-                bad = await in_heavy_worker(self._workers, lambda: rotten(found))
-            except AnabranchError as error:
-                self._give_up(partition, error)
-                return
-            is_whole = True
-            for one in bad:
-                is_whole &= await self._repair_one(partition, found, one)
-            segment.note_repaired()
-            if is_whole:
+        reason: AnabranchError | None = None
+        for pause_s in (*PAUSES_S, None):
+            async with partition.upkeep:
+                if partition.is_gone:
+                    return
+                reason = await self._repair_segment(partition, _segment_at(partition, offset))
+            if reason is None:
                 self._begun_ms.pop(partition, None)
+                return
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
+        assert reason is not None
+        self._give_up(partition, reason)
 
-    async def _repair_one(self, partition: Partition, found: Suspect, bad: Rotten) -> bool:
+    async def _repair_segment(self, partition: Partition, segment: Segment) -> AnabranchError | None:
+        """Why not all of it is whole now."""
+        found = suspect(segment)
+        try:
+            bad = await in_heavy_worker(self._workers, lambda: rotten(found))
+        except AnabranchError as error:
+            return error
+        reasons = [await self._repair_one(partition, found, one) for one in bad]
+        segment.note_repaired()
+        return next((reason for reason in reasons if reason is not None), None)
+
+    async def _repair_one(self, partition: Partition, found: Suspect, bad: Rotten) -> AnabranchError | None:
         if partition.ring is not None and bad.end > partition.high_watermark:
-            self._give_up(partition, CorruptDataError("it is not known to be safe anywhere"))
-            return False
+            return CorruptDataError("it is not known to be safe anywhere")
         reason: AnabranchError = CorruptDataError("nobody else is heard")
         for broker in self._others(partition):
             if not self._peers.is_up(broker):
@@ -113,9 +123,8 @@ class Repairs:
             logger.warning(
                 "%s: offsets %d to %d were repaired from broker %d", partition.id, *bad[1:], broker
             )
-            return True
-        self._give_up(partition, reason)
-        return False
+            return None
+        return reason
 
     def _give_up(self, partition: Partition, reason: AnabranchError) -> None:
         self.regions_beyond_repair_total += 1

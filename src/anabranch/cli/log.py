@@ -1,8 +1,8 @@
 """`anabranch log`: verify, dump and repair a data folder while no node runs on it.
 
 `verify` only reads. `repair` does what a node does when it starts after a crash, but over the whole log: cut
-to the last good batch, move aside (never delete) what follows damage, make indexes anew. It shows its plan
-first.
+to the last good batch, move aside (never delete) the damage and what follows it, make indexes anew. It shows its
+plan first, with the number of records that go.
 """
 
 import sys
@@ -179,7 +179,16 @@ def _show_steps(steps: "list[Step]", dry_run: bool) -> None:
         click.echo("Nothing is damaged.")
         return
     click.echo("Would be done:" if dry_run else "To be done:")
-    show_table(["partition", "step", "file", "why"], steps)
+    show_table(["partition", "step", "file", "#damaged records", "#intact records", "why"], steps)
+    damaged = sum(step.damaged_records for step in steps)
+    intact = sum(step.intact_records for step in steps)
+    if damaged or intact:
+        click.echo(
+            f"{damaged} damaged and {intact} intact {'record' if damaged + intact == 1 else 'records'} "
+            f"{'would leave' if dry_run else 'leave'} the log for quarantine/."
+        )
+    if intact:
+        click.echo("A node serves the intact ones as long as they are left where they are.")
 
 
 def _show_outcome(steps: "list[Step]", left: "list[Report]", dry_run: bool, format: str) -> None:

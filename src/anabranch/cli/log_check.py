@@ -145,8 +145,9 @@ class SegmentCheck:
         try:
             return load(self.files.read(self._path(suffix)))
         except FileNotFoundError:
-            # The active segment keeps its indexes in memory; a seal needs a clean roll or stop.
-            if suffix != names.SEAL and self.following is not None:
+            # The active segment keeps its indexes in memory; a seal needs a clean roll or stop. One without records,
+            # which says where a log begins that begins with a gap, has nothing to index.
+            if suffix != names.SEAL and self.following is not None and self.size_bytes:
                 self._find(Kind.INDEX, suffix, None, "is missing")
         except CorruptDataError as error:
             self._find(Kind.INDEX, suffix, None, f"cannot be used: {error}")

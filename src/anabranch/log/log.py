@@ -66,17 +66,27 @@ class Log(LogReader):
         precious: bool = False,
         shares_syncs: bool = False,
         was_in_lanes: bool = False,
+        keeps_cuts: bool = False,
     ) -> "Log":
         """Open or make a partition's folder; `clean` says that the last process closed it and said so.
 
         `start_offset` is the durable start of the log: what lies wholly below it is removed. Raises
         StorageError; and CorruptDataError if the log is `precious` and has lost something that was safe, or may
         have been: unless it `shares_syncs`, what it lost was safe if whole batches follow. One that `was_in_lanes` may
-        begin within a gap between two of them.
+        begin within a gap between two of them. With `keeps_cuts` nothing is cut off without a copy in the quarantine.
         """
         cache = index_cache if index_cache is not None else IndexCache()
         opener = Opener(
-            files, folder, config, cache, clean, recovery_point, start_offset, precious, shares_syncs
+            files,
+            folder,
+            config,
+            cache,
+            clean,
+            recovery_point,
+            start_offset,
+            precious,
+            shares_syncs,
+            keeps_cuts,
         )
         try:
             recovered = opener.run()

@@ -59,6 +59,8 @@ class Opener:
     precious: bool = False
     shares_syncs: bool = False
     """Several writes may have waited for one sync: a torn batch may be followed by whole ones."""
+    keeps_cuts: bool = False
+    """A copy of whatever is cut off goes to the quarantine, also of what looks like a write that was cut short."""
     result: Recovered = field(default_factory=Recovered)
 
     def run(self) -> Recovered:
@@ -206,7 +208,7 @@ class Opener:
         # A seal has the word of the process that wrote it; the cleaner leaves gaps, and says so by a seal.
         if scan.next_offset < following and seal is None and not self.config.compacted:
             return f"{segment.file.path} ends before {scan.next_offset} and is followed by {following}"
-        segment.verified.add(0, scan.position)
+        segment.warm.add(0, scan.position)
         tail.finish()
         segment.write_indexes(tail)
         return None
@@ -289,7 +291,7 @@ class Opener:
         for batches in scan:
             tail.note(batches)
         self.result.scanned_bytes += scan.position - start
-        segment.verified.add(start, scan.position)
+        segment.warm.add(start, scan.position)
         if scan.position < end:
             self._cut(segment, scan, end)
         if not self._was_safe(tail.next_offset):
@@ -340,6 +342,7 @@ class Opener:
         is_odd = not self.shares_syncs and rest.count(0) != len(rest) and _another_batch_follows(rest)
         if is_rot or is_odd:
             self._note_damage(f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}")
+        if is_rot or is_odd or self.keeps_cuts:
             name = f"{segment.base_offset:020d}{names.LOG}.from-{scan.position}"
             self.result.quarantined += keep_copy(self.files, self.folder, name, rest, str(scan.reason))
         segment.file.truncate(scan.position)

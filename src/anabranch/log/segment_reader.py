@@ -178,6 +178,7 @@ class SegmentReader:
     def _is_verified(self, start: int, end: int) -> bool:
         if not self.verified.covers(start, end):
             return False
+        assert self._stamp is not None, "what nobody could tell later was not noted"
         if self.file.stamp() == self._stamp:
             return True
         self.verified.clear()

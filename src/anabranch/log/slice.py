@@ -114,11 +114,12 @@ class Slice:
                 raise StorageError(f"{self.file.path} cannot be read: {error.strerror or error}.") from error
 
     def _holds(self, view: memoryview, first: int) -> bool:
-        next_offset: int | None = 0
+        next_offset = 0
         for region in self.regions:
-            next_offset = region_holds(view[region.start - first : region.end - first], region, next_offset)
-            if next_offset is None:
+            data = view[region.start - first : region.end - first]
+            if (following := region_holds(data, region, next_offset)) is None:
                 return False
+            next_offset = following
         return True
 
     def _sound_part(self, view: memoryview, first: int) -> memoryview:

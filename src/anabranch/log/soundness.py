@@ -19,6 +19,8 @@ from anabranch.record.crc32c import crc32c
 _SHAPE = Struct(">qi4xb6xi")
 _MAGIC_AT = 16
 _MAGIC_BYTE = bytes([MAGIC])
+SEARCHED_BYTES = 2**20
+ALL_OFFSETS = range(2**63)
 
 
 class SoundBatch(NamedTuple):
@@ -37,8 +39,8 @@ def region_holds(data: memoryview, region: Region, next_offset: int = 0) -> int 
     return next_offset if is_whole and region.crc in (None, heads_crc) else None
 
 
-def survey(data: memoryview, region: Region) -> list[SoundBatch]:
-    """The batches of a region that hold, in order; `data` may end early."""
+def survey(data: memoryview, region: Region, offsets: range = ALL_OFFSETS) -> list[SoundBatch]:
+    """The batches of a region that hold, in order, and lie within `offsets`; `data` may end early."""
     walked = _walk(data)
     if region.crc is not None:
         walked = _with_true_heads(data, walked, region.crc)
@@ -47,7 +49,9 @@ def survey(data: memoryview, region: Region) -> list[SoundBatch]:
         if not is_sound:
             continue
         base, _, _, delta = _SHAPE.unpack_from(data, start)
-        if not found or base > found[-1].last_offset:
+        if len(found) > 1 and found[-2].last_offset < base < found[-1].base_offset:
+            found.pop()  # It said that it lies far ahead, which only the sum of the heads could have refuted.
+        if base in offsets and (not found or base > found[-1].last_offset):
             found.append(SoundBatch(region.start + start, region.start + end, base, base + delta))
     return found
 
@@ -88,12 +92,13 @@ def _is_sound(data: memoryview, at: int) -> bool:
 
 def _next_sound(data: memoryview, at: int) -> int:
     """Where the next batch begins that holds; the end of the data if there is none."""
-    raw = bytes(data)
-    while (found := raw.find(_MAGIC_BYTE, at + _MAGIC_AT)) >= 0:
-        at = found - _MAGIC_AT
-        if _is_sound(data, at):
-            return at
-        at += 1
+    for start in range(at + _MAGIC_AT, len(data), SEARCHED_BYTES):
+        window = bytes(data[start : start + SEARCHED_BYTES])
+        found = window.find(_MAGIC_BYTE)
+        while found >= 0:
+            if _is_sound(data, start + found - _MAGIC_AT):
+                return start + found - _MAGIC_AT
+            found = window.find(_MAGIC_BYTE, found + 1)
     return len(data)
 
 

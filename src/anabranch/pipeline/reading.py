@@ -120,7 +120,7 @@ class _Task:
 
     def _file_chunks(self, wanted: Range, stretch: Stretch, file: SegmentFile) -> Generator[Chunk, None, int]:
         """Returns the offset it did not reach."""
-        reader = SegmentReader(file, stretch.start, stretch.end)
+        reader = SegmentReader(file, stretch.start, stretch.end, verify=self._options.verify)
         try:
             yield from reader.chunks()
         except SegmentChangedError as error:

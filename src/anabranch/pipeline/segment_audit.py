@@ -247,12 +247,20 @@ class SegmentAudit:
             with open(self._path(suffix), "rb") as file:
                 return load(file.read())
         except FileNotFoundError:
-            # The newest segment has its indexes in memory; a seal needs a clean roll or stop.
-            if suffix != SEAL_FILE and self.following is not None:
+            # The newest segment has its indexes in memory; a seal needs a clean roll or stop. One without records,
+            # which says where a log begins that begins with a gap, has nothing to index.
+            if suffix != SEAL_FILE and self.following is not None and not self._is_empty:
                 self._find(suffix, None, "is missing")
         except CorruptDataError as error:
             self._find(suffix, None, f"cannot be used: {error}")
         return None
+
+    @property
+    def _is_empty(self) -> bool:
+        try:
+            return not os.path.getsize(self._path(LOG_FILE))
+        except FileNotFoundError:
+            return False
 
     def _find(self, suffix: str, position: int | None, problem: str) -> None:
         self.report.findings.append(Finding(f"{self.base:020d}{suffix}", position, problem))

@@ -218,7 +218,7 @@ def test_without_a_healthy_copy_everything_stays_as_it_is() -> None:
         rot(cluster, broker_id, 300)
     bad = bytes_of(cluster, leader)
     assert only(cluster.fetch(leader, "t", 2))["error_code"] == ErrorCode.CORRUPT_MESSAGE
-    cluster.run(1000)
+    cluster.run(6000)
     assert only(cluster.fetch(leader, "t", 2))["error_code"] == ErrorCode.CORRUPT_MESSAGE
     assert bytes_of(cluster, leader) == bad
     repairs = cluster.broker(leader).peering.repairs  # type: ignore[union-attr]

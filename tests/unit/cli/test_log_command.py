@@ -14,7 +14,7 @@ from anabranch.cluster.entries import topic_entry
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.rows import NO_MOVE, Placement, Topic
 from anabranch.log.checkpoint import write_checkpoint
-from anabranch.log.log import Log
+from anabranch.log.log import Log, begin_with_gap
 from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.record.builder import BatchBuilder
@@ -209,6 +209,33 @@ def test_dry_run_says_what_would_be_done_and_does_nothing(data):
     assert steps[0]["step"].startswith("cut ")
     assert [step["step"] for step in steps[1:4]] == ["move to quarantine/"] * 3
     assert content(data) == before
+    later = int(segments(data)[3].stem)
+    assert (steps[0]["damaged_records"], steps[0]["intact_records"]) == (1, 0)
+    assert sum(step["intact_records"] for step in steps) == BATCHES - later
+
+
+@pytest.mark.parametrize("position", [0, 9, 70], ids=["an offset", "a length", "a record"])
+def test_dry_run_counts_the_intact_records_behind_the_damage(data, position):
+    path = segments(data)[2]
+    flip(path, position)
+    steps = json.loads(run("repair", data, "--dry-run", "--format", "json").stdout)["steps"]
+    assert sum(step["damaged_records"] for step in steps) == 1
+    assert sum(step["intact_records"] for step in steps) == BATCHES - int(path.stem) - 1
+    said = run("repair", data, "--dry-run").stdout
+    assert f"1 damaged and {BATCHES - int(path.stem) - 1} intact records would leave the log" in said
+
+
+def test_repair_keeps_a_copy_of_a_damaged_last_batch(data):
+    path = segments(data)[-1]
+    whole = path.read_bytes()
+    flip(path, len(whole) - 3)
+    bad = path.read_bytes()
+    steps = json.loads(run("repair", data, "--yes", "--format", "json").stdout)["steps"]
+    assert (steps[0]["damaged_records"], steps[0]["intact_records"]) == (1, 0)
+    cut = path.read_bytes()
+    (kept,) = (data / "demo-0" / "quarantine").glob(f"{path.name}*")
+    assert cut + kept.read_bytes() == bad
+    assert findings(data) == []
 
 
 def test_repair_needs_a_yes(data):
@@ -321,3 +348,15 @@ def test_links_in_a_folder_are_refused_and_not_followed(tmp_path, command):
     assert result.exit_code == 1
     assert ".timeindex is a symbolic link" in result.output
     assert outside.read_bytes() == b"precious"
+
+
+def test_segment_without_records_before_a_gap_needs_no_index(tmp_path):
+    """What is left of a topic that was in the object store, then in branches, and is in neither now."""
+    folder = tmp_path / "left-0"
+    folder.mkdir()
+    first = 5 << 32
+    log = Log.open(RealFiles(), str(folder), LogConfig(), clean=False, start_offset=first)
+    log.append([(batch_at(first), first, first, 1_700_000_000_000)], 1_700_000_000_000)
+    log.close(clean=True)
+    begin_with_gap(RealFiles(), str(folder), 40, first)
+    assert findings(tmp_path) == []

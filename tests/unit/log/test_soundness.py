@@ -153,6 +153,17 @@ class TestRealFiles:
             log.slice(Offset(1), 50_000, log.end_offset).checked()
         assert len(read_all(log, 2)) == 18
 
+    def test_what_a_recovery_has_read_is_checked_again(self, log: Log, path: Path) -> None:
+        log.sync()
+        log = open_on(RealFiles(), str(path))()
+        file = path / "00000000000000000000.log"
+        with file.open("r+b") as other:
+            other.seek(5000)
+            other.write(b"?")
+        assert log.slice(Offset(0), 50_000, log.end_offset).verified is False
+        with pytest.raises(CorruptDataError):
+            log.slice(Offset(1), 50_000, log.end_offset).checked()
+
     def test_an_append_ends_that(self, log: Log, path: Path) -> None:
         self.settle(path)
         found = log.slice(Offset(0), 50_000, log.end_offset)

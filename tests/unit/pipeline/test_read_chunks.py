@@ -1,6 +1,7 @@
 """Walks over batches, and segment files read with and without their index."""
 
 import os
+from array import array
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from anabranch.pipeline.plan import SegmentFile
 from anabranch.pipeline.segment_files import SegmentReader, sealed_files, why_unreachable
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.crc32c import crc32c
 from anabranch.record.index_format import OFFSET_ENTRY
+from anabranch.record.seal_format import SealFields, pack_seal
+from anabranch.values import Offset
 
 
 def batch_at(offset: int, count: int, value: bytes = b"v", **fields: object) -> bytes:
@@ -190,3 +194,23 @@ def test_a_folder_of_another_cluster_is_not_read(folder: Path) -> None:
     assert "cannot be read here" in str(why_unreachable("/nowhere", "t-0", "mine"))
     (folder / "node").write_text("garbled")
     assert "does not say whose folder" in str(why_unreachable(str(folder), "t-0", "mine"))
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["no seal", "a seal"])
+def test_what_does_not_hold_is_left_to_the_broker(folder: Path, sealed: bool) -> None:
+    """Also a changed offset or generation, if there is a seal: a batch's own checksum leaves them out."""
+    path = folder / "t-0" / f"{0:020d}.log"
+    whole = path.read_bytes()
+    if sealed:
+        heads = b"".join(whole[at : at + 17] for at in range(0, len(whole), len(whole) // 10))
+        numbers = array("I", [0, len(whole), crc32c(heads)])
+        path.with_suffix(".seal").write_bytes(
+            pack_seal(SealFields(True, Offset(100), len(whole), 1, numbers))
+        )
+    assert offsets_read(sealed_files(str(folder), "t-0")[0], 0, 100) == list(range(0, 100, 10))
+    for position in range(0, len(whole), 1 if sealed else 29):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        file = sealed_files(str(folder), "t-0")[0]
+        if sealed or position % (len(whole) // 10) >= 17:
+            with pytest.raises(SegmentChangedError, match="damaged"):
+                offsets_read(file, 0, 100)
