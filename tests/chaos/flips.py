@@ -31,7 +31,7 @@ from anabranch.testing.cluster_processes import ClusterProcesses
 from support.clusters import wait_until_in_sync
 from support.http_client import ask_at
 from support.node_process import NodeProcess
-from support.topics import make_topic, send
+from support.topics import make_topic
 from support.waiting import wait_until
 
 TOPIC = "flipped"
@@ -65,9 +65,11 @@ class Site:
 
     def write(self, count: int) -> None:
         """One batch each."""
+        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
         for _ in range(count):
             number = len(self.written)
-            send(self.bootstrap, TOPIC, [(b"%d" % number, value_of(number))])
+            producer.produce(TOPIC, value_of(number), b"%d" % number)
+            assert producer.flush(30) == 0
             self.written[number] = value_of(number)
 
     @property
@@ -267,14 +269,12 @@ class Flips:
         self.table: dict[tuple[str, str, str], Counter[str]] = {}
 
     def run(self, count: int) -> None:
-        cells = [
-            (reader, site, kind)
-            for site in self.sites
-            for kind in ("active", "sealed")
-            for reader in self.readers
-        ]
+        """Each reader in turn, each time at another site, and then in the other kind of segment."""
         for number in range(count):
-            reader, site, kind = cells[number % len(cells)]
+            reader = self.readers[number % len(self.readers)]
+            turn = number // len(self.readers)
+            site = self.sites[turn % len(self.sites)]
+            kind = ("active", "sealed")[(number + turn // len(self.sites)) % 2]
             self.table.setdefault((reader, site.mode, kind), Counter()).update(self.one(reader, site, kind))
 
     def one(self, reader: str, site: Site, kind: str) -> Counter[str]:
