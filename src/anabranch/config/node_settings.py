@@ -375,9 +375,7 @@ class NodeSettings:
         None, "Segment files open at once; unset: half of the open-file limit.", low=8
     )
     worker_threads: int = whole(4, "Threads that sync, verify, decompress and clean.", low=1, high=256)
-    scrub_bytes_per_second: int = long(
-        8 * MIB, "How fast sealed segments are re-read for rot; 0: not at all."
-    )
+    scrub_bytes_per_second: int = long(8 * MIB, "How fast segments are re-read for rot; 0: not at all.")
 
     given: frozenset[str] = frozenset()
     """Dotted names of what was set rather than left at its default."""

@@ -13,16 +13,18 @@ written whenever it suits. What a run decides is in `record.compaction_run`, whi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from anabranch.errors import StorageError, WorkStoppedError
+from anabranch.errors import CorruptDataError, StorageError, WorkStoppedError
 from anabranch.log import names
 from anabranch.log.files import Bytes, File, Files, write_fully
 from anabranch.log.log import Log
 from anabranch.log.scan import NO_TIMESTAMP, UNSUMMED_BYTES, Batch, whole_batches
 from anabranch.log.segment import Segment
 from anabranch.log.settings import LogConfig
+from anabranch.log.slice import verify_region
+from anabranch.log.soundness import region_holds
 from anabranch.log.swap import Rewritten, commit_clean
 from anabranch.log.tail import Tail
-from anabranch.record.batch import read_header
+from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.compaction_run import CompactionRun, grouped, map_latest
 from anabranch.record.offset_map import OffsetMap
 from anabranch.values import Offset
@@ -207,12 +209,27 @@ def _kept(mapped: KeysMapped, group: Sequence[Segment]) -> Iterator[Bytes]:
 
 
 def batches_of(plan: CleanPlan, segments: Sequence[Segment]) -> Iterator[memoryview]:
-    """Every batch of these segments, its CRC checked; WorkStoppedError when the plan says so."""
+    """Every batch of these segments, checked; WorkStoppedError when the plan says so."""
     for segment in segments:
-        for batch in whole_batches(segment.file, segment.published_bytes):
+        for batch in _checked_batches(segment):
             if plan.stopped():
                 raise WorkStoppedError(f"The cleaning of {plan.folder} was stopped.")
             yield batch
+
+
+def _checked_batches(segment: Segment) -> Iterator[memoryview]:
+    """With their heads, if sums were kept: a wrong offset must not get a seal of its own."""
+    regions = segment.sealed_regions()
+    if any(region.crc is None for region in regions):
+        yield from whole_batches(segment.file, segment.published_bytes)
+        return
+    for region in regions:
+        data = memoryview(segment.file.pread(region.end - region.start, region.start))
+        if region_holds(data, region) is None:
+            verify_region(segment.file, region)
+            raise CorruptDataError(f"{segment.file.path} was damaged at {region.start} a moment ago.")
+        for start, end in batch_spans(data):
+            yield data[start:end]
 
 
 def _chunks(batches: Iterator[Bytes]) -> Iterator[list[Bytes]]:

@@ -376,6 +376,10 @@ class SegmentReader:
             taken.append(region)
         return taken
 
+    def sealed_regions(self) -> list[Region]:
+        """Any thread. All regions of a sealed segment."""
+        return self._head_sums().regions(0, self.published_bytes)
+
     def smallest_regions(self) -> list[Region]:
         """All of the segment in the smallest pieces that can be checked."""
         sums = self._head_sums()

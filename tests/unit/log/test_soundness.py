@@ -8,6 +8,7 @@ import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, open_on, read_all
 
 from anabranch.errors import CorruptDataError
+from anabranch.log.cleaner import clean_now, plan
 from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles
 from anabranch.record.batch import read_header
@@ -100,6 +101,17 @@ def test_two_changed_heads_leave_nobody_to_vouch_for_the_region(open_log: Open, 
     disk.flip_bit(LOG, 14)  # A generation, which nothing but the sum of the heads protects.
     disk.flip_bit(LOG, len(written[0]) + 14)
     assert readable(log) == {}
+
+
+def test_the_cleaner_does_not_seal_a_changed_head_anew(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log(compacted=True)
+    fill(log, 4)
+    log.roll()
+    disk.flip_bit(LOG, 14)  # A generation.
+    planned = plan(log, Offset(0), NOW_MS)
+    assert planned is not None
+    with pytest.raises(CorruptDataError, match="header was changed"):
+        clean_now(disk, log, planned)
 
 
 class TestRealFiles:
