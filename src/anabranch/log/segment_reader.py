@@ -7,6 +7,7 @@ is made anew. `Segment` (segment.py) is the heir that is written to.
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
@@ -126,13 +127,24 @@ class SegmentReader:
         limit = self._limit(upto)
         end = self._slice_end(position, first_end, limit, bytes_max, whole_first)
         assert walked_from is not None
-        if end <= position or self._is_verified(walked_from, end):
-            return Slice(self.file, position, max(0, end - position))
+        if end <= position:
+            return Slice(self.file, position, 0)
+        sums = self._head_sums()
+        if self._is_verified(walked_from, end):
+            return Slice(
+                self.file,
+                position,
+                end - position,
+                start=start,
+                upto=upto,
+                stamp=self._stamp,
+                regions_later=partial(sums.regions, walked_from, end),
+            )
         return Slice(
             self.file,
             position,
             end - position,
-            self._head_sums().regions(walked_from, end),
+            sums.regions(walked_from, end),
             self.note_verified,
             start=start,
             upto=upto,

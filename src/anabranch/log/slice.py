@@ -31,6 +31,7 @@ VERIFIED_AT_ONCE_BYTES_MAX = 4 * 2**20
 class Slice:
     __slots__ = (
         "_mark",
+        "_regions_later",
         "_stamp",
         "count",
         "damage",
@@ -59,6 +60,8 @@ class Slice:
         upto: int = OFFSET_MAX,
         is_warm: bool = False,
         is_doubtful: bool = False,
+        stamp: int | None = None,
+        regions_later: Callable[[], Sequence[Region]] | None = None,
     ) -> None:
         self.file = file
         self.position = position
@@ -73,7 +76,9 @@ class Slice:
         self.damage: CorruptDataError | None = None
         """What `checked` found in these regions, also if it could answer something."""
         self._mark = mark
-        self._stamp: int | None = None
+        self._stamp = stamp
+        """Of the file, when the bytes were checked."""
+        self._regions_later = regions_later
 
     def read(self) -> bytes:
         """Any thread. What `checked` answers, as bytes of their own."""
@@ -98,6 +103,23 @@ class Slice:
         if self.is_doubtful or not self._holds(view, first):
             return self._sound_part(view, first)
         return view[self.position - first : self.position - first + self.count]
+
+    def is_unchanged(self) -> bool:
+        """Whether bytes that were verified when this was made still are, for whoever sends them later. Raises
+        OSError."""
+        return self._stamp is None or self.file.stamp() == self._stamp
+
+    def checked_again(self) -> memoryview:
+        """The writer's thread. All bytes of a slice that was verified, since somebody has written to its file. Raises
+        CorruptDataError, StorageError."""
+        assert self._regions_later is not None, "only of verified slices"
+        again = Slice(
+            self.file, self.position, self.count, self._regions_later(), start=self.start, upto=self.upto
+        )
+        data = again.checked()
+        if again.damage is not None:
+            raise again.damage
+        return data
 
     def _pread(self, count: int, position: int) -> bytes:
         try:

@@ -2,7 +2,8 @@
 
 Neighbouring bytes leave in one call. What the socket does not take stays, and the connection is told to wait for
 it to become writable. A slice is held open from the moment it is answered with, so that its file is not closed
-under it.
+under it. If somebody writes to that file while a slow reader takes its time, the rest is read and checked once more,
+and leaves from memory.
 """
 
 import os
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from anabranch.broker.call import HeldBytes, Piece
+from anabranch.errors import AnabranchError
 from anabranch.log.slice import Slice
 
 BUFFERS_PER_CALL_MAX = 64
@@ -22,7 +24,7 @@ SENDFILE_BYTES_MAX = 4 * 1024 * 1024
 class OpenSlice:
     """A file slice and how far it has been sent; holds its descriptor open."""
 
-    __slots__ = ("_slice", "descriptor", "left", "position")
+    __slots__ = ("_slice", "descriptor", "has_waited", "left", "position")
 
     def __init__(self, part: Slice) -> None:
         part.pin()
@@ -32,6 +34,16 @@ class OpenSlice:
         self.descriptor = descriptor
         self.position = part.position
         self.left = part.count
+        self.has_waited = False
+
+    def rest_if_changed(self) -> memoryview | None:
+        """What is left to send, checked anew, if its file is not what it was; OSError if it does not hold."""
+        if not self.has_waited or self._slice.is_unchanged():
+            return None
+        try:
+            return self._slice.checked_again()[-self.left :]
+        except AnabranchError as error:
+            raise OSError(f"a slice was damaged while it was sent: {error}") from error
 
     def close(self) -> None:
         self._slice.unpin()
@@ -88,7 +100,13 @@ class SendQueue:
                     break
         except BlockingIOError:
             pass
-        self._hold(sum(len(piece) for piece in pieces if not isinstance(piece, OpenSlice)) if pieces else 0)
+        held_bytes = 0
+        for piece in pieces:
+            if isinstance(piece, OpenSlice):
+                piece.has_waited = True
+            else:
+                held_bytes += len(piece)
+        self._hold(held_bytes)
         return not pieces
 
     def _hold(self, count: int) -> None:
@@ -119,6 +137,11 @@ class SendQueue:
         return True
 
     def _send_slice(self, sock: socket.socket, part: OpenSlice) -> bool:
+        rest = part.rest_if_changed()
+        if rest is not None:
+            self._pieces[0] = rest
+            part.close()
+            return self._has_left([rest], sock.send(rest))
         wanted = min(part.left, SENDFILE_BYTES_MAX)
         sent = os.sendfile(sock.fileno(), part.descriptor, part.position, wanted)
         if not sent:

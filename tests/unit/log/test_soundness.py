@@ -1,6 +1,7 @@
 """Bytes that were changed under an open log are never read, and cost only the batch they are in."""
 
 import os
+import socket
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,7 @@ from anabranch.log.real_files import RealFiles
 from anabranch.record.batch import read_header
 from anabranch.record.batch_sums import changed_byte, sound_batches, sound_batches_pure
 from anabranch.record.crc32c import crc32c
+from anabranch.server.send_queue import SendQueue, held
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import Offset
 
@@ -175,6 +177,43 @@ class TestRealFiles:
         assert log.slice(Offset(0), 50_000, log.end_offset).verified is False
         with pytest.raises(CorruptDataError):
             log.slice(Offset(1), 50_000, log.end_offset).checked()
+
+    @pytest.mark.parametrize("change", ["none", "append", "flip"])
+    def test_a_reader_that_takes_its_time_gets_nothing_that_was_changed_meanwhile(
+        self, log: Log, path: Path, change: str
+    ) -> None:
+        for number in range(20, 500):
+            log.append([make_batch(number, value_bytes=4000)], NOW_MS)
+        file = self.settle(path)
+        whole = file.read_bytes()
+        found = log.slice(Offset(0), 2**21, log.end_offset)
+        found.checked()
+        found.mark_verified()
+        part = log.slice(Offset(0), 2**21, log.end_offset)
+        assert part.verified
+        ours, theirs = socket.socketpair()
+        queue = SendQueue()
+        with ours, theirs:
+            ours.setblocking(False)
+            theirs.settimeout(5)
+            queue.put([held(part)])
+            assert not queue.send(ours)
+            got = theirs.recv(1000)
+            if change == "append":
+                log.append([make_batch(500)], NOW_MS)
+            elif change == "flip":
+                with file.open("r+b") as other:
+                    other.seek(len(whole) - 50)
+                    other.write(b"?")
+                with pytest.raises(OSError, match="damaged while it was sent"):
+                    queue.send(ours)
+                queue.clear()
+                return
+            while len(got) < len(whole):
+                queue.send(ours)
+                got += theirs.recv(2**20)
+        assert got == whole
+        assert not queue
 
     def test_an_append_ends_that(self, log: Log, path: Path) -> None:
         self.settle(path)
