@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.broker.fetch_sessions import FetchItem
 from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, GATHER_SECONDS_PER_PARTITION
-from anabranch.broker.handlers.fetch import Fetch, Found
+from anabranch.broker.handlers.fetch import LOADED_BYTES_IN_NEED, Fetch, Found
 from anabranch.broker.partition import Partition
 from anabranch.record.batch import batch_spans
 from anabranch.testing.in_process_client import InProcessClient, Pending
@@ -368,3 +368,30 @@ async def test_fetch_of_many_partitions_lets_more_gather_before_it_is_answered()
     )  # A timer that is due later.
     await turn()
     assert [batches_in(row) for row in rows(pending)][:3] == [1, 1, 0]
+
+
+@in_loop
+async def test_answers_are_short_while_readers_leave_many_of_them_in_memory() -> None:
+    bench = Bench()
+    await written(bench, batches=30, size=10_000)
+    (row,) = rows(fetch(bench, ("t", 0, 0)))
+    assert batches_in(row) == 30
+    bench.broker.answers_held.count = bench.broker.settings.request_memory_bytes_max + 1
+    (row,) = rows(fetch(bench, ("t", 0, 0)))
+    assert 1 <= batches_in(row) <= LOADED_BYTES_IN_NEED // 10_000
+
+
+@in_loop
+async def test_damage_in_the_active_segment_is_refused_and_counted_and_its_neighbours_are_served() -> None:
+    bench = Bench()
+    partition = await written(bench, batches=9)
+    segment = partition.log.segments[-1]
+    size = segment.published_bytes // 9
+    segment.file.pwritev([b"?"], 4 * size + 70)
+    (row,) = rows(fetch(bench, ("t", 0, 4)))
+    assert (row["error_code"], row["records"] or b"") == (ErrorCode.CORRUPT_MESSAGE, b"")
+    assert bench.broker.corrupt_reads_total == 1
+    (row,) = rows(fetch(bench, ("t", 0, 0)))
+    assert (row["error_code"], batches_in(row)) == (0, 4)
+    (row,) = rows(fetch(bench, ("t", 0, 5)))
+    assert (row["error_code"], batches_in(row)) == (0, 4)

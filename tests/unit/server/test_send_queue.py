@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.broker.call import HeldBytes
 from anabranch.log.real_files import RealFiles
 from anabranch.log.slice import Slice
 from anabranch.server.send_queue import BUFFERS_PER_CALL_MAX, OpenSlice, SendQueue, held, let_go
@@ -134,3 +135,17 @@ def test_letting_go_unpins_slices_and_leaves_bytes_alone(sliced: CountingSlice) 
     assert isinstance(piece, OpenSlice)
     let_go(piece)
     let_go(held(b"x"))
+
+
+def test_what_all_readers_leave_lying_is_counted_together(pair: tuple[socket.socket, socket.socket]) -> None:
+    together = HeldBytes()
+    queue = SendQueue(together)
+    queue.put([held(b"x" * 4_000_000)])
+    assert not queue.send(pair[0])
+    assert 0 < together.count == queue.bytes_held
+    drain(queue, pair)
+    assert together.count == 0
+    queue.put([held(b"x" * 4_000_000)])
+    assert not queue.send(pair[0])
+    queue.clear()
+    assert together.count == 0
