@@ -10,6 +10,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable
+from time import monotonic
 from typing import cast
 
 from anabranch.broker.call import HeldBytes, Piece
@@ -19,12 +20,14 @@ from anabranch.log.slice import Slice
 BUFFERS_PER_CALL_MAX = 64
 SENDFILE_BYTES_MAX = 4 * 1024 * 1024
 """So that one large slice does not keep the loop from everybody else."""
+CHECKED_SECONDS = 0.005
+"""How long after the last look at a slice's file no other is needed: a reader that keeps up costs none."""
 
 
 class OpenSlice:
     """A file slice and how far it has been sent; holds its descriptor open."""
 
-    __slots__ = ("_slice", "descriptor", "has_waited", "left", "position")
+    __slots__ = ("_slice", "checked_at", "descriptor", "left", "position")
 
     def __init__(self, part: Slice) -> None:
         part.pin()
@@ -34,11 +37,15 @@ class OpenSlice:
         self.descriptor = descriptor
         self.position = part.position
         self.left = part.count
-        self.has_waited = False
+        self.checked_at = monotonic()
 
     def rest_if_changed(self) -> memoryview | None:
         """What is left to send, checked anew, if its file is not what it was; OSError if it does not hold."""
-        if not self.has_waited or self._slice.is_unchanged():
+        now = monotonic()
+        if now - self.checked_at < CHECKED_SECONDS:
+            return None
+        self.checked_at = now
+        if self._slice.is_unchanged():
             return None
         try:
             return self._slice.checked_again()[-self.left :]
@@ -100,13 +107,7 @@ class SendQueue:
                     break
         except BlockingIOError:
             pass
-        held_bytes = 0
-        for piece in pieces:
-            if isinstance(piece, OpenSlice):
-                piece.has_waited = True
-            else:
-                held_bytes += len(piece)
-        self._hold(held_bytes)
+        self._hold(sum(len(piece) for piece in pieces if not isinstance(piece, OpenSlice)) if pieces else 0)
         return not pieces
 
     def _hold(self, count: int) -> None:

@@ -15,6 +15,7 @@ from anabranch.log.real_files import RealFiles
 from anabranch.record.batch import read_header
 from anabranch.record.batch_sums import changed_byte, sound_batches, sound_batches_pure
 from anabranch.record.crc32c import crc32c
+from anabranch.server import send_queue
 from anabranch.server.send_queue import SendQueue, held
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import Offset
@@ -180,8 +181,9 @@ class TestRealFiles:
 
     @pytest.mark.parametrize("change", ["none", "append", "flip"])
     def test_a_reader_that_takes_its_time_gets_nothing_that_was_changed_meanwhile(
-        self, log: Log, path: Path, change: str
+        self, log: Log, path: Path, change: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setattr(send_queue, "CHECKED_SECONDS", 0)
         for number in range(20, 500):
             log.append([make_batch(number, value_bytes=4000)], NOW_MS)
         file = self.settle(path)
