@@ -1,13 +1,17 @@
 """Logs of a running node: one JSON object per line on stderr.
 
 `time` is UTC, `level` and `logger` are logging's, `message` is for people; whatever else the caller passed as
-`extra` follows as it is. A value that JSON does not know becomes its text rather than an error.
+`extra` follows as it is. A value that JSON does not know becomes its text rather than an error. Lines that repeat are
+limited and counted (`limited_log.py`).
 """
 
 import json
 import logging
 import sys
 from datetime import UTC, datetime
+
+from anabranch.clock import RealClock
+from anabranch.limited_log import LimitedHandler
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -34,5 +38,5 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [LimitedHandler(handler, RealClock())]
     root.setLevel(level.upper())

@@ -4,7 +4,10 @@ import json
 import logging
 import sys
 
-from anabranch.cli.logs import JsonFormatter
+import pytest
+
+from anabranch.cli.logs import JsonFormatter, log_to_stderr
+from anabranch.limited_log import LINES_BURST
 
 
 def line_of(**record):
@@ -35,3 +38,22 @@ def test_traceback_is_part_of_the_line():
     except ValueError:
         line = line_of(msg="x", exc_info=sys.exc_info())
     assert "ValueError: broken" in line["exception"]
+
+
+@pytest.fixture
+def root():
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_lines_of_a_node_are_limited_whichever_logger_they_come_from(capsys, root):
+    log_to_stderr("warning")
+    for _ in range(16_597):
+        logging.getLogger("asyncio").warning("socket.send() raised exception.")
+    root.handlers[0].flush()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert len(lines) == LINES_BURST + 2
+    assert f"{16_597 - LINES_BURST} more lines like those of" in lines[-1]["message"]
