@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from anabranch.config import NodeSettings
-from anabranch.errors import InvalidConfigError
-from anabranch.gateway.access import read_token
+from anabranch.errors import GatewayError, InvalidConfigError
+from anabranch.gateway.access import Access, read_token
 from support.gateway_client import all_of, ask, gateway_broker, raw
 from support.secret_files import write_secret
 
@@ -98,6 +98,56 @@ def test_local_port_is_not_reached_under_any_name(broker, host: str, status: int
     for path in ("/v1/topics", "/metrics", "/v1/demo"):
         assert ask(broker, "GET", path, headers={"Host": host}).status == status
     assert ask(broker, "GET", "/healthz", headers={"Host": host}).status == 200
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8080", "192.168.1.5:8080", "127.0.0.1:8080", "[::]:8080"])
+@pytest.mark.parametrize(
+    ("host", "is_taken"),
+    [
+        ("192.168.1.5:8080", True),
+        ("localhost:8080", True),
+        ("broker-1.example:8080", True),
+        ("app.example.com", True),
+        ("evil.example", False),
+        ("evil.example:8080", False),
+        ("127.0.0.1.evil.example", False),
+        ("", False),
+    ],
+)
+def test_name_that_resolves_to_any_bound_address_is_no_way_in(
+    address: str, host: str, is_taken: bool
+) -> None:
+    """A page of evil.example whose name is rebound to the node sends Host and Origin that agree."""
+    access = Access(
+        NodeSettings.load(
+            {
+                "http": address,
+                "advertise": "broker-1.example:9092",
+                "gateway.origins": "https://app.example.com",
+                "allow.unauthenticated": "true",
+            }
+        )
+    )
+    headers = {"host": host, "origin": f"http://{host}"}
+    preflight = {**headers, "access-control-request-method": "POST"}
+    checks = (
+        lambda: access.check("/v1/topics", headers, b"", is_socket=False),
+        lambda: access.check("/v1/topics", {"host": host}, b"", is_socket=False),
+        lambda: access.check("/v1/ws", headers, b"", is_socket=True),
+        lambda: access.check("/metrics", headers, b"", is_socket=False),
+        lambda: access.check_preflight(preflight),
+    )
+    for check in checks:
+        if is_taken:
+            check()
+        else:
+            with pytest.raises(GatewayError, match=r"gateway\.origins"):
+                check()
+
+
+def test_any_host_is_taken_where_any_origin_is() -> None:
+    access = Access(NodeSettings.load({"http": "127.0.0.1:0", "gateway.origins": "*"}))
+    access.check("/v1/topics", {"host": "evil.example"}, b"", is_socket=False)
 
 
 @pytest.mark.parametrize("origin", [b"null", b"://", b""])

@@ -288,6 +288,7 @@ def test_partition_in_the_path(broker: EmbeddedBroker, partition: str, status: i
         ("PUT", "/v1/groups/g/sessions/s"),
         ("DELETE", "/v1/groups/g/sessions/s/records"),
         ("GET", "/v1/groups/g/sessions/s/commit"),
+        ("GET", "/v1/groups/g/sessions/s/records?commit=true"),
     ],
 )
 def test_wrong_method_is_refused_with_those_that_are_right(
@@ -296,6 +297,85 @@ def test_wrong_method_is_refused_with_those_that_are_right(
     answer = ask(broker, method, target)
     refused(answer, 405)
     assert answer.headers["allow"]
+
+
+def test_head_request_changes_no_group_either(broker: EmbeddedBroker) -> None:
+    answer = ask(broker, "HEAD", "/v1/groups/g/sessions/s/records?commit=true")
+    assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+# --- ambiguous heads ---------------------------------------------------------------------------------------------
+
+HELLO = b"5\r\nhello\r\n0\r\n\r\n"
+SOCKET = (
+    b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+    b"sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "headers", "body"),
+    [
+        (b"1.1", b"host: localhost\r\nhost: evil.example\r\n", b""),
+        (b"1.1", b"host: localhost\r\nHost: localhost\r\n", b""),
+        (b"1.1", b"host: localhost\r\nauthorization: Bearer a\r\nauthorization: Bearer b\r\n", b""),
+        (b"1.1", b"host: localhost\r\norigin: http://localhost\r\norigin: http://evil.example\r\n", b""),
+        (b"1.1", b"host: localhost\r\ncontent-type: a/b\r\ncontent-type: text/plain\r\n", b""),
+        (b"1.1", b"host: localhost\r\ncontent-length: 5\r\ncontent-length: 5\r\n", b"hello"),
+        (b"1.1", b"host: localhost\r\ncontent-length: 5\r\ncontent-length: 0\r\n", b"hello"),
+        (b"1.1", b"host: localhost\r\ncontent-length: 5, 5\r\n", b"hello"),
+        (b"1.1", b"host: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n", HELLO),
+        (b"1.1", b"host: localhost\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n", HELLO),
+        (b"1.1", b"host: localhost\r\n" + b"transfer-encoding: chunked\r\n" * 2, HELLO),
+        (b"1.1", b"host: localhost\r\ntransfer-encoding: chunked, identity\r\n", HELLO),
+        (b"1.1", b"host: localhost\r\ntransfer-encoding : chunked\r\n", HELLO),
+        (b"1.1", b"host: localhost\r\nx: a\r\n b\r\n", b""),
+        (b"1.0", b"host: localhost\r\ntransfer-encoding: chunked\r\n", HELLO),
+        (b"1.1", b"host: 127.0.0.1:80@evil.example\r\n", b""),
+        (b"1.1", b"host: localhost, evil.example\r\n", b""),
+        (b"1.1", b"host: localhost\r\n" + SOCKET + b"sec-websocket-key: BAAAAAAAAAAAAAAAAAAAAA==\r\n", b""),
+        (b"1.1", b"host: localhost\r\n" + SOCKET + b"sec-websocket-version: 13\r\n", b""),
+        (b"1.1", b"host: localhost\r\n" + SOCKET + b"upgrade: h2c\r\n", b""),
+        (b"1.0", b"host: localhost\r\n" + SOCKET, b""),
+    ],
+)
+def test_ambiguous_head_is_refused_and_nothing_is_done(
+    broker: EmbeddedBroker, version: bytes, headers: bytes, body: bytes
+) -> None:
+    topic = broker.create_topic(broker.unused_name("ambiguous"))
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/%s/records HTTP/%s\r\n%s\r\n%s" % (topic.encode(), version, headers, body)
+        )
+        answer = all_of(link)
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
+    assert b"connection: close" in answer
+    assert answer.count(b"content-length: ") == 1
+    assert broker.records(topic) == []
+
+
+@pytest.mark.parametrize(("target", "status"), [(b"http://localhost/healthz", 200), (b"http://evil/", 400)])
+def test_target_that_names_a_host_names_the_same_one(
+    broker: EmbeddedBroker, target: bytes, status: int
+) -> None:
+    with raw(broker) as link:
+        link.sendall(b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % target)
+        assert all_of(link).startswith(b"HTTP/1.1 %d " % status)
+
+
+def test_refusal_is_not_taken_for_the_answer_to_an_earlier_request(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"GET /v1/topics/known/partitions/0/records?from=latest&wait_ms=60000 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+            b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n"
+        )
+        assert all_of(link) == b""
+
+
+def test_parameter_that_is_there_twice_is_refused(broker: EmbeddedBroker) -> None:
+    answer = ask(broker, "GET", f"{READ}?offset=0&offset=1")
+    refused(answer, 400)
+    assert "offset is there twice" in answer.json["error"]["message"]
 
 
 # --- heads -----------------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 
@@ -120,6 +122,32 @@ def test_requests_that_wait_for_the_one_before_them_are_bounded(broker: Embedded
         with contextlib.suppress(ConnectionError):
             assert all_of(link) == b""
     assert ask(broker, "GET", "/healthz").status == 200
+
+
+def test_reader_that_goes_before_its_answers_are_written_causes_no_warnings(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.create_topic(broker.unused_name("large"))
+    for _ in range(4):
+        value = {"Content-Type": "application/octet-stream"}
+        assert ask(broker, "POST", f"/v1/topics/{topic}/records", b"x" * 1_000_000, value).status == 200
+    target = f"/v1/topics/{topic}/partitions/0/records?max_bytes=8000000"
+    with raw(broker, receive_bytes=4096) as link:
+        link.sendall(f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode() * 20)
+        assert link.recv(100).startswith(b"HTTP/1.1 200 ")
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wait_until(lambda: connections(broker) == 1, "the connection to be forgotten")
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def connections(broker: EmbeddedBroker) -> int:
+    """With the one that asks."""
+    return figure(broker, "anabranch_gateway_connections")
+
+
+def figure(broker: EmbeddedBroker, name: str) -> int:
+    lines = ask(broker, "GET", "/metrics").body.decode().splitlines()
+    return next(int(float(line.split(" ")[1])) for line in lines if line.startswith(f"{name} "))
 
 
 def test_requests_one_behind_the_other_are_answered_in_order(broker: EmbeddedBroker) -> None:

@@ -68,7 +68,7 @@ def test_session_through_the_proxy(broker: EmbeddedBroker, proxy: Nginx) -> None
     broker.produce(topic, [b"a"])
     body = {"topics": [topic], "from": "earliest"}
     path = ask_at(proxy.address, "POST", "/v1/groups/g/sessions", body).headers["location"]
-    answer = ask_at(proxy.address, "GET", f"{path}/records?wait_ms=5000").json
+    answer = ask_at(proxy.address, "POST", f"{path}/records?wait_ms=5000").json
     assert [record["value"] for record in answer["records"]] == ["a"]
     assert ask_at(proxy.address, "POST", f"{path}/commit", {"cursor": answer["cursor"]}).status == 200
     assert ask_at(proxy.address, "DELETE", path).status == 204

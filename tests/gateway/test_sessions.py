@@ -37,7 +37,7 @@ class Session:
 
     def ask_poll(self, **query: Any) -> Answer:
         words = "&".join(f"{name}={value}" for name, value in query.items())
-        return ask(self.broker, "GET", f"{self.path}/records?{words}")
+        return ask(self.broker, "POST", f"{self.path}/records?{words}")
 
     def poll(self, **query: Any) -> list[str]:
         """Values, read on from the last poll."""
@@ -264,7 +264,7 @@ def test_member_of_another_kind_cannot_be_used_as_a_session(broker: EmbeddedBrok
         consumer.subscribe([topic])
         wait_until(lambda: consumer.poll(0.05) is None and consumer.assignment(), "an assignment")
         member_id = consumer.memberid()
-        answer = ask(broker, "GET", f"/v1/groups/{topic}/sessions/{member_id}/records")
+        answer = ask(broker, "POST", f"/v1/groups/{topic}/sessions/{member_id}/records")
         assert (answer.status, answer.code) == (410, "SESSION_OVER")
     finally:
         consumer.close()
@@ -392,7 +392,7 @@ def test_bad_polls_are_refused_and_cost_the_session_nothing(
     broker: EmbeddedBroker, topic: str, query: str
 ) -> None:
     session = Session(broker, topic, topic)
-    answer = ask(broker, "GET", f"{session.path}/records?{query}")
+    answer = ask(broker, "POST", f"{session.path}/records?{query}")
     assert answer.status == 400, answer
     assert session.poll() == []
 

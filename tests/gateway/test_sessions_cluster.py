@@ -45,7 +45,7 @@ class Wanderer:
     def poll(self) -> list[tuple[int, str, str]]:
         """(partition, offset, value); nothing while the cluster is between two leaders."""
         cursor = f"&cursor={self.cursor}&commit=true" if self.cursor else ""
-        answer = self.ask("GET", f"/records?wait_ms=500&max_records=5{cursor}")
+        answer = self.ask("POST", f"/records?wait_ms=500&max_records=5{cursor}")
         if answer.status in (503, 504):
             return []
         assert answer.status == 200, answer
@@ -89,7 +89,7 @@ def test_session_behind_a_proxy_that_asks_brokers_in_turn(cluster: ClusterProces
         found: list[str] = []
         cursor = ""
         while len(found) < 30:
-            answer = ask_at(proxy.address, "GET", f"{path}/records?wait_ms=2000&max_records=4{cursor}")
+            answer = ask_at(proxy.address, "POST", f"{path}/records?wait_ms=2000&max_records=4{cursor}")
             assert answer.status == 200, answer
             found += [record["value"] for record in answer.json["records"]]
             cursor = f"&commit=true&cursor={answer.json['cursor']}"

@@ -99,8 +99,8 @@ class NodeSettings:
     # --- the gateway on the HTTP port ---
     gateway_origins: tuple[str, ...] = names(
         (),
-        "Origins whose pages may use the gateway (https://app.example.com), and names by which a proxy reaches it; *: "
-        "any. A page that the node itself has served always may.",
+        "Origins whose pages may use the gateway (https://app.example.com), and names by which it is "
+        "reached (http://broker-1:8080); *: any. A page that the node itself has served always may.",
         check=check_origins,
     )
     gateway_token_file: str | None = text(

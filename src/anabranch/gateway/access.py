@@ -1,8 +1,9 @@
 """Access: who may use the gateway. Judged for every request and every WebSocket before anything of it is read.
 
 - A page in a browser may if its Origin is the host it asks (`Host`), or named in `gateway.origins`.
-- On a port of this machine alone, `Host` must be an address, localhost, or the host of a named origin: otherwise any
-  page could reach the node under a name of its own that resolves to 127.0.0.1. Health alone is told under any name.
+- `Host` must be an address, localhost, the host in the settings `http` or `advertise`, or that of a named origin:
+  otherwise any page could reach the node under a name of its own that resolves to the node's address (DNS rebinding).
+  This holds for every address that is bound. Health alone is told under any name.
 - With a token file, everybody shows the token: `Authorization: Bearer ...`, or `?access_token=` where a browser's
   WebSocket cannot send headers. Metrics, health and the pages themselves, which hold no records, need none.
 """
@@ -12,7 +13,7 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
-from anabranch.config import NodeSettings, http_host_and_port, is_loopback
+from anabranch.config import NodeSettings, host_and_port, http_host_and_port, is_loopback
 from anabranch.config.private_file import read_private
 from anabranch.errors import GatewayError, InvalidConfigError
 
@@ -29,7 +30,9 @@ class Access:
     def __init__(self, settings: NodeSettings) -> None:
         """Raises InvalidConfigError if the token cannot be read."""
         self._origins = frozenset(origin.lower().rstrip("/") for origin in settings.gateway_origins)
-        self._hosts = frozenset(_host_of(origin.partition("://")[2]) for origin in self._origins)
+        self._hosts = frozenset(
+            _host_of(origin.partition("://")[2]) for origin in self._origins
+        ) | _own_names(settings)
         self._token = read_token(settings.gateway_token_file) if settings.gateway_token_file else None
         self.is_local = is_loopback(http_host_and_port(settings.http)[0]) if settings.http else True
 
@@ -47,6 +50,11 @@ class Access:
         if self._token is not None and path not in PAGES:
             self._check_token(self._token, headers.get("authorization", ""), query if is_socket else b"")
 
+    def check_preflight(self, headers: Mapping[str, str]) -> None:
+        """The same for a browser that asks what a page may do. It shows no token yet."""
+        self.check_origin(headers.get("origin", ""), headers.get("host", ""))
+        self._check_host(headers.get("host", ""))
+
     def check_origin(self, origin: str, host: str) -> None:
         origin = origin.lower()
         host = host or "no host at all"  # `null`, and what else is no origin, has none either.
@@ -59,14 +67,14 @@ class Access:
         )
 
     def _check_host(self, host: str) -> None:
-        if not self.is_local or ANY in self._origins:
+        if ANY in self._origins:
             return
         name = _host_of(host.lower())
         if name == "localhost" or name in self._hosts or _is_address(name):
             return
         raise GatewayError(
-            f"This port is for this machine, and {host or 'nothing'} is not its name: ask 127.0.0.1, or name "
-            f"http://{host or 'HOST'} in the setting gateway.origins.",
+            f"{host or 'No host'} is not a name of this node that it knows of: ask its IP address, or name "
+            f"http://{host or 'HOST'} in its setting gateway.origins.",
             "HOST_REFUSED",
             403,
         )
@@ -74,7 +82,8 @@ class Access:
     def _check_token(self, token: bytes, authorization: str, query: bytes) -> None:
         scheme, _, shown = authorization.partition(" ")
         if scheme.lower() != "bearer":
-            shown = (parse_qs(query.decode("latin-1")).get("access_token") or [""])[0]
+            tokens = parse_qs(query.decode("latin-1")).get("access_token", [])
+            shown = tokens[0] if len(tokens) == 1 else ""
         if not hmac.compare_digest(shown.strip().encode("utf-8", "surrogateescape"), token):
             raise GatewayError(
                 "A token is needed: send the header Authorization: Bearer TOKEN, with the one in the node's "
@@ -93,6 +102,16 @@ class Access:
             "access-control-expose-headers": "*",
             "vary": "Origin",
         }
+
+
+def _own_names(settings: NodeSettings) -> frozenset[str]:
+    """Hosts by which whoever runs the node has told it that it is reached."""
+    names = set()
+    if settings.http:
+        names.add(http_host_and_port(settings.http)[0].lower())
+    if settings.advertise:
+        names.add(host_and_port(settings.advertise)[0].lower())
+    return frozenset(names)
 
 
 def _host_of(place: str) -> str:

@@ -55,7 +55,7 @@ class Doorkeeper:
         is_socket = scope["type"] == "websocket"
         try:
             if not is_socket and scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
-                self._access.check_origin(headers.get("origin", ""), headers.get("host", ""))
+                self._access.check_preflight(headers)
                 await _preflight(self._access.shares_with(headers), send)
                 return
             self._access.check(scope["path"], headers, scope["query_string"], is_socket=is_socket)
@@ -75,6 +75,8 @@ class Doorkeeper:
 
         async def send_in_time(message: Message) -> None:
             nonlocal has_begun
+            if link.is_closing():
+                raise ClientDisconnect  # asyncio would warn of every piece that is written to it.
             if message["type"] == "http.response.start":
                 has_begun = True
                 message["headers"] = [*message.get("headers", ()), *shared]

@@ -1,8 +1,8 @@
 """How one connection speaks HTTP: uvicorn's protocol, with the limits that it leaves to whoever stands in front of it.
 
 A head (request line and headers) is bounded in bytes, lines and time, so that nobody holds a connection with half a
-request; more connections than `gateway.connections.max` are told so and closed. A connection whose other end is gone
-without a word is found by the system's keep-alive.
+request, and refused where it is ambiguous (`heads.py`). More connections than `gateway.connections.max` are told so and
+closed. A connection whose other end is gone without a word is found by the system's keep-alive.
 """
 
 import asyncio
@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from anabranch.gateway.heads import ambiguity
 
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
@@ -27,6 +29,7 @@ class Link(NamedTuple):
     """What a request may know of its connection."""
 
     abort: Callable[[], None]
+    is_closing: Callable[[], bool]
     lost: asyncio.Event
     flow: FlowControl
 
@@ -42,6 +45,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_refused = False
         self._head_timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
+        self._serving: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -56,7 +60,22 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
         self._lost.set()
+        self._end_requests()
         super().connection_lost(exc)
+
+    def _end_requests(self) -> None:
+        """Tell every request that its client is gone; uvicorn tells the one that came last. Others would write all of
+        their answers to a connection that is closed, with a warning for each piece."""
+        cycles = [cycle for cycle, _ in self.pipeline]
+        self.pipeline.clear()
+        for cycle in (*cycles, self._serving):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._serving = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -85,8 +104,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._head_bytes = 0
         self._end_head()
+        problem = ambiguity(self.headers, self.parser.get_http_version(), self.url)
+        if problem is not None:
+            self._refuse(400, "AMBIGUOUS_REQUEST", problem)
+            raise ConnectionAbortedError("ambiguous head")  # The parser stops here.
         super().on_headers_complete()
-        self.scope["anabranch.link"] = Link(self.transport.abort, self._lost, self.flow)  # type: ignore[typeddict-unknown-key]
+        link = Link(self.transport.abort, self.transport.is_closing, self._lost, self.flow)
+        self.scope["anabranch.link"] = link  # type: ignore[typeddict-unknown-key]
         if len(self.pipeline) > PIPELINED_MAX:
             self._is_refused = True
             self.transport.abort()  # An answer would be taken for that of the first request.
@@ -125,6 +149,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._is_refused = True
+        if self._serving is not None and not self._serving.response_complete:
+            self.transport.abort()  # This answer would be taken for that of an earlier request, or for a part of it.
+            return
         body = b'{"error": {"code": "%s", "message": "%s"}}\n' % (code.encode(), message.encode())
         self.transport.write(
             b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"

@@ -1,5 +1,6 @@
 """What stands behind the `?` of a request, checked: a mistake is told with the name of the parameter."""
 
+from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl
@@ -15,10 +16,10 @@ FIELDS_MAX = 50
 
 
 def check_known(request: Request, known: Iterable[str]) -> None:
-    """Raises GatewayError if there is another parameter, or one that is no text."""
+    """Raises GatewayError if there is another parameter, one that is no text, or one twice."""
     names = tuple(known)
     try:
-        parse_qsl(
+        given = parse_qsl(
             request.scope["query_string"].decode("ascii"), True, errors="strict", max_num_fields=FIELDS_MAX
         )
     except UnicodeDecodeError as error:
@@ -29,6 +30,9 @@ def check_known(request: Request, known: Iterable[str]) -> None:
         ) from None
     except ValueError:
         raise wrong(f"There are more than {FIELDS_MAX} parameters.") from None
+    twice = next((name for name, count in Counter(name for name, _ in given).items() if count > 1), None)
+    if twice is not None:
+        raise wrong(f"The parameter {twice[:40]} is there twice: send one.")
     for name in request.query_params:
         if name not in names and name != "access_token":
             raise wrong(f"There is no parameter {name} here: there are {', '.join(names)}.")

@@ -1,13 +1,15 @@
 """Consumer sessions by HTTP: register, poll, commit, goodbye; each request may go to any broker of the cluster.
 
     POST   /v1/groups/{group}/sessions               {"topics": ["orders"], "from": "earliest", "timeout_ms": 30000}
-    GET    /v1/groups/{group}/sessions/{id}/records  ?cursor=...&commit=true&max_records=500&max_bytes=...&wait_ms=5000
+    POST   /v1/groups/{group}/sessions/{id}/records  ?cursor=...&commit=true&max_records=500&max_bytes=...&wait_ms=5000
     POST   /v1/groups/{group}/sessions/{id}/commit   {"cursor": ...} or {"offsets": [{"topic", "partition", "offset"}]}
     DELETE /v1/groups/{group}/sessions/{id}
 
 A session is a member of a classic consumer group, next to members that speak Kafka's protocol or WebSocket. A poll
 answers records and a cursor. Sent back with the next poll it reads on from there, and with `commit=true` it commits
-what it covers first. What was not committed is read again by whoever has the partition next.
+what it covers first. What was not committed is read again by whoever has the partition next. A poll is a POST, because
+it changes the group: it is a heartbeat, joins, and commits. A GET, which any page can have a browser send, changes
+nothing.
 """
 
 from collections.abc import Callable
@@ -73,7 +75,7 @@ class SessionsApi:
         one = "/v1/groups/{group}/sessions/{session}"
         return [
             Route("/v1/groups/{group}/sessions", self.register, methods=["POST"]),
-            Route(f"{one}/records", self.poll, methods=["GET"]),
+            Route(f"{one}/records", self.poll, methods=["POST"]),
             Route(f"{one}/commit", self.commit, methods=["POST"]),
             Route(one, self.goodbye, methods=["DELETE"]),
         ]

@@ -137,7 +137,7 @@ class PatientRequest(Request):
 async def _poll(gateway: Gateway, api: SessionsApi, session: str, query: dict[str, str]) -> dict[str, Any]:
     scope = {
         "type": "http",
-        "method": "GET",
+        "method": "POST",
         "path": "/",
         "headers": [],
         "query_string": urlencode(query).encode(),

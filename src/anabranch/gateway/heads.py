@@ -1,0 +1,56 @@
+"""What is ambiguous in the head of a request, and therefore refused. Pure.
+
+Two readers of one connection, a proxy and this node, must not find different requests in the same bytes, nor one of
+them a different host, origin or token. Whatever HTTP allows only once is taken only once, and a body has one length.
+"""
+
+import re
+from collections.abc import Iterable
+
+Headers = Iterable[tuple[bytes, bytes]]
+"""With names in lower case."""
+
+ONCE = frozenset(
+    {
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"content-type",
+        b"expect",
+        b"host",
+        b"origin",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Of these a second one is refused, though it say the same."""
+SOCKET_PREFIX = b"sec-websocket-"
+"""Of these, too: all of them."""
+_HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)
+
+
+def ambiguity(headers: Headers, http_version: str, target: bytes) -> str | None:
+    """Why a request with this head is refused, and what to send; None: it is clear."""
+    seen: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in ONCE or name.startswith(SOCKET_PREFIX):
+            if name in seen:
+                return f"The header {name.decode('ascii', 'replace')} is there twice: send one."
+            seen[name] = value
+    if b"transfer-encoding" in seen:
+        if http_version != "1.1":
+            return "Transfer-Encoding needs HTTP/1.1: send Content-Length."
+        if b"content-length" in seen:
+            return "Content-Length and Transfer-Encoding both say how long the body is: send one of them."
+    if b"upgrade" in seen and http_version != "1.1":
+        return "A WebSocket needs HTTP/1.1."
+    return _other_host(seen.get(b"host", b""), target)
+
+
+def _other_host(host: bytes, target: bytes) -> str | None:
+    if host and _HOST.fullmatch(host) is None:
+        return "The header host is not HOST or HOST:PORT: send the address that you connect to."
+    scheme, is_absolute, rest = target.partition(b"://")
+    if is_absolute and scheme.isalpha() and rest.partition(b"/")[0].lower() != host.lower():
+        return "The request names one host in its first line and another one in the header host: send one."
+    return None
