@@ -90,7 +90,7 @@ class Node:
     async def _open_port(self) -> None:
         await self._make_broker()
         connections_max = self.settings.connections_limit(self._open_files_limit)
-        per_host_max = self.settings.connections_limit_per_ip(self._open_files_limit)
+        per_host_max = self.settings.connections_per_ip_limit(connections_max)
         self.listener = Listener(self.broker, self.clock, connections_max, per_host_max)
         # Bound before recovery, so that a taken port costs nothing; nobody is answered before it is done.
         self._bound = self._bind()

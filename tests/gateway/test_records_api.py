@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.gateway import doorkeeper, gathering
+from anabranch.gateway import doorkeeper
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from support.gateway_client import all_of, ask, gateway_broker, raw
@@ -162,8 +162,13 @@ def test_write_that_the_disk_refuses_once_is_tried_again_and_written_once(broker
     assert [stored.value for stored in broker.records(topic)] == [b"v"]
 
 
+def gatherer_of(broker):
+    ask(broker, "GET", "/healthz")  # The gateway is loaded with the first connection.
+    return broker._running().node._http._web.gateway.gather
+
+
 def test_partition_that_takes_no_writes_says_so_and_is_still_read(broker, topic, monkeypatch) -> None:
-    monkeypatch.setattr(gathering, "DELIVERY_MS", 300)
+    monkeypatch.setattr(gatherer_of(broker), "delivery_ms", 300)
     broker.produce(topic, ["before"])
     broker.faults.fail_next_sync(topic)
     answer = ask(broker, "POST", f"/v1/topics/{topic}/records", {"value": "v"})

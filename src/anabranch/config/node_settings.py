@@ -125,6 +125,26 @@ class NodeSettings:
         "lz4", "How batches of gathered records are compressed.", "lz4", "zstd", "none"
     )
     gateway_poll_ms_max: int = whole(60_000, "The longest time that a request may wait for records.")
+    gateway_request_timeout_ms: int = whole(
+        8000,
+        "How long an HTTP request or a publish by WebSocket may go unanswered, besides the time that it asks to wait "
+        "for records; then it is answered with what it waited for (503, or 504 if it may have been done).",
+        low=100,
+        high=600_000,
+    )
+    gateway_filter_bytes_max: int = whole(
+        16 * 1024, "The longest filter of a WebSocket subscription, as JSON.", low=64
+    )
+    gateway_socket_subscription_bytes_max: int = whole(
+        8 * MIB,
+        "Memory of all subscriptions of one WebSocket, filters included; a subscription beyond it is refused.",
+        low=64 * 1024,
+    )
+    gateway_subscription_bytes_max: int = long(
+        128 * MIB,
+        "Memory of the subscriptions of all WebSockets of a node; beyond, more are refused.",
+        low=MIB,
+    )
     gateway_subscriber_bytes_max: int = whole(
         MIB, "Bytes that may wait for a WebSocket to take them; beyond, it gets no more records.", low=1024
     )
@@ -368,7 +388,10 @@ class NodeSettings:
         None, "Connections at once; unset: three eighths of the open-file limit.", low=1
     )
     max_connections_per_ip: int | None = whole(
-        None, "Connections at once from one address; unset: half of max.connections.", low=1
+        None,
+        "Connections from one address at once, to each port; unset: half of what the port takes, so that nobody can "
+        "take them all.",
+        low=1,
     )
     connections_max_idle_ms: int = long(600_000, "A connection silent for this long is closed.", low=1)
     log_open_files_max: int | None = whole(
@@ -496,8 +519,9 @@ class NodeSettings:
     def connections_limit(self, open_files_limit: int) -> int:
         return self.max_connections or max(16, open_files_limit * 3 // 8)
 
-    def connections_limit_per_ip(self, open_files_limit: int) -> int:
-        return self.max_connections_per_ip or max(8, self.connections_limit(open_files_limit) // 2)
+    def connections_per_ip_limit(self, connections_max: int) -> int:
+        """Of a port that takes so many."""
+        return self.max_connections_per_ip or max(16, connections_max // 2)
 
     def open_files_budget(self, open_files_limit: int) -> int:
         return self.log_open_files_max or max(8, open_files_limit // 2)

@@ -46,7 +46,8 @@ def make_app(gateway: Gateway, access: Access) -> ASGIApp:
         exception_handlers={AnabranchError: _refused, HTTPException: _not_served, 500: _defect},  # type: ignore[dict-item]
     )
     app.router.redirect_slashes = False
-    return Doorkeeper(app, access, lambda: gateway.bodies.waiting_count > 0)
+    timeout_ms = gateway.settings.gateway_request_timeout_ms
+    return Doorkeeper(app, access, lambda: gateway.bodies.waiting_count > 0, timeout_ms)
 
 
 async def _refused(request: Request, error: AnabranchError) -> Response:

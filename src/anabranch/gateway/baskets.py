@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +32,8 @@ class Waiting(NamedTuple):
     headers: Headers
     timestamp: int
     size: int
+    deadline_ms: int
+    """By then its writer is told what became of it."""
     placed: "asyncio.Future[Placed]"
 
 
@@ -42,6 +45,12 @@ class Basket:
         self._waiting: list[Waiting] = []
         self._bytes = 0
         self._full = asyncio.Event()
+        self._under_way: deque[Waiting] = deque()
+        """Of the batch that is being written: those whose writers have not been told anything."""
+        self.may_be_written = False
+        """Whether that batch may have been written though nobody has said so."""
+        self.cause: AnabranchError | None = None
+        """Why the last try to write it failed."""
         self.task: asyncio.Task[None] | None = None
 
     def add(self, record: Waiting) -> None:
@@ -60,12 +69,15 @@ class Basket:
         while self._waiting:
             records = self._take()
             self._gatherer.taken(self, records)
+            self._under_way = deque(records)
             try:
-                await self._gatherer.deliver(self.view, self.index, records)
+                await self._gatherer.deliver(self, records)
             except Exception as error:  # A defect of ours must not leave its writers waiting for ever.
                 logger.exception("a gathered batch could not be written: this is a defect")
                 fail(records, RequestTimedOutError(f"A defect, see the log: {type(error).__name__}."))
             finally:
+                self._under_way.clear()
+                self.may_be_written, self.cause = False, None
                 self._gatherer.budget.give(sum(record.size for record in records))
         self.task = None
         self._gatherer.ended(self)
@@ -78,6 +90,22 @@ class Basket:
                 await self._full.wait()
         except TimeoutError:
             pass
+
+    def expire(self, now_ms: int) -> None:
+        """Tell the writers whose time is over. What is under way goes on; what was not tried is not tried any more."""
+        while self._under_way and self._under_way[0].deadline_ms <= now_ms:
+            record = self._under_way.popleft()
+            if not record.placed.done():
+                fail([record], self._gatherer.late(self))
+        late = 0
+        while late < len(self._waiting) and self._waiting[late].deadline_ms <= now_ms:
+            late += 1
+        if late:
+            expired, self._waiting = self._waiting[:late], self._waiting[late:]
+            size = sum(record.size for record in expired)
+            self._bytes -= size
+            self._gatherer.budget.give(size)
+            fail(expired, self._gatherer.never_tried(self))
 
     def _take(self) -> list[Waiting]:
         """The next batch: as many as fit, in order."""

@@ -1,7 +1,7 @@
 """Bodies of requests, read within their bounds: of one request in bytes and time, of all together in bytes.
 
-Small ones pass as they come. For larger ones room is kept before they are read, so that many at once wait for each
-other instead of filling the memory.
+Room is kept before a body is read, so that many at once wait for each other instead of filling the memory. Whoever
+sends slowly is given up as soon as others wait for its room.
 """
 
 import asyncio
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from starlette.requests import ClientDisconnect, Request
 
 from anabranch.errors import GatewayError
+from anabranch.gateway.deadline import lift_deadline, restart_deadline
 
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
 
-SMALL_BYTES_MAX = 64 * 1024
 BODY_SECONDS_MAX = 60.0
 """For a whole body."""
+CROWDED_SECONDS = 2.0
+"""Between two pieces of a body while others wait for the memory that it holds."""
 PASS_OVER_SECONDS_MAX = 2.0
 PASS_OVER_BYTES_MAX = 16 * 2**20
 SILENT_SECONDS_MAX = 60.0
@@ -49,29 +51,23 @@ async def body_of(gateway: "Gateway", request: Request) -> AsyncIterator[bytes]:
     if declared is not None and declared > limit:
         await _pass_over(request)
         raise too_large(limit)
-    reserved = 0 if declared is not None and declared <= SMALL_BYTES_MAX else min(declared or limit, limit)
-    if reserved:
-        await gateway.hold(reserved)
+    reserved = limit if declared is None else declared
+    await gateway.hold(reserved)
     try:
-        yield await _read_in_time(request, limit)
+        lift_deadline()
+        body = await _read(gateway, request, limit)
+        restart_deadline()
+        yield body
     finally:
-        if reserved:
-            gateway.bodies.give(reserved)
+        gateway.bodies.give(reserved)
 
 
-async def _read_in_time(request: Request, limit: int) -> bytes:
-    try:
-        async with asyncio.timeout(BODY_SECONDS_MAX):
-            return await _read(request, limit)
-    except TimeoutError:
-        raise _late() from None
-
-
-async def _read(request: Request, limit: int) -> bytes:
+async def _read(gateway: "Gateway", request: Request, limit: int) -> bytes:
     found = bytearray()
     is_more = True
+    end = asyncio.get_running_loop().time() + BODY_SECONDS_MAX
     while is_more:
-        piece, is_more = await _next_piece(request)
+        piece, is_more = await _next_in_time(gateway, request, end)
         found += piece
         if len(found) > limit:
             found.clear()
@@ -79,6 +75,18 @@ async def _read(request: Request, limit: int) -> bytes:
                 await _pass_over(request)
             raise too_large(limit)
     return bytes(found)
+
+
+async def _next_in_time(gateway: "Gateway", request: Request, end: float) -> tuple[bytes, bool]:
+    """The next piece. A client that keeps others waiting for memory is given up sooner."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            async with asyncio.timeout(min(CROWDED_SECONDS, max(0.0, end - loop.time()))):
+                return await _next_piece(request)
+        except TimeoutError:
+            if gateway.bodies.waiting_count or loop.time() >= end:
+                raise _late() from None
 
 
 async def _next_piece(request: Request) -> tuple[bytes, bool]:

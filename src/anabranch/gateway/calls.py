@@ -25,6 +25,7 @@ from anabranch.errors import (
     RequestTimedOutError,
 )
 from anabranch.gateway.asking import CLIENT_ID, PATIENCE_MS, READ, WAIT, Asking, Body
+from anabranch.gateway.deadline import note_cause
 from anabranch.gateway.texts import is_text
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
@@ -330,6 +331,7 @@ class Calls(Asking):
                     may_pass or self.is_news(error, topic, partition, passed_ms)
                 ):
                     raise
+                note_cause(error)
             await asyncio.sleep(PAUSE_SECONDS)
 
     def is_news(self, error: AnabranchError, topic: str, partition: int, passed_ms: int) -> bool:
@@ -382,6 +384,7 @@ class Calls(Asking):
                 is_over = clock.monotonic_ms() + PAUSE_SECONDS * 1000 >= end_ms
                 if is_over or (isinstance(error, BrokerRefusedError) and error.code not in NOT_COORDINATED):
                     raise
+                note_cause(error)
             await asyncio.sleep(PAUSE_SECONDS)
 
 

@@ -1,5 +1,5 @@
 """Doorkeeper: stands before every route. Lets in whom `access.py` lets in, answers browsers who ask first what they may
-do, turns our errors into answers, and gives up on whoever takes no answer."""
+do, turns our errors into answers, answers in time whatever the brokers do, and gives up on whoever takes no answer."""
 
 import asyncio
 import logging
@@ -11,6 +11,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from anabranch.errors import AnabranchError, GatewayError
 from anabranch.gateway.access import Access
+from anabranch.gateway.deadline import Deadline, set_deadline
 from anabranch.gateway.errors import error_json, headers_of, status_of
 from anabranch.gateway.gateway import CONNECTION_LOST
 from anabranch.gateway.protocol import Link
@@ -20,6 +21,7 @@ SEND_SECONDS_MAX = 30.0
 CROWDED_SECONDS = 2.0
 """The same while others wait for the memory that it takes."""
 PREFLIGHT_AGE_SECONDS = 600
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 NO_GUESSING = (b"x-content-type-options", b"nosniff")
 """What a record holds is never taken for a page, whatever it looks like."""
 
@@ -31,8 +33,10 @@ class UntakenError(Exception):
 
 
 class Doorkeeper:
-    def __init__(self, app: ASGIApp, access: Access, is_crowded: Callable[[], bool]) -> None:
-        """`is_crowded`: whether requests wait for memory that answers hold."""
+    def __init__(self, app: ASGIApp, access: Access, is_crowded: Callable[[], bool], timeout_ms: int) -> None:
+        """`is_crowded`: whether requests wait for memory that answers hold. `timeout_ms`: until when a request is
+        answered."""
+        self._timeout_ms = timeout_ms
         self._app = app
         self._access = access
         self._is_crowded = is_crowded
@@ -71,6 +75,8 @@ class Doorkeeper:
         has_begun = False
         link: Link = scope["anabranch.link"]
         CONNECTION_LOST.set(link.lost)
+        deadline = Deadline(self._timeout_ms, is_safe=scope["method"] in SAFE_METHODS)
+        set_deadline(deadline)
         shared = [NO_GUESSING, *((name.encode(), value.encode("latin-1")) for name, value in more.items())]
 
         async def send_in_time(message: Message) -> None:
@@ -79,6 +85,7 @@ class Doorkeeper:
                 raise ClientDisconnect  # asyncio would warn of every piece that is written to it.
             if message["type"] == "http.response.start":
                 has_begun = True
+                deadline.lift()
                 message["headers"] = [*message.get("headers", ()), *shared]
             if not link.flow.write_paused:
                 await send(message)
@@ -86,7 +93,12 @@ class Doorkeeper:
             await self._send_slowly(send, message)
 
         try:
-            await self._app(scope, receive, send_in_time)
+            async with deadline:
+                await self._app(scope, receive, send_in_time)
+        except TimeoutError:
+            if not deadline.has_passed:
+                raise
+            await _answer(scope, send, deadline.error(), more)
         except UntakenError:
             logger.info("a client of the gateway takes no answer: its connection is closed")
             link.abort()

@@ -59,6 +59,11 @@ def _of_sockets(sockets: "Sockets") -> Iterator[Metric]:
         "Subscriptions of all WebSockets.",
         sum(session.subscriptions for session in sessions),
     )
+    yield gauge(
+        "anabranch_gateway_subscription_bytes",
+        "Memory that subscriptions may take, filters included.",
+        sockets.memory.bytes_taken,
+    )
     yield counter(
         "anabranch_gateway_records_sent", "Records sent to subscribers.", fan_out.records_sent_total
     )

@@ -28,7 +28,7 @@ BODY_BYTES_MAX = 128 * 2**20
 
 CONNECTION_LOST: ContextVar[asyncio.Event | None] = ContextVar("CONNECTION_LOST", default=None)
 """Of the request that is being served: set when its client is gone."""
-HOLD_SECONDS_MAX = 15.0
+HOLD_SECONDS_MAX = 5.0
 
 Found = TypeVar("Found")
 

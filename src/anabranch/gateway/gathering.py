@@ -9,7 +9,8 @@ A lone record lingers a moment for company; while a batch of its partition is un
 that is answered. Batches carry a producer id of this node and a sequence, so that one whose answer was lost is sent
 again without being written twice. A record that its topic would refuse is refused before it meets others, and a batch
 that is refused all the same is taken apart until only the culprit fails. What waits is limited in bytes; beyond,
-`send` waits for room.
+`send` waits for room. Every writer is told within `gateway.request.timeout.ms`: that its record was not written, or
+that nobody knows.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ from anabranch.errors import AnabranchError, BrokerRefusedError, NotOwnerError, 
 from anabranch.gateway.baskets import Basket, Headers, Placed, Waiting, fail
 from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import ELSEWHERE, Calls, TopicView, Written, code_of_error, refusal
+from anabranch.gateway.deadline import retriable_code
+from anabranch.gateway.partitioner import partition_for
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from anabranch.record.partitioner import partition_for
@@ -38,12 +41,14 @@ RECORD_OVERHEAD_BYTES = 200
 """What a waiting record costs besides its bytes."""
 LONG_KEY_BYTES = 16 * 1024
 """Longer keys are hashed by a worker: a megabyte takes a quarter of a second."""
-DELIVERY_MS = 20_000
-"""How long a batch is tried before its writers are told that nobody knows."""
-TRY_MS = 10_000
+SWEEP_SECONDS = 0.25
+"""How often it is looked for records whose writers have waited for as long as they may."""
+PRODUCERS_KEPT = 1000
+"""Beyond so many, and at every doubling, those of deleted topics are forgotten."""
 PAUSE_SECONDS = 0.05
 INIT_PRODUCER_VERSION = 4
 NOBODY = -1
+NO_ID = "No producer id can be had: this broker does not reach the quorum of its cluster."
 BRANCH = "branch"
 ID_SECONDS_MAX = 1.0
 IDS_PAUSE_MS = 5000
@@ -94,6 +99,10 @@ class Gatherer:
     def __init__(self, calls: Calls, settings: NodeSettings, clock: Clock) -> None:
         self._calls = calls
         self._clock = clock
+        self.delivery_ms = settings.gateway_request_timeout_ms
+        """How long a batch is tried before its writers are told what is known of it."""
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._producers_limit = PRODUCERS_KEPT
         self.linger_seconds = settings.gateway_linger_ms / 1000
         self.batch_bytes_max = settings.gateway_batch_bytes_max
         self._codec = CODECS[settings.gateway_compression]
@@ -139,15 +148,37 @@ class Gatherer:
         placed = self.put_now(topic, partition, key, value, headers, timestamp)
         if placed is not None:
             return placed
-        view = self._calls.known_topic(topic) or await self._calls.topic(topic, may_create=True)
+        view = self._calls.known_topic(topic) or await self._new_topic(topic)
         if partition is None and key is not None and len(key) > LONG_KEY_BYTES:
             partition = await self._calls.in_worker(partial(self._partition, view, None, key))
         record = self._waiting(view, key, value, headers, timestamp)
-        await self.budget.take(record.size)
+        await self._take(record.size)
         if self._is_closing:
             self.budget.give(record.size)
             raise refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The node stops: send this to another broker.")
         return self._add(view, partition, record)
+
+    async def _new_topic(self, name: str) -> TopicView:
+        try:
+            async with asyncio.timeout(self.delivery_ms / 1000):
+                return await self._calls.topic(name, may_create=True)
+        except TimeoutError:
+            raise refusal(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"Topic {name} is not known here, and could not be made within {self.delivery_ms} ms "
+                "(gateway.request.timeout.ms): does this broker reach the others? Try again, or at another one.",
+            ) from None
+
+    async def _take(self, size: int) -> None:
+        try:
+            async with asyncio.timeout(self.delivery_ms / 1000):
+                await self.budget.take(size)
+        except TimeoutError:
+            raise refusal(
+                ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                f"This node holds {self.budget.bytes_max} bytes of records that are not written yet, and no more: try "
+                "again in a moment, or at another broker.",
+            ) from None
 
     def put_now(
         self,
@@ -177,7 +208,10 @@ class Gatherer:
         time_ms = self._clock.wall_ms() if timestamp is None else timestamp
         size = RECORD_OVERHEAD_BYTES + size_of(key, value, headers)
         self._check(view, key, time_ms, size)
-        return Waiting(key, value, headers, time_ms, size, asyncio.get_running_loop().create_future())
+        deadline_ms = self._clock.monotonic_ms() + self.delivery_ms
+        return Waiting(
+            key, value, headers, time_ms, size, deadline_ms, asyncio.get_running_loop().create_future()
+        )
 
     def _add(self, view: TopicView, partition: int | None, record: Waiting) -> "asyncio.Future[Placed]":
         """Its bytes are taken from the budget already."""
@@ -240,7 +274,21 @@ class Gatherer:
         basket = self._baskets.get((view.topic_id, index))
         if basket is None:
             basket = self._baskets[view.topic_id, index] = Basket(self, view, index)
+            if self._sweeper is None:
+                self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         return basket
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        self.expire()
+        if self._baskets:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+
+    def expire(self) -> None:
+        """Tell every writer whose time is over what is known."""
+        now_ms = self._clock.monotonic_ms()
+        for basket in self._baskets.values():
+            basket.expire(now_ms)
 
     # --- for baskets -------------------------------------------------------------------------------------------
 
@@ -270,15 +318,38 @@ class Gatherer:
                 del self._producers[key]
                 self._spoiled.discard(key)
 
-    async def deliver(self, view: TopicView, index: int, records: Sequence[Waiting]) -> None:
+    def late(self, basket: Basket) -> AnabranchError:
+        """What a writer is told whose record is under way for as long as it may be."""
+        cause = basket.cause
+        if basket.may_be_written:
+            why = cause if cause is not None else f"No answer within {self.delivery_ms} ms."
+            return _unknown(basket.view, basket.index, why)
+        if cause is not None:
+            return self._not_written(basket, cause, str(cause))
+        return self._not_written(basket, None, NO_ID)
+
+    def never_tried(self, basket: Basket) -> AnabranchError:
+        """The same of a record that waits behind a batch which makes no progress."""
+        why = basket.cause if basket.cause is not None else "Those before it are not answered."
+        return self._not_written(basket, basket.cause, str(why))
+
+    def _not_written(self, basket: Basket, cause: AnabranchError | None, why: str) -> BrokerRefusedError:
+        return BrokerRefusedError(
+            f"The record was not written to {basket.view.name}-{basket.index} within {self.delivery_ms} ms "
+            f"(gateway.request.timeout.ms). {why} Send it again, or to another broker.",
+            retriable_code(cause),
+        )
+
+    async def deliver(self, basket: Basket, records: Sequence[Waiting]) -> None:
         """Write these as one batch, and tell each writer; a batch that is refused for one of them goes in halves."""
+        index = basket.index
         try:
-            written = await self._write(view, index, records)
+            written = await self._write(basket, records)
         except AnabranchError as error:
             if len(records) > 1 and code_of_error(error) in OF_A_RECORD:
                 middle = len(records) // 2
-                await self.deliver(view, index, records[:middle])
-                await self.deliver(view, index, records[middle:])
+                await self.deliver(basket, records[:middle])
+                await self.deliver(basket, records[middle:])
             else:
                 fail(records, error)
             return
@@ -287,14 +358,19 @@ class Gatherer:
                 time_ms = written.append_time_ms if written.append_time_ms >= 0 else record.timestamp
                 record.placed.set_result(Placed(index, written.base_offset + number, time_ms))
 
-    async def _write(self, view: TopicView, index: int, records: Sequence[Waiting]) -> Written:
-        producer = await self._producer_of(view, index)
-        batch = self._batch(producer, records)
+    async def _write(self, basket: Basket, records: Sequence[Waiting]) -> Written:
+        view, index = basket.view, basket.index
         begun_ms = self._clock.monotonic_ms()
+        producer = await self._producer_in_time(basket)
+        batch = self._batch(producer, records)
         may_be_written = False
         while True:
+            left_ms = max(1, begun_ms + self.delivery_ms - self._clock.monotonic_ms())
+            basket.may_be_written = True
             try:
-                written = await self._calls.produce(view.name, view.topic_id, index, batch, timeout_ms=TRY_MS)
+                written = await self._calls.produce(
+                    view.name, view.topic_id, index, batch, timeout_ms=left_ms
+                )
             except AnabranchError as error:
                 code = code_of_error(error)
                 if code in FORGOTTEN and not may_be_written and producer.sequence > 0:
@@ -307,14 +383,18 @@ class Gatherer:
                     or isinstance(error, RequestTimedOutError)
                     or (code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
                 )
+                basket.may_be_written, basket.cause = may_be_written, error.with_traceback(None)
                 passed_ms = self._clock.monotonic_ms() - begun_ms
                 may_pass = isinstance(error, NotOwnerError) or code in AGAIN
                 may_pass = may_pass or self._calls.is_news(error, view.name, index, passed_ms)
                 may_pass = may_pass and not (may_be_written and producer.is_nobody)
-                if passed_ms >= DELIVERY_MS or self._is_closing or not may_pass:
+                is_late = passed_ms >= self.delivery_ms
+                if is_late or self._is_closing or not may_pass:
                     if may_be_written:
                         self._spoiled.add((view.topic_id, index))
                         raise _unknown(view, index, error) from error
+                    if is_late and may_pass:
+                        raise self._not_written(basket, error, str(error)) from error
                     raise
             else:
                 producer.sequence = (producer.sequence + len(records)) % SEQUENCES
@@ -331,6 +411,20 @@ class Gatherer:
         for record in records:
             builder.add(record.key, record.value, record.headers, timestamp_ms=record.timestamp)
         return builder.build()
+
+    async def _producer_in_time(self, basket: Basket) -> Producer:
+        try:
+            async with asyncio.timeout(self.delivery_ms / 1000):
+                while True:
+                    try:
+                        return await self._producer_of(basket.view, basket.index)
+                    except BrokerRefusedError as error:
+                        if self._is_closing or not ErrorCode(error.code).retriable:
+                            raise
+                        basket.cause = error.with_traceback(None)
+                    await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            raise self.late(basket) from None
 
     async def _producer_of(self, view: TopicView, index: int) -> Producer:
         """A topic of branches goes on where no new id can be had: on the side of a split that has no quorum."""
@@ -353,8 +447,19 @@ class Gatherer:
             return await self._renewed(key)
         producer = self._producers.get(key)
         if producer is None:
-            producer = self._producers[key] = Producer(await self._own_id())
+            own_id = await self._own_id()
+            if len(self._producers) >= self._producers_limit:
+                self._forget_producers()
+            producer = self._producers[key] = Producer(own_id)
         return producer
+
+    def _forget_producers(self) -> None:
+        """Those of topics that are gone."""
+        known = {view.topic_id for view in self._calls.topics()}
+        for key in [key for key in self._producers if key[0] not in known]:
+            del self._producers[key]
+            self._spoiled.discard(key)
+        self._producers_limit = max(PRODUCERS_KEPT, 2 * len(self._producers))
 
     async def _renewed(self, key: Key) -> Producer:
         """A partition that has lost track of this node meets it under another id."""
@@ -377,7 +482,7 @@ class Gatherer:
         }
         answer = await self._calls.ask(ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_VERSION, request)
         if answer["error_code"]:
-            raise refusal(answer["error_code"], "")
+            raise refusal(answer["error_code"], NO_ID)
         return int(answer["producer_id"])
 
     async def close(self) -> None:
@@ -385,6 +490,8 @@ class Gatherer:
         self._is_closing = True
         for basket in list(self._baskets.values()):
             basket.hurry()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         tasks = [basket.task for basket in self._baskets.values() if basket.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -402,7 +509,7 @@ def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     return size
 
 
-def _unknown(view: TopicView, index: int, error: AnabranchError) -> RequestTimedOutError:
+def _unknown(view: TopicView, index: int, error: object) -> RequestTimedOutError:
     return RequestTimedOutError(
         f"Whether the record was written to {view.name}-{index} is not known: look, and send it again if it is not "
         f"there. {error}"

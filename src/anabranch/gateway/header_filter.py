@@ -7,7 +7,8 @@
     {"and": [...]}  {"or": [...]}  {"not": {...}}
 
 Text is compared as UTF-8. A header that a record has several times matches if one of its values does. Filters come from
-strangers and run once per record, so their depth and number of conditions are bounded.
+strangers, run once per record and are kept as long as their subscription, so they are bounded: in depth, in conditions,
+in values over all conditions, and in bytes (`gateway.filter.bytes.max`).
 """
 
 import json
@@ -19,6 +20,11 @@ from anabranch.errors import InvalidRequestError
 DEPTH_MAX = 8
 CONDITIONS_MAX = 64
 VALUES_MAX = 1000
+"""Of all conditions together."""
+BYTES_MAX = 16 * 1024
+CONDITION_BYTES = 1024
+VALUE_BYTES = 128
+"""What each takes in memory besides its text, at most: measured, and rounded up."""
 _JOINS = ("and", "or", "not")
 _TESTS = ("equals", "one_of", "prefix", "exists")
 
@@ -31,18 +37,31 @@ class HeaderFilter(NamedTuple):
 
     text: str
     matches: Predicate
+    size_bytes: int
+    """What it takes in memory, at most."""
 
 
-def header_filter(given: object) -> HeaderFilter:
-    """Raises InvalidRequestError, which names the place in the filter."""
+def header_filter(given: object, bytes_max: int = BYTES_MAX) -> HeaderFilter:
+    """Raises InvalidRequestError, which names the place in the filter, or the limit."""
     reader = _Reader()
     predicate = reader.read(given, "filter", 1)
-    return HeaderFilter(json.dumps(given, sort_keys=True), predicate)
+    text = json.dumps(given, sort_keys=True)
+    if len(text) > bytes_max:
+        raise InvalidRequestError(
+            f"filter has {len(text)} characters as JSON, and at most {bytes_max} are taken (gateway.filter.bytes.max): "
+            "ask for fewer values, or use several subscriptions."
+        )
+    return HeaderFilter(text, predicate, 2 * len(text) + reader.overhead_bytes)
 
 
 class _Reader:
     def __init__(self) -> None:
         self._conditions = 0
+        self._values = 0
+
+    @property
+    def overhead_bytes(self) -> int:
+        return self._conditions * CONDITION_BYTES + self._values * VALUE_BYTES
 
     def read(self, given: object, place: str, depth: int) -> Predicate:
         if depth > DEPTH_MAX:
@@ -53,7 +72,7 @@ class _Reader:
         if not isinstance(given, dict):
             raise InvalidRequestError(f"{place} is not an object, such as {_EXAMPLE}.")
         if "header" in given:
-            return _condition(given, place)
+            return self._condition(given, place)
         if len(given) != 1 or next(iter(given)) not in _JOINS:
             raise InvalidRequestError(f'{place} needs "header" with a test, or one of and, or, not.')
         ((join, inner),) = given.items()
@@ -69,31 +88,40 @@ class _Reader:
             return lambda headers: all(part(headers) for part in parts)
         return lambda headers: any(part(headers) for part in parts)
 
+    def _condition(self, given: Mapping[str, Any], place: str) -> Predicate:
+        name = given["header"]
+        if not isinstance(name, str):
+            raise InvalidRequestError(f"{place}.header is not the name of a header.")
+        tests = [key for key in given if key != "header"]
+        if len(tests) != 1 or tests[0] not in _TESTS:
+            raise InvalidRequestError(f"{place} needs exactly one test: {', '.join(_TESTS)}.")
+        test, operand = tests[0], given[tests[0]]
+        match test:
+            case "exists":
+                return _exists(name, operand, place)
+            case "prefix":
+                return _prefix(name, operand, place)
+            case "equals":
+                return _among(name, frozenset([_value(operand, f"{place}.equals")]))
+            case _:
+                return _among(name, self._one_of(operand, place))
+
+    def _one_of(self, operand: object, place: str) -> frozenset[bytes | None]:
+        if not isinstance(operand, list) or not operand:
+            raise InvalidRequestError(f"{place}.one_of is not a list of 1 to {VALUES_MAX} texts.")
+        self._values += len(operand)
+        if self._values > VALUES_MAX:
+            raise InvalidRequestError(
+                f"{place}.one_of is too long: all lists of a filter may hold {VALUES_MAX} values together."
+            )
+        return frozenset(_value(each, f"{place}.one_of[{index}]") for index, each in enumerate(operand))
+
 
 _EXAMPLE = '{"header": "kind", "equals": "order"}'
 
 
 def _none(predicate: Predicate) -> Predicate:
     return lambda headers: not predicate(headers)
-
-
-def _condition(given: Mapping[str, Any], place: str) -> Predicate:
-    name = given["header"]
-    if not isinstance(name, str):
-        raise InvalidRequestError(f"{place}.header is not the name of a header.")
-    tests = [key for key in given if key != "header"]
-    if len(tests) != 1 or tests[0] not in _TESTS:
-        raise InvalidRequestError(f"{place} needs exactly one test: {', '.join(_TESTS)}.")
-    test, operand = tests[0], given[tests[0]]
-    match test:
-        case "exists":
-            return _exists(name, operand, place)
-        case "prefix":
-            return _prefix(name, operand, place)
-        case "equals":
-            return _among(name, frozenset([_value(operand, f"{place}.equals")]))
-        case _:
-            return _among(name, _values(operand, place))
 
 
 def _exists(name: str, operand: object, place: str) -> Predicate:
@@ -113,12 +141,6 @@ def _prefix(name: str, operand: object, place: str) -> Predicate:
         return any(key == name and value is not None and value.startswith(prefix) for key, value in headers)
 
     return matches
-
-
-def _values(operand: object, place: str) -> frozenset[bytes | None]:
-    if not isinstance(operand, list) or not 0 < len(operand) <= VALUES_MAX:
-        raise InvalidRequestError(f"{place}.one_of is not a list of 1 to {VALUES_MAX} texts.")
-    return frozenset(_value(each, f"{place}.one_of[{index}]") for index, each in enumerate(operand))
 
 
 def _among(name: str, wanted: frozenset[bytes | None]) -> Predicate:

@@ -1,8 +1,9 @@
 """How one connection speaks HTTP: uvicorn's protocol, with the limits that it leaves to whoever stands in front of it.
 
 A head (request line and headers) is bounded in bytes, lines and time, so that nobody holds a connection with half a
-request, and refused where it is ambiguous (`heads.py`). More connections than `gateway.connections.max` are told so and
-closed. A connection whose other end is gone without a word is found by the system's keep-alive.
+request, and refused where it is ambiguous (`heads.py`). More connections than `gateway.connections.max`, or than
+`max.connections.per.ip` from one address, are told so and closed. A connection whose other end is gone without a word
+is found by the system's keep-alive.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from anabranch.gateway.addresses import Addresses
 from anabranch.gateway.heads import ambiguity
 
 HEAD_BYTES_MAX = 32 * 1024
@@ -20,6 +22,9 @@ HEADERS_MAX = 100
 HEAD_SECONDS_MAX = 10.0
 PIPELINED_MAX = 64
 """Requests that a client sends before the first of them is answered."""
+READ_BYTES_MAX = 64 * 1024
+"""Read in one turn of the loop. asyncio's quarter of a megabyte could hold thousands of tiny requests, and would lie in
+memory for every connection that does not finish what it began."""
 KEEP_ALIVE_SECONDS = 30
 KEEP_ALIVE_EVERY_SECONDS = 10
 KEEP_ALIVE_TRIES = 3
@@ -36,6 +41,7 @@ class Link(NamedTuple):
 
 class BoundedProtocol(HttpToolsProtocol):
     connections_max = 10_000
+    addresses = Addresses(10_000)
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -46,13 +52,25 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
         self._serving: RequestResponseCycle | None = None
+        self._host: str | None = None
+        """Where the connection counts; None: nowhere any more."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]  # Of asyncio's own transports.
         _watch(transport)
+        self._host = host_of(transport)
+        is_welcome = self.addresses.take(self._host)
         if len(self.connections) > self.connections_max:
             self._refuse(
                 503, "TOO_MANY_CONNECTIONS", "There are too many connections: try again in a moment."
+            )
+        elif not is_welcome:
+            self._refuse(
+                503,
+                "TOO_MANY_CONNECTIONS",
+                f"This address has {self.addresses.connections_max} connections, and no more may come from one address "
+                "(max.connections.per.ip): close some.",
             )
         else:
             self._begin_head()
@@ -61,7 +79,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end_head()
         self._lost.set()
         self._end_requests()
+        if self._host is not None:
+            self.addresses.give(self._host)
         super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._host = None  # It counts on, until the WebSocket's protocol hears that it is lost.
+        super().handle_websocket_upgrade()
 
     def _end_requests(self) -> None:
         """Tell every request that its client is gone; uvicorn tells the one that came last. Others would write all of
@@ -158,6 +182,12 @@ class BoundedProtocol(HttpToolsProtocol):
             % (status, code.replace("_", " ").title().encode(), len(body), body)
         )
         self.transport.close()
+
+
+def host_of(transport: asyncio.BaseTransport) -> str:
+    """The client's address, without its port."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
 
 
 def _watch(transport: asyncio.BaseTransport) -> None:

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.gateway.calls import EARLIEST, LATEST, Fetched
+from anabranch.gateway.deadline import extend_deadline
 from anabranch.gateway.queries import LONG_MAX, check_known, one_of, time_ms, whole, whole_or, wrong
 from anabranch.gateway.reading import Read, is_little, read_records, size_of
 from anabranch.gateway.record_json import FORMS, record_json
@@ -83,6 +84,7 @@ class Reading:
 
     async def get(self, request: Request) -> Response:
         wanted = self._wanted(request)
+        extend_deadline(max(wanted.wait_ms, LOAD_MS))
         self._gateway.calls.leader(wanted.topic, wanted.partition)  # There is such a partition.
         start = await self._start(request, wanted)
         found = await self._read_now(wanted, start)

@@ -15,6 +15,7 @@ from anabranch.gateway.socket_fields import PARTITIONS_MAX, Start
 from anabranch.gateway.socket_messages import Subscribe
 from anabranch.gateway.starts import start_offsets
 from anabranch.gateway.subscription import Subscription
+from anabranch.gateway.subscription_memory import size_of
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Running:
         self._topic: TopicView | None = None
         self._growing = False
         self._is_cancelled = False
+        self.size_bytes = size_of(self.partition_count, asked.filter)
+        """What it counts for."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -54,6 +57,10 @@ class Running:
         if self._group is None:
             raise InvalidRequestError("Only a subscription of a group takes acknowledgements.")
         self._group.ack(partition, offset)
+
+    def fail(self, error: AnabranchError) -> None:
+        """`run` raises it."""
+        self._subscription.fail(error)
 
     def cancel(self) -> None:
         """`run` returns, once what has to be settled is."""
@@ -130,6 +137,11 @@ class Running:
             and now.topic_id == self._topic.topic_id
             and self._topic.partition_count < now.partition_count <= PARTITIONS_MAX
         )
+
+    @property
+    def grown_size_bytes(self) -> int:
+        """What it would count for with the partitions that were added."""
+        return size_of(self.partition_count, self._asked.filter)
 
     async def follow_new_partitions(self) -> None:
         """From their beginning: whoever follows a topic misses none of it."""

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import BrokerRefusedError, GatewayError, InvalidRequestError
+from anabranch.gateway.deadline import extend_deadline
 from anabranch.gateway.group_session import GroupSessions, Seat
 from anabranch.gateway.record_json import record_json
 from anabranch.gateway.responses import HeldAnswer
@@ -126,6 +127,7 @@ class SessionsApi:
     async def poll(self, request: Request) -> Response:
         group_id, member_id = group_of(request), session_of(request)
         asked = asked_by(request, self._gateway.poll_ms_max, self._tag)
+        extend_deadline(asked.wait_ms)
         lost = await self._commit_first(group_id, member_id, asked.cursor) if asked.commits else []
         found, seat, cursor = await self._read(request, group_id, member_id, asked)
         body = {

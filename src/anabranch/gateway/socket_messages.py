@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anabranch.errors import GatewayError, InvalidRequestError
-from anabranch.gateway.header_filter import HeaderFilter, header_filter
+from anabranch.gateway.header_filter import BYTES_MAX, HeaderFilter, header_filter
 from anabranch.gateway.json_reading import read_json
 from anabranch.gateway.record_json import NewRecord, new_record
 from anabranch.gateway.socket_fields import (
@@ -104,7 +104,9 @@ def parse_json(text: str) -> dict[str, Any]:
     return given
 
 
-def message_of(given: Mapping[str, Any], topic: str | None = None) -> Message:
+def message_of(
+    given: Mapping[str, Any], topic: str | None = None, filter_bytes_max: int = BYTES_MAX
+) -> Message:
     """The message; one that names no topic is about `topic`. Raises GatewayError or InvalidRequestError."""
     kind = given.get("type")
     fields = _FIELDS.get(kind) if isinstance(kind, str) else None
@@ -119,7 +121,7 @@ def message_of(given: Mapping[str, Any], topic: str | None = None) -> Message:
         case "publish":
             return _publish(given, topic)
         case "subscribe":
-            return _subscribe(given, topic)
+            return _subscribe(given, topic, filter_bytes_max)
         case "credit":
             return Credit(own_id(given), whole_field(given, "records", 1, CREDIT_MAX))
         case "ack":
@@ -138,7 +140,7 @@ def _publish(given: Mapping[str, Any], topic: str | None) -> Publish:
     return Publish(own, topic_field(given, topic), new_record(record, ""))
 
 
-def _subscribe(given: Mapping[str, Any], topic: str | None) -> Subscribe:
+def _subscribe(given: Mapping[str, Any], topic: str | None, filter_bytes_max: int) -> Subscribe:
     group = group_field(given.get("group"))
     partitions = partitions_field(given.get("partitions"))
     if group is not None and partitions is not None:
@@ -157,7 +159,7 @@ def _subscribe(given: Mapping[str, Any], topic: str | None) -> Subscribe:
         partitions if partitions is not None else _named_in(start),
         start,
         group,
-        header_filter(given["filter"]) if given.get("filter") is not None else None,
+        header_filter(given["filter"], filter_bytes_max) if given.get("filter") is not None else None,
         whole_field(given, "credit", 0, CREDIT_MAX) if given.get("credit") is not None else CREDIT_DEFAULT,
     )
 

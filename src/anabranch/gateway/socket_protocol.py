@@ -16,6 +16,9 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
+from anabranch.gateway.addresses import Addresses
+from anabranch.gateway.protocol import host_of
+
 UTF8_TEXT = "anabranch.text"
 """In a `websocket.send`, in place of `text`."""
 PARTING_SECONDS = 5.0
@@ -53,6 +56,8 @@ class Incoming:
 class SocketProtocol(WebSocketsSansIOProtocol):
     unsent_bytes_max = 1024 * 1024
     incoming = Incoming()
+    addresses = Addresses(10_000)
+    _host: str | None = None
     _parting: asyncio.TimerHandle | None = None
     _held_bytes = 0
     _message_bytes = 0
@@ -62,6 +67,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._host = host_of(transport)  # Counted since the connection was made.
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]  # Of asyncio's own transports.
         self.transport.set_write_buffer_limits(min(BUFFER_BYTES_MAX, self.unsent_bytes_max // 4))
         transport.get_extra_info("socket").setsockopt(
@@ -188,6 +194,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if self._parting is not None:
             self._parting.cancel()
         self._note_held(0)
+        if self._host is not None:
+            self.addresses.give(self._host)
         super().connection_lost(exc)
 
     def _part(self) -> None:

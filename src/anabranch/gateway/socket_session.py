@@ -78,6 +78,7 @@ class SocketSession:
         self._has_room = asyncio.Event()
         self._is_taking = False
         self._running: dict[Id, Running] = {}
+        self._memory = sockets.memory.share()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = False
 
@@ -109,6 +110,7 @@ class SocketSession:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._memory.close()  # A task that was cancelled before its first step has given nothing back.
 
     async def say_goodbye(self) -> None:
         await self._line.close(GOING_AWAY, "The node stops: connect again, or to another broker.")
@@ -119,7 +121,7 @@ class SocketSession:
         if self._is_taking or self._is_over:
             return False
         try:
-            message = message_of(parse_json(text), self._topic)
+            message = message_of(parse_json(text), self._topic, self._sockets.filter_bytes_max)
             if isinstance(message, Publish):
                 return self._publish_now(message)
             self._do(message)
@@ -136,7 +138,7 @@ class SocketSession:
         try:
             given = parse_json(text)
             own_id = id_of(given)
-            message = message_of(given, self._topic)
+            message = message_of(given, self._topic, self._sockets.filter_bytes_max)
             del given  # It may take thirty times the memory of its text, and what follows may have to wait.
             if isinstance(message, Publish):
                 await self._publish(message)
@@ -222,6 +224,7 @@ class SocketSession:
             raise InvalidRequestError(
                 f"A socket may follow {PARTITIONS_MAX} partitions: choose partitions, or open another socket."
             )
+        self._memory.take(running.size_bytes)
         self._running[message.id] = running
         self._start(self._follow, running)
 
@@ -233,6 +236,7 @@ class SocketSession:
             await self.outlet.say(error_message(own_id, error))
         finally:
             del self._running[own_id]
+            self._memory.give(running.size_bytes)
         await self.outlet.say({"type": "unsubscribed", "id": own_id})
 
     def _found(self, own_id: Id) -> Running:
@@ -244,7 +248,18 @@ class SocketSession:
     def look_for_partitions(self) -> None:
         for running in list(self._running.values()):
             if running.has_new_partitions():
-                self._start(running.follow_new_partitions)
+                self._grow(running)
+
+    def _grow(self, running: Running) -> None:
+        """A subscription that may not follow the partitions that were added ends: silence would be taken for none."""
+        size_bytes = running.grown_size_bytes
+        try:
+            self._memory.take(size_bytes - running.size_bytes)
+        except AnabranchError as error:
+            running.fail(error)
+            return
+        running.size_bytes = size_bytes
+        self._start(running.follow_new_partitions)
 
     # --- tasks -------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from anabranch.gateway.fan_out import FanOut
 from anabranch.gateway.record_json import record_json
 from anabranch.gateway.record_source import RecordSource
+from anabranch.gateway.subscription_memory import SubscriptionMemory
 
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
@@ -20,7 +21,12 @@ class Sockets:
     def __init__(self, gateway: "Gateway") -> None:
         self.calls = gateway.calls
         self.gather = gateway.gather
-        self.unsent_bytes_max = gateway.settings.gateway_subscriber_bytes_max
+        settings = gateway.settings
+        self.unsent_bytes_max = settings.gateway_subscriber_bytes_max
+        self.filter_bytes_max = settings.gateway_filter_bytes_max
+        self.memory = SubscriptionMemory(
+            settings.gateway_subscription_bytes_max, settings.gateway_socket_subscription_bytes_max
+        )
         source = RecordSource(gateway.calls, gateway.broker.workers, record_json)
         self.fan_out = FanOut(source, gateway.clock)
         self._sessions: set[SocketSession] = set()

@@ -82,6 +82,11 @@ class Subscription:
         self._credit = min(CREDIT_MAX, self._credit + records)
         self._moved.set()
 
+    def fail(self, error: AnabranchError) -> None:
+        """End it with this error."""
+        self._failure = error
+        self._moved.set()
+
     async def run(self) -> None:
         """Sends until it is cancelled. Raises the AnabranchError that ends the subscription."""
         while True:
@@ -159,8 +164,7 @@ class Subscription:
         def arrived(chunk: Chunk | None, error: AnabranchError | None) -> None:
             follow.wait = None
             if error is not None:
-                self._failure = error
-                self._moved.set()
+                self.fail(error)
                 return
             assert chunk is not None
             if self._outlet.hold(chunk.size_bytes):

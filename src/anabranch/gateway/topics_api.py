@@ -71,9 +71,10 @@ class TopicList:
         """A partition that nobody leads says why it has no offsets; the others are told all the same."""
         row: dict[str, Any] = {"partition": index}
         try:
-            row["leader"] = self._calls.leader(topic, index)
+            row["leader"] = leader = self._calls.leader(topic, index)
+            patience_ms = PATIENCE_MS if leader is not None else 0
             for name, which in (("start_offset", EARLIEST), ("end_offset", LATEST)):
-                offset, _ = await self._calls.list_offsets(topic, index, which, patience_ms=PATIENCE_MS)
+                offset, _ = await self._calls.list_offsets(topic, index, which, patience_ms=patience_ms)
                 row[name] = str(offset)
         except AnabranchError as error:
             row |= error_body(error)

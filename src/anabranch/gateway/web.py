@@ -11,6 +11,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from anabranch.gateway.access import Access
+from anabranch.gateway.addresses import Addresses
 from anabranch.gateway.app import make_app
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.protocol import BoundedProtocol
@@ -62,11 +63,15 @@ class Web:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self.gateway = Gateway(broker, listener)
         settings = broker.settings
+        most = _connections_max(settings.gateway_connections_max)
+        by_address = Addresses(settings.connections_per_ip_limit(most))
 
         class Protocol(BoundedProtocol):
-            connections_max = _connections_max(settings.gateway_connections_max)
+            connections_max = most
+            addresses = by_address
 
         class Socket(SocketProtocol):
+            addresses = by_address
             unsent_bytes_max = settings.gateway_subscriber_bytes_max
             incoming = Incoming()
 

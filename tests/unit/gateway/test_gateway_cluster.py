@@ -283,3 +283,39 @@ def test_broker_that_cannot_be_reached_is_said_so_at_once() -> None:
     request = {"replica_id": -1, "isolation_level": 0, "topics": []}
     with pytest.raises(NotOwnerError, match="cannot be reached"):
         cluster.do(calls_of(cluster, 1).ask(ApiKey.LIST_OFFSETS, 8, request, at=BrokerId(99)))
+
+
+@pytest.mark.parametrize("broker_id", [1, 2, 3])
+@pytest.mark.parametrize("has_written", [False, True])
+def test_writers_on_the_minority_side_of_a_ring_are_answered_in_time(
+    broker_id: int, has_written: bool
+) -> None:
+    """Whether they reach the leader, lead themselves, or cannot have a producer id."""
+    cluster = cluster_with_topic()
+    gather = gatherer_of(cluster, broker_id)
+    clock = cluster.clock
+
+    async def write(index: int, waited: list[int]) -> str:
+        begun_ms = clock.monotonic_ms()
+        try:
+            await gather.send("t", index, None, b"v")
+        except (BrokerRefusedError, RequestTimedOutError) as error:
+            waited.append(clock.monotonic_ms() - begun_ms)
+            return str(error)
+        return "written"
+
+    async def body() -> None:
+        waited: list[int] = []
+        if has_written:
+            assert [await write(index, waited) for index in range(PARTITIONS)] == ["written"] * PARTITIONS
+        cluster.net.isolate(BrokerId(broker_id))
+        await asyncio.sleep(1)
+        for _ in range(2):
+            told = await asyncio.gather(
+                *(write(index, waited) for index in range(PARTITIONS) for _ in range(3))
+            )
+            assert "written" not in told
+            assert [text for text in told if "t-" not in text] == []
+        assert max(waited) <= gather.delivery_ms + 500
+
+    cluster.do(body())

@@ -166,11 +166,11 @@ async def test_batch_whose_answer_is_lost_is_sent_again_as_it_was(monkeypatch: p
 
 
 @in_loop
-async def test_after_an_unknown_outcome_another_producer_id_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "DELIVERY_MS", -1)
+async def test_after_an_unknown_outcome_another_producer_id_goes_on() -> None:
     calls = FakeCalls()
     calls.script = [None, RequestTimedOutError("lost")]
     gather = make(calls)
+    gather.delivery_ms = 0
     await gather.send("t", 0, None, b"a")
     with pytest.raises(RequestTimedOutError, match="not known"):
         await gather.send("t", 0, None, b"b")
@@ -308,3 +308,103 @@ async def test_record_is_put_at_once_only_if_nothing_has_to_be_waited_for() -> N
     assert gather.budget.bytes_taken == 0
     await gather.close()
     assert gather.put_now("t", 0, None, b"v") is None
+
+
+# --- in time ---------------------------------------------------------------------------------------------------
+
+
+def clock_of(gather: Gatherer) -> FakeClock:
+    clock = gather._clock
+    assert isinstance(clock, FakeClock)
+    return clock
+
+
+@in_loop
+async def test_record_under_way_for_too_long_may_be_written_and_the_one_behind_it_is_not() -> None:
+    calls = FakeCalls()
+    calls.gate = asyncio.Event()
+    gather = make(calls)
+    first = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
+    await turn()
+    second = asyncio.ensure_future(gather.send("t", 0, None, b"b"))
+    await turn()
+    clock_of(gather).advance(gather.delivery_ms - 1)
+    gather.expire()
+    third = asyncio.ensure_future(gather.send("t", 0, None, b"c"))
+    await turn()
+    assert not first.done()
+    clock_of(gather).advance(1)
+    gather.expire()
+    with pytest.raises(RequestTimedOutError, match="not known"):
+        await first
+    with pytest.raises(BrokerRefusedError, match=r"not written to t-0.*gateway\.request\.timeout\.ms"):
+        await second
+    calls.gate.set()
+    assert await third == (0, 1, 1_700_000_008_000 - 1)
+    assert calls.values == [b"a", b"c"]
+    await turn()
+    assert gather.budget.bytes_taken == 0
+
+
+@in_loop
+async def test_record_that_every_try_refuses_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "PAUSE_SECONDS", 3600)
+    calls = FakeCalls()
+    calls.script = [refusal(E.LEADER_NOT_AVAILABLE, "Nobody leads t-0 just now.")] * 9
+    gather = make(calls)
+    writing = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
+    await turn()
+    clock_of(gather).advance(gather.delivery_ms)
+    gather.expire()
+    with pytest.raises(BrokerRefusedError, match=r"Nobody leads t-0 just now\.") as refused:
+        await writing
+    assert refused.value.code == E.LEADER_NOT_AVAILABLE
+    gather.abort()
+
+
+@in_loop
+async def test_record_without_a_producer_id_is_not_written_and_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = FakeCalls()
+    asked = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        asked.set()
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(calls, "ask", never)
+    gather = make(calls)
+    writing = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
+    await asked.wait()
+    clock_of(gather).advance(gather.delivery_ms)
+    gather.expire()
+    with pytest.raises(BrokerRefusedError, match="No producer id"):
+        await writing
+    gather.abort()
+
+
+@in_loop
+async def test_writer_who_finds_no_room_in_time_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "GATHERED_BYTES_MAX", 1000)
+    calls = FakeCalls()
+    calls.gate = asyncio.Event()
+    gather = make(calls)
+    first = asyncio.ensure_future(gather.send("t", 0, None, b"a" * 700))
+    await turn()
+    gather.delivery_ms = 1
+    with pytest.raises(BrokerRefusedError, match="not written yet"):
+        await gather.send("t", 0, None, b"b" * 700)
+    calls.gate.set()
+    await first
+
+
+@in_loop
+async def test_producers_of_deleted_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = FakeCalls()
+    monkeypatch.setattr(calls, "topics", lambda: [calls.view], raising=False)
+    gather = make(calls)
+    for number in range(3 * gathering.PRODUCERS_KEPT):
+        calls.view = calls.view._replace(topic_id=UUID(int=number + 1))
+        await gather.send("t", 0, None, b"v")
+    assert len(gather._producers) <= gathering.PRODUCERS_KEPT

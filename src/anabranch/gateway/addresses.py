@@ -1,0 +1,29 @@
+"""Addresses: how many connections each client address has on the HTTP port, so that none can take them all."""
+
+
+class Addresses:
+    def __init__(self, connections_max: int) -> None:
+        """`connections_max`: of one address at once."""
+        self.connections_max = connections_max
+        self.refused_total = 0
+        self._counts: dict[str, int] = {}
+
+    def take(self, host: str) -> bool:
+        """Count one more connection. False: it is one too many; it counts all the same until `give`."""
+        count = self._counts[host] = self._counts.get(host, 0) + 1
+        if count > self.connections_max:
+            self.refused_total += 1
+            return False
+        return True
+
+    def give(self, host: str) -> None:
+        """A connection of this address has ended."""
+        count = self._counts[host] - 1
+        if count:
+            self._counts[host] = count
+        else:
+            del self._counts[host]
+
+    @property
+    def known_count(self) -> int:
+        return len(self._counts)
