@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 Headers = Sequence[tuple[str, bytes | None]]
 BATCH_RECORDS_MAX = 10_000
+HELD_BYTES = 600
+"""What a waiting record takes besides what it counts in its batch, with whoever waits for it: measured."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +37,11 @@ class Waiting(NamedTuple):
     deadline_ms: int
     """By then its writer is told what became of it."""
     placed: "asyncio.Future[Placed]"
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory until it is written."""
+        return self.size + HELD_BYTES
 
 
 class Basket:
@@ -78,7 +85,7 @@ class Basket:
             finally:
                 self._under_way.clear()
                 self.may_be_written, self.cause = False, None
-                self._gatherer.budget.give(sum(record.size for record in records))
+                self._gatherer.budget.give(sum(record.held_bytes for record in records))
         self.task = None
         self._gatherer.ended(self)
 
@@ -102,9 +109,8 @@ class Basket:
             late += 1
         if late:
             expired, self._waiting = self._waiting[:late], self._waiting[late:]
-            size = sum(record.size for record in expired)
-            self._bytes -= size
-            self._gatherer.budget.give(size)
+            self._bytes -= sum(record.size for record in expired)
+            self._gatherer.budget.give(sum(record.held_bytes for record in expired))
             fail(expired, self._gatherer.never_tried(self))
 
     def _take(self) -> list[Waiting]:

@@ -10,7 +10,7 @@ BrokerRefusedError with Kafka's code, or RequestTimedOutError: whether it was do
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from anabranch.errors import (
 from anabranch.gateway.asking import CLIENT_ID, PATIENCE_MS, READ, WAIT, Asking, Body
 from anabranch.gateway.deadline import note_cause
 from anabranch.gateway.texts import is_text
+from anabranch.gateway.turns import Turns
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -71,6 +72,8 @@ WAITING_BYTES_MAX = 64 * 1024
 """What one gets at first who waited for records of another broker: of those there may be many at once."""
 CROWDED_WAIT_MS = 250
 """How long a fetch of another broker may wait for records while others stand in line for it."""
+LISTED_AT_ONCE = 128
+"""Partitions that one request asks the offsets of."""
 NEWS_MS = 3000
 """How long a topic that is known here may be unknown to its leader: it hears of new ones a little later."""
 
@@ -102,6 +105,8 @@ class Calls(Asking):
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
         self._shared: dict[tuple[str, int, int, int, int], asyncio.Task[Fetched]] = {}
+        self.turns = Turns()
+        """For steps that take some milliseconds, of all clients together."""
 
     def in_worker(self, task: Callable[[], Result]) -> "asyncio.Future[Result]":
         """What would hold up the loop, done beside it."""
@@ -313,6 +318,76 @@ class Calls(Asking):
         row = await self._at_leader(topic, partition, patience_ms, once)
         return row["offset"], row["timestamp"]
 
+    async def list_offsets_of(
+        self, topic: str, partitions: Iterable[int], timestamp: int, *, patience_ms: int = PATIENCE_MS
+    ) -> dict[int, tuple[int, int] | AnabranchError]:
+        """The same of many partitions: one request to each leader, not one for each partition."""
+        found: dict[int, tuple[int, int] | AnabranchError] = {}
+        missing = list(partitions)
+        begun_ms = self._broker.clock.monotonic_ms()
+        while True:
+            asked = await asyncio.gather(
+                *(self._list_at(at, topic, some, timestamp) for at, some in self._by_leader(topic, missing))
+            )
+            for each in asked:
+                found.update(each)
+            passed_ms = self._broker.clock.monotonic_ms() - begun_ms
+            failed = ((index, found[index]) for index in missing)
+            missing = [
+                index
+                for index, error in failed
+                if isinstance(error, AnabranchError) and self._may_pass(error, topic, index, passed_ms)
+            ]
+            if not missing or passed_ms >= patience_ms:
+                return found
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    def _by_leader(self, topic: str, partitions: Iterable[int]) -> list[tuple[BrokerId | None, list[int]]]:
+        """Raises BrokerRefusedError if there is no such partition."""
+        groups: dict[BrokerId | None, list[int]] = {}
+        for index in partitions:
+            groups.setdefault(self.leader(topic, index), []).append(index)
+        return [
+            (at, some[start : start + LISTED_AT_ONCE])
+            for at, some in groups.items()
+            for start in range(0, len(some), LISTED_AT_ONCE)
+        ]
+
+    async def _list_at(
+        self, at: BrokerId | None, topic: str, partitions: list[int], timestamp: int
+    ) -> dict[int, tuple[int, int] | AnabranchError]:
+        if at is None:
+            error = refusal(ErrorCode.LEADER_NOT_AVAILABLE, f"Nobody leads {topic}-{partitions[0]} now.")
+            return dict.fromkeys(partitions, error)
+        rows = [
+            {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
+            for index in partitions
+        ]
+        request = {
+            "replica_id": -1,
+            "isolation_level": 0,
+            "topics": [{"name": topic, "partitions": rows}],
+        }
+        await self.turns.mine()
+        try:
+            answer = await self.ask(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request, at=at)
+        except (NotOwnerError, RequestTimedOutError) as error:
+            return dict.fromkeys(partitions, error)
+        return {
+            row["partition_index"]: refusal(row["error_code"], "")
+            if row["error_code"]
+            else (row["offset"], row["timestamp"])
+            for row in answer["topics"][0]["partitions"]
+        }
+
+    def _may_pass(self, error: AnabranchError, topic: str, partition: int, passed_ms: int) -> bool:
+        """Whether another try may help; why this one failed is noted."""
+        is_passing = not isinstance(error, BrokerRefusedError) or code_of_error(error) in ELSEWHERE
+        if is_passing or self.is_news(error, topic, partition, passed_ms):
+            note_cause(error)
+            return True
+        return False
+
     async def _at_leader(self, topic: str, partition: int, patience_ms: int, once: Any) -> Body:
         """Whatever reads may be asked again, of whoever leads by then."""
         clock = self._broker.clock
@@ -326,12 +401,8 @@ class Calls(Asking):
                 return row
             except (BrokerRefusedError, NotOwnerError, RequestTimedOutError) as error:
                 passed_ms = clock.monotonic_ms() - begun_ms
-                may_pass = code_of_error(error) in ELSEWHERE or not isinstance(error, BrokerRefusedError)
-                if passed_ms >= patience_ms or not (
-                    may_pass or self.is_news(error, topic, partition, passed_ms)
-                ):
+                if passed_ms >= patience_ms or not self._may_pass(error, topic, partition, passed_ms):
                     raise
-                note_cause(error)
             await asyncio.sleep(PAUSE_SECONDS)
 
     def is_news(self, error: AnabranchError, topic: str, partition: int, passed_ms: int) -> bool:

@@ -24,6 +24,9 @@ LOAD_BYTES_MAX = 4 * 1024 * 1024
 """How much JSON is made of one answer to a fetch; the rest is asked for again, by those who get there."""
 RECORD_OVERHEAD_BYTES = 200
 """What a record of a chunk takes in memory besides its text."""
+HEAVY_BYTES = 512 * 1024
+HEAVY_TESTS = 20_000
+"""Chunks above one of them are cut in turn with other heavy work (`turns.py`)."""
 REMEMBERED_SIZES_MAX = 2
 """How much longer than the chunk the messages may be, all together, that it remembers."""
 _REMEMBERED_OVERHEAD_BYTES = 200
@@ -45,6 +48,7 @@ class Cut(NamedTuple):
 
 class Chunk:
     __slots__ = (
+        "_header_count",
         "_remembered",
         "_room_bytes",
         "first",
@@ -73,6 +77,7 @@ class Chunk:
         self.headers = headers
         self.texts = texts
         self.size_bytes = sum(map(len, texts)) + RECORD_OVERHEAD_BYTES * (len(texts) + 1)
+        self._header_count = sum(map(len, headers))
         self._remembered: dict[tuple[Id, str], Cut] = {}
         self._room_bytes = REMEMBERED_SIZES_MAX * self.size_bytes
 
@@ -80,6 +85,11 @@ class Chunk:
     def size_bytes_max(self) -> int:
         """With all that it may remember."""
         return (1 + REMEMBERED_SIZES_MAX) * self.size_bytes
+
+    def is_heavy(self, wanted: HeaderFilter | None) -> bool:
+        """Whether to cut it takes more than a moment: for one long record, or many headers under many conditions."""
+        tests = self._header_count * wanted.conditions if wanted is not None else 0
+        return self.size_bytes > HEAVY_BYTES or tests > HEAVY_TESTS
 
     def serves(self, offset: int) -> bool:
         """Whether it is what a fetch there would answer. Between its records it may not be: a position that no branch

@@ -21,6 +21,7 @@ from uuid import UUID
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError, BrokerRefusedError, NotOwnerError, RequestTimedOutError
 from anabranch.gateway.chunks import Chunk
+from anabranch.gateway.turns import Turns
 from anabranch.wire.error_codes import ErrorCode
 
 BUDGET_BYTES = 64 * 1024 * 1024
@@ -67,8 +68,12 @@ class _Loading:
 
 
 class FanOut:
-    def __init__(self, source: Source, clock: Clock, budget_bytes: int = BUDGET_BYTES) -> None:
+    def __init__(
+        self, source: Source, clock: Clock, budget_bytes: int = BUDGET_BYTES, turns: Turns | None = None
+    ) -> None:
         self._source = source
+        self.turns = turns if turns is not None else Turns()
+        """For what is heavy about sending chunks."""
         self.clock = clock
         self._at_hand = _AtHand(clock, budget_bytes)
         self._loading: dict[tuple[Stream, int], _Loading] = {}

@@ -16,6 +16,7 @@ from anabranch.errors import GatewayError
 from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import Calls
 from anabranch.gateway.gathering import Gatherer
+from anabranch.gateway.turns import Turns
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -29,6 +30,8 @@ BODY_BYTES_MAX = 128 * 2**20
 CONNECTION_LOST: ContextVar[asyncio.Event | None] = ContextVar("CONNECTION_LOST", default=None)
 """Of the request that is being served: set when its client is gone."""
 HOLD_SECONDS_MAX = 5.0
+WOKEN_AT_ONCE = 16
+"""Requests that go on in one round of the loop after they have waited for records."""
 
 Found = TypeVar("Found")
 
@@ -50,6 +53,7 @@ class Gateway:
         self.connection_count: Callable[[], int] = lambda: 0
         self.incoming_bytes: Callable[[], int] = lambda: 0
         self.is_closing = False
+        self._turns = Turns(WOKEN_AT_ONCE)
         self._polls: set[asyncio.Task[Any]] = set()
 
     @property
@@ -80,6 +84,7 @@ class Gateway:
             await asyncio.wait({task} | ({gone} if gone is not None else set()), return_when=FIRST_COMPLETED)
             if not task.done():
                 raise ClientDisconnect
+            await self._turns.mine()  # One record may wake a thousand who wait for it.
             return None if task.cancelled() and self.is_closing else task.result()
         finally:
             self._polls.discard(task)

@@ -38,7 +38,7 @@ Key = tuple[UUID, int]
 GATHERED_BYTES_MAX = 64 * 2**20
 """Held for all partitions together: waiting, and under way."""
 RECORD_OVERHEAD_BYTES = 200
-"""What a waiting record costs besides its bytes."""
+"""What a record counts in a batch besides its bytes."""
 LONG_KEY_BYTES = 16 * 1024
 """Longer keys are hashed by a worker: a megabyte takes a quarter of a second."""
 SWEEP_SECONDS = 0.25
@@ -152,9 +152,9 @@ class Gatherer:
         if partition is None and key is not None and len(key) > LONG_KEY_BYTES:
             partition = await self._calls.in_worker(partial(self._partition, view, None, key))
         record = self._waiting(view, key, value, headers, timestamp)
-        await self._take(record.size)
+        await self._take(record.held_bytes)
         if self._is_closing:
-            self.budget.give(record.size)
+            self.budget.give(record.held_bytes)
             raise refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "The node stops: send this to another broker.")
         return self._add(view, partition, record)
 
@@ -194,7 +194,7 @@ class Gatherer:
         if view is None or self._is_closing or (key is not None and len(key) > LONG_KEY_BYTES):
             return None
         record = self._waiting(view, key, value, headers, timestamp)
-        return self._add(view, partition, record) if self.budget.take_at_once(record.size) else None
+        return self._add(view, partition, record) if self.budget.take_at_once(record.held_bytes) else None
 
     def _waiting(
         self,
@@ -218,7 +218,7 @@ class Gatherer:
         try:
             index = self._partition(view, partition, record.key)
         except BrokerRefusedError:
-            self.budget.give(record.size)
+            self.budget.give(record.held_bytes)
             raise
         self._basket(view, index).add(record)
         return record.placed

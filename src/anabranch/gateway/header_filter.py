@@ -39,6 +39,7 @@ class HeaderFilter(NamedTuple):
     matches: Predicate
     size_bytes: int
     """What it takes in memory, at most."""
+    conditions: int = 1
 
 
 def header_filter(given: object, bytes_max: int = BYTES_MAX) -> HeaderFilter:
@@ -51,23 +52,23 @@ def header_filter(given: object, bytes_max: int = BYTES_MAX) -> HeaderFilter:
             f"filter has {len(text)} characters as JSON, and at most {bytes_max} are taken (gateway.filter.bytes.max): "
             "ask for fewer values, or use several subscriptions."
         )
-    return HeaderFilter(text, predicate, 2 * len(text) + reader.overhead_bytes)
+    return HeaderFilter(text, predicate, 2 * len(text) + reader.overhead_bytes, reader.conditions)
 
 
 class _Reader:
     def __init__(self) -> None:
-        self._conditions = 0
+        self.conditions = 0
         self._values = 0
 
     @property
     def overhead_bytes(self) -> int:
-        return self._conditions * CONDITION_BYTES + self._values * VALUE_BYTES
+        return self.conditions * CONDITION_BYTES + self._values * VALUE_BYTES
 
     def read(self, given: object, place: str, depth: int) -> Predicate:
         if depth > DEPTH_MAX:
             raise InvalidRequestError(f"{place} is nested deeper than {DEPTH_MAX} levels.")
-        self._conditions += 1
-        if self._conditions > CONDITIONS_MAX:
+        self.conditions += 1
+        if self.conditions > CONDITIONS_MAX:
             raise InvalidRequestError(f"filter has more than {CONDITIONS_MAX} conditions.")
         if not isinstance(given, dict):
             raise InvalidRequestError(f"{place} is not an object, such as {_EXAMPLE}.")

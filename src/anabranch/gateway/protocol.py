@@ -16,12 +16,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from anabranch.gateway.addresses import Addresses
 from anabranch.gateway.heads import ambiguity
+from anabranch.gateway.turns import Turns
 
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 HEAD_SECONDS_MAX = 10.0
 PIPELINED_MAX = 64
 """Requests that a client sends before the first of them is answered."""
+BEGUN_AT_ONCE = 16
+"""Requests of all connections that begin in one round of the loop: a thousand would hold up everybody else."""
 READ_BYTES_MAX = 64 * 1024
 """Read in one turn of the loop. asyncio's quarter of a megabyte could hold thousands of tiny requests, and would lie in
 memory for every connection that does not finish what it began."""
@@ -42,6 +45,7 @@ class Link(NamedTuple):
 class BoundedProtocol(HttpToolsProtocol):
     connections_max = 10_000
     addresses = Addresses(10_000)
+    turns = Turns(BEGUN_AT_ONCE)
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -99,7 +103,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._serving = cycle
-        super()._start_asgi_task(cycle, app)
+
+        async def in_turn(scope: Any, receive: Any, send: Any) -> None:
+            await self.turns.mine()
+            await app(scope, receive, send)
+
+        super()._start_asgi_task(cycle, in_turn)
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:

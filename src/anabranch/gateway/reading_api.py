@@ -59,8 +59,7 @@ class Wanted(NamedTuple):
 class Found(NamedTuple):
     read: Read
     body: bytes
-    """The records as they are answered."""
-    start_offset: int
+    """What is answered, but for a value as it is."""
     end_offset: int
     reserved: int
     """Bytes of the gateway's memory that this holds."""
@@ -170,7 +169,7 @@ class Reading:
                 )
             )
             if fetched is None:
-                return Found(Read([], start), b"", -1, -1, 0)
+                return Found(Read([], start), _body(wanted, Read([], start), -1, -1), -1, 0)
             found = await self._found(wanted, start, fetched)
             if found.held_bytes > WAITED_BYTES_MAX:
                 del found
@@ -191,13 +190,13 @@ class Reading:
                 unpacked_bytes_max=unpacked_max,
                 shortens=wanted.kind != "value",
             )
-            return read, _body(wanted, read.records)
+            return read, _body(wanted, read, fetched.start_offset, fetched.high_watermark)
 
         if is_little(fetched.batches):
             read, body = task()
         else:
             read, body = await in_heavy_worker(self._gateway.broker.workers, task)
-        return Found(read, body, fetched.start_offset, fetched.high_watermark, 0)
+        return Found(read, body, fetched.high_watermark, 0)
 
     # --- answering -----------------------------------------------------------------------------------------------
 
@@ -211,13 +210,7 @@ class Reading:
             return self._value_answer(wanted, found, headers)
         if wanted.kind == "lines":
             return HeldAnswer(found.body, NDJSON, headers, lambda: self._let_go(found))
-        body = b'{"records":[%s],"next_offset":"%d","start_offset":"%d","end_offset":"%d"}\n' % (
-            found.body,
-            found.read.next_offset,
-            found.start_offset,
-            found.end_offset,
-        )
-        return HeldAnswer(body, "application/json", headers, lambda: self._let_go(found))
+        return HeldAnswer(found.body, "application/json", headers, lambda: self._let_go(found))
 
     def _value_answer(self, wanted: Wanted, found: Found, headers: dict[str, str]) -> Response:
         """204: there is no record yet, or one without a value; the headers say which."""
@@ -241,13 +234,15 @@ def _within(request: Request, name: str, default: int, highest: int) -> int:
     return max(1, min(whole_or(request, name, default), highest))
 
 
-def _body(wanted: Wanted, records: list[Record]) -> bytes:
+def _body(wanted: Wanted, read: Read, start_offset: int, end_offset: int) -> bytes:
     if wanted.kind == "value":
         return b""
-    lines = [record_json(record, None, wanted.form) for record in records]
+    lines = [record_json(record, None, wanted.form) for record in read.records]
     if wanted.kind == "lines":
         return b"".join(line + b"\n" for line in lines)
-    return b",".join(lines)
+    places = read.next_offset, start_offset, end_offset
+    lines[:1] = [b'{"records":[' + b"".join(lines[:1])]
+    return b",".join(lines) + b'],"next_offset":"%d","start_offset":"%d","end_offset":"%d"}\n' % places
 
 
 def _value_headers(wanted: Wanted, record: Record) -> dict[str, str]:

@@ -9,6 +9,7 @@ some were, else that of the first that was not.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,14 +18,16 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from anabranch.errors import AnabranchError, GatewayError
+from anabranch.errors import AnabranchError, BrokerRefusedError, GatewayError
 from anabranch.gateway.baskets import Placed
 from anabranch.gateway.bodies import body_of, check_encoding, lines_of
+from anabranch.gateway.deadline import lift_deadline
 from anabranch.gateway.errors import error_body, headers_of, status_of
 from anabranch.gateway.queries import LONG_MAX, check_known, one_of, whole_or_none
 from anabranch.gateway.record_json import NAME_SHOWN_MAX, NewRecord, from_base64, new_record, parse_json
 from anabranch.gateway.responses import JsonAnswer, StreamedAnswer
 from anabranch.gateway.texts import json_text
+from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
@@ -36,7 +39,11 @@ HEADER_PREFIX = "x-anabranch-header-"
 LIST_RECORDS_MAX = 10_000
 UNDER_WAY_MAX = 1000
 """Lines of one stream that are not answered yet."""
-TURN_RECORDS = 200
+SMALL_BYTES_MAX = 16 * 1024
+"""A body so short is read as JSON at once; a longer one in its turn."""
+ENTERING_MAX = 4
+"""Bodies above that which are read as JSON and become records at the same time."""
+TURN_RECORDS = 500
 """After so many of one request others have their turn."""
 ANSWER_BYTES = 16 * 1024
 """Answers of a stream leave together, up to so many bytes, or when no more are there."""
@@ -56,6 +63,7 @@ class Writing:
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
         self._streams: set[asyncio.Task[None]] = set()
+        self._entrance = asyncio.Semaphore(ENTERING_MAX)
         gateway.on_close.append(self._end_streams)
 
     async def _end_streams(self) -> None:
@@ -97,29 +105,74 @@ class Writing:
         check_known(request, ("partition",))
         topic, partition = request.path_params["topic"], whole_or_none(request, "partition")
         async with body_of(self._gateway, request) as body:
-            given = parse_json(body, "The body")
-            if isinstance(given, dict) and "records" in given:
-                given = _list_in(given)
-            if not isinstance(given, list):
-                record = new_record(given, "")
-                del given  # It may take thirty times the memory of its text.
-                return _answer_one(await _settled(await self._put(topic, record, partition)))
-            if len(given) > LIST_RECORDS_MAX:
-                raise GatewayError(
-                    f"A list of {len(given)} records is too long: send {LIST_RECORDS_MAX} at once, or lines of "
-                    "application/x-ndjson.",
-                    "REQUEST_TOO_LARGE",
-                    413,
-                )
-            records = [new_record(each, f"records[{number}]") for number, each in enumerate(given)]
-            del given
-            await self._gateway.calls.topic(topic, may_create=True)
-            outcomes = []
-            for number, record in enumerate(records, 1):
-                outcomes.append(await self._put(topic, record, partition))
-                if number % TURN_RECORDS == 0:
-                    await asyncio.sleep(0)
-            return _answer_many([await _settled(outcome) for outcome in outcomes])
+            if len(body) <= SMALL_BYTES_MAX:
+                outcomes = await self._put_json(topic, body, partition)
+            else:
+                async with self._entering():
+                    outcomes = await self._put_json(topic, body, partition)
+            if not isinstance(outcomes, list):
+                return _answer_one(await _settled(outcomes))
+            lift_deadline()  # Each record has one of its own.
+            settled = [await _settled(outcome) for outcome in outcomes]
+            if len(settled) > TURN_RECORDS:
+                await self._gateway.calls.turns.mine()
+            return _answer_many(settled)
+
+    @contextlib.asynccontextmanager
+    async def _entering(self) -> AsyncIterator[None]:
+        """Few long bodies become records at once: those that came first are done first, and not all of them late."""
+        try:
+            async with asyncio.timeout(self._gateway.settings.gateway_request_timeout_ms / 1000):
+                await self._entrance.acquire()
+        except TimeoutError:
+            raise GatewayError(
+                "Nothing of this was written: the gateway is busy with what came before. Try again in a moment, or at "
+                "another broker.",
+                "BUSY",
+                503,
+            ) from None
+        try:
+            await self._gateway.calls.turns.mine()
+            yield
+        finally:
+            self._entrance.release()
+
+    async def _put_json(self, topic: str, body: bytes, partition: int | None) -> Outcome | list[Outcome]:
+        """What becomes of the record, or of each of the list."""
+        given = parse_json(body, "The body")
+        if isinstance(given, dict) and "records" in given:
+            given = _list_in(given)
+        if not isinstance(given, list):
+            record = new_record(given, "")
+            del given  # It may take thirty times the memory of its text.
+            return await self._put(topic, record, partition)
+        if len(given) > LIST_RECORDS_MAX:
+            raise GatewayError(
+                f"A list of {len(given)} records is too long: send {LIST_RECORDS_MAX} at once, or lines of "
+                "application/x-ndjson.",
+                "REQUEST_TOO_LARGE",
+                413,
+            )
+        records = []
+        for number, each in enumerate(given, 1):
+            records.append(new_record(each, f"records[{number - 1}]"))
+            if number % TURN_RECORDS == 0:
+                await self._gateway.calls.turns.mine()
+        del given
+        await self._gateway.calls.topic(topic, may_create=True)
+        return await self._put_all(topic, records, partition)
+
+    async def _put_all(self, topic: str, records: list[NewRecord], partition: int | None) -> list[Outcome]:
+        """Those behind one that finds no room in time find none either, and are not kept waiting for it."""
+        outcomes: list[Outcome] = []
+        for number, record in enumerate(records, 1):
+            outcome = await self._put(topic, record, partition)
+            outcomes.append(outcome)
+            if _is_no_room(outcome):
+                return outcomes + [outcome] * (len(records) - number)
+            if number % TURN_RECORDS == 0:
+                await self._gateway.calls.turns.mine()
+        return outcomes
 
     # --- one value as it is ----------------------------------------------------------------------------------
 
@@ -204,7 +257,7 @@ class Writing:
                     await under_way.put(await self._put(topic, record, partition))
                 number += 1
                 if number % TURN_RECORDS == 0:
-                    await asyncio.sleep(0)
+                    await self._gateway.calls.turns.mine()
         except GatewayError as error:
             await under_way.put(error)  # The stream cannot be followed any further.
         except asyncio.CancelledError:
@@ -237,6 +290,10 @@ async def _settled(outcome: Outcome) -> Placed | AnabranchError:
         return await outcome
     except AnabranchError as error:
         return error
+
+
+def _is_no_room(outcome: Outcome) -> bool:
+    return isinstance(outcome, BrokerRefusedError) and outcome.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 def _outcome_json(outcome: Placed | AnabranchError) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Answers that starlette has no form for: JSON in our way, streams that are made while the request is read, and
 answers that count against the gateway's memory until they have left."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 from anabranch.gateway.texts import json_text
 
 PIECE_BYTES = 64 * 1024
+TURN_BYTES = 16 * PIECE_BYTES
 
 
 class JsonAnswer(Response):
@@ -37,6 +39,10 @@ class HeldAnswer(Response):
                 {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             )
             for begin in range(0, len(view), PIECE_BYTES):
+                if begin % TURN_BYTES == TURN_BYTES - PIECE_BYTES:
+                    await asyncio.sleep(
+                        0
+                    )  # A client that takes all of it at once would leave nobody else a turn.
                 piece = bytes(view[begin : begin + PIECE_BYTES])
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})

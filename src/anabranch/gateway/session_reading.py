@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from anabranch.broker.workers import in_heavy_worker
-from anabranch.errors import BrokerRefusedError
+from anabranch.errors import AnabranchError, BrokerRefusedError
 from anabranch.gateway import calls as call_values
+from anabranch.gateway.calls import code_of_error
 from anabranch.gateway.group_session import GroupSessions, Seat
 from anabranch.gateway.reading import is_little, read_records, size_of
 from anabranch.gateway.session_state import EARLIEST, Positions, encode_cursor
@@ -73,13 +74,20 @@ class SessionReader:
 
     async def _begin(self, seat: Seat, partitions: Iterable[TopicPartition]) -> Positions:
         at = call_values.EARLIEST if seat.wish.start == EARLIEST else call_values.LATEST
+        by_topic: dict[str, list[int]] = {}
+        for topic, index in sorted(partitions):
+            by_topic.setdefault(topic, []).append(index)
         begun: Positions = {}
-        for each in sorted(partitions):
+        for topic, indexes in by_topic.items():
             try:
-                begun[each] = await self._offset(each, at)
+                found = await self._calls.list_offsets_of(topic, indexes, at)
             except BrokerRefusedError as error:
-                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    raise  # A topic that is gone is none of ours soon: the group's leader notices.
+                found = dict.fromkeys(indexes, error)
+            for index, place in found.items():
+                if not isinstance(place, AnabranchError):
+                    begun[TopicPartition(topic, index)] = Offset(place[0])
+                elif code_of_error(place) != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise place  # A topic that is gone is none of ours soon: the group's leader notices.
         return begun
 
     async def _offset(self, partition: TopicPartition, at: int) -> Offset:
@@ -120,6 +128,7 @@ class SessionReader:
         count = size = 0
         for start in range(0, len(turns), READS_MAX):
             some = turns[start : start + READS_MAX]
+            await self._calls.turns.mine()
             found = await asyncio.gather(
                 *(self._read_partition(each, positions[each], records_max, each_max) for each in some)
             )
@@ -168,11 +177,12 @@ class SessionReader:
         if not positions:
             await asyncio.sleep(wait_ms / 1000)
             return
-        tasks = [
-            asyncio.ensure_future(self._wait_for(each, offset, wait_ms))
-            for each, offset in sorted(positions.items())
-        ]
+        tasks: list[asyncio.Task[None]] = []
         try:
+            for number, (each, offset) in enumerate(sorted(positions.items())):
+                if number % READS_MAX == 0:
+                    await self._calls.turns.mine()
+                tasks.append(asyncio.ensure_future(self._wait_for(each, offset, wait_ms)))
             await asyncio.wait(tasks, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:

@@ -62,6 +62,7 @@ def session_of(request: Request) -> str:
 async def json_object(gateway: "Gateway", request: Request) -> dict[str, Any]:
     """The body, which is one object. Raises GatewayError."""
     async with body_of(gateway, request) as body:
+        await gateway.calls.turns.mine()
         given = parse_json(body, "The body")
     if not isinstance(given, dict):
         raise InvalidRequestError("The body is not a JSON object.")

@@ -37,6 +37,8 @@ PUBLISHES_MAX = 1000
 SUBSCRIPTIONS_MAX = 100
 PARTITIONS_MAX = 4096
 """That all subscriptions of one socket follow together."""
+SMALL_LENGTH_MAX = 4096
+"""A longer message is read in its turn: of many sockets at once they would hold up everybody."""
 TURN_MESSAGES = 32
 """After so many that have come at once others have their turn."""
 GOING_AWAY, NO_TEXT, DEFECT = 1001, 1003, 1011
@@ -136,6 +138,8 @@ class SocketSession:
         own_id: Id | None = None
         self._is_taking = True
         try:
+            if len(text) > SMALL_LENGTH_MAX:
+                await self._sockets.calls.turns.mine()
             given = parse_json(text)
             own_id = id_of(given)
             message = message_of(given, self._topic, self._sockets.filter_bytes_max)

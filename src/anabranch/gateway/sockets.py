@@ -28,7 +28,7 @@ class Sockets:
             settings.gateway_subscription_bytes_max, settings.gateway_socket_subscription_bytes_max
         )
         source = RecordSource(gateway.calls, gateway.broker.workers, record_json)
-        self.fan_out = FanOut(source, gateway.clock)
+        self.fan_out = FanOut(source, gateway.clock, turns=gateway.calls.turns)
         self._sessions: set[SocketSession] = set()
         self._watch: asyncio.Task[None] | None = None
         self._is_closing = False

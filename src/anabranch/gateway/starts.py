@@ -1,9 +1,9 @@
 """Where a subscription begins, as offsets."""
 
-import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from anabranch.errors import AnabranchError
 from anabranch.gateway.calls import EARLIEST, LATEST
 from anabranch.gateway.socket_fields import Start
 
@@ -16,27 +16,35 @@ async def start_offsets(
 ) -> dict[int, int]:
     """By partition. A time after the last record is where the next one will be. Raises BrokerRefusedError."""
     asked = tuple(partitions)
-    found = await asyncio.gather(*(_offset(calls, topic, index, start) for index in asked))
-    return dict(zip(asked, found, strict=True))
-
-
-async def _offset(calls: "Calls", topic: str, partition: int, start: Start) -> int:
     match start.kind:
         case "offset":
-            return await _given(calls, topic, partition, start)
+            found = await _given(calls, topic, asked, start)
         case "earliest":
-            return (await calls.list_offsets(topic, partition, EARLIEST))[0]
+            found = await _listed(calls, topic, asked, EARLIEST)
         case "time":
-            offset, _ = await calls.list_offsets(topic, partition, start.time_ms)
-            if offset >= 0:
-                return offset
-    return (await calls.list_offsets(topic, partition, LATEST))[0]
+            found = await _listed(calls, topic, asked, start.time_ms)
+            late = [index for index, offset in found.items() if offset < 0]
+            found |= await _listed(calls, topic, late, LATEST)
+        case _:
+            found = await _listed(calls, topic, asked, LATEST)
+    return {index: found[index] for index in asked}
 
 
-async def _given(calls: "Calls", topic: str, partition: int, start: Start) -> int:
+async def _given(calls: "Calls", topic: str, partitions: tuple[int, ...], start: Start) -> dict[int, int]:
     if start.offsets is None:
-        return start.offset
-    if partition in start.offsets:
-        return start.offsets[partition]
-    assert start.others is not None, "partitions that have no offset are not followed"
-    return await _offset(calls, topic, partition, Start(start.others))
+        return dict.fromkeys(partitions, start.offset)
+    found = {index: start.offsets[index] for index in partitions if index in start.offsets}
+    others = [index for index in partitions if index not in found]
+    if others:
+        assert start.others is not None, "partitions that have no offset are not followed"
+        found |= await start_offsets(calls, topic, others, Start(start.others))
+    return found
+
+
+async def _listed(calls: "Calls", topic: str, partitions: Iterable[int], timestamp: int) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for index, place in (await calls.list_offsets_of(topic, partitions, timestamp)).items():
+        if isinstance(place, AnabranchError):
+            raise place
+        found[index] = place[0]
+    return found

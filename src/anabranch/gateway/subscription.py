@@ -114,6 +114,8 @@ class Subscription:
         if chunk is None:
             self._wait(follow)
             return
+        if chunk.is_heavy(self._wanted):
+            await self._fan_out.turns.mine()
         cut = chunk.cut(follow.position, self._credit, self._outlet.message_bytes_max, self.id, self._wanted)
         text = cut.text if cut.text is not None else self._progress(chunk, cut.next)
         del chunk  # A client that stalls in what follows must not keep it.

@@ -1,7 +1,6 @@
 """`GET /v1/topics`: which topics there are. `GET /v1/topics/{topic}`: its partitions, who leads them, where they begin
 and end, and what it has set for itself."""
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -17,8 +16,8 @@ from anabranch.gateway.responses import JsonAnswer
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
 
-AT_ONCE_MAX = 64
-"""Partitions that are asked for their offsets at the same time."""
+Place = tuple[int, int] | AnabranchError
+"""An offset with its time, or why it is not known."""
 PATIENCE_MS = 2000
 PAGE_DEFAULT, PAGE_MAX = 1000, 10_000
 
@@ -51,31 +50,31 @@ class TopicList:
     async def one(self, request: Request) -> Response:
         check_known(request, ())
         view = await self._calls.topic(request.path_params["topic"])
-        turns = asyncio.Semaphore(AT_ONCE_MAX)
-
-        async def row(index: int) -> dict[str, Any]:
-            async with turns:
-                return await self._row(view.name, index)
-
+        indexes = range(view.partition_count)
+        starts, ends = [
+            await self._calls.list_offsets_of(view.name, indexes, which, patience_ms=PATIENCE_MS)
+            for which in (EARLIEST, LATEST)
+        ]
+        await self._calls.turns.mine()
         return JsonAnswer(
             {
                 "name": view.name,
                 "topic_id": str(view.topic_id),
                 "configs": dict(view.settings.overrides),
                 "partitioner": view.settings.anabranch_partitioner,
-                "partitions": await asyncio.gather(*(row(index) for index in range(view.partition_count))),
+                "partitions": [self._row(view.name, index, starts[index], ends[index]) for index in indexes],
             }
         )
 
-    async def _row(self, topic: str, index: int) -> dict[str, Any]:
+    def _row(self, topic: str, index: int, start: Place, end: Place) -> dict[str, Any]:
         """A partition that nobody leads says why it has no offsets; the others are told all the same."""
         row: dict[str, Any] = {"partition": index}
         try:
-            row["leader"] = leader = self._calls.leader(topic, index)
-            patience_ms = PATIENCE_MS if leader is not None else 0
-            for name, which in (("start_offset", EARLIEST), ("end_offset", LATEST)):
-                offset, _ = await self._calls.list_offsets(topic, index, which, patience_ms=patience_ms)
-                row[name] = str(offset)
+            row["leader"] = self._calls.leader(topic, index)
         except AnabranchError as error:
-            row |= error_body(error)
+            return row | error_body(error)
+        for name, place in (("start_offset", start), ("end_offset", end)):
+            if isinstance(place, AnabranchError):
+                return row | error_body(place)
+            row[name] = str(place[0])
         return row

@@ -14,9 +14,10 @@ from anabranch.gateway.access import Access
 from anabranch.gateway.addresses import Addresses
 from anabranch.gateway.app import make_app
 from anabranch.gateway.gateway import Gateway
-from anabranch.gateway.protocol import BoundedProtocol
+from anabranch.gateway.protocol import BEGUN_AT_ONCE, BoundedProtocol
 from anabranch.gateway.server import BACKLOG
 from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
+from anabranch.gateway.turns import Turns
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -69,6 +70,7 @@ class Web:
         class Protocol(BoundedProtocol):
             connections_max = most
             addresses = by_address
+            turns = Turns(BEGUN_AT_ONCE)
 
         class Socket(SocketProtocol):
             addresses = by_address

@@ -11,7 +11,7 @@ import pytest
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import AnabranchError, BrokerRefusedError, RequestTimedOutError
 from anabranch.gateway import gathering
-from anabranch.gateway.baskets import Placed
+from anabranch.gateway.baskets import HELD_BYTES, Placed
 from anabranch.gateway.calls import TopicView, Written, refusal
 from anabranch.gateway.gathering import Gatherer
 from anabranch.record.batch import read_header
@@ -205,13 +205,13 @@ async def test_records_without_key_take_turns_by_batch() -> None:
 
 @in_loop
 async def test_what_waits_is_bounded_and_writers_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "GATHERED_BYTES_MAX", 5000)
+    monkeypatch.setattr(gathering, "GATHERED_BYTES_MAX", 8000)
     calls = FakeCalls()
     calls.gate = asyncio.Event()
     gather = make(calls)
     writing = asyncio.ensure_future(sent(gather, [b"x" * 800] * 40))
     await turn()
-    assert gather.budget.bytes_taken <= 5000
+    assert gather.budget.bytes_taken <= 8000
     assert gather.budget.waiting_count == 35
     calls.gate.set()
     assert all(isinstance(outcome, Placed) for outcome in await writing)
@@ -294,7 +294,7 @@ async def test_key_that_takes_long_to_hash_is_left_to_a_worker() -> None:
 async def test_record_is_put_at_once_only_if_nothing_has_to_be_waited_for() -> None:
     calls = FakeCalls()
     gather = make(calls)
-    gather.budget.bytes_max = 2 * (gathering.RECORD_OVERHEAD_BYTES + 1)
+    gather.budget.bytes_max = 2 * (gathering.RECORD_OVERHEAD_BYTES + HELD_BYTES + 1)
     first, second = (gather.put_now("t", 0, None, b"v") for _ in range(2))
     assert first is not None
     assert second is not None
@@ -386,7 +386,7 @@ async def test_record_without_a_producer_id_is_not_written_and_told_so(
 
 @in_loop
 async def test_writer_who_finds_no_room_in_time_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "GATHERED_BYTES_MAX", 1000)
+    monkeypatch.setattr(gathering, "GATHERED_BYTES_MAX", 1600)
     calls = FakeCalls()
     calls.gate = asyncio.Event()
     gather = make(calls)

@@ -49,8 +49,10 @@ class FakeMember:
 
 
 class FakeCalls:
-    async def list_offsets(self, topic: str, partition: int, timestamp: int) -> tuple[int, int]:
-        return 0, -1
+    async def list_offsets_of(
+        self, topic: str, partitions: Iterable[int], timestamp: int
+    ) -> dict[int, tuple[int, int]]:
+        return dict.fromkeys(partitions, (0, -1))
 
 
 class World(FanOutWorld):
