@@ -16,10 +16,11 @@ from anabranch.gateway import records_api, socket_session
 from anabranch.gateway.calls import LISTED_AT_ONCE
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.protocol import BEGUN_AT_ONCE
+from anabranch.gateway.sockets import SUBSCRIBED_AT_ONCE
 from anabranch.testing import EmbeddedBroker
 from hostile import http_requests as hostile
 from support.gateway_client import ask, gateway_broker, raw
-from support.raw_socket import RawSocket
+from support.raw_socket import TEXT, RawSocket, frame
 from support.waiting import wait_until
 
 WIDE_PARTITIONS = 300
@@ -134,6 +135,21 @@ def test_long_messages_of_many_sockets_are_read_one_in_a_round(
             link.say(message)
         assert [link.hear()["type"] for link in links] == ["published"] * 20
     assert max(seen.values()) == 1
+
+
+def test_subscriptions_of_many_sockets_begin_a_few_in_a_round(
+    broker: EmbeddedBroker, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = noted(monkeypatch, rounds, socket_session, "Running")
+    assert broker.http_address is not None
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(RawSocket(broker.http_address)) for _ in range(10)]
+        for link in links:
+            messages = [{"type": "subscribe", "id": number, "topic": "plain"} for number in range(30)]
+            link.link.sendall(b"".join(frame(TEXT, json.dumps(each).encode()) for each in messages))
+        assert [link.hear()["type"] for link in links for _ in range(30)] == ["subscribed"] * 300
+    assert sum(seen.values()) == 300
+    assert max(seen.values()) <= SUBSCRIBED_AT_ONCE
 
 
 def test_requests_of_many_connections_begin_a_few_in_a_round(

@@ -128,6 +128,7 @@ async def lines_of(request: Request, limit: int) -> AsyncIterator[bytes]:
         if piece is None:
             break
         rest += piece
+        await asyncio.sleep(0)  # A body of empty lines would leave nobody else a turn.
         if b"\n" not in piece:  # Else a long line that comes byte by byte would be copied for each of them.
             rest = _checked_rest(rest, limit)
             continue

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anabranch.gateway.header_filter import HeaderFilter, Headers
-from anabranch.gateway.reading import JSON_BYTES_MAX, is_long, size_of
+from anabranch.gateway.reading import JSON_BYTES_MAX, UNPACKED_BYTES_MAX, is_long, size_of
 from anabranch.gateway.socket_fields import Id
 from anabranch.record.batch import checked_spans, read_header
 from anabranch.record.buffers import ByteBuffer
@@ -179,6 +179,7 @@ class _Maker:
         self._partition = partition
         self._encode = encode
         self._made_bytes = 0
+        self._unpacked_bytes = 0
         self._first = self._next = start
         self._begin()
 
@@ -196,9 +197,11 @@ class _Maker:
         self._texts.append(text)
         self._bytes += len(text) + RECORD_OVERHEAD_BYTES
         self._next = record.offset + 1
-        if self._bytes >= CHUNK_BYTES_MAX:
+        self._unpacked_bytes += size_of(record)
+        is_much = self._unpacked_bytes > UNPACKED_BYTES_MAX
+        if is_much or self._bytes >= CHUNK_BYTES_MAX:
             self.close()
-        return self._made_bytes < LOAD_BYTES_MAX
+        return not is_much and self._made_bytes < LOAD_BYTES_MAX
 
     def _text(self, record: Record) -> bytes:
         """A long one is told of, and left to those who read it by HTTP."""

@@ -14,6 +14,8 @@ from anabranch.record.records import Record, records_of
 RECORD_OVERHEAD_BYTES = 64
 JSON_BYTES_MAX = 8 * 2**20
 """A record whose JSON would be longer is only told of."""
+UNPACKED_BYTES_MAX = 16 * 2**20
+"""Of records that are read for one answer, those that are only told of included; one record may have more."""
 ESCAPE_BYTES = 6
 AT_ONCE_BYTES_MAX = 16 * 1024
 """So much is decoded where we are: a worker would take longer to begin. Only where it cannot unpack to very much."""
@@ -47,7 +49,7 @@ def read_records(
     """At least one record if there is one; with `shortens` those that are too long for JSON are only told of. Raises
     CorruptDataError, InvalidRecordError, BatchTooLargeError."""
     found: list[Record] = []
-    size, next_offset = 0, start
+    size, unpacked, next_offset = 0, 0, start
     view = memoryview(data)
     for begin, end in checked_spans(view):
         header = read_header(view, begin)
@@ -57,7 +59,9 @@ def read_records(
                 continue
             shown = omitted(record) if shortens and is_long(record) else record
             size += RECORD_OVERHEAD_BYTES + size_of(shown)
-            if found and (size > bytes_max or len(found) >= records_max):
+            unpacked += size_of(record)
+            is_much = size > bytes_max or unpacked > UNPACKED_BYTES_MAX
+            if found and (is_much or len(found) >= records_max):
                 return Read(found, next_offset)
             found.append(shown)
             next_offset = record.offset + 1

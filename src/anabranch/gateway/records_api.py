@@ -44,7 +44,8 @@ SMALL_BYTES_MAX = 16 * 1024
 ENTERING_MAX = 4
 """Bodies above that which are read as JSON and become records at the same time."""
 TURN_RECORDS = 500
-"""After so many of one request others have their turn."""
+TURN_BYTES = 32 * 1024
+"""After so many of one request, or of its bytes, others have their turn."""
 ANSWER_BYTES = 16 * 1024
 """Answers of a stream leave together, up to so many bytes, or when no more are there."""
 EACH, ERRORS = "each", "errors"
@@ -154,9 +155,10 @@ class Writing:
                 413,
             )
         records = []
+        slice_records = min(TURN_RECORDS, TURN_BYTES * len(given) // len(body) + 1)
         for number, each in enumerate(given, 1):
             records.append(new_record(each, f"records[{number - 1}]"))
-            if number % TURN_RECORDS == 0:
+            if number % slice_records == 0:
                 await self._gateway.calls.turns.mine()
         del given
         await self._gateway.calls.topic(topic, may_create=True)

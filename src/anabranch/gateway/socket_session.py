@@ -126,6 +126,8 @@ class SocketSession:
             message = message_of(parse_json(text), self._topic, self._sockets.filter_bytes_max)
             if isinstance(message, Publish):
                 return self._publish_now(message)
+            if isinstance(message, Subscribe):
+                return False  # It begins in its turn.
             self._do(message)
         except AnabranchError:
             return False  # It is said in its turn.
@@ -147,6 +149,8 @@ class SocketSession:
             if isinstance(message, Publish):
                 await self._publish(message)
             else:
+                if isinstance(message, Subscribe):
+                    await self._sockets.turns.mine()
                 self._do(message)
         except AnabranchError as error:
             await self.outlet.say(error_message(own_id, error))

@@ -16,15 +16,19 @@ class Turns:
     def __init__(self, count: int = 1) -> None:
         self._count = count
         self._given = 0
-        """In this round of the loop."""
+        """Turns of this round of the loop."""
+        self._coming = 0
+        """Turns of the next one that are promised already."""
+        self._is_counting = False
         self._line: deque[asyncio.Future[None]] = deque()
 
     async def mine(self) -> None:
         """Wait for a turn. It ends with the round of the loop in which it was given."""
         loop = asyncio.get_running_loop()
-        if self._given < self._count:
-            if not self._given:
-                loop.call_soon(self._next_round)
+        if not self._is_counting:
+            self._is_counting = True
+            loop.call_soon(self._next_round)
+        if self._given < self._count and not self._line:
             self._given += 1
             return
         turn: asyncio.Future[None] = loop.create_future()
@@ -32,11 +36,13 @@ class Turns:
         await turn
 
     def _next_round(self) -> None:
-        self._given = 0
-        while self._line and self._given < self._count:
+        """Runs before those who were promised a turn in this round: it is called for before they are."""
+        self._given, self._coming = self._coming, 0
+        self._is_counting = bool(self._given or self._line)
+        if self._is_counting:
+            asyncio.get_running_loop().call_soon(self._next_round)
+        while self._line and self._coming < self._count:
             turn = self._line.popleft()
             if not turn.done():
                 turn.set_result(None)
-                self._given += 1
-        if self._given:
-            asyncio.get_running_loop().call_soon(self._next_round)
+                self._coming += 1

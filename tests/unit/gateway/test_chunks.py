@@ -135,3 +135,13 @@ def test_a_record_that_is_too_long_is_told_of_and_those_around_it_come(
     texts = json.loads(chunk.cut(0, 9, 10**6, "s", None).text or b"")["records"]
     assert [each["offset"] for each in texts] == ["0", "1", "2", "3"]
     assert [each.get("omitted_bytes") for each in texts] == [None, 2005, 995, None]
+
+
+def test_batches_that_unpack_to_much_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (chunks, reading):
+        monkeypatch.setattr(module, "JSON_BYTES_MAX", 1000)
+    monkeypatch.setattr(chunks, "UNPACKED_BYTES_MAX", 5000)
+    batches = b"".join(bytes(build_batch([record(offset, b"x" * 2000)])) for offset in range(9))
+    first = chunks_of(batches, 0, 0, encoded)
+    assert (first[0].first, first[-1].next) == (0, 3)
+    assert chunks_of(batches, 0, 3, encoded)[-1].next == 6

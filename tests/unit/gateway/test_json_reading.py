@@ -1,5 +1,8 @@
 """JSON of strangers takes no longer than its length."""
 
+import contextlib
+import gc
+
 import pytest
 
 from anabranch.gateway.json_reading import DIGITS_MAX, read_json
@@ -27,3 +30,10 @@ def test_number_with_too_many_digits_is_refused_and_text_is_not() -> None:
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - each has its own words.
         read_json(text)
+
+
+@pytest.mark.parametrize("text", ["[" + "[]," * 30_000 + "[]]", "[" * 100_000, "[" + "0," * 60_000])
+def test_cycles_are_looked_for_again_after_a_long_text(text: str) -> None:
+    with contextlib.suppress(ValueError, RecursionError):
+        read_json(text)
+    assert gc.isenabled()

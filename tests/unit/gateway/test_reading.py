@@ -2,6 +2,7 @@
 
 import pytest
 
+from anabranch.gateway import reading
 from anabranch.gateway.reading import (
     AT_ONCE_BYTES_MAX,
     JSON_BYTES_MAX,
@@ -47,3 +48,13 @@ def test_only_what_cannot_unpack_to_much_is_decoded_at_once() -> None:
     assert is_little(batch(b"x", codec=Codec.LZ4))
     assert not is_little(batch(b"x", codec=Codec.ZSTD))
     assert not is_little(batch(b"x" * AT_ONCE_BYTES_MAX, codec=Codec.NONE))
+
+
+def test_batches_that_unpack_to_much_are_read_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are only told of take no room in the answer, but all the work."""
+    monkeypatch.setattr(reading, "JSON_BYTES_MAX", 1000)
+    monkeypatch.setattr(reading, "UNPACKED_BYTES_MAX", 5000)
+    data = batch(*(b"x" * 2000 for _ in range(9)))
+    read = read_records(data, 0, **LIMITS)
+    assert (len(read.records), read.next_offset) == (2, 2)
+    assert len(read_records(batch(b"x" * 9000, b"y"), 0, **LIMITS).records) == 1
