@@ -24,6 +24,8 @@ LOAD_BYTES_MAX = 4 * 1024 * 1024
 """How much JSON is made of one answer to a fetch; the rest is asked for again, by those who get there."""
 RECORD_OVERHEAD_BYTES = 200
 """What a record of a chunk takes in memory besides its text."""
+HEADER_OVERHEAD_BYTES = 150
+"""What each of its headers takes, which are kept for filters."""
 HEAVY_BYTES = 512 * 1024
 HEAVY_TESTS = 20_000
 """Chunks above one of them are cut in turn with other heavy work (`turns.py`)."""
@@ -76,8 +78,12 @@ class Chunk:
         self.offsets = offsets
         self.headers = headers
         self.texts = texts
-        self.size_bytes = sum(map(len, texts)) + RECORD_OVERHEAD_BYTES * (len(texts) + 1)
         self._header_count = sum(map(len, headers))
+        self.size_bytes = (
+            sum(map(len, texts))
+            + RECORD_OVERHEAD_BYTES * (len(texts) + 1)
+            + HEADER_OVERHEAD_BYTES * self._header_count
+        )
         self._remembered: dict[tuple[Id, str], Cut] = {}
         self._room_bytes = REMEMBERED_SIZES_MAX * self.size_bytes
 
@@ -195,7 +201,7 @@ class _Maker:
         self._offsets.append(record.offset)
         self._headers.append(record.headers)
         self._texts.append(text)
-        self._bytes += len(text) + RECORD_OVERHEAD_BYTES
+        self._bytes += len(text) + RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(record.headers)
         self._next = record.offset + 1
         self._unpacked_bytes += size_of(record)
         is_much = self._unpacked_bytes > UNPACKED_BYTES_MAX

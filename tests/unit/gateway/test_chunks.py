@@ -145,3 +145,9 @@ def test_batches_that_unpack_to_much_are_read_a_few_at_a_time(monkeypatch: pytes
     first = chunks_of(batches, 0, 0, encoded)
     assert (first[0].first, first[-1].next) == (0, 3)
     assert chunks_of(batches, 0, 3, encoded)[-1].next == 6
+
+
+def test_headers_count_for_what_they_take() -> None:
+    many = tuple(("", b"") for _ in range(10_000))
+    chunk = chunk_of(Record(Offset(0), 0, None, b"v", many))
+    assert chunk.size_bytes > 10_000 * 100
