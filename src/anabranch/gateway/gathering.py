@@ -26,7 +26,6 @@ from anabranch.gateway.baskets import Basket, Headers, Placed, Waiting, fail
 from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import ELSEWHERE, Calls, TopicView, Written, code_of_error, refusal
 from anabranch.gateway.deadline import retriable_code
-from anabranch.gateway.partitioner import partition_for
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from anabranch.record.partitioner import partition_for
