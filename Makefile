@@ -63,6 +63,7 @@ fuzz: $(STAMP) ## spoiled requests against a node, and nonsense against its gate
 
 hostile: $(STAMP) ## the worst requests of every API against a node: what others wait meanwhile, what memory it keeps; APIS=FETCH,PRODUCE, BROKERS=3 a cluster under load
 	PYTHONPATH=tests $(BIN)/python tools/hostile_requests.py $(if $(APIS),--apis $(APIS)) $(if $(BROKERS),--brokers $(BROKERS))
+	$(if $(APIS)$(BROKERS),,PYTHONPATH=tests $(BIN)/python -m hostile.http_requests)
 
 chaos: $(STAMP) ## faults in a cluster of real processes under load: MINUTES=10 BROKERS=3 SEED=7 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_cluster.py --minutes $(or $(MINUTES),10) --brokers $(or $(BROKERS),3) \

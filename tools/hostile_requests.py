@@ -22,8 +22,9 @@ from pathlib import Path
 from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.api_keys import ApiKey
 from chaos.cluster_load import ClusterLoad
-from hostile.cost import Cost, Probe, Target, cost_of
+from hostile.cost import Cost, Target, cost_of
 from hostile.kafka_requests import worst_requests
+from hostile.probes import Probes
 from hostile.special_requests import prepare, special_requests
 from support.raw_client import RawClient
 from support.wire_node import WireNode
@@ -71,11 +72,11 @@ def a_cluster(brokers: int) -> Iterator[tuple[Target, list[str]]]:
     with ClusterProcesses(brokers=brokers) as cluster:
         victim, *others = cluster.brokers
         with RawClient(others[0].kafka) as client:
-            client.create_topic("load", partitions=6, replication_factor=min(3, brokers))
+            client.create_topic("load", partitions=6, copies=min(3, brokers))
         load = ClusterLoad(cluster.bootstrap, "load", 6)
         load.start()
         with watched(others[0].kafka, brokers, faults):
-            yield Target(victim.kafka, victim.pid), faults
+            yield Target(victim.kafka, victim.pid, victim.id), faults
         load.stop()
         faults += [f"a client was told: {name} ({count} times)" for name, count in load.errors().items()]
         faults += [
@@ -108,14 +109,14 @@ def watched(bootstrap: str, brokers: int, faults: list[str]) -> Iterator[None]:
 def measure(target: Target, apis: list[ApiKey] | None) -> dict[str, list[Cost]]:
     costs: dict[str, list[Cost]] = defaultdict(list)
     with RawClient(target.bootstrap) as client:
-        world = prepare(client, PARTITIONS)
-    with Probe(target.bootstrap) as probe:
+        world = prepare(client, PARTITIONS, target.broker_id)
+    with Probes(kafka=target.bootstrap) as probes:
         for request in worst_requests(world, apis):
-            costs[request.api.name].append(told(cost_of(target, probe, request.name, [request.frame])))
+            costs[request.api.name].append(told(cost_of(target, probes, request.name, [request.frame])))
         for sequence in special_requests(world):
             name = sequence.name.split()[0]
             if apis is None or ApiKey[name] in apis:
-                costs[name].append(told(cost_of(target, probe, sequence.name, sequence.frames)))
+                costs[name].append(told(cost_of(target, probes, sequence.name, sequence.frames)))
     return costs
 
 

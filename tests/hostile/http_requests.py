@@ -12,21 +12,20 @@ import argparse
 import base64
 import contextlib
 import json
-import multiprocessing
 import random
 import socket
-import struct
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from hostile.cost import Target
+from hostile.probes import Probes
 from support.node_process import NodeProcess
 from support.raw_socket import BINARY, CONTINUATION, PING, TEXT, RawSocket, frame
 
@@ -35,7 +34,6 @@ GROWTH_MB_MAX = 64.0
 MIB = 2**20
 BODY_BYTES = MIB - 64
 HEAD_BYTES = 31 * 1024
-PROBE_PAUSE_SECONDS = 0.002
 SETTLE_SECONDS = 1.0
 ANSWER_SECONDS_MAX = 60.0
 PLAIN, WIDE, PACKED, TINY, HEADERS, CONTROL = "plain", "wide", "packed", "tiny", "headers", "control"
@@ -644,100 +642,11 @@ def prepare(node: Node) -> None:
 
 # --- measuring -------------------------------------------------------------------------------------------------------
 
-API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
-
-
-def _probe_kafka(address: str) -> Callable[[], None]:
-    host, _, port = address.rpartition(":")
-    link = socket.create_connection((host, int(port)), ANSWER_SECONDS_MAX)
-    frame_bytes = struct.pack(">i", len(API_VERSIONS)) + API_VERSIONS
-
-    def once() -> None:
-        link.sendall(frame_bytes)
-        size = struct.unpack(">i", _exactly(link, 4))[0]
-        _exactly(link, size)
-
-    return once
-
-
-def _probe_http(address: str) -> Callable[[], None]:
-    host, _, port = address.rpartition(":")
-    link = socket.create_connection((host, int(port)), ANSWER_SECONDS_MAX)
-
-    def once() -> None:
-        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        head = b""
-        while b"\r\n\r\n" not in head:
-            head += link.recv(4096)
-        length = next(
-            int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
-        )
-        missing = length - len(head.partition(b"\r\n\r\n")[2])
-        if missing > 0:
-            _exactly(link, missing)
-
-    return once
-
-
-def _exactly(link: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        found += link.recv(count - len(found))
-    return found
-
-
-def _probe(kind: str, address: str, pipe: Connection) -> None:
-    """Ask over and over; tell the longest wait since the last time it was asked for."""
-    once = _probe_kafka(address) if kind == "kafka" else _probe_http(address)
-    longest = 0.0
-    while True:
-        begun = time.perf_counter()
-        once()
-        longest = max(longest, time.perf_counter() - begun)
-        if pipe.poll(PROBE_PAUSE_SECONDS):
-            if pipe.recv() is None:
-                return
-            pipe.send(longest * 1000)
-            longest = 0.0
-
-
-class Probes:
-    def __init__(self, node: Node) -> None:
-        context = multiprocessing.get_context("fork")
-        self._pipes = []
-        self._processes = []
-        for kind, address in (("kafka", node.bootstrap), ("http", node.http)):
-            own, other = context.Pipe()
-            process = context.Process(target=_probe, args=(kind, address, other), daemon=True)
-            process.start()
-            self._pipes.append(own)
-            self._processes.append(process)
-
-    def longest_ms(self) -> tuple[float, float]:
-        """Of each probe, since the last call."""
-        for pipe in self._pipes:
-            pipe.send("tell")
-        kafka, http = (float(pipe.recv()) for pipe in self._pipes)
-        return kafka, http
-
-    def close(self) -> None:
-        for pipe, process in zip(self._pipes, self._processes, strict=True):
-            with contextlib.suppress(OSError):
-                pipe.send(None)
-            process.join(5)
-
-
-def memory_mb(pid: int, field: str = "VmRSS") -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} tells no {field}")
-
 
 def measure(node: Node, probes: Probes, case: Case) -> Row:
-    before = memory_mb(node.pid)
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{node.pid}/clear_refs").write_text("5")  # The peak is counted anew.
+    process = Target(node.bootstrap, node.pid)
+    before = process.rss_bytes()
+    process.forget_peak()
     probes.longest_ms()
     with Client(node) as client:
         try:
@@ -745,23 +654,21 @@ def measure(node: Node, probes: Probes, case: Case) -> Row:
         except (OSError, EOFError) as error:
             answer = type(error).__name__
     time.sleep(SETTLE_SECONDS)
-    kafka_ms, http_ms = probes.longest_ms()
-    after = memory_mb(node.pid)
-    return Row(case.route, case.name, answer, kafka_ms, http_ms, after - before, memory_mb(node.pid, "VmHWM"))
+    waits = probes.longest_ms()
+    kafka_ms, http_ms = waits["kafka"], waits["http"]
+    growth_mb, peak_mb = (process.rss_bytes() - before) / MIB, process.peak_bytes() / MIB
+    return Row(case.route, case.name, answer, kafka_ms, http_ms, growth_mb, peak_mb)
 
 
 def run(node: Node, only: str = "", told: Callable[[Row], None] = lambda row: None) -> list[Row]:
     """A row for each case whose route or name holds `only`, in the order in which they are sent."""
     prepare(node)
-    probes = Probes(node)
     rows = []
-    try:
+    with Probes(kafka=node.bootstrap, http=node.http) as probes:
         for case in cases():
             if only in f"{case.route} {case.name}" or case.send is idle:
                 rows.append(measure(node, probes, case))
                 told(rows[-1])
-    finally:
-        probes.close()
     return rows
 
 

@@ -2,7 +2,9 @@
 step by step, members with large metadata, lookups that have to unpack, one group named again and again."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
+from uuid import UUID
 
 from anabranch.record.compression import Codec, compress
 from anabranch.record.crc32c import crc32c
@@ -11,6 +13,7 @@ from anabranch.wire.codec import encode_request
 from anabranch.wire.header import request_header
 from hostile.kafka_requests import World
 from support.raw_client import RawClient, batch_of
+from support.waiting import wait_until
 
 BOMB_BYTES = 63 * 2**20
 SESSION_STEPS = 6
@@ -116,24 +119,54 @@ def _members(world: World) -> Iterator[Sequence]:
         yield Sequence(f"JOIN_GROUP v3, {len(frames)} members with {size} bytes of metadata", frames)
 
 
-def prepare(client: RawClient, partitions: int) -> World:
-    """Make what the requests ask for."""
-    topic_id = client.create_topic("hostile", partitions=partitions)
-    client.create_topic("empty")
-    client.create_topic("packed", partitions=partitions, compression_type="producer")
+def prepare(client: RawClient, partitions: int, broker_id: int = 0) -> World:
+    """Make what the requests ask for, all of it on the broker that the client is connected to."""
+    topic_id = create(client, "hostile", partitions, broker_id)
+    create(client, "empty", 1, broker_id)
+    create(client, "packed", partitions, broker_id)
     for index in range(partitions):
-        batch = packed_records()
-        assert client.produce("packed", index, batch)["error_code"] == 0
+        wait_until(partial(is_written, client, index), "the broker leads its partitions")
+    group = group_of(client, broker_id)
     rows = [
         {"partition_index": index, "committed_offset": 1, "committed_metadata": "m" * 2000}
         for index in range(partitions)
     ]
-    body = {"group_id": "readers", "topics": [{"name": "hostile", "partitions": rows}]}
-    answer = client.ask(
-        ApiKey.OFFSET_COMMIT, 5, {**body, "generation_id_or_member_epoch": -1, "member_id": ""}
-    )
+    body = {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": [{"name": "hostile", "partitions": rows}],
+    }
+    answer = client.ask(ApiKey.OFFSET_COMMIT, 5, body)
     assert all(row["error_code"] == 0 for row in answer["topics"][0]["partitions"]), answer
-    return World("hostile", topic_id, partitions, "readers", "packed", "empty")
+    return World("hostile", topic_id, partitions, group, "packed", "empty")
+
+
+def is_written(client: RawClient, index: int) -> bool:
+    return bool(client.produce("packed", index, packed_records())["error_code"] == 0)
+
+
+def create(client: RawClient, name: str, partitions: int, broker_id: int) -> UUID:
+    places = [{"partition_index": index, "broker_ids": [broker_id]} for index in range(partitions)]
+    topic = {"name": name, "num_partitions": -1, "replication_factor": -1, "assignments": places}
+    (row,) = client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic], "timeout_ms": 30_000})["topics"]
+    assert row["error_code"] == 0, row
+    topic_id: UUID = row["topic_id"]
+    return topic_id
+
+
+def group_of(client: RawClient, broker_id: int) -> str:
+    """A name of a group that this broker coordinates."""
+
+    def found() -> str | None:
+        names = [f"readers-{number}" for number in range(200)]
+        answer = client.ask(ApiKey.FIND_COORDINATOR, 4, {"key_type": 0, "coordinator_keys": names})
+        rows = [row for row in answer["coordinators"] if row["error_code"] == 0]
+        return next((row["key"] for row in rows if row["node_id"] == broker_id), None)
+
+    name = wait_until(found, "the broker coordinates some group")
+    assert name is not None
+    return name
 
 
 def packed_records(count: int = 60) -> bytes:

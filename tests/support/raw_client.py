@@ -113,15 +113,13 @@ class RawClient:
         row: dict[str, Any] = answer["responses"][0]["partitions"][0]
         return row
 
-    def create_topic(
-        self, name: str, partitions: int = 1, replication_factor: int = 1, **configs: str
-    ) -> Any:
+    def create_topic(self, name: str, partitions: int = 1, copies: int = 1, **configs: str) -> Any:
         """Make a topic (configs with underscores for dots); its id."""
         rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
         topic = {
             "name": name,
             "num_partitions": partitions,
-            "replication_factor": replication_factor,
+            "replication_factor": copies,
             "configs": rows,
         }
         (row,) = self.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [topic]})["topics"]
