@@ -2,8 +2,8 @@
 
 All requests run on one loop, so whatever one of them does in one go keeps every other client waiting. Work is counted
 in rows: one partition, topic, group or member of a request, or `BYTES_PER_ROW` bytes of a request to decode. Between
-two turns of the loop all requests together get `ROWS_PER_TURN` of them. Who needs more stands in line, and the first in
-line goes on in the next turn, so two long requests alternate. A request of a few rows never waits.
+two turns of the loop all requests together get `ROWS_PER_TURN` of them, in portions of `PORTION`. Who needs more stands
+in line for the next portion, so that long requests alternate. A request of a few rows never waits.
 
 Decoded requests take many times the memory of their bytes. Of each API only `LONG_OPEN_MAX` long requests are decoded
 at a time; the others wait as bytes, which the connections' memory budget counts.
@@ -22,6 +22,7 @@ Rows = Generator[None, None, Body]
 
 ROWS_PER_TURN = 500
 """A row costs 2 to 20 microseconds, so a turn stays below about 10 ms."""
+PORTION = 100
 BYTES_PER_ROW = 16
 BYTES_PER_ROW_BY_HAND = 128
 """Of a Fetch request, which is not decoded by a table."""
@@ -35,58 +36,56 @@ LONG_OPEN_MAX = 4
 
 class Turns:
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._rows_left = ROWS_PER_TURN
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._rows_promised = 0
+        """Of the next turn, to those who were let out of the line in this one."""
+        self._line: deque[tuple[asyncio.Future[None], int]] = deque()
         self._is_renewal_due = False
         self._slots: dict[int, asyncio.Semaphore] = {}
-        self.rows_total = 0
         self.rows_max = 0
         """The most rows that were handled in one turn so far."""
 
     # --- rows ------------------------------------------------------------------------------------------------
 
-    def take(self, rows: int = 1) -> bool:
+    def take(self, rows: int = PORTION) -> bool:
         """Whether `rows` may be handled in this turn. The last to be let in may take more than are left."""
         if self._rows_left <= 0 or self._line:
             return False
         self._spend(rows)
         return True
 
-    async def wait(self, rows: int = 1) -> None:
-        """Return when `rows` may be handled."""
-        if self._rows_left > 0 and not self._line:
-            self._spend(rows)
+    async def wait(self, rows: int = PORTION) -> None:
+        """Return when `rows` may be handled: now, or in the first turn that has room for them."""
+        if self.take(rows):
             return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._line.append(waiter)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((waiter, rows))
         self._renew_soon()
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if not waiter.done() or waiter.cancelled():
-                self._line.remove(waiter)
-            raise
-        self._spend(rows)
+        await waiter
 
     def _spend(self, rows: int) -> None:
         self._rows_left -= rows
-        self.rows_total += rows
         self.rows_max = max(self.rows_max, ROWS_PER_TURN - self._rows_left)
         self._renew_soon()
 
     def _renew_soon(self) -> None:
         if not self._is_renewal_due:
             self._is_renewal_due = True
-            self._loop.call_soon(self._renew)
+            asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
-        """Begin a turn: the first in line goes on."""
+        """Begin a turn. Whoever was promised rows of it goes on right after this: it was called for before they
+        were."""
         self._is_renewal_due = False
         self._rows_left = ROWS_PER_TURN
-        if self._line:
-            self._line.popleft().set_result(None)
-            self._renew_soon()
+        if self._rows_promised or self._line:
+            self._spend(self._rows_promised)
+        self._rows_promised = 0
+        while self._line and self._rows_promised < ROWS_PER_TURN:
+            waiter, rows = self._line.popleft()
+            if not waiter.done():  # Else whoever waited was cancelled.
+                waiter.set_result(None)
+                self._rows_promised += rows
 
     def pace(self) -> "Pace":
         """For one request that is answered by a coroutine."""
@@ -100,7 +99,8 @@ class Turns:
             for _ in range(FREE_ROWS):
                 next(rows)
             while self.take():
-                next(rows)
+                for _ in range(PORTION):
+                    next(rows)
         except StopIteration as ended:
             return cast(Body, ended.value)
         return self._drive_on(rows)
@@ -111,12 +111,13 @@ class Turns:
         return response if isinstance(response, dict) else await response
 
     async def _drive_on(self, rows: Rows) -> Body:
-        while True:
-            await self.wait()
-            try:
-                next(rows)
-            except StopIteration as ended:
-                return cast(Body, ended.value)
+        try:
+            while True:
+                await self.wait()
+                for _ in range(PORTION):
+                    next(rows)
+        except StopIteration as ended:
+            return cast(Body, ended.value)
 
     def slot(self, api_key: int) -> asyncio.Semaphore:
         """The right to have a long request of this API decoded."""
@@ -127,17 +128,17 @@ class Turns:
 
 
 class Pace:
-    """One request's way through its rows: the first are free, the others are waited for."""
+    """One request's way through its rows: the first are free, the others are waited for in portions."""
 
-    __slots__ = ("_free", "_turns")
+    __slots__ = ("_left", "_turns")
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._free = FREE_ROWS
+        self._left = FREE_ROWS
 
     async def row(self, rows: int = 1) -> None:
         """Return when the next row may be handled, which costs as much as `rows` usual ones."""
-        if self._free > 0:
-            self._free -= rows
-        else:
-            await self._turns.wait(rows)
+        if self._left <= 0:
+            await self._turns.wait()
+            self._left += PORTION
+        self._left -= rows

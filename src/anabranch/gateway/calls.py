@@ -16,6 +16,7 @@ from uuid import UUID
 
 from anabranch.broker.error_table import code_of
 from anabranch.broker.topics import NAME_LENGTH_MAX
+from anabranch.broker.turns import ROWS_PER_TURN
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.config import TopicSettings
 from anabranch.errors import (
@@ -27,7 +28,6 @@ from anabranch.errors import (
 from anabranch.gateway.asking import CLIENT_ID, PATIENCE_MS, READ, WAIT, Asking, Body
 from anabranch.gateway.deadline import note_cause
 from anabranch.gateway.texts import is_text
-from anabranch.gateway.turns import Turns
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -105,8 +105,7 @@ class Calls(Asking):
     def __init__(self, broker: "Broker") -> None:
         super().__init__(broker)
         self._shared: dict[tuple[str, int, int, int, int], asyncio.Task[Fetched]] = {}
-        self.turns = Turns()
-        """For steps that take some milliseconds, of all clients together."""
+        self.turns = broker.turns
 
     def in_worker(self, task: Callable[[], Result]) -> "asyncio.Future[Result]":
         """What would hold up the loop, done beside it."""
@@ -368,7 +367,7 @@ class Calls(Asking):
             "isolation_level": 0,
             "topics": [{"name": topic, "partitions": rows}],
         }
-        await self.turns.mine()
+        await self.turns.wait(ROWS_PER_TURN)
         try:
             answer = await self.ask(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request, at=at)
         except (NotOwnerError, RequestTimedOutError) as error:

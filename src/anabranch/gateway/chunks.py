@@ -28,7 +28,7 @@ HEADER_OVERHEAD_BYTES = 150
 """What each of its headers takes, which are kept for filters."""
 HEAVY_BYTES = 512 * 1024
 HEAVY_TESTS = 20_000
-"""Chunks above one of them are cut in turn with other heavy work (`turns.py`)."""
+"""Chunks above one of them are cut in turn with other heavy work (`broker/turns.py`)."""
 REMEMBERED_SIZES_MAX = 2
 """How much longer than the chunk the messages may be, all together, that it remembers."""
 _REMEMBERED_OVERHEAD_BYTES = 200

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from anabranch.broker.turns import Turns
 from anabranch.clock import Clock
 from anabranch.errors import AnabranchError, BrokerRefusedError, NotOwnerError, RequestTimedOutError
 from anabranch.gateway.chunks import Chunk
-from anabranch.gateway.turns import Turns
 from anabranch.wire.error_codes import ErrorCode
 
 BUDGET_BYTES = 64 * 1024 * 1024

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 
+from anabranch.broker.turns import ROWS_PER_TURN, Turns
 from anabranch.errors import GatewayError
 from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import Calls
 from anabranch.gateway.gathering import Gatherer
-from anabranch.gateway.turns import Turns
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -53,7 +53,7 @@ class Gateway:
         self.connection_count: Callable[[], int] = lambda: 0
         self.incoming_bytes: Callable[[], int] = lambda: 0
         self.is_closing = False
-        self._turns = Turns(WOKEN_AT_ONCE)
+        self._turns = Turns()
         self._polls: set[asyncio.Task[Any]] = set()
 
     @property
@@ -84,7 +84,9 @@ class Gateway:
             await asyncio.wait({task} | ({gone} if gone is not None else set()), return_when=FIRST_COMPLETED)
             if not task.done():
                 raise ClientDisconnect
-            await self._turns.mine()  # One record may wake a thousand who wait for it.
+            await self._turns.wait(
+                ROWS_PER_TURN // WOKEN_AT_ONCE
+            )  # One record may wake a thousand who wait for it.
             return None if task.cancelled() and self.is_closing else task.result()
         finally:
             self._polls.discard(task)

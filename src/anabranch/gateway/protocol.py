@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from anabranch.broker.turns import ROWS_PER_TURN, Turns
 from anabranch.gateway.addresses import Addresses
 from anabranch.gateway.heads import ambiguity
-from anabranch.gateway.turns import Turns
 
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
@@ -45,7 +45,7 @@ class Link(NamedTuple):
 class BoundedProtocol(HttpToolsProtocol):
     connections_max = 10_000
     addresses = Addresses(10_000)
-    turns = Turns(BEGUN_AT_ONCE)
+    turns: Turns
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -105,7 +105,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._serving = cycle
 
         async def in_turn(scope: Any, receive: Any, send: Any) -> None:
-            await self.turns.mine()
+            await self.turns.wait(ROWS_PER_TURN // BEGUN_AT_ONCE)
             await app(scope, receive, send)
 
         super()._start_asgi_task(cycle, in_turn)

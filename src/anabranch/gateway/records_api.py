@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from anabranch.broker.turns import ROWS_PER_TURN
 from anabranch.errors import AnabranchError, BrokerRefusedError, GatewayError
 from anabranch.gateway.baskets import Placed
 from anabranch.gateway.bodies import body_of, check_encoding, lines_of
@@ -116,7 +117,7 @@ class Writing:
             lift_deadline()  # Each record has one of its own.
             settled = [await _settled(outcome) for outcome in outcomes]
             if len(settled) > TURN_RECORDS:
-                await self._gateway.calls.turns.mine()
+                await self._gateway.calls.turns.wait(ROWS_PER_TURN)
             return _answer_many(settled)
 
     @contextlib.asynccontextmanager
@@ -133,7 +134,7 @@ class Writing:
                 503,
             ) from None
         try:
-            await self._gateway.calls.turns.mine()
+            await self._gateway.calls.turns.wait(ROWS_PER_TURN)
             yield
         finally:
             self._entrance.release()
@@ -159,7 +160,7 @@ class Writing:
         for number, each in enumerate(given, 1):
             records.append(new_record(each, f"records[{number - 1}]"))
             if number % slice_records == 0:
-                await self._gateway.calls.turns.mine()
+                await self._gateway.calls.turns.wait(ROWS_PER_TURN)
         del given
         await self._gateway.calls.topic(topic, may_create=True)
         return await self._put_all(topic, records, partition)
@@ -173,7 +174,7 @@ class Writing:
             if _is_no_room(outcome):
                 return outcomes + [outcome] * (len(records) - number)
             if number % TURN_RECORDS == 0:
-                await self._gateway.calls.turns.mine()
+                await self._gateway.calls.turns.wait(ROWS_PER_TURN)
         return outcomes
 
     # --- one value as it is ----------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class Writing:
                     await under_way.put(await self._put(topic, record, partition))
                 number += 1
                 if number % TURN_RECORDS == 0:
-                    await self._gateway.calls.turns.mine()
+                    await self._gateway.calls.turns.wait(ROWS_PER_TURN)
         except GatewayError as error:
             await under_way.put(error)  # The stream cannot be followed any further.
         except asyncio.CancelledError:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
+from anabranch.broker.turns import ROWS_PER_TURN
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import AnabranchError, BrokerRefusedError
 from anabranch.gateway import calls as call_values
@@ -128,7 +129,7 @@ class SessionReader:
         count = size = 0
         for start in range(0, len(turns), READS_MAX):
             some = turns[start : start + READS_MAX]
-            await self._calls.turns.mine()
+            await self._calls.turns.wait(ROWS_PER_TURN)
             found = await asyncio.gather(
                 *(self._read_partition(each, positions[each], records_max, each_max) for each in some)
             )
@@ -181,7 +182,7 @@ class SessionReader:
         try:
             for number, (each, offset) in enumerate(sorted(positions.items())):
                 if number % READS_MAX == 0:
-                    await self._calls.turns.mine()
+                    await self._calls.turns.wait(ROWS_PER_TURN)
                 tasks.append(asyncio.ensure_future(self._wait_for(each, offset, wait_ms)))
             await asyncio.wait(tasks, timeout=wait_ms / 1000, return_when=asyncio.FIRST_COMPLETED)
         finally:

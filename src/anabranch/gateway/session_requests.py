@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import Request
 
+from anabranch.broker.turns import ROWS_PER_TURN
 from anabranch.errors import InvalidRequestError
 from anabranch.gateway.bodies import body_of
 from anabranch.gateway.queries import check_known, one_of, whole_or
@@ -62,7 +63,7 @@ def session_of(request: Request) -> str:
 async def json_object(gateway: "Gateway", request: Request) -> dict[str, Any]:
     """The body, which is one object. Raises GatewayError."""
     async with body_of(gateway, request) as body:
-        await gateway.calls.turns.mine()
+        await gateway.calls.turns.wait(ROWS_PER_TURN)
         given = parse_json(body, "The body")
     if not isinstance(given, dict):
         raise InvalidRequestError("The body is not a JSON object.")

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from anabranch.broker.turns import ROWS_PER_TURN
 from anabranch.errors import AnabranchError, InvalidRequestError
 from anabranch.gateway.errors import error_body
 from anabranch.gateway.outlet import ClientGoneError, Outlet
@@ -37,6 +38,8 @@ PUBLISHES_MAX = 1000
 SUBSCRIPTIONS_MAX = 100
 PARTITIONS_MAX = 4096
 """That all subscriptions of one socket follow together."""
+SUBSCRIBED_AT_ONCE = 8
+"""Subscriptions of all sockets that begin in one round of the loop."""
 SMALL_LENGTH_MAX = 4096
 """A longer message is read in its turn: of many sockets at once they would hold up everybody."""
 TURN_MESSAGES = 32
@@ -141,7 +144,7 @@ class SocketSession:
         self._is_taking = True
         try:
             if len(text) > SMALL_LENGTH_MAX:
-                await self._sockets.calls.turns.mine()
+                await self._sockets.calls.turns.wait(ROWS_PER_TURN)
             given = parse_json(text)
             own_id = id_of(given)
             message = message_of(given, self._topic, self._sockets.filter_bytes_max)
@@ -150,7 +153,7 @@ class SocketSession:
                 await self._publish(message)
             else:
                 if isinstance(message, Subscribe):
-                    await self._sockets.turns.mine()
+                    await self._sockets.turns.wait(ROWS_PER_TURN // SUBSCRIBED_AT_ONCE)
                 self._do(message)
         except AnabranchError as error:
             await self.outlet.say(error_message(own_id, error))

@@ -3,11 +3,11 @@
 import asyncio
 from typing import TYPE_CHECKING
 
+from anabranch.broker.turns import Turns
 from anabranch.gateway.fan_out import FanOut
 from anabranch.gateway.record_json import record_json
 from anabranch.gateway.record_source import RecordSource
 from anabranch.gateway.subscription_memory import SubscriptionMemory
-from anabranch.gateway.turns import Turns
 
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 GROWTH_SECONDS = 5.0
 """How often subscriptions to whole topics look for partitions that were added."""
 CLOSE_SECONDS_MAX = 1.0
-SUBSCRIBED_AT_ONCE = 8
-"""Subscriptions of all sockets that begin in one round of the loop."""
 
 
 class Sockets:
@@ -25,7 +23,7 @@ class Sockets:
         self.calls = gateway.calls
         self.gather = gateway.gather
         settings = gateway.settings
-        self.turns = Turns(SUBSCRIBED_AT_ONCE)
+        self.turns = Turns()
         self.unsent_bytes_max = settings.gateway_subscriber_bytes_max
         self.filter_bytes_max = settings.gateway_filter_bytes_max
         self.memory = SubscriptionMemory(

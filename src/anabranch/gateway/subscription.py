@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 
+from anabranch.broker.turns import ROWS_PER_TURN
 from anabranch.errors import AnabranchError
 from anabranch.gateway.chunks import Chunk
 from anabranch.gateway.fan_out import FanOut, OnArrival, Stream, Wait
@@ -115,7 +116,7 @@ class Subscription:
             self._wait(follow)
             return
         if chunk.is_heavy(self._wanted):
-            await self._fan_out.turns.mine()
+            await self._fan_out.turns.wait(ROWS_PER_TURN)
         cut = chunk.cut(follow.position, self._credit, self._outlet.message_bytes_max, self.id, self._wanted)
         text = cut.text if cut.text is not None else self._progress(chunk, cut.next)
         del chunk  # A client that stalls in what follows must not keep it.

@@ -7,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from anabranch.broker.turns import ROWS_PER_TURN
 from anabranch.errors import AnabranchError
 from anabranch.gateway.calls import EARLIEST, LATEST
 from anabranch.gateway.errors import error_body
@@ -55,7 +56,7 @@ class TopicList:
             await self._calls.list_offsets_of(view.name, indexes, which, patience_ms=PATIENCE_MS)
             for which in (EARLIEST, LATEST)
         ]
-        await self._calls.turns.mine()
+        await self._calls.turns.wait(ROWS_PER_TURN)
         return JsonAnswer(
             {
                 "name": view.name,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from anabranch.broker.turns import Turns
 from anabranch.gateway.access import Access
 from anabranch.gateway.addresses import Addresses
 from anabranch.gateway.app import make_app
 from anabranch.gateway.gateway import Gateway
-from anabranch.gateway.protocol import BEGUN_AT_ONCE, BoundedProtocol
+from anabranch.gateway.protocol import BoundedProtocol
 from anabranch.gateway.server import BACKLOG
 from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
-from anabranch.gateway.turns import Turns
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -70,7 +70,7 @@ class Web:
         class Protocol(BoundedProtocol):
             connections_max = most
             addresses = by_address
-            turns = Turns(BEGUN_AT_ONCE)
+            turns = Turns()
 
         class Socket(SocketProtocol):
             addresses = by_address

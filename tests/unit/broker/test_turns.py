@@ -115,6 +115,44 @@ def test_cancelled_in_the_moment_of_its_turn_does_not_stop_the_line() -> None:
     run(work)
 
 
+async def steps_by_turn(turns: Turns, rows: int, clients: int, steps: int, late: int = 0) -> list[list[int]]:
+    """Which clients had a step in each turn of the loop in which one had; `late` more come one in each turn."""
+    by_turn: dict[int, list[int]] = {}
+    now = 0
+
+    async def client(number: int) -> None:
+        for _ in range(steps):
+            await turns.wait(rows)
+            by_turn.setdefault(now, []).append(number)
+
+    tasks = [asyncio.ensure_future(client(number)) for number in range(clients)]
+    while late or not all(task.done() for task in tasks):
+        if late:
+            tasks.append(asyncio.ensure_future(client(len(tasks))))
+            late -= 1
+        await asyncio.sleep(0)
+        now += 1
+    return list(by_turn.values())
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_heavy_steps_of_many_clients_leave_others_their_turn(count: int) -> None:
+    async def work(turns: Turns) -> None:
+        steps = await steps_by_turn(turns, ROWS_PER_TURN // count, clients=20, steps=3, late=30)
+        assert sum(map(len, steps)) == 150
+        assert max(map(len, steps)) <= count
+
+    run(work)
+
+
+def test_rows_are_given_in_order_of_arrival() -> None:
+    async def work(turns: Turns) -> None:
+        steps = await steps_by_turn(turns, ROWS_PER_TURN, clients=5, steps=1)
+        assert [number for each in steps for number in each] == [0, 1, 2, 3, 4]
+
+    run(work)
+
+
 def test_slots_of_one_api_are_not_those_of_another() -> None:
     async def work(turns: Turns) -> None:
         for _ in range(LONG_OPEN_MAX):

@@ -97,8 +97,9 @@ async def _look_first(
         from anabranch.broker.handlers.object_offsets import look_up
 
         found = await look_up(broker, objects)
+    pace = broker.turns.pace()
     for name, index, timestamp in by_time:
-        await broker.turns.wait()
+        await pace.row()
         if (name, index) not in found:
             await _look_up(broker, name, index, timestamp, found)
     return await broker.turns.driven(_answer(broker, call, request, found))
