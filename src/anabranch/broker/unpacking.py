@@ -1,7 +1,7 @@
 """Batches unpacked by workers, within the memory that all connections share for that (`unpack.memory.bytes.max`)."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from anabranch.broker.workers import Done, settle
@@ -17,17 +17,23 @@ RATIO_MAX: dict[int, int] = {Codec.NONE: 0, Codec.GZIP: 1032, Codec.SNAPPY: 64, 
 """By how much each format can shrink bytes at most. zstd has no bound that helps: 2 kB may become 64 MB."""
 
 
-def unpack(broker: "Broker", header: BatchHeader, task: Callable[[], Result], done: Done[Result]) -> None:
-    """Have a worker carry out a task that unpacks one batch, as soon as there is memory for it."""
+def unpack(
+    broker: "Broker", headers: Iterable[BatchHeader], task: Callable[[], Result], done: Done[Result]
+) -> None:
+    """Have a worker carry out a task that unpacks these batches, one after the other, as soon as there is memory for
+    the largest."""
     bytes_max = broker.settings.batch_decompressed_bytes_max
-    ratio = RATIO_MAX.get(header.codec)
-    if ratio is not None:
-        bytes_max = min(bytes_max, header.size_bytes * ratio)
-    broker.unpack_memory.run(broker.workers, bytes_max, task, done)
+    largest = 0
+    for header in headers:
+        ratio = RATIO_MAX.get(header.codec)
+        largest = max(largest, bytes_max if ratio is None else min(bytes_max, header.size_bytes * ratio))
+        if largest == bytes_max:
+            break
+    broker.unpack_memory.run(broker.workers, largest, task, done)
 
 
-async def unpacked(broker: "Broker", header: BatchHeader, task: Callable[[], Result]) -> Result:
+async def unpacked(broker: "Broker", headers: Iterable[BatchHeader], task: Callable[[], Result]) -> Result:
     """The same for coroutines."""
     future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-    unpack(broker, header, task, settle(future))
+    unpack(broker, headers, task, settle(future))
     return await future

@@ -17,6 +17,7 @@ from uuid import UUID
 from anabranch.broker.error_table import code_of
 from anabranch.broker.topics import NAME_LENGTH_MAX
 from anabranch.broker.turns import ROWS_PER_TURN
+from anabranch.broker.unpacking import unpacked
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.config import TopicSettings
 from anabranch.errors import (
@@ -27,7 +28,10 @@ from anabranch.errors import (
 )
 from anabranch.gateway.asking import CLIENT_ID, PATIENCE_MS, READ, WAIT, Asking, Body
 from anabranch.gateway.deadline import note_cause
+from anabranch.gateway.reading import is_little
 from anabranch.gateway.texts import is_text
+from anabranch.record.batch import batch_spans, read_header
+from anabranch.record.buffers import ByteBuffer
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -110,6 +114,13 @@ class Calls(Asking):
     def in_worker(self, task: Callable[[], Result]) -> "asyncio.Future[Result]":
         """What would hold up the loop, done beside it."""
         return in_heavy_worker(self._broker.workers, task)
+
+    async def decoded(self, batches: ByteBuffer, task: Callable[[], Result]) -> Result:
+        """What a task makes of batches: here if that takes no time, else by a worker, once there is memory for it."""
+        if is_little(batches):
+            return task()
+        headers = (read_header(batches, start) for start, _ in batch_spans(batches))
+        return await unpacked(self._broker, headers, task)
 
     # --- topics --------------------------------------------------------------------------------------------------
 

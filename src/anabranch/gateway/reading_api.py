@@ -15,11 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from anabranch.broker.workers import in_heavy_worker
 from anabranch.gateway.calls import EARLIEST, LATEST, Fetched
 from anabranch.gateway.deadline import extend_deadline
 from anabranch.gateway.queries import LONG_MAX, check_known, one_of, time_ms, whole, whole_or, wrong
-from anabranch.gateway.reading import Read, is_little, read_records, size_of
+from anabranch.gateway.reading import Read, read_records, size_of
 from anabranch.gateway.record_json import FORMS, record_json
 from anabranch.gateway.responses import HeldAnswer
 from anabranch.record.records import Record
@@ -192,10 +191,7 @@ class Reading:
             )
             return read, _body(wanted, read, fetched.start_offset, fetched.high_watermark)
 
-        if is_little(fetched.batches):
-            read, body = task()
-        else:
-            read, body = await in_heavy_worker(self._gateway.broker.workers, task)
+        read, body = await self._gateway.calls.decoded(fetched.batches, task)
         return Found(read, body, fetched.high_watermark, 0)
 
     # --- answering -----------------------------------------------------------------------------------------------

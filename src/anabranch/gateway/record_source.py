@@ -9,11 +9,9 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.gateway.calls import refusal
 from anabranch.gateway.chunks import Chunk, Encode, chunks_of
 from anabranch.gateway.fan_out import Stream
-from anabranch.gateway.reading import is_little
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -26,9 +24,8 @@ ENDS_MAX = 10_000
 
 
 class RecordSource:
-    def __init__(self, calls: "Calls", workers: Workers, encode: Encode) -> None:
+    def __init__(self, calls: "Calls", encode: Encode) -> None:
         self._calls = calls
-        self._workers = workers
         self._encode = encode
         self._turns = asyncio.Semaphore(BEHIND_AT_ONCE_MAX)
         self._ends: OrderedDict[Stream, int] = OrderedDict()
@@ -53,9 +50,7 @@ class RecordSource:
         if not fetched.batches:
             return []
         decode = partial(chunks_of, fetched.batches, stream.partition, offset, self._encode)
-        if is_little(fetched.batches):
-            return decode()
-        return await in_heavy_worker(self._workers, decode)
+        return await self._calls.decoded(fetched.batches, decode)
 
     def _note_end(self, stream: Stream, end: int) -> None:
         self._ends[stream] = end

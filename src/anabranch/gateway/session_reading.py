@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from anabranch.broker.turns import ROWS_PER_TURN
-from anabranch.broker.workers import in_heavy_worker
 from anabranch.errors import AnabranchError, BrokerRefusedError
 from anabranch.gateway import calls as call_values
 from anabranch.gateway.calls import code_of_error
 from anabranch.gateway.group_session import GroupSessions, Seat
-from anabranch.gateway.reading import is_little, read_records, size_of
+from anabranch.gateway.reading import read_records, size_of
 from anabranch.gateway.session_state import EARLIEST, Positions, encode_cursor
 from anabranch.record.records import Record
 from anabranch.values import Offset, TopicPartition
@@ -159,10 +158,7 @@ class SessionReader:
             bytes_max=bytes_max,
             unpacked_bytes_max=self._gateway.settings.batch_decompressed_bytes_max,
         )
-        if is_little(fetched.batches):
-            read = decode()
-        else:
-            read = await in_heavy_worker(self._gateway.broker.workers, decode)
+        read = await self._calls.decoded(fetched.batches, decode)
         return read.records, Offset(read.next_offset)
 
     async def _after(self, error: BrokerRefusedError, partition: TopicPartition, offset: Offset) -> Offset:

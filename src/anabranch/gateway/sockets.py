@@ -29,7 +29,7 @@ class Sockets:
         self.memory = SubscriptionMemory(
             settings.gateway_subscription_bytes_max, settings.gateway_socket_subscription_bytes_max
         )
-        source = RecordSource(gateway.calls, gateway.broker.workers, record_json)
+        source = RecordSource(gateway.calls, record_json)
         self.fan_out = FanOut(source, gateway.clock, turns=gateway.calls.turns)
         self._sessions: set[SocketSession] = set()
         self._watch: asyncio.Task[None] | None = None

@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import BrokerRefusedError
-from anabranch.gateway.reading import AT_ONCE_BYTES_MAX
 from anabranch.gateway.record_json import record_json
 from anabranch.gateway.record_source import BEHIND_AT_ONCE_MAX, RecordSource
 from anabranch.record.builder import BatchBuilder
@@ -32,21 +31,13 @@ class FakeCalls:
         self.waits.append(wait_ms)
         return SimpleNamespace(batches=self._batches, high_watermark=self.end)
 
-
-class Workers:
-    """Does at once what it is given, and counts."""
-
-    def __init__(self) -> None:
-        self.tasks = 0
-
-    def heavy(self, task: Any, done: Any) -> None:
-        self.tasks += 1
-        done(task(), None)
+    async def decoded(self, batches: bytes, task: Any) -> Any:
+        return task()
 
 
-def loaded(batches: bytes, *topic_ids: UUID | None, workers: Workers | None = None) -> list[Any]:
+def loaded(batches: bytes, *topic_ids: UUID | None) -> list[Any]:
     calls: Any = FakeCalls(batches, *topic_ids)
-    source = RecordSource(calls, workers or Workers(), record_json)  # type: ignore[arg-type]
+    source = RecordSource(calls, record_json)
     return asyncio.run(source.load(STREAM, 0, 1000))
 
 
@@ -57,21 +48,6 @@ def batch(value: bytes, codec: Codec = Codec.NONE) -> bytes:
 
 
 SAME, OTHER = STREAM.topic_id, UUID(int=99)
-
-
-def test_a_little_is_decoded_at_once_and_much_by_a_worker() -> None:
-    workers = Workers()
-    assert len(loaded(batch(b"x"), SAME, SAME, workers=workers)) == 1
-    assert workers.tasks == 0
-    assert len(loaded(batch(b"x" * AT_ONCE_BYTES_MAX), SAME, SAME, workers=workers)) == 1
-    assert workers.tasks == 1
-
-
-@pytest.mark.parametrize(("codec", "tasks"), [(Codec.LZ4, 0), (Codec.ZSTD, 1), (Codec.GZIP, 1)])
-def test_a_little_that_may_unpack_to_very_much_is_left_to_a_worker(codec: Codec, tasks: int) -> None:
-    workers = Workers()
-    (chunk,) = loaded(batch(b"x" * 1000, codec), SAME, SAME, workers=workers)
-    assert (workers.tasks, len(chunk.texts)) == (tasks, 1)
 
 
 def test_nothing_comes_of_nothing() -> None:
@@ -87,7 +63,7 @@ def test_a_topic_that_was_deleted_is_gone_though_another_has_its_name(topic_ids:
 
 def test_one_who_is_behind_is_not_left_waiting_and_one_at_the_end_is() -> None:
     calls: Any = FakeCalls(batch(b"x"), *[SAME] * 6)
-    source = RecordSource(calls, Workers(), record_json)  # type: ignore[arg-type]
+    source = RecordSource(calls, record_json)
 
     async def load() -> None:
         for offset in (0, 0, 1):
@@ -100,7 +76,7 @@ def test_one_who_is_behind_is_not_left_waiting_and_one_at_the_end_is() -> None:
 def test_only_a_few_of_those_behind_are_read_for_at_once() -> None:
     async def most() -> int:
         calls: Any = FakeCalls(batch(b"x"), *[SAME] * 1000)
-        source = RecordSource(calls, Workers(), record_json)  # type: ignore[arg-type]
+        source = RecordSource(calls, record_json)
         await source.load(STREAM, 0, 1000)
         under_way = highest = 0
 
@@ -122,7 +98,7 @@ def test_only_a_few_of_those_behind_are_read_for_at_once() -> None:
 def test_a_position_where_nothing_is_though_records_follow_is_waited_at() -> None:
     calls: Any = FakeCalls(b"", *[SAME] * 6)
     calls.end = 100
-    source = RecordSource(calls, Workers(), record_json)  # type: ignore[arg-type]
+    source = RecordSource(calls, record_json)
 
     async def load() -> None:
         for _ in range(2):

@@ -127,7 +127,7 @@ async def searched(broker: "Broker", lookup: "Lookup") -> "Moment | None":
         search = next(lookup)
         while True:
             try:
-                moment = await unpacked(broker, search.header, search.run)
+                moment = await unpacked(broker, [search.header], search.run)
             except (OSError, AnabranchError) as error:
                 search = lookup.throw(error)
             else:

@@ -265,7 +265,7 @@ class Produce:
                 raise error
 
         self._call.holds = True  # What this producer sends next must not overtake this batch.
-        unpack(self._broker, header, task, done)
+        unpack(self._broker, [header], task, done)
 
     def _settled(self, job: AppendJob) -> None:
         self._settle_one()
