@@ -11,8 +11,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from anabranch.errors import AnabranchError, detached
-
 SIDE_BY_SIDE_THREADS = 16
 
 Result = TypeVar("Result")
@@ -57,8 +55,6 @@ class ThreadWorkers:
         try:
             result = task()
         except BaseException as error:  # noqa: BLE001 - handed to `done` on the loop, where it is dealt with.
-            if isinstance(error, AnabranchError):
-                detached(error)  # Whoever keeps it must not keep what the task had unpacked.
             self._loop.call_soon_threadsafe(done, None, error)
         else:
             self._loop.call_soon_threadsafe(done, result, None)

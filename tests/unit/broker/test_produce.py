@@ -1,13 +1,16 @@
 """Produce: one answer for all partitions, in the order of a producer's requests."""
 
 import gc
+import weakref
 from typing import Any
 
 import pytest
 
 from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.handlers.produce import UNPACKED_AT_ONCE_MAX
-from anabranch.record.compression import Codec
+from anabranch.record.batch import HEADER_BYTES
+from anabranch.record.compression import Codec, compress, decompress
+from anabranch.record.crc32c import crc32c
 from anabranch.testing.in_process_client import InProcessClient, Pending
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -15,6 +18,7 @@ from support.broker_bench import Bench, batch_of, in_loop, turn
 from support.workers import HeldWorkers
 
 VERSION = 9
+UNPACKED_MAX = 2**23
 
 
 def produce(bench: Bench, *batches: tuple[str, int, bytes | None], acks: int = -1, **fields: Any) -> Pending:
@@ -211,3 +215,60 @@ async def test_log_append_time_is_told() -> None:
     assert pending.body is not None
     row = pending.body["responses"][0]["partition_responses"][0]
     assert row["log_append_time_ms"] == bench.clock.wall_ms()
+
+
+# --- what unpacking may take ---------------------------------------------------------------------------------------
+
+
+def malformed(unpacked_bytes: int = 3_000_000) -> bytes:
+    """A batch of a few hundred bytes with a true checksum that unpacks to millions of zeros, which are no records."""
+    made = bytearray(batch_of(b"x")[:HEADER_BYTES]) + compress(Codec.ZSTD, bytes(unpacked_bytes))
+    made[8:12] = (len(made) - 12).to_bytes(4, "big")
+    made[21:23] = int(Codec.ZSTD).to_bytes(2, "big")
+    made[17:21] = crc32c(bytes(made[21:])).to_bytes(4, "big")
+    return bytes(made)
+
+
+@in_loop
+async def test_batches_of_all_requests_share_the_memory_for_unpacking() -> None:
+    bench = Bench(unpack_memory_bytes_max=2 * UNPACKED_MAX, batch_decompressed_bytes_max=UNPACKED_MAX)
+    await bench.topic("t", 6)
+    bench.broker.workers = workers = HeldWorkers()
+    pending = [produce(bench, *[("t", part + index, malformed()) for index in range(3)]) for part in (0, 3)]
+    await turn()
+    assert (len(workers.heavies), bench.broker.unpack_memory.bytes_taken) == (2, 2 * UNPACKED_MAX)
+    while workers.heavies:
+        workers.run_heavy()
+    await turn()
+    assert [rows(each) for each in pending] == [[(ErrorCode.INVALID_RECORD, -1)] * 3] * 2
+    assert bench.broker.unpack_memory.bytes_taken == 0
+
+
+@in_loop
+async def test_refused_batch_keeps_nothing_of_what_it_unpacked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    await bench.topic("t", 2)
+    bench.broker.workers = workers = HeldWorkers()
+    unpacked: list[weakref.ref[Any]] = []
+
+    class Payload(bytearray):
+        """Bytes that can be watched."""
+
+    def watched(codec: int, data: Any, bytes_max: int) -> bytes:
+        payload = Payload(decompress(codec, data, bytes_max))
+        unpacked.append(weakref.ref(payload))
+        return payload
+
+    monkeypatch.setattr("anabranch.record.batch.decompress", watched)
+    gc.collect()
+    gc.disable()
+    try:
+        pending = produce(bench, ("t", 0, malformed()), ("t", 1, malformed()))
+        await turn()
+        workers.run_heavy()
+        await turn()
+        assert not pending.is_settled, "the other batch is still to be looked at"
+        assert [each() for each in unpacked] == [None], "the refusal keeps the payload"
+        workers.run_heavy()
+    finally:
+        gc.enable()

@@ -258,7 +258,7 @@ class Produce:
                 job.replace(*result)
                 self._broker.core.submit(job)
             elif isinstance(error, AnabranchError):
-                job.error = self._shortened(error)
+                job.error = self._shortened(detached(error))
                 self._settle_one()
             elif error is not None:
                 self._call.close("a batch could not be checked")
