@@ -230,6 +230,8 @@ class FetchSessions:
 
     def _make_room(self, partitions: int, now_ms: int) -> bool:
         """Whether one more session fits in, once those that have been idle for long have given way."""
+        if partitions > self._partitions_max:
+            return False
         while len(self._sessions) >= self._slots_max or self.partitions + partitions > self._partitions_max:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.used_ms_last < IDLE_MS_BEFORE_EVICTION:

@@ -50,21 +50,29 @@ class MemoryBudget:
             self.bytes_taken += count_next
             granted()
 
-    def run(self, workers: Workers, count: int, task: Callable[[], Result], done: Done[Result]) -> None:
-        """Have a worker carry out a task that takes up to `count` bytes while it runs, as soon as they can be had."""
+    def run(
+        self, workers: Workers, count: int, task: Callable[[], Result], done: Done[Result]
+    ) -> Callable[[], None]:
+        """Have a worker carry out a task that takes up to `count` bytes while it runs, as soon as they can be had.
+
+        Returns how to leave the line: a task that has not begun is then forgotten.
+        """
         count = min(count, self.bytes_max)
 
         def begin() -> None:
             workers.heavy(task, finished)
 
         def finished(result: Result | None, error: BaseException | None) -> None:
-            self.give(count)
-            done(result, error)
+            try:
+                done(result, error)
+            finally:
+                self.give(count)
 
         if self.take(count):
             begin()
         else:
             self.wait(count, begin)
+        return lambda: self.leave(begin)
 
     def leave(self, granted: Callable[[], None]) -> None:
         """Give up a place in line."""

@@ -547,13 +547,15 @@ class Topics:
                 async with self._work:
                     if self._closing:
                         continue  # Another has left its form since, and is still open.
-                    while state.topic.topic_id in self._unopened:
+                    while state.topic.topic_id in self._unopened and not self._closing:
                         await self._open_some()
+                    if self._unopened.pop(state.topic.topic_id, None) is not None:
+                        continue  # Another is leaving its form since.
                     error = self._not_opened.pop(state.topic.topic_id, None)
                     if error is not None:
                         raise error
                     return
-            except StorageError as error:
+            except (StorageError, OSError) as error:
                 logger.error("%s cannot be opened yet, and is tried again: %s", state.topic.name, error)
             await asyncio.sleep(OPEN_AGAIN_SECONDS)
 
@@ -573,6 +575,17 @@ class Topics:
         some = list(islice(self._unopened.items(), OPENED_AT_ONCE_MAX))
         for topic_id, _ in some:
             del self._unopened[topic_id]
+        try:
+            await self._open_all(some)
+        except Exception as error:
+            # Whoever waits for one of the others must hear of it too, and not take it for opened.
+            for topic_id, state in some:
+                if any(state.partitions[index] is None for index in self.kept.indexes(state.topic)):
+                    self._not_opened.setdefault(topic_id, error)
+            if not isinstance(error, AnabranchError | OSError):
+                raise
+
+    async def _open_all(self, some: list[tuple[uuid.UUID, TopicState]]) -> None:
         # Of two topics of one name only the later is there, so no two of these have the same folders.
         current = [state for topic_id, state in some if self._states.get(topic_id) is state]
         states, wanted = [], []

@@ -19,9 +19,9 @@ RATIO_MAX: dict[int, int] = {Codec.NONE: 0, Codec.GZIP: 1032, Codec.SNAPPY: 64, 
 
 def unpack(
     broker: "Broker", headers: Iterable[BatchHeader], task: Callable[[], Result], done: Done[Result]
-) -> None:
+) -> Callable[[], None]:
     """Have a worker carry out a task that unpacks these batches, one after the other, as soon as there is memory for
-    the largest."""
+    the largest. Returns how to forget a task that has not begun."""
     bytes_max = broker.settings.batch_decompressed_bytes_max
     largest = 0
     for header in headers:
@@ -29,7 +29,7 @@ def unpack(
         largest = max(largest, bytes_max if ratio is None else min(bytes_max, header.size_bytes * ratio))
         if largest == bytes_max:
             break
-    broker.unpack_memory.run(broker.workers, largest, task, done)
+    return broker.unpack_memory.run(broker.workers, largest, task, done)
 
 
 async def unpacked(broker: "Broker", headers: Iterable[BatchHeader], task: Callable[[], Result]) -> Result:

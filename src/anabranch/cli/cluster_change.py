@@ -8,6 +8,7 @@ while: all that is asked here may be done twice.
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
+MOVES_PER_REQUEST = 1000
+"""A broker reads so many elements of one request (`request.elements.max`), and a move has one for each replica."""
 NAMED_MAX = 20
 PATIENCE_SECONDS = 30.0
 """A cluster that changes its leaders may be silent for a moment, and no move be listed; longer is told."""
@@ -288,7 +291,9 @@ def not_there_yet(moves: "list[Move]", metadata: dict[str, Any]) -> "list[Move]"
 
 
 def _reassign(client: "ClusterClient", moves: "list[Move]") -> None:
-    patiently(lambda: _reassign_once(client, moves))
+    for start in range(0, len(moves), MOVES_PER_REQUEST):
+        some = moves[start : start + MOVES_PER_REQUEST]
+        patiently(partial(_reassign_once, client, some))
 
 
 def _reassign_once(client: "ClusterClient", moves: "list[Move]") -> None:

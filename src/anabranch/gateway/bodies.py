@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 BODY_SECONDS_MAX = 60.0
 """For a whole body."""
 CROWDED_SECONDS = 2.0
-"""Between two pieces of a body while others wait for the memory that it holds."""
+CROWDED_BYTES_PER_SECOND_MIN = 256 * 1024
+"""While others wait for the memory that it holds, a body has these seconds, and more only as long as it comes at this
+rate."""
 PASS_OVER_SECONDS_MAX = 2.0
 PASS_OVER_BYTES_MAX = 16 * 2**20
 SILENT_SECONDS_MAX = 60.0
@@ -65,9 +67,9 @@ async def body_of(gateway: "Gateway", request: Request) -> AsyncIterator[bytes]:
 async def _read(gateway: "Gateway", request: Request, limit: int) -> bytes:
     found = bytearray()
     is_more = True
-    end = asyncio.get_running_loop().time() + BODY_SECONDS_MAX
+    begun = asyncio.get_running_loop().time()
     while is_more:
-        piece, is_more = await _next_in_time(gateway, request, end)
+        piece, is_more = await _next_in_time(gateway, request, begun, len(found))
         found += piece
         if len(found) > limit:
             found.clear()
@@ -77,16 +79,22 @@ async def _read(gateway: "Gateway", request: Request, limit: int) -> bytes:
     return bytes(found)
 
 
-async def _next_in_time(gateway: "Gateway", request: Request, end: float) -> tuple[bytes, bool]:
+async def _next_in_time(
+    gateway: "Gateway", request: Request, begun: float, bytes_read: int
+) -> tuple[bytes, bool]:
     """The next piece. A client that keeps others waiting for memory is given up sooner."""
     loop = asyncio.get_running_loop()
+    end = begun + BODY_SECONDS_MAX
+    crowded_end = begun + CROWDED_SECONDS + bytes_read / CROWDED_BYTES_PER_SECOND_MIN
     while True:
+        now = loop.time()
+        if now >= end or (gateway.bodies.waiting_count and now >= crowded_end):
+            raise _late()
         try:
-            async with asyncio.timeout(min(CROWDED_SECONDS, max(0.0, end - loop.time()))):
+            async with asyncio.timeout(min(CROWDED_SECONDS, end - now)):
                 return await _next_piece(request)
         except TimeoutError:
-            if gateway.bodies.waiting_count or loop.time() >= end:
-                raise _late() from None
+            continue
 
 
 async def _next_piece(request: Request) -> tuple[bytes, bool]:

@@ -88,8 +88,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        self._host = None  # It counts on, until the WebSocket's protocol hears that it is lost.
         super().handle_websocket_upgrade()
+        self._host = None  # It counts on, until the WebSocket's protocol hears that it is lost.
 
     def _end_requests(self) -> None:
         """Tell every request that its client is gone; uvicorn tells the one that came last. Others would write all of

@@ -54,6 +54,7 @@ class ClassicGroup(JoiningGroup):
             )
         if self.is_in(GroupState.PREPARING_REBALANCE):
             raise RebalanceInProgressError(f"Group {self.group_id} rebalances: join again.")
+        self._check_assignments(member, request)
         self._pending_sync.discard(member.member_id)
         if not self._pending_sync:
             self._deadlines.cancel(GroupTimer.SYNC)
@@ -63,8 +64,14 @@ class ClassicGroup(JoiningGroup):
         else:
             self._hold_sync(member, request, waiter)
 
+    def _check_assignments(self, member: Member, request: SyncRequest) -> None:
+        """What the leader hands out takes the place of what members had. Raises GroupFullError."""
+        had = sum(len(each.assignment) for each in self.roster.members.values())
+        more = sum(len(each) for _, each in request.assignments) - had
+        if more > 0:
+            self._memory.check(member.client_host, more)
+
     def _hold_sync(self, member: Member, request: SyncRequest, waiter: Waiter) -> None:
-        self._memory.check(member.client_host, sum(len(each) for _, each in request.assignments))
         replaced, member.sync_waiter = member.sync_waiter, waiter
         self._answer(
             replaced, RebalanceInProgressError("A later sync of the same member took this one's place.")

@@ -73,7 +73,8 @@ class JoiningGroup(RebalancingGroup):
         """A member that is known takes the place of what it was."""
         member = self.roster.members.get(request.member_id or self._instance_member(request) or "")
         known = member.size_bytes if member is not None else 0
-        more = MEMBER_BYTES + size_of(request.protocols) - known
+        names = 2 * len(request.client_id) + 2 * len(request.instance_id or "") + len(request.client_host)
+        more = MEMBER_BYTES + names + size_of(request.protocols) - known
         if more > 0:
             self._memory.check(request.client_host, more)
 

@@ -39,7 +39,10 @@ class Member:
 
     @property
     def size_bytes(self) -> int:
-        return MEMBER_BYTES + size_of(self.protocols) + len(self.assignment)
+        names = (
+            len(self.member_id) + len(self.instance_id or "") + len(self.client_id) + len(self.client_host)
+        )
+        return MEMBER_BYTES + names + size_of(self.protocols) + len(self.assignment)
 
     @property
     def is_waiting(self) -> bool:
@@ -77,12 +80,12 @@ class Roster:
     def expect(self, member_id: str, host: str) -> None:
         """An id is handed out; its owner joins with it, or not."""
         self.pending[member_id] = host
-        self._memory.add(host, MEMBER_BYTES)
+        self._memory.add(host, MEMBER_BYTES + len(member_id))
 
     def forget_pending(self, member_id: str) -> None:
         host = self.pending.pop(member_id, None)
         if host is not None:
-            self._memory.add(host, -MEMBER_BYTES)
+            self._memory.add(host, -MEMBER_BYTES - len(member_id))
 
     def forget_all(self) -> None:
         """The group is coordinated elsewhere from now on, or gone."""

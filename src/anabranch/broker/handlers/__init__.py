@@ -105,8 +105,6 @@ class Api(NamedTuple):
     is_repeatable: bool | Callable[[Body], bool] = True
     done_code: ErrorCode | None = None
     rows: tuple[RowFields, ...] = ()
-    waits_for_others: bool = False
-    """The answer may depend on what other clients do, however long that takes."""
 
     def may_repeat(self, request: Body) -> bool:
         return self.is_repeatable if isinstance(self.is_repeatable, bool) else self.is_repeatable(request)
@@ -121,10 +119,10 @@ HANDLERS: dict[ApiKey, Api] = {
     ApiKey.OFFSET_COMMIT: Api(range(2, 11), offset_commit.handle),
     ApiKey.OFFSET_FETCH: Api(range(1, 11), offset_fetch.handle),
     ApiKey.FIND_COORDINATOR: Api(range(0, 7), find_coordinator.handle),
-    ApiKey.JOIN_GROUP: Api(range(0, 10), join_group.handle, waits_for_others=True),
+    ApiKey.JOIN_GROUP: Api(range(0, 10), join_group.handle),
     ApiKey.HEARTBEAT: Api(range(0, 5), heartbeat.handle),
     ApiKey.LEAVE_GROUP: Api(range(0, 6), leave_group.handle),
-    ApiKey.SYNC_GROUP: Api(range(0, 6), sync_group.handle, waits_for_others=True),
+    ApiKey.SYNC_GROUP: Api(range(0, 6), sync_group.handle),
     ApiKey.DESCRIBE_GROUPS: Api(range(0, 7), describe_groups.handle),
     ApiKey.LIST_GROUPS: Api(range(0, 6), list_groups.handle),
     ApiKey.SASL_HANDSHAKE: Api(range(0, 2), not_served.sasl_handshake),
@@ -238,7 +236,7 @@ def _begin(broker: "Broker", call: Call, api: Api) -> None:
     if api.raw is not None:
         api.raw(broker, call)
         return
-    response = _start(broker, call, api)
+    response = _driven(broker, _start(broker, call, api))
     if isinstance(response, dict):
         _answer(call, response)
     else:
@@ -254,14 +252,13 @@ async def _in_turn(broker: "Broker", call: Call, api: Api, rows: int) -> Body | 
             api.raw(broker, call)
             return None
         response = _start(broker, call, api)
-        if isinstance(response, dict):
-            return response
-        if not api.waits_for_others:
-            return await response
-    return await response
+        if isinstance(response, Generator):
+            return await broker.turns.driven(response)
+    # A coroutine may wait for a disk, the quorum, a store or other clients: that must not keep others from their slot.
+    return response if isinstance(response, dict) else await response
 
 
-def _start(broker: "Broker", call: Call, api: Api) -> Body | Awaitable[Body]:
+def _start(broker: "Broker", call: Call, api: Api) -> Body | Rows | Awaitable[Body]:
     assert api.handle is not None
     header = call.header
     elements_max = broker.settings.request_elements_max
@@ -273,7 +270,7 @@ def _start(broker: "Broker", call: Call, api: Api) -> Body | Awaitable[Body]:
         return _refusal(call, error)
     if api.refuse is not None and api.is_of_leader and broker.forwarding is not None:
         return broker.forwarding.carry_out(call, api, request)
-    return _driven(broker, api.handle(broker, call, request))
+    return api.handle(broker, call, request)
 
 
 def _refusal(call: Call, error: TooManyElementsError) -> Body:

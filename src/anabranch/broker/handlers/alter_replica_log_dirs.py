@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
 from anabranch.broker.error_table import code_of
+from anabranch.broker.turns import Rows
 from anabranch.errors import AnabranchError, LogDirNotFoundError, ReplicaNotAvailableError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
+def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
     # A partition that is named twice counts with the last folder, as in Kafka.
     paths = {
         (topic["name"], index): wanted["path"]
@@ -26,6 +27,7 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, A
     rows: dict[str, list[Row]] = defaultdict(list)
     for (name, index), path in paths.items():
         rows[name].append({"partition_index": index, "error_code": _code(broker, name, index, path)})
+        yield
     return {"results": [{"topic_name": name, "partitions": each} for name, each in rows.items()]}
 
 

@@ -130,6 +130,8 @@ class Fetch:
         self._unreadable: dict[FetchItem, AnabranchError] = {}
         self._waiting: WaitingFetch | None = None
         self._is_verifying = False
+        self._is_look_old = False
+        """Records may have come since a partition was looked at."""
         self._is_over = False
         self._loads: FetchLoads | None = None
         self._begun = asyncio.get_running_loop().time()
@@ -152,6 +154,15 @@ class Fetch:
         self._waiting = self._broker.core.fetch_waits.wait(
             self._retry, list(self._numbers), max(self._request.wait_ms_max, self._load_ms_left)
         )
+        if self._is_look_old:
+            self._is_look_old = False
+            missed = [
+                place
+                for place, number in self._numbers.items()
+                if end_for_readers(place) != self._found[number].high_watermark
+            ]
+            if missed:
+                self._waiting.woken(missed)
 
     def _closed(self) -> None:
         self._is_over = True
@@ -218,6 +229,10 @@ class Fetch:
         if isinstance(looked, dict):
             go_on()
         else:
+            self._is_look_old = True
+            self._waiting = (
+                None  # What arrives meanwhile is looked at by the same look, or noticed at its end.
+            )
             self._broker.core.carry_on(looked, self._call, lambda _: go_on())
 
     def _look_at_all(self) -> Rows:
@@ -248,7 +263,7 @@ class Fetch:
             partition.check_leader()
             if item.generation >= 0:
                 self._broker.check_generation(partition, item.generation)
-            high_watermark = partition.readable_end if partition.has_gaps else partition.high_watermark
+            high_watermark = end_for_readers(partition)
             found.high_watermark = high_watermark
             found.start_offset = start_offset = partition.start_offset
             if item.offset != high_watermark or item.offset < start_offset:
@@ -477,6 +492,10 @@ class Fetch:
         self._call.on_close = None
         self._waiting = self._loads = None
         self._found = []
+
+
+def end_for_readers(partition: Partition) -> int:
+    return partition.readable_end if partition.has_gaps else partition.high_watermark
 
 
 def _diverges(found: Found, partition: Partition) -> bool:

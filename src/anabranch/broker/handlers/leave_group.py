@@ -20,6 +20,7 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
         if call.header.api_version < MEMBERS_SINCE:
             (outcome,) = broker.groups.leave(group_id, [Identity(request["member_id"])])
             return {"error_code": _code(outcome)}
+        broker.groups.leave(group_id, [])  # Whether this broker coordinates the group at all.
         rows = []
         for member in request["members"]:
             identity = Identity(member["member_id"], member["group_instance_id"])

@@ -6,6 +6,7 @@ safe. Idempotent producers are served; transactional ones are refused. What anot
 name, or handed to it (`broker/routing.py`).
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -83,6 +84,7 @@ class Produce:
         "_acks",
         "_broker",
         "_call",
+        "_in_line",
         "_now_ms",
         "_open",
         "_record_errors_left",
@@ -107,6 +109,8 @@ class Produce:
         self._walk_left = WALKED_BYTES_AT_ONCE_MAX
         self._routed: dict[BrokerId, list[Routed]] | None = None
         self._seen_elsewhere: set[tuple[TopicKey, int]] = set()
+        self._in_line: list[Callable[[], None]] = []
+        """How batches leave the line that wait to be unpacked."""
 
     def run(self, topics: list[TopicSpans]) -> None:
         """Take each partition's batch: at once, or in turns where there are so many that others would have to wait."""
@@ -171,7 +175,7 @@ class Produce:
                 self._walk_at_once(end - start),
             )
         except BatchTooLargeError:
-            job = self._job(partition, bytearray(batch), header)
+            job = self._job(partition, batch, header)
             self._take_in_worker(job)
         else:
             job = self._job(partition, kept, header)
@@ -264,8 +268,15 @@ class Produce:
                 self._call.close("a batch could not be checked")
                 raise error
 
-        self._call.holds = True  # What this producer sends next must not overtake this batch.
-        unpack(self._broker, [header], task, done)
+        # What this producer sends next must not overtake this batch, nor lie where its bytes are.
+        self._call.holds = self._call.keeps_bytes = True
+        self._in_line.append(unpack(self._broker, [header], task, done))
+        self._call.on_close = self._leave_line
+
+    def _leave_line(self) -> None:
+        """The client is gone: batches that still wait for memory are not written."""
+        for leave in self._in_line:
+            leave()
 
     def _settled(self, job: AppendJob) -> None:
         self._settle_one()
