@@ -108,6 +108,14 @@ class InProcessClient:
         _, start = parse_response_header(frame, 0, len(frame), pending.api, pending.version)
         pending.settle(decode_response(pending.api, pending.version, frame, start, len(frame)), None)
 
+    def hang_up(self) -> None:
+        """Close the connection: whoever works on its requests is told."""
+        pending, self._pending = self._pending, {}
+        for call, each in pending.items():
+            if call.on_close is not None:
+                call.on_close()
+            each.settle(None, "the client closed the connection")
+
     def settled(self) -> None:
         raise AssertionError("Only a connection takes the plain lane.")
 

@@ -9,6 +9,7 @@ from anabranch.broker.fetch_sessions import FetchItem
 from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, GATHER_SECONDS_PER_PARTITION
 from anabranch.broker.handlers.fetch import LOADED_BYTES_IN_NEED, Fetch, Found
 from anabranch.broker.partition import Partition
+from anabranch.broker.turns import FREE_ROWS, ROWS_PER_TURN
 from anabranch.record.batch import batch_spans
 from anabranch.testing.in_process_client import InProcessClient, Pending
 from anabranch.values import Offset
@@ -18,6 +19,9 @@ from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
 from support.workers import HeldWorkers
 
 VERSION = 12
+
+
+FETCH_WAIT_SECONDS = 60
 
 
 def fetch(bench: Bench, *partitions: tuple[str, int, int], **fields: Any) -> Pending:
@@ -37,7 +41,7 @@ def fetch(bench: Bench, *partitions: tuple[str, int, int], **fields: Any) -> Pen
         for topic, index, offset in partitions
     ]
     body = {
-        "max_wait_ms": fields.get("max_wait_ms", 60_000),
+        "max_wait_ms": fields.get("max_wait_ms", 1000 * FETCH_WAIT_SECONDS),
         "min_bytes": fields.get("min_bytes", 1),
         "max_bytes": fields.get("max_bytes", 2**20),
         "session_id": fields.get("session_id", 0),
@@ -348,6 +352,23 @@ async def test_session_finds_a_topic_that_was_made_anew() -> None:
     await written(bench, batches=2)
     (row,) = rows(fetch(bench, session_id=session_id, session_epoch=2))
     assert (row["high_watermark"], batches_in(row)) == (2, 1)
+
+
+@in_loop
+async def test_what_is_published_while_many_partitions_are_looked_at_is_noticed() -> None:
+    count = FREE_ROWS + ROWS_PER_TURN + 100
+    bench = Bench()
+    await bench.topic("t", partitions=count)
+    await turn()
+    pending = fetch(bench, *[("t", index, 0) for index in range(count)])
+    assert not pending.is_settled, "it takes more than a turn to look at all"
+    bench.submit(bench.topics.partition("t", 0), batch_of())
+    is_settled = asyncio.Event()
+    pending.on_settled = lambda _: is_settled.set()
+    async with asyncio.timeout(FETCH_WAIT_SECONDS / 2):
+        await is_settled.wait()
+    found = [row for row in rows(pending) if batches_in(row)]
+    assert [row["partition_index"] for row in found] == [0]
 
 
 @in_loop

@@ -272,3 +272,21 @@ async def test_refused_batch_keeps_nothing_of_what_it_unpacked_to(monkeypatch: p
         workers.run_heavy()
     finally:
         gc.enable()
+
+
+@in_loop
+async def test_batches_that_wait_for_memory_leave_with_their_client() -> None:
+    bench = Bench(unpack_memory_bytes_max=UNPACKED_MAX, batch_decompressed_bytes_max=UNPACKED_MAX)
+    partition = await bench.topic("t", 3)
+    bench.broker.workers = workers = HeldWorkers()
+    client = InProcessClient(bench.broker)
+    parts = [{"index": index, "records": malformed()} for index in range(3)]
+    body = {"acks": -1, "timeout_ms": 1000, "topic_data": [{"name": "t", "partition_data": parts}]}
+    client.send(ApiKey.PRODUCE, VERSION, body)
+    await turn()
+    client.hang_up()
+    while workers.heavies:
+        workers.run_heavy()
+    await turn()
+    assert (bench.broker.unpack_memory.bytes_taken, partition.log.end_offset) == (0, 0)
+    assert not bench.broker.unpack_memory.is_short

@@ -3,6 +3,7 @@
 import pytest
 
 from anabranch.broker.memory_budget import MemoryBudget
+from support.workers import HeldWorkers
 
 
 def test_takes_until_all_is_taken() -> None:
@@ -58,3 +59,40 @@ def test_giving_back_more_than_was_taken_is_a_defect() -> None:
 def test_waiting_for_more_than_there_will_ever_be_is_a_defect() -> None:
     with pytest.raises(AssertionError):
         MemoryBudget(10).wait(11, lambda: None)
+
+
+# --- tasks of workers ------------------------------------------------------------------------------------------------
+
+
+def test_task_that_waits_for_memory_begins_when_another_ends() -> None:
+    budget, workers, results = MemoryBudget(100), HeldWorkers(), []
+    for number in range(3):
+        budget.run(workers, 60, lambda number=number: number, lambda result, error: results.append(result))
+    assert len(workers.heavies) == 1
+    while workers.heavies:
+        workers.run_heavy()
+    assert (results, budget.bytes_taken) == ([0, 1, 2], 0)
+
+
+def test_task_that_left_the_line_never_begins() -> None:
+    budget, workers, results = MemoryBudget(100), HeldWorkers(), []
+    for number in range(2):
+        leave = budget.run(
+            workers, 60, lambda number=number: number, lambda result, error: results.append(result)
+        )
+    leave()
+    while workers.heavies:
+        workers.run_heavy()
+    assert (results, budget.bytes_taken) == ([0], 0)
+
+
+def test_memory_is_given_back_if_whoever_asked_fails() -> None:
+    budget, workers = MemoryBudget(100), HeldWorkers()
+
+    def fail(result: object, error: BaseException | None) -> None:
+        raise RuntimeError("a defect")
+
+    budget.run(workers, 60, lambda: 1, fail)
+    with pytest.raises(RuntimeError, match="a defect"):
+        workers.run_heavy()
+    assert budget.bytes_taken == 0

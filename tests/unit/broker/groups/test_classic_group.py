@@ -499,6 +499,10 @@ def test_a_stopping_node_answers_everybody_who_waits() -> None:
 # --- memory --------------------------------------------------------------------------------------------------
 
 
+NAMES_BYTES = len("app-id1") + len("app") + len("/127.0.0.1")
+"""The ids of a member, and its host."""
+
+
 def with_metadata(size: int) -> dict[str, Any]:
     return {"protocols": (("range", bytes(size)),)}
 
@@ -508,7 +512,7 @@ def test_member_that_brings_too_much_is_refused_and_leaves_nothing() -> None:
     assert isinstance(bench.join("large", **with_metadata(2**19)), GroupFullError)
     assert (bench.memory.bytes_taken, len(bench.group.roster)) == (0, 0)
     bench.join("small", **with_metadata(1000))
-    assert bench.memory.bytes_taken == MEMBER_BYTES + len("range") + 1000
+    assert bench.memory.bytes_taken == MEMBER_BYTES + NAMES_BYTES + len("range") + 1000
 
 
 def test_one_host_gets_half_of_the_memory_for_members() -> None:
@@ -521,7 +525,7 @@ def test_one_host_gets_half_of_the_memory_for_members() -> None:
 def test_memory_of_members_is_given_back_when_they_leave() -> None:
     bench = Bench()
     ids = bench.stable("a", "b")
-    one = MEMBER_BYTES + size_of(RANGE)
+    one = MEMBER_BYTES + NAMES_BYTES + size_of(RANGE)
     assert bench.memory.bytes_taken == 2 * one + len(b"a") + len(b"b")
     bench.group.leave([Identity(ids["a"])], bench.now)
     assert bench.memory.bytes_taken == one + len(b"b")
@@ -535,7 +539,7 @@ def test_member_that_joins_again_takes_its_own_place() -> None:
     bench.after(bench.settings.initial_rebalance_delay_ms * 2)
     member_id = bench.answers["a"].member_id
     assert not isinstance(bench.join("again", member_id, **with_metadata(400_001)), GroupFullError)
-    assert bench.memory.bytes_taken == MEMBER_BYTES + len("range") + 400_001
+    assert bench.memory.bytes_taken == MEMBER_BYTES + NAMES_BYTES + len("range") + 400_001
 
 
 def test_ids_that_nobody_joins_with_count_until_they_expire() -> None:
@@ -557,4 +561,40 @@ def test_assignment_that_does_not_fit_is_refused() -> None:
     member_id = bench.answers["a"].member_id
     assert isinstance(bench.sync("s", member_id, assignments=((member_id, bytes(2**20)),)), GroupFullError)
     assert bench.sync("again", member_id, assignments=((member_id, bytes(100)),)) is not None
-    assert bench.memory.bytes_taken == MEMBER_BYTES + size_of(RANGE) + 100
+    assert bench.memory.bytes_taken == MEMBER_BYTES + NAMES_BYTES + size_of(RANGE) + 100
+
+
+def test_long_names_count_as_memory_of_a_member() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    answers = [bench.join(f"w{number}", client_id="c" * 30_000) for number in range(30)]
+    assert any(isinstance(answer, GroupFullError) for answer in answers)
+    assert bench.memory.bytes_taken <= 2**19
+
+
+def test_leader_whose_assignment_is_refused_is_still_awaited() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    bench.join("a")
+    bench.after(bench.settings.initial_rebalance_delay_ms * 2)
+    member_id = bench.answers["a"].member_id
+    bench.sync("s", member_id, assignments=((member_id, bytes(2**20)),))
+    bench.after(REBALANCE_MS)
+    assert member_id not in bench.group.roster.members, "it was dropped when its time to sync was over"
+
+
+def test_assignments_take_the_place_of_those_of_the_last_generation() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    bench.join("a")
+    for turn in range(3):
+        bench.after(bench.settings.initial_rebalance_delay_ms * 2)
+        member_id = bench.answers["a" if not turn else f"a{turn}"].member_id
+        given = ((member_id, bytes(400_000)),)
+        assert not isinstance(bench.sync(f"s{turn}", member_id, assignments=given), GroupFullError)
+        bench.join(f"a{turn + 1}", member_id)
+
+
+def test_follower_of_a_host_that_has_all_its_memory_gets_its_assignment() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    ids = bench.stable("a", "b")
+    bench.memory.add("/127.0.0.1", 2**19)
+    follower = next(member_id for member_id in ids.values() if member_id != bench.group.roster.leader)
+    assert not isinstance(bench.sync("again", follower), GroupFullError)
