@@ -22,7 +22,7 @@ from pathlib import Path
 from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.api_keys import ApiKey
 from chaos.cluster_load import ClusterLoad
-from hostile.cost import Cost, Target, cost_of
+from hostile.cost import NO_ANSWER, Cost, Target, cost_of
 from hostile.kafka_requests import worst_requests
 from hostile.probes import Probes
 from hostile.special_requests import prepare, special_requests
@@ -45,6 +45,9 @@ def main() -> int:
     worst = [worst_of(name, each) for name, each in costs.items()]
     say(f"\n{table(worst)}")
     faults += [f"{cost.name}: a bar is missed" for cost in worst if is_missed(cost)]
+    faults += [
+        f"{cost.name}: no answer" for each in costs.values() for cost in each if cost.answer == NO_ANSWER
+    ]
     for fault in faults:
         say(fault[:2000])
     return 1 if faults else 0

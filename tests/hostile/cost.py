@@ -1,6 +1,7 @@
 """What a request costs a node: how long others wait meanwhile, and how much memory it takes and keeps."""
 
 import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hostile.probes import ANSWER_SECONDS_MAX, Probes
@@ -11,6 +12,11 @@ MIB = 2**20
 
 SETTLE_SECONDS = 0.3
 """How long after an answer a node may still be busy with the request, or free what it took."""
+
+
+NO_ANSWER = "no answer"
+Frame = bytes | Callable[[bytes], bytes]
+"""A request, or how to make it from the answer to the one before."""
 
 
 class Cost(NamedTuple):
@@ -37,7 +43,7 @@ class Target(ProcessMemory):
         return self._pid
 
 
-def cost_of(node: Target, probes: Probes, name: str, frames: list[bytes]) -> Cost:
+def cost_of(node: Target, probes: Probes, name: str, frames: Sequence[Frame]) -> Cost:
     """Send the frames on one connection, each after the answer to the one before, and measure."""
     before = node.rss_bytes()
     node.forget_peak()
@@ -47,13 +53,14 @@ def cost_of(node: Target, probes: Probes, name: str, frames: list[bytes]) -> Cos
     with RawClient(node.bootstrap) as client:
         client.sock.settimeout(ANSWER_SECONDS_MAX)
         try:
+            last = b""
             for frame in frames:
-                client.send_frame(frame)
-                client.receive_frame()
+                client.send_frame(frame if isinstance(frame, bytes) else frame(last))
+                last = client.receive_frame()
         except (ClosedByBroker, ConnectionError):
             answer = "closed"
         except TimeoutError:
-            answer = "no answer"
+            answer = NO_ANSWER
     seconds = time.perf_counter() - begun
     time.sleep(SETTLE_SECONDS)
     peak, kept = node.peak_bytes() - before, node.rss_bytes() - before

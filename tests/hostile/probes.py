@@ -42,7 +42,7 @@ def _probe_http(address: str) -> Callable[[], None]:
         link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         head = b""
         while b"\r\n\r\n" not in head:
-            head += link.recv(4096)
+            head += _some(link, 4096)
         length = next(
             int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
         )
@@ -53,10 +53,17 @@ def _probe_http(address: str) -> Callable[[], None]:
     return once
 
 
+def _some(link: socket.socket, count: int) -> bytes:
+    data = link.recv(count)
+    if not data:
+        raise ConnectionError("the node closed the connection of a client that did nothing wrong")
+    return data
+
+
 def _exactly(link: socket.socket, count: int) -> bytes:
     found = b""
     while len(found) < count:
-        found += link.recv(count - len(found))
+        found += _some(link, count - len(found))
     return found
 
 

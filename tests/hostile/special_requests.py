@@ -11,20 +11,20 @@ from anabranch.record.crc32c import crc32c
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import encode_request
 from anabranch.wire.header import request_header
+from hostile.cost import Frame
 from hostile.kafka_requests import World
 from support.raw_client import RawClient, batch_of
 from support.waiting import wait_until
 
 BOMB_BYTES = 63 * 2**20
-SESSION_STEPS = 6
-COMMITS = 3000
+SESSION_STEPS = 30
 
 
 class Sequence(NamedTuple):
     """Requests that go one after the other on one connection."""
 
     name: str
-    frames: list[bytes]
+    frames: list[Frame]
 
 
 def frame(api_key: ApiKey, version: int, body: dict[str, object]) -> bytes:
@@ -66,7 +66,17 @@ def _sessions(world: World) -> Iterator[Sequence]:
         body = {"session_id": session_id, "session_epoch": epoch, "max_bytes": 2**20, "topics": topics}
         return frame(ApiKey.FETCH, 12, body)
 
+    def grown(number: int, answer: bytes) -> bytes:
+        session_id = int.from_bytes(
+            answer[11:15], "big"
+        )  # Behind correlation id, tags, throttle time and error code.
+        return step(number, session_id, 1000 * number, 1000)
+
     yield Sequence("FETCH v12, a session of 19,000 unknown partitions", [step(0, 0, 0, 19_000)])
+    yield Sequence(
+        f"FETCH v12, a session grown by 1,000 unknown partitions {SESSION_STEPS} times",
+        [step(0, 0, 0, 1000), *[partial(grown, number) for number in range(1, SESSION_STEPS)]],
+    )
     yield Sequence(
         "FETCH v12, thirty sessions of 19,000 unknown partitions", [step(0, 0, 0, 19_000) for _ in range(30)]
     )

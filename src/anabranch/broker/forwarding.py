@@ -2,7 +2,7 @@
 
     client > any broker > ForwardRequest > the leader: decoded, handled, encoded > ForwardAnswer > client
 
-While no leader is known, or it loses its office, the request waits and goes to the next leader, for as long as its
+While no leader is known, or it loses leadership, the request waits and goes to the next leader, for as long as its
 client is willing to. Of a request with several rows only those go there that were not carried out, and the answer is
 put together of all tries. What may have been done already is repeated only if doing it twice is the same as once.
 

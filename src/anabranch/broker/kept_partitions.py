@@ -237,7 +237,7 @@ class NewPartitions(NamedTuple):
 
 
 class _Attempt:
-    """To open them, in a worker."""
+    """One try to open the new partitions of a topic, in a worker."""
 
     def __init__(self, kept: KeptPartitions, wanted: NewPartitions) -> None:
         self._kept = kept

@@ -359,7 +359,7 @@ class NodeSettings:
     )
     request_answer_bytes_max: int = whole(
         16 * MIB,
-        "What may be told in answer to one request, records of a fetch not included; rows beyond it carry an error.",
+        "Bytes that one response may hold, fetched records not included; rows beyond that carry an error.",
         low=64 * 1024,
     )
     socket_send_buffer_bytes: int = whole(
@@ -376,7 +376,7 @@ class NodeSettings:
     )
     batch_decompressed_bytes_max: int = long(64 * MIB, "What one batch may unpack to.", low=1024)
     unpack_memory_bytes_max: int = long(
-        128 * MIB, "What the batches of all connections may unpack to at once; beyond, they wait.", low=MIB
+        128 * MIB, "What the batches of all connections may unpack to at once; further batches wait.", low=MIB
     )
     connection_requests_max: int = whole(
         64, "Unanswered requests per connection; beyond, it is not read.", low=1

@@ -73,7 +73,7 @@ class Access:
         if name == "localhost" or name in self._hosts or _is_address(name):
             return
         raise GatewayError(
-            f"{host or 'No host'} is not a name of this node that it knows of: ask its IP address, or name "
+            f"This node does not know the host name {host or '(none)'}: ask its IP address, or name "
             f"http://{host or 'HOST'} in its setting gateway.origins.",
             "HOST_REFUSED",
             403,

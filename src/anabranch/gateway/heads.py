@@ -23,7 +23,7 @@ ONCE = frozenset(
         b"upgrade",
     }
 )
-"""Of these a second one is refused, though it say the same."""
+"""A second header of one of these names is refused, even if it is identical."""
 SOCKET_PREFIX = b"sec-websocket-"
 """Of these, too: all of them."""
 _HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)

@@ -262,7 +262,8 @@ class SocketSession:
                 self._grow(running)
 
     def _grow(self, running: Running) -> None:
-        """A subscription that may not follow the partitions that were added ends: silence would be taken for none."""
+        """A subscription that may not follow the partitions that were added ends: the client would take silence for no
+        new records."""
         size_bytes = running.grown_size_bytes
         try:
             self._memory.take(size_bytes - running.size_bytes)

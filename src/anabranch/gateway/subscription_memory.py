@@ -4,7 +4,7 @@
     share.take(size_bytes)              raises InvalidRequestError, which names the setting
     share.give(size_bytes)
 
-Sizes are what a subscription takes at most, as `size_of` reckons it, not what was measured.
+Sizes are what a subscription takes at most, as `size_of` estimates it, not what was measured.
 """
 
 from anabranch.errors import GatewayError, InvalidRequestError

@@ -2,7 +2,7 @@
 there are at most `STRANGERS_MAX`, of one address `STRANGERS_PER_ADDRESS_MAX`; each holds about a kilobyte, and none
 lasts longer than a handshake may.
 
-A newcomer beyond these limits takes the place of another stranger, drawn by chance, of its own address if that has its
+A newcomer beyond these limits takes the place of another stranger, chosen at random, of its own address if that has its
 share, else of the address that has the most. A flood therefore keeps no broker out that comes from another address, and
 one from the same address gets through with a chance that does not depend on how long the flood has lasted: a handshake
 takes a few milliseconds. Whoever is linked already is never touched.
@@ -99,9 +99,9 @@ class PeerListener:
 
     def _turn_one_away(self, host: str) -> None:
         those = [task for task, where in self._strangers.items() if where == host]
-        unlucky = those[self._links.rng.randrange(len(those))]
-        self._forget(unlucky)
-        unlucky.cancel()
+        evicted = those[self._links.rng.randrange(len(those))]
+        self._forget(evicted)
+        evicted.cancel()
         self._refuse(
             host,
             HandshakeError(
