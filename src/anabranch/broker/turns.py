@@ -74,8 +74,7 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._renew)
 
     def _renew(self) -> None:
-        """Begin a turn. Whoever was promised rows of it goes on right after this: it was called for before they
-        were."""
+        """Begin a turn. Waiters released in the last one run right after this callback: it was scheduled first."""
         self._is_renewal_due = False
         self._rows_left = ROWS_PER_TURN
         if self._rows_promised or self._line:

@@ -24,7 +24,8 @@ SLOW_SECONDS = 1.0
 PROBE_SECONDS_MAX = 1.0
 PROBE_PAUSE_SECONDS = 0.25
 OUTAGE_SECONDS_MIN = 0.5
-"""A single request that fails is no outage: no other is given up for it."""
+"""A single request that fails is no outage: no other is given up for it, and whoever pauses before its next try goes on
+pausing. A store that refuses writes and answers reads would otherwise be asked again and again without a pause."""
 BYTES_PER_SECOND_MIN = 2**20
 PROBE_NAME = "probe/of-nothing"
 """Nobody ever writes it: that it is not there is the answer."""
@@ -131,10 +132,11 @@ class WatchedStore:
         if since is None:
             return
         self._end_probing()
-        if now - since >= OUTAGE_SECONDS_MIN:
-            for asking in list(self._asking):
-                if now - asking.began > asking.patience and not asking.scope.expired():
-                    asking.scope.reschedule(now)
+        if now - since < OUTAGE_SECONDS_MIN:
+            return
+        for asking in list(self._asking):
+            if now - asking.began > asking.patience and not asking.scope.expired():
+                asking.scope.reschedule(now)
         for wake in self.on_back:
             wake()
 
@@ -150,6 +152,7 @@ class WatchedStore:
     async def _probe_until_answered(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await asyncio.sleep(PROBE_PAUSE_SECONDS)
             began = loop.time()
             try:
                 async with asyncio.timeout(PROBE_SECONDS_MAX):
@@ -162,6 +165,5 @@ class WatchedStore:
                     self._away_since = began
             else:
                 break
-            await asyncio.sleep(PROBE_PAUSE_SECONDS)
         self._probing = None
         self._answered(loop.time())

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.errors import ObjectExistsError, ObjectGoneError, StoreRefusedError, StoreUnavailableError
 from anabranch.objects.store import Buffer, StoredObject
-from anabranch.objects.watched_store import PROBE_NAME, SLOW_SECONDS, WatchedStore
+from anabranch.objects.watched_store import OUTAGE_SECONDS_MIN, PROBE_NAME, SLOW_SECONDS, WatchedStore
 from anabranch.testing.fake_clock import FakeClock
 from anabranch.testing.virtual_loop import VirtualLoop
 
@@ -125,10 +125,26 @@ def test_an_answer_to_anybody_wakes_all(world: World) -> None:
     world.inner.state = "down"
     with pytest.raises(StoreUnavailableError):
         world.do(world.store.put("a", [b"x"]))
+    world.run(OUTAGE_SECONDS_MIN)
     assert world.store.is_away
     world.inner.state = "up"
     world.do(world.store.get("b"))
     assert len(world.backs) == 1
+
+
+def test_nobody_is_woken_by_a_store_that_refuses_writes_and_answers_reads(world: World) -> None:
+    """Or whoever writes would try again at once, fail at once, and never pause."""
+
+    async def refuse(name: str, pieces: Sequence[Buffer]) -> None:
+        raise StoreUnavailableError("503")
+
+    world.inner.put = refuse  # type: ignore[method-assign]
+    for _ in range(20):
+        with pytest.raises(StoreUnavailableError):
+            world.do(world.store.put("a", [b"x"]))
+        world.run(1)
+    assert world.backs == []
+    assert world.inner.probes <= 20
 
 
 def test_a_request_that_was_sent_into_an_outage_is_given_up_when_it_ends(world: World) -> None:
