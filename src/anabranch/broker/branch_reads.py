@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anabranch.broker.branch_partition import BranchPartition
     from anabranch.broker.peers import Peers
     from anabranch.broker.workers import Workers
-    from anabranch.log.log import Log
+    from anabranch.log.slice import Slice
 
 PIECE_BYTES_MAX = 4 * 2**20
 ANSWER_MS_MAX = 5000
@@ -48,7 +48,11 @@ class LaneReading:
         is no record up to its end. Raises StorageError, CorruptDataError."""
         log = partition.lanes.get(span.lane)
         if log is not None and log.start_offset <= span.start < log.end_offset:
-            return await in_heavy_worker(self._workers, lambda: read_log(log, span, PIECE_BYTES_MAX))
+            end = Offset(min(span.end, log.end_offset))
+            found = log.slice(
+                span.start, PIECE_BYTES_MAX, end
+            )  # On the loop, which owns what a log remembers.
+            return await in_heavy_worker(self._workers, lambda: read_slice(found, span, end))
         return await self.read_elsewhere(partition, span, first_ask)
 
     async def read_elsewhere(
@@ -84,11 +88,10 @@ class LaneReading:
         return answer
 
 
-def read_log(log: "Log", span: Span, bytes_max: int) -> Piece:
-    """In a worker: what a log has at the beginning of a span. Raises StorageError, CorruptDataError."""
-    held_end = log.end_offset
-    end = Offset(min(span.end, held_end))
-    data = bytes(log.slice(span.start, bytes_max, end).read())
+def read_slice(found: "Slice", span: Span, end: Offset) -> Piece:
+    """In a worker: what a log has at the beginning of a span, none of it at `end` or beyond. Raises StorageError,
+    CorruptDataError."""
+    data = found.read()
     return Piece(data, _checked_end(data, span) or end)
 
 

@@ -5,7 +5,7 @@ reads its indexes when a lookup needs them, through a cache that all logs share;
 is made anew. `Segment` (segment.py) is the heir that is written to.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -18,6 +18,7 @@ from anabranch.log.scan import HOP_BYTES, Located, Scan, headers_from, hop_to, l
 from anabranch.log.seal import REGION_BYTES, HeadSums, Region, Seal, load_seal
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
+from anabranch.log.soundness import survey
 from anabranch.log.tail import Tail
 from anabranch.record.batch import BatchHeader
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_ENTRY_BYTES
@@ -112,23 +113,27 @@ class SegmentReader:
         try:
             return self._slice(start, bytes_max, upto, whole_first=whole_first)
         except CorruptDataError:
-            return self._doubtful_slice(start, bytes_max, upto)
+            return self._doubtful_slice(start, max(bytes_max, 1 if whole_first else 0), upto)
 
     def _slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool) -> Slice | None:
         tail = self.tail
         position = tail.position_of(start) if tail is not None and start < self.published_offset else None
         first_end = tail.batch_end(position) if tail is not None and position is not None else None
-        walked_from = position
+        first = None
         if position is None or first_end is None:
             first = self.locate(start)
             if first is None:
+                self.confirm_end(start)
                 return None
-            position, first_end, walked_from = first.position, first.position + first.size, first.walked_from
-        limit = self._limit(upto)
+            position, first_end = first.position, first.position + first.size
+        limit, reached = self._limit(upto)
         end = self._slice_end(position, first_end, limit, bytes_max, whole_first)
-        assert walked_from is not None
         if end <= position:
+            walked = [located for located in (first, reached) if located is not None]
+            if walked and first_end > limit:
+                self._confirm(walked)
             return Slice(self.file, position, 0)
+        walked_from = first.walked_from if first is not None else position
         sums = self._head_sums()
         if self._is_verified(walked_from, end):
             return Slice(
@@ -140,15 +145,17 @@ class SegmentReader:
                 stamp=self._stamp,
                 regions_later=partial(sums.regions, walked_from, end),
             )
+        regions = sums.regions(walked_from, end)
         return Slice(
             self.file,
             position,
             end - position,
-            sums.regions(walked_from, end),
+            regions,
             self.note_verified,
             start=start,
             upto=upto,
             is_warm=self.warm.covers(walked_from, end),
+            wider=self._one_more(regions) if first is not None else (),
         )
 
     def _doubtful_slice(self, start: Offset, bytes_max: int, upto: Offset) -> Slice:
@@ -167,7 +174,65 @@ class SegmentReader:
             upto=upto,
             is_warm=self.warm.covers(position, end),
             is_doubtful=True,
+            wider=self._wider(position, end),
         )
+
+    def _one_more(self, regions: list[Region]) -> Sequence[Sequence[Region]]:
+        """The same regions and what follows: the batch that holds `start` is there if a changed head before it said
+        that it held `start` itself."""
+        end = regions[-1].end
+        if end >= self.published_bytes:
+            return ()
+        if regions[-1].crc is None:
+            return self._wider(regions[0].start, end)  # Nobody knows where the next batch ends.
+        sums = self._head_sums()
+        more = sums.regions(end, sums.boundary_from(end + REGION_BYTES, self.published_bytes))
+        return ([*regions, *more],)
+
+    def _wider(self, position: int, end: int) -> Sequence[Sequence[Region]]:
+        """From `position` on, four times as much each time, as far as a batch can reach behind `end`."""
+        sums, size = self._head_sums(), end - position
+        reach = min(self.published_bytes, end + self._config.batch_bytes_max + REGION_BYTES)
+        found = []
+        while end < reach:
+            size *= 4
+            end = sums.boundary_from(max(end + 1, min(position + size, reach)), self.published_bytes)
+            found.append(sums.regions(position, end))
+        return found
+
+    def _confirm(self, walked: Sequence[Located]) -> None:
+        """That there is nothing to read must not rest on a changed head. Raises CorruptDataError unless all that was
+        walked over to these batches holds, and they too."""
+        start = min(located.walked_from for located in walked)
+        furthest = max(walked, key=lambda located: located.position + located.size)
+        end = furthest.position + furthest.size
+        if self._is_verified(start, end):
+            return
+        # Where no sums were kept, only its neighbours can tell that a batch lies about its offset.
+        following = hop_to(self.file, end, self.published_bytes, -1)
+        if furthest.last_offset >= (
+            following.base_offset if following is not None else self.published_offset
+        ):
+            raise CorruptDataError(f"{self.file.path} is damaged between positions {start} and {end}.")
+        regions = self._head_sums().regions(start, end)
+        looked_at = Slice(self.file, start, end - start, regions, self.note_verified)
+        looked_at.verify()
+        looked_at.mark_verified()
+
+    def confirm_end(self, start: Offset) -> None:
+        """After `locate` found nothing: raise CorruptDataError unless the last batch is known to end before `start`."""
+        if start >= self.published_offset or not self.published_bytes:
+            return
+        entry = self._indexes()[0].entry_at_or_before(start - self.base_offset)
+        position = entry[1] if entry is not None else 0
+        try:
+            end = Located(position, self.published_bytes - position, start, start, position)
+            self._confirm([end])
+        except CorruptDataError:
+            last = self._head_sums().regions(position, self.published_bytes)[-1]
+            sound = survey(memoryview(self.file.pread(last.end - last.start, last.start)), last)
+            if not sound or sound[-1].end != self.published_bytes or sound[-1].last_offset >= start:
+                raise
 
     # --- what was checked -----------------------------------------------------------------------------------
 
@@ -196,14 +261,15 @@ class SegmentReader:
         self.verified.clear()
         return False
 
-    def _limit(self, upto: Offset) -> int:
-        """Where the first batch begins that reaches `upto` or beyond."""
+    def _limit(self, upto: Offset) -> tuple[int, Located | None]:
+        """Where the first batch begins that reaches `upto` or beyond, and that batch if heads had to be believed to
+        find it."""
         if upto >= self.published_offset:
-            return self.published_bytes
+            return self.published_bytes, None
         if self.tail is not None and (position := self.tail.position_of(upto)) is not None:
-            return position
+            return position, None
         located = self.locate(upto)
-        return located.position if located is not None else self.published_bytes
+        return (located.position if located is not None else self.published_bytes), located
 
     def _slice_end(self, position: int, first_end: int, limit: int, bytes_max: int, whole_first: bool) -> int:
         if first_end > limit:
@@ -387,6 +453,10 @@ class SegmentReader:
                 break
             taken.append(region)
         return taken
+
+    def regions_around(self, start: int, end: int) -> list[Region]:
+        """The regions that [start, end) lies in."""
+        return self._head_sums().regions(start, end)
 
     def sealed_regions(self) -> list[Region]:
         """Any thread. All regions of a sealed segment."""

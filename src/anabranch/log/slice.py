@@ -33,6 +33,7 @@ class Slice:
         "_mark",
         "_regions_later",
         "_stamp",
+        "_wider",
         "count",
         "damage",
         "file",
@@ -62,6 +63,7 @@ class Slice:
         is_doubtful: bool = False,
         stamp: int | None = None,
         regions_later: Callable[[], Sequence[Region]] | None = None,
+        wider: Sequence[Sequence[Region]] = (),
     ) -> None:
         self.file = file
         self.position = position
@@ -79,6 +81,8 @@ class Slice:
         self._stamp = stamp
         """Of the file, when the bytes were checked."""
         self._regions_later = regions_later
+        self._wider = wider
+        """What to read instead of `regions` while the batch that holds `start` is not found behind the damage."""
 
     def read(self) -> bytes:
         """Any thread. What `checked` answers, as bytes of their own."""
@@ -156,7 +160,10 @@ class Slice:
         ]
         number = next((n for n, batch in enumerate(sound) if batch.last_offset >= self.start), None)
         if number is None:
-            raise self.damage
+            if not self._wider:
+                raise self.damage
+            self.regions, *self._wider = self._wider
+            return self.checked()
         begin = sound[number]
         before = sound[number - 1].end if number else first
         if begin.base_offset > self.start and before != begin.position:
@@ -167,6 +174,8 @@ class Slice:
             if batch.position != end or is_too_much or batch.last_offset >= self.upto:
                 break
             end = batch.end
+        if end == begin.position:
+            raise self.damage  # A reader that was promised bytes must not take it for the end.
         self.position, self.count = begin.position, end - begin.position
         return view[begin.position - first : end - first]
 

@@ -10,10 +10,16 @@ from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError
 from anabranch.log.files import File
+from anabranch.log.seal import Region
 from anabranch.log.segment import Segment
-from anabranch.record.batch import BatchHeader, crc_holds
+from anabranch.log.soundness import region_holds, survey
+from anabranch.record.batch import BatchHeader, crc_holds, read_header
 from anabranch.record.records import records_of
 from anabranch.values import Generation, Offset
+
+WALKED_BYTES_MAX = 4 * 2**20
+"""So much of a segment is checked at once; a walk that is longer is checked on the way.
+A batch that is searched for that reason has no such record unless its head is wrong."""
 
 
 class Moment(NamedTuple):
@@ -30,19 +36,40 @@ class BatchSearch(NamedTuple):
     file: File
     position: int
     header: BatchHeader
+    walked_from: int
+    """Where the walk to the batch began: the heads from there on were believed, and are checked with it."""
+    regions: Sequence[Region]
     start_offset: Offset
     timestamp: int
     bytes_max: int
 
     def run(self) -> Moment | None:
         """Any thread. Raises OSError, CorruptDataError."""
-        batch = self.file.pread(self.header.size_bytes, self.position)
-        if not crc_holds(batch, 0, len(batch)):
-            raise CorruptDataError(f"{self.file.path} is damaged at position {self.position}.")
+        batch = self._checked()
+        generation = read_header(batch).generation
         for record in records_of(batch, self.bytes_max):
             if record.timestamp >= self.timestamp and record.offset >= self.start_offset:
-                return Moment(record.offset, record.timestamp, self.header.generation)
+                return Moment(record.offset, record.timestamp, generation)
         return None
+
+    def _checked(self) -> bytes:
+        """The batch, if it and all that were walked over hold."""
+        end, holds_to, batch = self.position + self.header.size_bytes, self.walked_from, b""
+        for region in self.regions:
+            data = memoryview(self.file.pread(region.end - region.start, region.start))
+            if region_holds(data, region) is None:
+                for sound in survey(data, region):
+                    if sound.position == holds_to:
+                        holds_to = sound.end
+            elif region.start <= holds_to:
+                holds_to = region.end
+            if region.start <= self.position < end <= region.end:
+                batch = bytes(data[self.position - region.start : end - region.start])
+        if holds_to < end or not crc_holds(batch, 0, len(batch)):
+            raise CorruptDataError(
+                f"{self.file.path} is damaged between positions {self.walked_from} and {end}."
+            )
+        return batch
 
 
 Lookup = Generator[BatchSearch, Moment | None, Moment | None]
@@ -83,14 +110,22 @@ def of_largest_timestamp(segments: Sequence[Segment], start_offset: Offset, byte
 
 
 def _first_in(segment: Segment, start_offset: Offset, timestamp: int, bytes_max: int) -> Lookup:
-    first = segment.locate(max(start_offset, segment.offset_before(timestamp)))
+    start = max(start_offset, segment.offset_before(timestamp))
+    first = segment.locate(start)
     if first is None:
+        segment.confirm_end(start)
         return None
-    position = first.position
+    position, walked_from = first.position, first.walked_from
     for header in segment.headers_at(position):
-        if header.max_timestamp >= timestamp and header.last_offset >= start_offset:
-            found = yield BatchSearch(segment.file, position, header, start_offset, timestamp, bytes_max)
+        end = position + header.size_bytes
+        is_candidate = header.max_timestamp >= timestamp and header.last_offset >= start_offset
+        if is_candidate or end - walked_from > WALKED_BYTES_MAX or end == segment.published_bytes:
+            regions = segment.regions_around(walked_from, end)
+            found = yield BatchSearch(
+                segment.file, position, header, walked_from, regions, start_offset, timestamp, bytes_max
+            )
             if found is not None:
                 return found
-        position += header.size_bytes
+            walked_from = end
+        position = end
     return None

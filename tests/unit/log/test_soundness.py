@@ -2,6 +2,7 @@
 
 import os
 import socket
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -12,6 +13,7 @@ from anabranch.errors import CorruptDataError
 from anabranch.log.cleaner import clean_now, plan
 from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles
+from anabranch.log.timestamps import settled
 from anabranch.record.batch import read_header
 from anabranch.record.batch_sums import changed_byte, sound_batches, sound_batches_pure
 from anabranch.record.crc32c import crc32c
@@ -135,8 +137,10 @@ class TestRealFiles:
         """As if the last change of the file was long ago: its stamp counts then."""
         file = path / "00000000000000000000.log"
         past = file.stat().st_ctime_ns
-        while RealFiles().open(str(file)).stamp() is None:
+        opened = RealFiles().open(str(file))
+        while opened.stamp() is None:
             assert file.stat().st_ctime_ns == past
+        opened.close()
         return file
 
     def test_what_this_process_wrote_is_checked_before_it_counts_as_verified(
@@ -258,3 +262,137 @@ def test_both_forms_walk_alike() -> None:
         assert sound_batches(data, start, end, next_offset) == sound_batches_pure(
             data, start, end, next_offset
         )
+
+
+# --- nothing to read -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interval", [200, 4096])
+@pytest.mark.parametrize("has_sums", [True, False])
+def test_a_changed_head_never_reads_as_nothing_there(
+    open_log: Open, disk: FakeDisk, interval: int, has_sums: bool
+) -> None:
+    log = open_log(index_interval_bytes=interval)
+    written = fill(log, 20, 5)
+    log.roll()
+    if not has_sums:
+        log.close()
+        disk.unlink(LOG.replace(".log", ".seal"))
+        log = open_log(clean=True, index_interval_bytes=interval)
+    start = sum(map(len, written[:10]))
+    for bit in range(16 * 8):
+        position = start + [*range(12), *range(23, 27)][bit // 8]  # Base offset, length, last offset delta.
+        disk.flip_bit(LOG, position, bit % 8)
+        for upto in (80, 100):
+            for offset in (50, 52, 54, 55):
+                try:
+                    found = log.slice(Offset(offset), 10_000, Offset(upto))
+                    assert found.count, (offset, upto, bit)
+                    data = found.read()
+                except CorruptDataError:
+                    assert offset < 55 or not has_sums
+                else:
+                    # Without sums nobody can tell that a batch was moved within a gap.
+                    assert not has_sums or (offset, read_header(data).base_offset) == (55, 55)
+        disk.flip_bit(LOG, position, bit % 8)
+    assert log.slice(Offset(52), 10_000, Offset(53)).count == 0
+    assert log.slice(Offset(52), 10_000, Offset(53)).damage is None
+
+
+def test_a_changed_head_at_the_end_of_a_segment_does_not_lead_to_the_next(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    log = open_log()
+    written = fill(log, 4, 5)
+    log.roll()
+    fill(log, 1, 5)
+    last = sum(map(len, written[:3]))
+    disk.flip_bit(LOG, last + 26, 2)  # The last offset delta is 0 instead of 4.
+    assert log.slice(Offset(10), 1, Offset(25)).read() == written[2]
+    with pytest.raises(CorruptDataError):
+        log.slice(Offset(17), 10_000, Offset(25)).read()
+
+
+def with_gap(open_log: Open) -> Log:
+    """Batches at 0, 1, 2, 3 and at 20, and one of a second segment at 40."""
+    log = open_log()
+    fill(log, 4)
+    log.append([make_batch(20)], NOW_MS)
+    log.advance_end(Offset(40))
+    fill(log, 1)
+    return log
+
+
+def test_damage_elsewhere_does_not_hide_that_a_segment_ends_early(open_log: Open, disk: FakeDisk) -> None:
+    log = with_gap(open_log)
+    assert read_header(log.slice(Offset(30), 1, log.end_offset).read()).base_offset == 40
+    disk.flip_bit(LOG, 80)
+    assert read_header(log.slice(Offset(30), 1, log.end_offset).read()).base_offset == 40
+    disk.flip_bit(LOG, log.segments[0].published_bytes - 1)
+    with pytest.raises(CorruptDataError):
+        log.slice(Offset(30), 1, log.end_offset).read()
+
+
+def test_a_slice_that_promised_bytes_never_answers_none(open_log: Open, disk: FakeDisk) -> None:
+    """Offsets 4 to 19 are gone, so there is nothing below 15 behind the batches that are damaged."""
+    log = with_gap(open_log)
+    disk.flip_bit(LOG, 14)
+    found = log.slice(Offset(5), 10_000, Offset(15))
+    assert found.count
+    with pytest.raises(CorruptDataError):
+        found.read()
+
+
+# --- large batches -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_sums", [True, False])
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+def test_a_batch_behind_a_large_one_that_is_damaged_is_read(
+    open_log: Open, disk: FakeDisk, is_sealed: bool, has_sums: bool
+) -> None:
+    log = open_log()
+    written = fill(log, 6, 3, value_bytes=70_000)
+    if is_sealed:
+        log.roll()
+    log.close()
+    if not has_sums:
+        disk.unlink(LOG.replace(".log", ".seal"))
+    log = open_log(clean=True)
+    batches = {
+        base: batch for number, batch in enumerate(written) for base in range(number * 3, number * 3 + 3)
+    }
+    assert readable(log) == batches
+    positions = (
+        [6, 7, 9, 10, 11, 16, 24, 26, 40, 100_000] if has_sums else [9, 10, 11, 16, 24, 26, 40, 100_000]
+    )
+    for victim, position, bit in product((0, 2), positions, (0, 3, 7)):
+        start = sum(map(len, written[:victim]))
+        disk.flip_bit(LOG, start + position, bit)
+        intact = {base: batch for base, batch in batches.items() if batch is not written[victim]}
+        assert readable(log) == intact, (victim, position, bit)
+        disk.flip_bit(LOG, start + position, bit)
+
+
+# --- time ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+def test_no_changed_byte_moves_what_a_lookup_by_time_finds(
+    open_log: Open, disk: FakeDisk, is_sealed: bool
+) -> None:
+    log = open_log(index_interval_bytes=200)
+    written = fill(log, 12, 3)
+    if is_sealed:
+        log.roll()
+        fill(log, 1, 3)
+    size = sum(map(len, written[:5]))
+    for position in range(size, size + 61):
+        disk.flip_bit(LOG, position, position % 8)
+        for offset in (14, 15, 17, 18, 30):
+            try:
+                assert settled(log.offset_for_time(NOW_MS + offset)) == (offset, NOW_MS + offset, 3), position
+            except CorruptDataError:
+                assert offset < 30, position
+        disk.flip_bit(LOG, position, position % 8)
+    assert settled(log.offset_for_time(NOW_MS + 16)) == (16, NOW_MS + 16, 3)

@@ -2,13 +2,14 @@
 
 No byte leaves unchecked. What was checked since its file was last changed leaves as a file slice for sendfile; other
 bytes are read, checked and sent from memory, after a worker has looked at them if they may have to come from the disk.
-A batch that does not hold is answered CORRUPT_MESSAGE; those before and after it are served (decision 39). A consumer
-may fetch a thousand partitions of which one has news: all of them are looked at when a fetch begins and when its time
-is up, and only those that were published to when it is woken in between. Without transactions the last stable offset is
-the high watermark, so both isolation levels see the same. Only a partition's leader serves it; others say who that is.
-A reader whose last record is of a generation that ended earlier here is told where (the diverging epoch). Between the
-high watermark, which a new leader has to find out, and the end it is empty. What lies in the object store and is not
-in a cache is waited for like records to come (`fetch_loads.py`). Left out: reading from followers.
+A batch with a changed byte is answered CORRUPT_MESSAGE, and those before and after it are served; where more was
+changed its region of 64 KiB may be refused as a whole (decision 39). A consumer may fetch a thousand partitions of
+which one has news: all of them are looked at when a fetch begins and when its time is up, and only those that were
+published to when it is woken in between. Without transactions the last stable offset is the high watermark, so both
+isolation levels see the same. Only a partition's leader serves it; others say who that is. A reader whose last record
+is of a generation that ended earlier here is told where (the diverging epoch). Between the high watermark, which a new
+leader has to find out, and the end it is empty. What lies in the object store and is not in a cache is waited for like
+records to come (`fetch_loads.py`). Left out: reading from followers.
 """
 
 import asyncio
