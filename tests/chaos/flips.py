@@ -196,7 +196,7 @@ def read_by_session(site: Site) -> Read:
     assert answer.status == 201, answer
     path, cursor = answer.headers["location"], ""
     while at < len(site.written):
-        answer = ask_at(site.http, "GET", f"{path}/records?wait_ms=500&max_records=5000{cursor}")
+        answer = ask_at(site.http, "POST", f"{path}/records?wait_ms=500&max_records=5000{cursor}")
         if answer.status == 500:
             assert answer.code == "CORRUPT_MESSAGE", answer
             at += 1

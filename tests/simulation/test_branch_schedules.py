@@ -88,7 +88,7 @@ def test_what_was_under_way_to_the_old_primary_is_known_though_much_was_written_
                 world.sim.start(number)
                 world.settle()
         for number in range(30, 50):
-            world.write(world.primary(), b"last %d" % number, (1000, 0, number))
+            world.write_to_primary(b"last %d" % number, (1000, 0, number))
         assert world.write(world.primary(), b"first 3", (1000, 0, 3)) == firsts[3]
         assert world.write(world.primary(), b"then 29", (1000, 0, 29)) > firsts[6]
         values = world.values()

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from anabranch.broker.branch_partition import BranchPartition
 from anabranch.testing.branch_copies import branch_copies, missing_branches
 from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.simulator import Producer, fetch_request, produce_request, records_from
+from anabranch.testing.simulator import Producer, fetch_request, produce_request, produced, records_from
 from anabranch.values import BrokerId, TopicPartition
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
@@ -40,6 +40,19 @@ class BranchSchedule(Schedule):
         brokers = self.sim.lives if among is None else among
         (found,) = [number for number in brokers if self.partition(number).reign is not None]
         return found
+
+    def write_to_primary(self, value: bytes, producer: Producer) -> int:
+        """As a client does that looks for the primary again when it is refused; the offset."""
+        while True:
+            self.sim.run_until(
+                lambda: sum(self.partition(one).reign is not None for one in self.sim.lives) == 1
+            )
+            pending = self.send(self.primary(), value, producer)
+            self.sim.run_until(lambda settled=pending: settled.is_settled)
+            answer = produced(pending)
+            if answer is not None and answer[0] != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                assert answer[0] == ErrorCode.NONE, answer
+                return answer[1]
 
     def write_batch(self, broker_id: int, values: list[bytes], producer: Producer | None = None) -> int:
         """Until it is acknowledged; the offset of its first record."""

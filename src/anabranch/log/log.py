@@ -513,6 +513,7 @@ class Log(LogReader):
                 segment.close()
 
     def _close_cleanly(self) -> None:
+        self._refuse_if_fenced()  # One whose truncation failed half way has no tail to save.
         self.flush_indexes()
         active, changed = self._active, not self._active.is_closed
         try:
