@@ -102,6 +102,7 @@ class WatchedStore:
                 self._asking.add(asking)
                 answer = await request
         except (ObjectGoneError, ObjectExistsError, StopAsyncIteration):
+            self._asking.discard(asking)  # It has its answer, and its scope can no longer be changed.
             self._answered(loop.time())
             raise
         except TimeoutError as error:
@@ -138,7 +139,12 @@ class WatchedStore:
             if now - asking.began > asking.patience and not asking.scope.expired():
                 asking.scope.reschedule(now)
         for wake in self.on_back:
-            wake()
+            try:
+                wake()
+            except (
+                Exception
+            ):  # A defect of theirs must not fail the request that was answered, nor the other wakes.
+                logger.exception("%s is back, and %r failed on it", self.url, wake)
 
     def _probe(self) -> None:
         if self._probing is None and not self._is_closed:

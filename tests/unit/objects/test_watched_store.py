@@ -179,6 +179,39 @@ def test_a_request_after_the_outage_is_not_given_up_for_it(world: World) -> None
     assert late.exception() is None
 
 
+@pytest.mark.parametrize("name", ["taken", "a"])
+def test_a_slow_answer_ends_the_outage_whatever_it_says(world: World, name: str) -> None:
+    """The store answers this request alone: no probe before it."""
+    world.inner.put_seconds = 5 * SLOW_SECONDS
+    slow = world.begin(world.store.put(name, [b"x"]))
+    world.run(2 * SLOW_SECONDS)
+    world.inner.state = "deaf"
+    other = world.begin(world.store.get("b"))
+    world.run(3 * SLOW_SECONDS + 0.01)
+    assert slow.done()
+    error = slow.exception()
+    assert isinstance(error, ObjectExistsError) if name == "taken" else error is None
+    assert len(world.backs) == 1
+    world.run(0.1)
+    assert isinstance(other.exception(), StoreUnavailableError)
+
+
+def test_whoever_fails_on_being_woken_fails_neither_the_request_nor_the_others(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("a defect of theirs")
+
+    world.store.on_back.insert(0, fail)
+    world.inner.state = "down"
+    with pytest.raises(StoreUnavailableError):
+        world.do(world.store.get("a"))
+    world.inner.state = "up"
+    assert world.do(world.store.get("a")) == b"bytes"
+    assert len(world.backs) == 1
+    assert "a defect of theirs" in caplog.text
+
+
 def test_a_single_failure_gives_up_nobody_else(world: World) -> None:
     world.inner.put_seconds = 4.0
     slow = world.begin(world.store.put("a", [b"x"]))
