@@ -3,7 +3,8 @@
 A producer that is set to `LIBRDKAFKA_PARTITIONER` chooses right by itself for topics of the default partitioner, for
 topics that do not exist yet, and for topics of brokers that do not know this config. For any other topic
 `KeyPartitions` names the partition of each key. What it knows of a topic it asks again after a minute, so that added
-partitions and a changed config are noticed.
+partitions and a changed config are noticed. A topic that was made a moment ago may have no partitions yet: then it asks
+again for a while, since librdkafka would place the keys elsewhere.
 """
 
 import time
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 CONFIG = "anabranch.partitioner"
 ASK_AGAIN_SECONDS = 60.0
 ANSWER_SECONDS_MAX = 60.0
+PAUSE_SECONDS = 0.25
+"""Before a topic without partitions is asked for again."""
 
 
 class _Known(NamedTuple):
@@ -38,11 +41,13 @@ class KeyPartitions:
         *,
         answer_seconds_max: float = ANSWER_SECONDS_MAX,
         now_seconds: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._producer = producer
         self._config = dict(config)
         self._answer_seconds_max = answer_seconds_max
         self._now_seconds = now_seconds
+        self._sleep = sleep
         self._topics: dict[str, _Known] = {}
 
     def partition_for(self, topic: str, key: bytes | str | None) -> int | None:
@@ -66,14 +71,30 @@ class KeyPartitions:
             partitioner = self._partitioner(topic)
             if partitioner == DEFAULT_PARTITIONER:
                 return _Known(partitioner, 0, until_seconds)
-            # Asked of the producer itself, so that it takes no partition for unknown that we name.
-            found = self._producer.list_topics(topic, timeout=self._answer_seconds_max).topics[topic]
+            return _Known(partitioner, self._partition_count(topic), until_seconds)
         except KafkaException as error:
             raise PipelineError(
                 f"Where keys of topic {topic} belong could not be asked ({_reason(error)}): check the broker, and that "
                 "this client may describe the configs of topics."
             ) from error
-        return _Known(partitioner, len(found.partitions), until_seconds)
+
+    def _partition_count(self, topic: str) -> int:
+        """Asked of the producer itself, so that it takes no partition for unknown that we name."""
+        from confluent_kafka import KafkaException
+
+        give_up_seconds = self._now_seconds() + self._answer_seconds_max
+        while True:
+            found = self._producer.list_topics(topic, timeout=self._answer_seconds_max).topics[topic]
+            if found.error is None and found.partitions:
+                return len(found.partitions)
+            if self._now_seconds() >= give_up_seconds:
+                break
+            self._sleep(PAUSE_SECONDS)
+        if found.error is not None:
+            raise KafkaException(found.error)
+        raise PipelineError(
+            f"Topic {topic} has no partitions yet: try again once its brokers have made them."
+        )
 
     def _partitioner(self, topic: str) -> str:
         from confluent_kafka import KafkaError, KafkaException
