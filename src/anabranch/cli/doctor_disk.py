@@ -16,6 +16,8 @@ from anabranch.cli.doctor_findings import Finding
 LOCK_NAME = ".lock"
 NODE_NAME = "node"
 KAFKA_NAME = "meta.properties"
+LOST_AND_FOUND = "lost+found"
+"""The file system's own, in the root of a volume."""
 FREE_BYTES_WANTED = 2 * 2**30
 FREE_BYTES_MIN = 64 * 2**20
 """Below it a node could not even begin the segments of a few partitions."""
@@ -66,7 +68,14 @@ def data_folder(data_dir: str) -> Finding:
 def _what_is_in(folder: str) -> Finding:
     if is_locked(folder):
         return Finding("data folder", "ok", f"{folder} is in use by a running node")
-    names = os.listdir(folder)
+    try:
+        names, link = os.listdir(folder), _link_in(folder)
+    except OSError as error:
+        text = f"{folder} cannot be read ({error.strerror or error})"
+        return Finding("data folder", "fail", text, "change its owner or mount, or choose another --data-dir")
+    if link is not None:
+        text = f"{link} is a symbolic link, and what is in a data folder must be there itself"
+        return Finding("data folder", "fail", text, "put what it points to in its place, or remove the link")
     if NODE_NAME in names:
         damage = _damage_of(os.path.join(folder, NODE_NAME))
         if damage:
@@ -75,10 +84,16 @@ def _what_is_in(folder: str) -> Finding:
     elif KAFKA_NAME in names:
         text = f"{folder} is a data folder of Apache Kafka"
         return Finding("data folder", "fail", text, "choose another --data-dir")
-    elif set(names) - {LOCK_NAME}:
+    elif set(names) - {LOCK_NAME, LOST_AND_FOUND}:
         text = f"{folder} has files that no node made"
         return Finding("data folder", "warn", text, "choose an empty --data-dir")
     return Finding("data folder", "ok", f"{folder} is free")
+
+
+def _link_in(folder: str) -> str | None:
+    from anabranch.log.real_files import RealFiles
+
+    return RealFiles().find_link(folder)
 
 
 def _damage_of(path: str) -> str | None:

@@ -1,8 +1,9 @@
 """Files with secrets: keys, tokens, credentials. One that others on the machine can read is refused, not warned about:
 its secret has to be taken for known.
 
-A file of root's may be readable by its group when the node runs as somebody else, which is how secrets are handed to
-services and containers. A link is followed: orchestrators put secrets behind links.
+A file of root's may be readable by its group, which is how secrets are handed to services and containers (Kubernetes
+sets the group of a pod's secrets with fsGroup, whoever the node runs as). A link is followed: orchestrators put secrets
+behind links.
 """
 
 import os
@@ -47,10 +48,11 @@ def _unreadable(setting: str, path: str, error: OSError) -> InvalidConfigError:
 
 
 def _check_mode(setting: str, path: str, status: os.stat_result) -> None:
-    is_handed_over = status.st_uid == ROOT and os.geteuid() != ROOT
+    is_handed_over = status.st_uid == ROOT
     refused = stat.S_IRWXO | (stat.S_IWGRP | stat.S_IXGRP if is_handed_over else stat.S_IRWXG)
     if status.st_mode & refused:
         raise InvalidConfigError(
             f"{setting}={path} may be read by others (mode {stat.S_IMODE(status.st_mode):04o}): chmod 600 "
-            f"{shlex.quote(path)}, and consider a new secret."
+            f"{shlex.quote(path)}, and consider a new secret. Where it cannot be changed: defaultMode: 0440 for a "
+            "Kubernetes secret, mode: 0400 for a Swarm secret."
         )

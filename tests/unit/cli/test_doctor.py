@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from anabranch.cli import doctor, doctor_disk, doctor_network
 from anabranch.cli.main import main
+from anabranch.errors import StorageError
 from anabranch.testing import EmbeddedBroker
 
 
@@ -102,6 +103,24 @@ def test_folder_whose_identity_is_damaged_fails(folder: str) -> None:
     finding = doctor_disk.data_folder(folder)
     assert finding.verdict == "fail"
     assert "node cannot be used" in finding.detail
+
+
+@pytest.mark.parametrize("place", ["", "orders-0"])
+def test_folder_that_a_node_would_refuse_for_a_link_fails(folder: str, place: str) -> None:
+    os.makedirs(os.path.join(folder, place))
+    link = os.path.join(folder, place, "link")
+    os.symlink("/tmp", link)
+    finding = doctor_disk.data_folder(folder)
+    assert finding.verdict == "fail"
+    assert f"{link} is a symbolic link" in finding.detail
+    with pytest.raises(StorageError, match="symbolic link"), EmbeddedBroker(data_dir=folder):
+        pass
+
+
+def test_root_of_a_new_volume_is_free(folder: str) -> None:
+    os.makedirs(os.path.join(folder, "lost+found"))
+    finding = doctor_disk.data_folder(folder)
+    assert (finding.verdict, finding.detail) == ("ok", f"{folder} is free")
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("meta.properties", "fail"), ("holiday.jpg", "warn")])

@@ -36,14 +36,20 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
+OTHERS_UID = 1000
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602, 0o444])
 @pytest.mark.parametrize("setting", READERS)
 def test_a_secret_that_others_can_read_is_refused_with_the_command_that_helps(
     secret: Path, setting: str, mode: int
 ) -> None:
     secret.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(secret, OTHERS_UID, -1)  # What is root's own may be read by its group.
     with pytest.raises(
-        InvalidConfigError, match=rf"^{setting}=.* \(mode {mode:04o}\): chmod 600 '.*a secret'"
+        InvalidConfigError,
+        match=rf"^{setting}=.* \(mode {mode:04o}\): chmod 600 '.*a secret', .*defaultMode: 0440.*mode: 0400",
     ):
         READERS[setting](str(secret))
 
@@ -68,13 +74,18 @@ def test_a_missing_or_huge_file_is_refused_by_name(secret: Path, tmp_path: Path)
         read_private("x", str(secret), 31)
 
 
-def test_the_group_may_read_what_root_hands_over(secret: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret.chmod(0o640)
+@pytest.mark.parametrize("runs_as", [0, 1000])
+@pytest.mark.parametrize(("mode", "is_read"), [(0o440, True), (0o640, True), (0o444, False), (0o460, False)])
+def test_the_group_may_read_what_root_hands_over(
+    secret: Path, monkeypatch: pytest.MonkeyPatch, mode: int, is_read: bool, runs_as: int
+) -> None:
+    secret.chmod(mode)
     real = os.stat(secret)
     status = os.stat_result((*real[:4], 0, *real[5:]))
     monkeypatch.setattr(os, "stat", lambda path: status)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    check_private("x", str(secret))
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(InvalidConfigError, match="chmod 600"):
+    monkeypatch.setattr(os, "geteuid", lambda: runs_as)
+    if is_read:
         check_private("x", str(secret))
+    else:
+        with pytest.raises(InvalidConfigError, match="chmod 600"):
+            check_private("x", str(secret))
