@@ -343,11 +343,15 @@ class BranchPartition(Partition):
         """Who has written to the line that `row` goes on from, and to what it begins with."""
         parent = Tip(row.old, row.old_end)
         line = (*self.branches.line(parent), self.lanes.held(row.new))
-        table, self.snapshot_offset = self._table_of([span for span in line if span is not None], row)
+        spans = [span for span in line if span is not None]
+        table, self.snapshot_offset = self._table_of(spans, row, self._clock.wall_ms())
         return table
 
-    def _table_of(self, line: Sequence[Span], last: BranchRow) -> tuple[LaneProducers, Offset]:
-        """Of a line that ends in the lane of `last`, and from where on it had to be read. Any thread."""
+    def _table_of(
+        self, line: Sequence[Span], last: BranchRow, now_ms: int | None = None
+    ) -> tuple[LaneProducers, Offset]:
+        """Of a line that ends in the lane of `last`, and from where on it had to be read. `now_ms`: it is going to be
+        written to, and its producers count as silent from now on. Any thread."""
         seams = [seam for each in (*self.branches.opened.values(), last) for seam in each.seams]
         table = LaneProducers(
             last.sources_end, self._clock.monotonic_ms, seams=sorted(seams), is_alone=self.is_alone
@@ -356,9 +360,9 @@ class BranchPartition(Partition):
             table.producers.update(self.past.producers_below())
         snapshot, start = self._snapshots.newest(line), NO_SNAPSHOT
         if snapshot is not None:
-            table.restore(snapshot)
+            table.restore(snapshot, now_ms)
             start = Offset(snapshot["offset"])
-        table.replay_all(self._headers(line, start))
+        table.replay_all(self._headers(line, start), now_ms)
         return table, start
 
     def _headers(self, line: Sequence[Span], start: Offset) -> Iterator[BatchHeader]:

@@ -165,6 +165,7 @@ class Broker:
         else:
             self.topics.sweep()
         self.topics.open_all()
+        self.opener.producer_limits.keep(self.clock.wall_ms(), is_start=True)
         if self.branches is not None:
             self.branches.begin()
 

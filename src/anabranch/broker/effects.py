@@ -290,11 +290,13 @@ class Effects:
             self._leave_undone(is_refused=False)
             return
         try:
-            log.append(batches, self._clock.wall_ms())
+            now_ms, count = self._clock.wall_ms(), len(partition.producers.producers)
+            log.append(batches, now_ms)
             for header in known:
-                partition.producers.replay(header)
-            if partition.producer_limits is not None:
-                partition.producer_limits.shorten(partition)
+                partition.producers.replay(header, now_ms)
+            new = len(partition.producers.producers) - count
+            if new and partition.producer_limits is not None:
+                partition.producer_limits.followed(partition, new, now_ms)
             if log.end_offset < push.end:
                 log.advance_end(push.end)
         except FencedLogError:

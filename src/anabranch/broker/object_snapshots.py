@@ -199,7 +199,9 @@ class ObjectSnapshots:
         end, given_up = broker.metadata.applied_end, frozenset(table.objects.tombstones)
         snapshot = MetadataId(incarnation, end)
         table_now, time_ms = table.snapshot_later(), broker.clock.wall_ms()
-        silence_ms = broker.settings.producer_id_expiration_ms
+        # Where there are many, those silent for the shorter of the two are forgotten.
+        settings = broker.settings
+        silence_ms = min(settings.producer_id_expiration_ms, settings.producer_id_idle_ms)
 
         def packed() -> bytes:
             value = metadata_value(snapshot, table_now(), time_ms=time_ms, producer_silence_ms=silence_ms)

@@ -327,7 +327,7 @@ class PartitionOpener:
         partition.snapshot_offset = SNAPSHOT_OUTDATED
 
     def _restore_producers(self, partition: Partition, point: RecoveryPoint | None) -> None:
-        log = partition.log
+        log, now_ms = partition.log, self._core.clock.wall_ms()
         path = f"{log.folder}/{PRODUCERS_FILE}"
         snapshot, _ = read_checkpoint(self.files, path)
         made = NO_SNAPSHOT if snapshot is None else Offset(snapshot["offset"])
@@ -336,7 +336,7 @@ class PartitionOpener:
         upto = max(made, min(mark.upto, log.end_offset)) if mark.snapshot == made else made
         is_outdated = snapshot is None and self.files.exists(path)
         if snapshot is not None and made <= log.end_offset and log.start_offset <= upto:
-            partition.producers.restore(snapshot)
+            partition.producers.restore(snapshot, now_ms)
         elif snapshot is not None:
             self._forget_producers(log.folder)
             made = upto = NO_SNAPSHOT
@@ -344,7 +344,7 @@ class PartitionOpener:
         if start < log.end_offset:
             for header in log.batch_headers(start):
                 if header.base_offset >= start:
-                    partition.producers.replay(header)
+                    partition.producers.replay(header, now_ms)
         partition.snapshot_offset = SNAPSHOT_OUTDATED if is_outdated else made
         self.producer_limits.shorten(partition)
 

@@ -5,13 +5,19 @@ room for a new one, those go that have been silent the longest, if that is longe
 (`producer.id.idle.ms`): what they send next is taken as that of any unknown producer. If all have written lately, the
 new one is told to come again: forgetting one of the others could have a batch of theirs written twice.
 
+Of a partition that another broker leads, that broker decides who is known. Where this makes too many, those go that
+wrote longest ago; the same holds for what is read back at a start.
+
 A producer has several batches under way. One of which a batch was refused here must not begin with a later one, or the
-first could never follow; so the least number that was refused is remembered for a while.
+first could never follow; so the least number that was refused is remembered for as long as its client may repeat it.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
 
 from anabranch.config import NodeSettings
 from anabranch.errors import TooManyProducersError
@@ -30,6 +36,14 @@ SNAPSHOT_OUTDATED = Offset(-1)
 """Whatever the file says is not what the table holds."""
 
 RefusedKey = tuple[object, int, int]
+Age = tuple[int, int]
+
+
+class Refused(NamedTuple):
+    base_sequence: int
+    """The least of those that were refused."""
+    time_ms: int
+    """When it was refused last."""
 
 
 class ProducerLimits:
@@ -38,76 +52,139 @@ class ProducerLimits:
         self._broker_max = settings.producer_ids_max
         self._idle_ms = settings.producer_id_idle_ms
         self._total = 0
-        """At most so many are known: what has left since the last count is in it."""
+        """At most so many are known, unless `_is_outdated`: what has left since the last count is in it."""
+        self._is_outdated = False
+        """Tables were read back, in whatever thread, which are not in the total."""
         self._counted_ms: int | None = None
-        self._refused: OrderedDict[RefusedKey, int] = OrderedDict()
+        self._refused: OrderedDict[RefusedKey, Refused] = OrderedDict()
         self.partitions: Callable[[], Iterable[Partition]] = tuple
         """Set by the broker: all that it has open with a table of their own."""
         self.refused_total = 0
         self.forgotten_total = 0
+        self._forgotten_lock = Lock()
 
     def admit(self, partition: "Partition", header: "Sequenced", now_ms: int) -> None:
         """Make room for the producer of a batch that is about to be written. Raises TooManyProducersError."""
-        if header.producer_id in partition.producers.producers:
+        if self._is_known(partition, header):
             return
-        key = partition.topic_id, partition.id.partition, header.producer_id
-        first = self._refused.get(key)
-        if (first is not None and header.base_sequence > first) or not self._has_room(partition, now_ms):
-            self._refuse(key, header.base_sequence)
-        if first is not None:
-            del self._refused[key]
+        key = _key(partition, header)
+        if self._is_too_early(key, header, now_ms) or not self._has_room(partition, now_ms):
+            self._refuse(key, header.base_sequence, now_ms)
+        self._refused.pop(key, None)
         self._total += 1
 
-    def check(self, partition: "Partition", header: "Sequenced") -> None:
+    def check(self, partition: "Partition", header: "Sequenced", now_ms: int) -> None:
         """The same where all brokers agree on who is known (the object store), and forget together."""
-        known = partition.producers.producers
-        if header.producer_id not in known and len(known) >= self.partition_max:
-            key = partition.topic_id, partition.id.partition, header.producer_id
-            self._refuse(key, header.base_sequence)
+        if self._is_known(partition, header):
+            return
+        key = _key(partition, header)
+        is_full = len(partition.producers.producers) >= self.partition_max
+        if is_full or self._is_too_early(key, header, now_ms):
+            self._refuse(key, header.base_sequence, now_ms)
+        self._refused.pop(key, None)
 
     def shorten(self, partition: "Partition") -> None:
-        """For what was read back or came from a leader, which has decided who is known: the latest of them."""
-        if len(partition.producers.producers) > self.partition_max:
-            self._forgot(partition, partition.producers.shorten(self.partition_max))
+        """For a table that was read back: the latest of them. Any thread; `keep` counts it later."""
+        self._is_outdated = True
+        self._shorten_to(partition, self.partition_max)
+
+    def followed(self, partition: "Partition", new: int, now_ms: int) -> None:
+        """So many producers have come from the leader of a partition."""
+        self._total += new - self._shorten_to(partition, self.partition_max)
+        if self._total > self._broker_max:
+            self.keep(now_ms)
+
+    def keep(self, now_ms: int, *, is_start: bool = False) -> None:
+        """Count, and forget what is too much: of partitions that others lead, and at a start of all."""
+        if not (is_start or self._is_count_due(now_ms)):
+            return
+        self._count(now_ms)
+        if self._total > self._broker_max:
+            self._shorten_all([each for each in self.partitions() if is_start or not each.is_leader])
+
+    def _is_known(self, partition: "Partition", header: "Sequenced") -> bool:
+        if header.producer_id not in partition.producers.producers:
+            return False
+        if self._refused:  # It may have become known elsewhere, while another broker led.
+            self._refused.pop(_key(partition, header), None)
+        return True
+
+    def _is_too_early(self, key: RefusedKey, header: "Sequenced", now_ms: int) -> bool:
+        refused = self._refused.get(key)
+        if refused is None or now_ms - refused.time_ms > self._idle_ms:
+            return False
+        return header.base_sequence > refused.base_sequence
 
     def _has_room(self, partition: "Partition", now_ms: int) -> bool:
-        if len(partition.producers.producers) >= self.partition_max and not self._forget_idle(
-            partition, now_ms
-        ):
-            return False
-        if self._total < self._broker_max or self._forget_idle(partition, now_ms):
-            return True
-        if self._counted_ms is None or now_ms - self._counted_ms >= COUNT_MS:
+        is_full = len(partition.producers.producers) >= self.partition_max
+        if is_full or self._total >= self._broker_max:
+            forgotten = self._forget_idle(partition, now_ms)
+            self._total -= forgotten
+            if is_full and not forgotten:
+                return False
+        if (self._is_outdated or self._total >= self._broker_max) and self._is_count_due(now_ms):
             self._count(now_ms)
         return self._total < self._broker_max
 
+    def _is_count_due(self, now_ms: int) -> bool:
+        return self._counted_ms is None or now_ms - self._counted_ms >= COUNT_MS
+
     def _count(self, now_ms: int) -> None:
         """Look for room in all partitions."""
-        self._counted_ms = now_ms
+        self._counted_ms, self._is_outdated = now_ms, False
         partitions = list(self.partitions())
         self._total = sum(len(each.producers.producers) for each in partitions)
         for each in partitions:
             if self._total < self._broker_max:
                 return
-            self._forget_idle(each, now_ms)
+            self._total -= self._forget_idle(each, now_ms)
+
+    def _shorten_all(self, partitions: "Sequence[Partition]") -> None:
+        """Forget in these, until no more are known than may be: those that wrote longest ago."""
+        oldest_first = merge(*(_ages(number, each) for number, each in enumerate(partitions)))
+        counts = [0] * len(partitions)
+        for _, number in islice(oldest_first, self._total - self._broker_max):
+            counts[number] += 1
+        for each, count in zip(partitions, counts, strict=True):
+            self._total -= self._shorten_to(each, len(each.producers.producers) - count)
+
+    def _shorten_to(self, partition: "Partition", count_max: int) -> int:
+        if len(partition.producers.producers) <= count_max:
+            return 0
+        return self._forgot(partition, partition.producers.shorten(count_max))
 
     def _forget_idle(self, partition: "Partition", now_ms: int) -> int:
         forgotten = partition.producers.forget_idle(now_ms - self._idle_ms, FORGOTTEN_AT_ONCE)
-        if forgotten:
-            self._forgot(partition, forgotten)
-        return forgotten
+        return self._forgot(partition, forgotten) if forgotten else 0
 
-    def _forgot(self, partition: "Partition", count: int) -> None:
+    def _forgot(self, partition: "Partition", count: int) -> int:
         partition.snapshot_offset = SNAPSHOT_OUTDATED  # It must not bring them back.
-        self._total = max(0, self._total - count)
-        self.forgotten_total += count
+        with self._forgotten_lock:
+            self.forgotten_total += count
+        return count
 
-    def _refuse(self, key: RefusedKey, base_sequence: int) -> None:
+    def _refuse(self, key: RefusedKey, base_sequence: int, now_ms: int) -> None:
         self.refused_total += 1
-        self._refused[key] = min(base_sequence, self._refused.pop(key, base_sequence))
+        before = self._refused.pop(key, None)
+        is_later = (
+            before is not None
+            and base_sequence > before.base_sequence
+            and now_ms - before.time_ms <= self._idle_ms
+        )
+        self._refused[key] = before if before is not None and is_later else Refused(base_sequence, now_ms)
         if len(self._refused) > REFUSED_MAX:
             self._refused.popitem(last=False)
         raise TooManyProducersError(
             f"Too many producers have written in the last {self._idle_ms // 1000} s for another one to be remembered: "
             "try again, produce without idempotence, or raise producer.ids.per.partition.max and producer.ids.max."
         )
+
+
+def _key(partition: "Partition", header: "Sequenced") -> RefusedKey:
+    return partition.topic_id, partition.id.partition, header.producer_id
+
+
+def _ages(number: int, partition: "Partition") -> Iterator[tuple[Age, int]]:
+    """Of all read back at once, what the snapshot says tells who wrote last."""
+    for each in partition.producers.producers.values():
+        yield (each.heard_ms, each.timestamp_ms_last), number

@@ -321,9 +321,9 @@ class NodeSettings:
         DAY_MS, "How long a silent producer's sequence is remembered.", low=1
     )
     producer_id_idle_ms: int = whole(
-        150_000,
+        330_000,
         "How long a producer is silent before another one may take its place where room is short; longer than clients "
-        "repeat a batch (their delivery.timeout.ms).",
+        "repeat a batch (delivery.timeout.ms, 120 s unless set otherwise; librdkafka's message.timeout.ms, 300 s).",
         low=1,
     )
     producer_ids_per_partition_max: int = whole(

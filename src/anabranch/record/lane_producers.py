@@ -147,9 +147,9 @@ class LaneProducers(ProducerTable):
         self.producers[producer_id] = Producer(epoch, now_ms, (*known, written))
         return producer_id, before
 
-    def replay_all(self, headers: Iterable[BatchHeader]) -> None:
+    def replay_all(self, headers: Iterable[BatchHeader], now_ms: int | None = None) -> None:
         """Enter many that were written before this reign. Most follow their producer's last one: of each lane no more
-        are kept on the way than will be remembered."""
+        are kept on the way than will be remembered. With `now_ms`, none of them has been silent before."""
         found: dict[int, Found] = {}
         for header in headers:
             producer_id = header.producer_id
@@ -174,21 +174,27 @@ class LaneProducers(ProducerTable):
                 del last[0]
         for producer_id, some in found.items():
             written = [_written(each, each.base_offset) for last in some.lanes.values() for each in last]
-            self._add_earlier(producer_id, some.epoch, some.timestamp_ms_last, written)
+            self._add_earlier(producer_id, some.epoch, some.timestamp_ms_last, written, now_ms)
 
     def _add_earlier(
-        self, producer_id: int, epoch: int, timestamp_ms: int, written: Sequence[WrittenBatch]
+        self,
+        producer_id: int,
+        epoch: int,
+        timestamp_ms: int,
+        written: Sequence[WrittenBatch],
+        heard_ms: int | None = None,
     ) -> None:
         before = self.producers.get(producer_id)
         if before is not None and before.epoch > epoch:
             return
         known = before.batches if before is not None and before.epoch == epoch else ()
-        self.producers[producer_id] = Producer(epoch, timestamp_ms, self._remembered((*known, *written)))
+        remembered = self._remembered((*known, *written))
+        self.producers[producer_id] = Producer(epoch, timestamp_ms, remembered, heard_ms)
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
+    def restore(self, snapshot: Mapping[str, Any], now_ms: int | None = None) -> None:
         for producer_id, epoch, timestamp_ms_last, rows in snapshot["producers"]:
             remembered = self._remembered([WrittenBatch(*row) for row in rows])
-            self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered)
+            self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered, now_ms)
 
     def _remembered(self, batches: Sequence[WrittenBatch]) -> tuple[WrittenBatch, ...]:
         """Of earlier batches those with the last numbers of each of the last lanes, by number."""

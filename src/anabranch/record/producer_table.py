@@ -52,13 +52,22 @@ class Producer:
     """One producer id: its epoch and its newest batches, oldest first.
 
     `sequence_first` is set while its very first batch was refused by the disk and nothing else is known of it.
+    `timestamp_ms_last` is what snapshots keep; of a batch that was read back it is the client's time. How long a
+    producer has been silent is told by `heard_ms`: when this broker wrote, received or read back its last batch.
     """
 
-    __slots__ = ("batches", "epoch", "sequence_first", "timestamp_ms_last")
+    __slots__ = ("batches", "epoch", "heard_ms", "sequence_first", "timestamp_ms_last")
 
-    def __init__(self, epoch: int, timestamp_ms_last: int, batches: tuple[WrittenBatch, ...] = ()) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        timestamp_ms_last: int,
+        batches: tuple[WrittenBatch, ...] = (),
+        heard_ms: int | None = None,
+    ) -> None:
         self.epoch = epoch
         self.timestamp_ms_last = timestamp_ms_last
+        self.heard_ms = timestamp_ms_last if heard_ms is None else heard_ms
         self.sequence_first: int | None = None
         self.batches = batches
 
@@ -133,10 +142,11 @@ class ProducerTable:
             before.sequence_first = failed.batches[-1].base_sequence
         self.producers[producer_id] = before
 
-    def replay(self, header: BatchHeader) -> None:
-        """Enter a batch read back from the log."""
+    def replay(self, header: BatchHeader, now_ms: int) -> None:
+        """Enter a batch read back from the log, or received from its leader."""
         if header.producer_id >= 0 and not header.is_control:
             self.note(header, Offset(header.base_offset), header.max_timestamp)
+            self.producers[header.producer_id].heard_ms = now_ms
 
     def cut(self, end: Offset) -> bool:
         """Forget the batches that a log has lost which was cut back to `end`. No producer has more under way than is
@@ -147,14 +157,16 @@ class ProducerTable:
             if producer.batches and producer.batches[-1].last_offset >= end:
                 left = tuple(batch for batch in producer.batches if batch.last_offset < end)
                 if left:
-                    self.producers[producer_id] = Producer(producer.epoch, producer.timestamp_ms_last, left)
+                    self.producers[producer_id] = Producer(
+                        producer.epoch, producer.timestamp_ms_last, left, producer.heard_ms
+                    )
                 else:
                     del self.producers[producer_id]
         return len(self.producers) < known
 
     def expire(self, before_ms: int) -> int:
         """Forget producers silent since `before_ms`; says how many."""
-        gone = [key for key, producer in self.producers.items() if producer.timestamp_ms_last < before_ms]
+        gone = [key for key, producer in self.producers.items() if producer.heard_ms < before_ms]
         for key in gone:
             del self.producers[key]
         return len(gone)
@@ -162,7 +174,7 @@ class ProducerTable:
     def forget_idle(self, before_ms: int, count_max: int) -> int:
         """Forget those that wrote longest ago, if that was before `before_ms`; says how many."""
         oldest = list(islice(self.producers.items(), count_max))
-        gone = [key for key, producer in oldest if producer.timestamp_ms_last < before_ms]
+        gone = [key for key, producer in oldest if producer.heard_ms < before_ms]
         for key in gone:
             del self.producers[key]
         return len(gone)
@@ -196,10 +208,12 @@ class ProducerTable:
                 rows.append([producer_id, producer.epoch, producer.timestamp_ms_last, batches])
         return rows
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
+    def restore(self, snapshot: Mapping[str, Any], now_ms: int | None = None) -> None:
+        """With `now_ms`, none of them has been silent before: clients may still repeat what they sent before a
+        restart."""
         for producer_id, epoch, timestamp_ms_last, batches in snapshot["producers"]:
             remembered = tuple(WrittenBatch(*batch) for batch in batches[-BATCHES_REMEMBERED:])
-            self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered)
+            self.producers[producer_id] = Producer(epoch, timestamp_ms_last, remembered, now_ms)
 
 
 def _dumped(batch: WrittenBatch) -> list[int]:

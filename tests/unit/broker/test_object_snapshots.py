@@ -91,6 +91,9 @@ async def test_a_snapshot_holds_the_whole_table() -> None:
     assert table.topics["orders"].partition_count == 3
     assert table.objects.incarnation == LIFE
     assert value["time_ms"] == world.bench.clock.wall_ms()
+    settings = world.broker.settings
+    assert settings.producer_id_idle_ms < settings.producer_id_expiration_ms
+    assert value["producer_silence_ms"] == settings.producer_id_idle_ms
     await world.end()
 
 

@@ -11,12 +11,14 @@ from anabranch.broker.partition import Partition
 from anabranch.broker.producer_limits import ProducerLimits
 from anabranch.config import NodeSettings
 from anabranch.errors import OutOfOrderSequenceError, TooManyProducersError
-from anabranch.record.batch import read_header
+from anabranch.record.batch import BatchHeader, read_header
 from anabranch.record.producer_table import ProducerTable
 from anabranch.values import Offset, TopicPartition
 from support.broker_bench import Bench, batch_of, in_loop, turn
 
-IDLE_MS = 150_000
+IDLE_MS = 330_000
+LIBRDKAFKA_REPEATS_MS = 300_000
+"""Its message.timeout.ms, unless it is told otherwise."""
 
 
 async def written(bench: Bench, partition: Partition, producer_id: int, sequence: int = 0) -> AppendJob:
@@ -25,6 +27,17 @@ async def written(bench: Bench, partition: Partition, producer_id: int, sequence
     await turn()
     (job,) = answered
     return job
+
+
+def header_of(producer_id: int, sequence: int) -> BatchHeader:
+    return read_header(batch_of(producer_id=producer_id, producer_epoch=0, base_sequence=sequence))
+
+
+def stand_in(index: int = 0) -> Any:
+    """As much of a partition as the limits look at."""
+    return SimpleNamespace(
+        topic_id=UUID(int=1), id=TopicPartition("t", index), producers=ProducerTable(), is_leader=True
+    )
 
 
 def known(partition: Partition) -> list[int]:
@@ -86,8 +99,9 @@ async def test_a_refused_producer_may_not_begin_with_a_later_batch() -> None:
     bench = Bench(producer_ids_per_partition_max=1)
     partition = await bench.topic("t")
     assert (await written(bench, partition, 1)).error is None
+    bench.clock.advance(10)
     assert isinstance((await written(bench, partition, 2, sequence=0)).error, TooManyProducersError)
-    bench.clock.advance(IDLE_MS + 1)
+    bench.clock.advance(IDLE_MS - 5)
     assert isinstance((await written(bench, partition, 2, sequence=1)).error, TooManyProducersError)
     assert (await written(bench, partition, 2, sequence=0)).error is None
     assert (await written(bench, partition, 2, sequence=1)).error is None
@@ -132,16 +146,117 @@ async def test_a_table_that_was_larger_is_shortened_when_it_is_read_back() -> No
 
 def test_in_the_object_store_a_new_producer_waits_until_others_are_forgotten_by_all() -> None:
     limits = ProducerLimits(NodeSettings.load({"producer.ids.per.partition.max": "2"}))
-    partition: Any = SimpleNamespace(
-        topic_id=UUID(int=1), id=TopicPartition("t", 0), producers=ProducerTable()
-    )
+    partition = stand_in()
     for producer_id in range(2):
-        header = read_header(batch_of(producer_id=producer_id, producer_epoch=0, base_sequence=0))
-        limits.check(partition, header)
+        header = header_of(producer_id, 0)
+        limits.check(partition, header, 1)
         partition.producers.note(header, Offset(0), 1)
-    new = read_header(batch_of(producer_id=9, producer_epoch=0, base_sequence=0))
     with pytest.raises(TooManyProducersError):
-        limits.check(partition, new)
-    limits.check(partition, header)
+        limits.check(partition, header_of(9, 0), 1)
+    limits.check(partition, header, 1)
     partition.producers.expire(2)
-    limits.check(partition, new)
+    limits.check(partition, header_of(9, 0), 1)
+
+
+def test_in_the_object_store_a_refused_producer_may_not_begin_with_a_later_batch() -> None:
+    limits = ProducerLimits(NodeSettings.load({"producer.ids.per.partition.max": "1"}))
+    partition = stand_in()
+    partition.producers.note(header_of(1, 0), Offset(0), 1)
+    with pytest.raises(TooManyProducersError):
+        limits.check(partition, header_of(9, 5), 10)
+    partition.producers.expire(2)
+    with pytest.raises(TooManyProducersError):
+        limits.check(partition, header_of(9, 6), 20)
+    limits.check(partition, header_of(9, 5), 30)
+    limits.check(partition, header_of(9, 6), 30)
+    assert not limits._refused
+
+
+def test_what_was_refused_is_forgotten_once_its_producer_is_known() -> None:
+    limits = ProducerLimits(NodeSettings.load({"producer.ids.per.partition.max": "1"}))
+    partition = stand_in()
+    partition.producers.note(header_of(1, 0), Offset(0), 1)
+    with pytest.raises(TooManyProducersError):
+        limits.check(partition, header_of(9, 5), 10)
+    partition.producers.note(header_of(9, 5), Offset(1), 20)
+    limits.check(partition, header_of(9, 6), 30)
+    assert not limits._refused
+
+
+@in_loop
+async def test_a_refused_producer_may_begin_anywhere_once_its_client_no_longer_repeats_the_batch() -> None:
+    bench = Bench(producer_ids_per_partition_max=1)
+    partition = await bench.topic("t")
+    assert (await written(bench, partition, 1)).error is None
+    assert isinstance((await written(bench, partition, 2, sequence=5)).error, TooManyProducersError)
+    bench.clock.advance(IDLE_MS - 1)
+    assert isinstance((await written(bench, partition, 2, sequence=101)).error, TooManyProducersError)
+    bench.clock.advance(2)
+    assert (await written(bench, partition, 2, sequence=101)).error is None, (
+        "that it came meanwhile counts not"
+    )
+
+
+def test_a_producer_is_not_forgotten_while_librdkafka_repeats_its_batches() -> None:
+    assert NodeSettings.load({}).producer_id_idle_ms == IDLE_MS > LIBRDKAFKA_REPEATS_MS
+
+
+# --- what others decide ----------------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_what_is_read_back_counts_and_is_shortened_the_oldest_first() -> None:
+    bench = Bench()
+    first, second = await bench.topic("t"), await bench.topic("u")
+    for producer_id in range(8):
+        await written(bench, first if producer_id % 2 else second, producer_id)
+        bench.clock.advance(1)
+    await bench.broker.close()
+    again = Bench(bench.disk, producer_ids_max=5)
+    one, two = again.topics.partition("t", 0), again.topics.partition("u", 0)
+    assert sorted(known(one) + known(two)) == [3, 4, 5, 6, 7]
+    assert isinstance((await written(again, one, 100)).error, TooManyProducersError)
+    assert one.log.end_offset == 4
+
+
+@in_loop
+async def test_what_a_crash_leaves_counts_too() -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    for producer_id in range(4):
+        await written(bench, partition, producer_id)
+    bench.disk.kill()
+    again = Bench(bench.disk, producer_ids_max=4)
+    partition = again.topics.partition("t", 0)
+    assert len(known(partition)) == 4
+    assert isinstance((await written(again, partition, 100)).error, TooManyProducersError)
+
+
+def test_what_leaders_send_is_shortened_and_what_is_led_here_is_not() -> None:
+    limits = ProducerLimits(NodeSettings.load({"producer.ids.max": "6"}))
+    led, followed, other = stand_in(0), stand_in(1), stand_in(2)
+    followed.is_leader = other.is_leader = False
+    limits.partitions = lambda: (led, followed, other)
+    for producer_id in range(4):
+        limits.admit(led, header_of(producer_id, 0), 1)
+        led.producers.note(header_of(producer_id, 0), Offset(0), 1)
+    for now_ms in range(10, 16):
+        partition = followed if now_ms % 2 else other
+        partition.producers.replay(header_of(now_ms, 0), now_ms * 1000)
+        limits.followed(partition, 1, now_ms * 1000)
+    assert (known(led), known(followed), known(other)) == ([0, 1, 2, 3], [15], [14])
+    assert limits.forgotten_total == 4
+    with pytest.raises(TooManyProducersError):
+        limits.admit(led, header_of(100, 0), 16_000)
+
+
+def test_a_table_read_back_in_a_worker_is_counted_before_the_next_producer_is_taken() -> None:
+    limits = ProducerLimits(NodeSettings.load({"producer.ids.max": "3"}))
+    led, late = stand_in(0), stand_in(1)
+    limits.partitions = lambda: (led, late)
+    limits.keep(0, is_start=True)
+    for producer_id in range(3):
+        late.producers.replay(header_of(producer_id, 0), 1000)
+    limits.shorten(late)
+    with pytest.raises(TooManyProducersError):
+        limits.admit(led, header_of(9, 0), 2000)

@@ -236,13 +236,14 @@ def test_many_at_once_leave_the_same_as_one_by_one(seed: int) -> None:
         headers.append(made._replace(base_offset=in_lane(offset // 10, offset), max_timestamp=offset))
     split = rng.randrange(len(headers))
     for each in headers:
-        one_by_one.replay(each)
+        one_by_one.replay(each, 0)
     at_once.replay_all(headers[:split])
-    at_once.replay_all(headers[split:])
+    at_once.replay_all(headers[split:], 99)
     for table in (one_by_one, at_once):
         assert len(table.producers) == 1
     ones, others = one_by_one.producers[7], at_once.producers[7]
     assert (ones.epoch, ones.batches) == (others.epoch, others.batches)
+    assert others.heard_ms == 99
 
 
 def test_of_what_was_written_before_there_were_branches_the_last_five_count_as_in_any_other_mode() -> None:

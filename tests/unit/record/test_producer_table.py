@@ -162,12 +162,26 @@ def test_snapshot_restores_to_the_same_answers() -> None:
 
 def test_replay_enters_what_the_log_holds() -> None:
     table = ProducerTable()
-    table.replay(header(0, offset=30))
-    table.replay(header(-1, producer_id=-1, offset=31))
-    table.replay(header(0, producer_id=9, offset=32)._replace(attributes=1 << 5))
+    table.replay(header(0, offset=30), 900)
+    table.replay(header(-1, producer_id=-1, offset=31), 900)
+    table.replay(header(0, producer_id=9, offset=32)._replace(attributes=1 << 5), 900)
     assert list(table.producers) == [7]
     assert table.original_of(header(0)) == 30
     assert table.producers[7].timestamp_ms_last == 500
+
+
+def test_a_producer_of_old_records_is_silent_from_when_they_were_read_back_not_from_when_they_were_made() -> (
+    None
+):
+    table = ProducerTable()
+    table.replay(header(0, offset=30), 10_000)
+    assert (table.expire(9_999), table.forget_idle(9_999, 10)) == (0, 0)
+    rows = table.snapshot(Offset(31))
+    assert rows == [[7, 0, 500, [[0, 0, 30]]]], "what is kept on the disk is as before"
+    other = ProducerTable()
+    other.restore({"producers": rows}, 20_000)
+    other.cut(Offset(31))
+    assert (other.expire(19_999), other.forget_idle(19_999, 10), other.forget_idle(20_001, 10)) == (0, 0, 1)
 
 
 def test_silent_producers_expire_and_may_then_start_anywhere() -> None:
