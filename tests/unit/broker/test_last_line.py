@@ -21,6 +21,7 @@ from anabranch.broker.last_line import (
 )
 from anabranch.broker.partition_opener import PartitionOpener
 from anabranch.cluster.rows import Placement
+from anabranch.config import NodeSettings
 from anabranch.errors import StorageError
 from anabranch.log.checkpoint import RecoveryPoint, read_checkpoint, write_checkpoint
 from anabranch.log.cleaner import clean_now, plan
@@ -433,7 +434,8 @@ def test_a_half_made_log_is_not_opened_by_a_table_that_is_behind() -> None:
         take(disk)
     disk.kill()
     nobody: Any = None
-    opener, place = PartitionOpener(nobody, nobody, disk, "data", nobody), TopicPartition("t", 0)
+    opener = PartitionOpener(nobody, NodeSettings.load({}), disk, "data", nobody)
+    place = TopicPartition("t", 0)
     assert opener.is_of_later(place, placed(VIEW - 1), is_branched=True)
     assert not opener.is_of_later(place, placed(VIEW), is_branched=False)
     before = disk.list(FOLDER)

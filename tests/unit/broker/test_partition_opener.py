@@ -39,9 +39,9 @@ def headers_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> tuple[Partiti
     read: list[int] = []
     replay = ProducerTable.replay
 
-    def noted(table: ProducerTable, header: BatchHeader) -> None:
+    def noted(table: ProducerTable, header: BatchHeader, now_ms: int) -> None:
         read.append(header.base_offset)
-        replay(table, header)
+        replay(table, header, now_ms)
 
     monkeypatch.setattr(ProducerTable, "replay", noted)
     partition = bench.again().topics.partition("t", 0)

@@ -15,6 +15,7 @@ from anabranch.objects.credentials import read_credentials
 
 SECRET = "wJalrXUtnFEMI-hunter2"
 KEY_ID = "AKIAHUNTER2"
+OTHERS_UID = 1000
 
 
 @pytest.fixture
@@ -47,6 +48,8 @@ def test_the_json_of_a_service_account_serves_for_google(file: Path) -> None:
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o644, 0o660, 0o606, 0o620])
 def test_a_file_that_others_may_read_or_write_is_refused(file: Path, mode: int) -> None:
     file.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(file, OTHERS_UID, -1)  # What is root's own may be read by its group.
     with pytest.raises(InvalidConfigError, match=r"may be read by others \(mode 0[0-7]*\): chmod 600"):
         read_credentials(str(file), "s3")
 
