@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from anabranch.broker import pieces
+from anabranch.broker.producer_limits import COUNT_MS
 from anabranch.broker.stored_state import partition_key
 from anabranch.cluster.rows import Placement
 from anabranch.errors import (
@@ -728,3 +729,19 @@ def test_a_link_without_room_is_tried_again() -> None:
         world.room_bytes = 20_000
         world.run_until(lambda: answered, 2000)
         assert answered[0].error is None
+
+
+def test_a_follower_remembers_no_more_producers_than_its_node_may() -> None:
+    with ring() as world:
+        follower = world.brokers[2]
+        limits = follower.opener.producer_limits
+        limits._broker_max, limits.partitions = 3, lambda: [follower.partition]
+        for producer_id in range(8):
+            world.produced([b"%d" % producer_id], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+            world.run(COUNT_MS)
+        assert list(follower.partition.producers.producers) == [5, 6, 7]
+        assert len(world.brokers[1].partition.producers.producers) == 8
+        heard = [each.heard_ms for each in follower.partition.producers.producers.values()]
+        assert all(world.clock.wall_ms() - each < 5 * COUNT_MS for each in heard), (
+            "when it came, not what it says"
+        )
