@@ -26,6 +26,7 @@ NAMES_OF_OTHERS = {
     "--state": "of examples/hourly_delays.py",
     "request.timeout.ms": "of Kafka's clients",
     "socket.timeout.ms": "of librdkafka",
+    "check.crcs": "of librdkafka",
     "partitioner": "of librdkafka",
     "kafka.bootstrap.servers": "of Spark's connector",
     "anabranch.mode.changing": "a config that only describes",

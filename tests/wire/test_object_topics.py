@@ -320,8 +320,8 @@ def test_what_makes_no_sense_in_the_object_store_is_refused(
 
 def test_internal_topics_stay_with_the_brokers(client: RawClient) -> None:
     row = create(client, "__transaction_state")
-    assert row["error_code"] == E.INVALID_CONFIG
-    assert "is internal" in row["error_message"]
+    assert row["error_code"] == E.INVALID_TOPIC_EXCEPTION
+    assert "__transaction_state" in row["error_message"]
 
 
 def test_partitions_are_added(client: RawClient, topic: str) -> None:
