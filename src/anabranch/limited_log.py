@@ -5,7 +5,7 @@
 Lines are alike if they come from the same statement and, where they tell of an exception, of the same type: both are
 bounded by the code, whatever clients send. Each kind has a token bucket: `LINES_BURST` at once, enough for one line per
 partition of a large broker, then `LINES_PER_MINUTE`. The line with which a bucket runs empty is followed by one that
-says so; when lines are written again, or after a minute, one says how many were suppressed. So nothing goes uncounted.
+says so; a minute later the next line of any kind, or the end of the process, tells how many were suppressed.
 Debug lines are not limited: whoever asks for them wants all of them.
 """
 
