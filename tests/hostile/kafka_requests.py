@@ -1,8 +1,8 @@
 """The worst requests of every Kafka API that fit into a frame, built from the tables of the protocol.
 
-For each API, in the first and the last version it is served in, and for each array of its request: as many elements as
-the node reads, all distinct or all the same, and more than it reads. Also the most tagged fields and the longest
-strings. What a table cannot know (compression, sessions, members) is in `special_requests.py`.
+For each API, in one version of each range whose requests look alike, and for each array of its request: as many
+elements as the node reads, all distinct or all the same, and more than it reads. Also the most tagged fields and the
+longest strings. What a table cannot know (compression, sessions, members) is in `special_requests.py`.
 
 Nothing here destroys what the node keeps: topics are only validated, and what is deleted is not there.
 """
@@ -59,9 +59,22 @@ def worst_requests(
 ) -> Iterator[Hostile]:
     sizes = sizes or Sizes()
     for api_key in apis or list(HANDLERS):
-        versions = HANDLERS[api_key].versions
-        for version in dict.fromkeys((versions[0], versions[-1])):
+        for version in distinct_versions(api_key):
             yield from _of_version(world, api_key, version, sizes)
+
+
+def distinct_versions(api_key: ApiKey) -> list[int]:
+    """The last version of each range in which requests have the same fields and the same encoding."""
+    fields, flexible_since = _message(api_key, 0).fields, FLEXIBLE_SINCE[api_key]
+    last = {
+        (version >= flexible_since, _shape(fields, version)): version
+        for version in HANDLERS[api_key].versions
+    }
+    return list(last.values())
+
+
+def _shape(fields: tuple[Field, ...], version: int) -> tuple[Any, ...]:
+    return tuple((field.name, _shape(field.fields, version)) for field in fields if field.exists_in(version))
 
 
 def _of_version(world: World, api_key: ApiKey, version: int, sizes: Sizes) -> Iterator[Hostile]:
