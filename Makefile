@@ -61,9 +61,9 @@ sim-node: $(STAMP) ## the same of one node without peers: make sim-node SEED=7
 fuzz: $(STAMP) ## spoiled requests against a node, and nonsense against its gateway: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py tests/gateway/test_gateway_fuzz.py
 
-hostile: $(STAMP) ## the worst requests of every API against a node: what others wait meanwhile, what memory it keeps; APIS=FETCH,PRODUCE, BROKERS=3 a cluster under load
-	PYTHONPATH=tests $(BIN)/python tools/hostile_requests.py $(if $(APIS),--apis $(APIS)) $(if $(BROKERS),--brokers $(BROKERS))
-	$(if $(APIS)$(BROKERS),,PYTHONPATH=tests $(BIN)/python -m hostile.http_requests)
+hostile: $(STAMP) ## the worst requests of every API and route against a node and a busy cluster of three: ONLY=FETCH,WS BROKERS=3 REPORT=file
+	status=0; for brokers in $(or $(BROKERS),1 3); do PYTHONPATH=tests $(BIN)/python tools/hostile_requests.py \
+		--brokers $$brokers $(if $(ONLY),--only $(ONLY)) $(if $(REPORT),--report $(REPORT).$$brokers) || status=1; done; exit $$status
 
 chaos: $(STAMP) ## faults in a cluster of real processes under load: MINUTES=10 BROKERS=3 SEED=7 repeats
 	PYTHONPATH=tests $(BIN)/python tools/chaos_cluster.py --minutes $(or $(MINUTES),10) --brokers $(or $(BROKERS),3) \

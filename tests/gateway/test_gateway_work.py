@@ -1,6 +1,6 @@
 """How much the gateway does between two looks at everybody's sockets, counted in steps and not in time.
 
-`PYTHONPATH=tests python -m hostile.http_requests` measures the same on a running node.
+`make hostile` measures the same on a running node.
 """
 
 import asyncio

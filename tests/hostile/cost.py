@@ -10,6 +10,11 @@ from support.raw_client import ClosedByBroker, RawClient
 
 MIB = 2**20
 
+STALL_MS_MAX = 250.0
+KEPT_MB_MAX = 64.0
+PEAK_MB_MAX = 256.0 + 128.0
+"""`request.memory.bytes.max` and `unpack.memory.bytes.max`."""
+
 SETTLE_SECONDS = 0.3
 """How long after an answer a node may still be busy with the request, or free what it took."""
 
@@ -29,12 +34,17 @@ class Cost(NamedTuple):
     peak_mb: float
     kept_mb: float
 
+    @property
+    def is_within(self) -> bool:
+        return self.stall_ms <= STALL_MS_MAX and self.kept_mb <= KEPT_MB_MAX and self.peak_mb <= PEAK_MB_MAX
+
 
 class Target(ProcessMemory):
     """A node or a broker in a process of its own."""
 
-    def __init__(self, bootstrap: str, pid: int, broker_id: int = 0) -> None:
+    def __init__(self, bootstrap: str, http: str, pid: int, broker_id: int = 0) -> None:
         self.bootstrap = bootstrap
+        self.http = http
         self.broker_id = broker_id
         self._pid = pid
 
@@ -43,14 +53,25 @@ class Target(ProcessMemory):
         return self._pid
 
 
-def cost_of(node: Target, probes: Probes, name: str, frames: Sequence[Frame]) -> Cost:
-    """Send the frames on one connection, each after the answer to the one before, and measure."""
+def cost_of(
+    node: Target, probes: Probes, name: str, send: Callable[[], str], settle_seconds: float = SETTLE_SECONDS
+) -> Cost:
+    """Carry out `send`, which tells what became of it, and measure."""
     before = node.rss_bytes()
     node.forget_peak()
     probes.longest_ms()
     begun = time.perf_counter()
-    answer = "answered"
-    with RawClient(node.bootstrap) as client:
+    answer = send()
+    seconds = time.perf_counter() - begun
+    time.sleep(settle_seconds)
+    stall_ms = max(probes.longest_ms().values())
+    peak, kept = node.peak_bytes() - before, node.rss_bytes() - before
+    return Cost(name, answer, seconds, stall_ms, peak / MIB, kept / MIB)
+
+
+def exchange(bootstrap: str, frames: Sequence[Frame]) -> str:
+    """Send the frames on one connection, each after the answer to the one before."""
+    with RawClient(bootstrap) as client:
         client.sock.settimeout(ANSWER_SECONDS_MAX)
         try:
             last = b""
@@ -58,10 +79,7 @@ def cost_of(node: Target, probes: Probes, name: str, frames: Sequence[Frame]) ->
                 client.send_frame(frame if isinstance(frame, bytes) else frame(last))
                 last = client.receive_frame()
         except (ClosedByBroker, ConnectionError):
-            answer = "closed"
+            return "closed"
         except TimeoutError:
-            answer = NO_ANSWER
-    seconds = time.perf_counter() - begun
-    time.sleep(SETTLE_SECONDS)
-    peak, kept = node.peak_bytes() - before, node.rss_bytes() - before
-    return Cost(name, answer, seconds, probes.longest_ms()["kafka"], peak / MIB, kept / MIB)
+            return NO_ANSWER
+    return "answered"

@@ -1,42 +1,32 @@
 """The worst requests that fit the limits of the HTTP port, by route and by type of WebSocket message, with their cost.
 
-    PYTHONPATH=tests python -m hostile.http_requests [--only TEXT]      # a Markdown table; exit code 1 above the bars
-    rows = run(node)                                                    # `node`: bootstrap, http address and pid
-
-Each case is sent to a running node while two probes on other connections, in processes of their own, ask for
-ApiVersions and for /healthz all the time. A row tells the longest wait of either probe, by how much the node's memory
-has grown a moment after the answer, with the case's connections closed, and its highest peak meanwhile.
+`make hostile` sends each case to a running node while probes on other connections, in processes of their own, ask for
+ApiVersions and for /healthz all the time.
 """
 
-import argparse
 import base64
 import contextlib
 import json
 import random
 import socket
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from hostile.cost import Target
+from hostile.cost import Cost, Target, cost_of
 from hostile.probes import Probes
-from support.node_process import NodeProcess
 from support.raw_socket import BINARY, CONTINUATION, PING, TEXT, RawSocket, frame
 
-STALL_MS_MAX = 250.0
-GROWTH_MB_MAX = 64.0
 MIB = 2**20
 BODY_BYTES = MIB - 64
 HEAD_BYTES = 31 * 1024
 SETTLE_SECONDS = 1.0
 ANSWER_SECONDS_MAX = 60.0
-PLAIN, WIDE, PACKED, TINY, HEADERS, CONTROL = "plain", "wide", "packed", "tiny", "headers", "control"
+PLAIN, WIDE, PACKED, TINY, HEADERS, CONTROL = "plain", "wide", "packed-by-http", "tiny", "headers", "control"
 WIDE_PARTITIONS = 1024
 JSON = "application/json"
 LINES = "application/x-ndjson"
@@ -50,23 +40,6 @@ class Node(Protocol):
 
     @property
     def http(self) -> str: ...
-
-    @property
-    def pid(self) -> int: ...
-
-
-class Row(NamedTuple):
-    route: str
-    case: str
-    answer: str
-    kafka_ms: float
-    http_ms: float
-    growth_mb: float
-    peak_mb: float
-
-    @property
-    def is_within(self) -> bool:
-        return max(self.kafka_ms, self.http_ms) <= STALL_MS_MAX and self.growth_mb <= GROWTH_MB_MAX
 
 
 # --- how a case speaks -----------------------------------------------------------------------------------------
@@ -643,75 +616,19 @@ def prepare(node: Node) -> None:
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
-def measure(node: Node, probes: Probes, case: Case) -> Row:
-    process = Target(node.bootstrap, node.pid)
-    before = process.rss_bytes()
-    process.forget_peak()
-    probes.longest_ms()
+def outcome_of(node: Node, case: Case) -> str:
+    """What became of a case; its connections are closed."""
     with Client(node) as client:
         try:
-            answer = case.send(client)
+            return case.send(client)
         except (OSError, EOFError) as error:
-            answer = type(error).__name__
-    time.sleep(SETTLE_SECONDS)
-    waits = probes.longest_ms()
-    kafka_ms, http_ms = waits["kafka"], waits["http"]
-    growth_mb, peak_mb = (process.rss_bytes() - before) / MIB, process.peak_bytes() / MIB
-    return Row(case.route, case.name, answer, kafka_ms, http_ms, growth_mb, peak_mb)
+            return type(error).__name__
 
 
-def run(node: Node, only: str = "", told: Callable[[Row], None] = lambda row: None) -> list[Row]:
-    """A row for each case whose route or name holds `only`, in the order in which they are sent."""
+def costs(node: Target, probes: Probes, only: Sequence[str] = ()) -> Iterator[tuple[str, Cost]]:
+    """Route and cost of each case, in the order in which they are sent; `only`: parts of the routes that are meant."""
     prepare(node)
-    rows = []
-    with Probes(kafka=node.bootstrap, http=node.http) as probes:
-        for case in cases():
-            if only in f"{case.route} {case.name}" or case.send is idle:
-                rows.append(measure(node, probes, case))
-                told(rows[-1])
-    return rows
-
-
-HEAD = (
-    "| Route | Request | Answer | Kafka probe | HTTP probe | Growth | Peak |\n"
-    "| --- | --- | --- | ---: | ---: | ---: | ---: |"
-)
-
-
-def line_of(row: Row) -> str:
-    mark = "" if row.is_within else " **above the bar**"
-    return (
-        f"| `{row.route}` | {row.case}{mark} | {row.answer} | {row.kafka_ms:.0f} ms | {row.http_ms:.0f} ms "
-        f"| {row.growth_mb:.1f} MB | {row.peak_mb:.0f} MB |"
-    )
-
-
-class HttpNode(NodeProcess):
-    @property
-    def http(self) -> str:
-        return str(self.ready["http"])
-
-
-def say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description="the worst HTTP and WebSocket requests, and what they cost a node"
-    )
-    parser.add_argument("--only", default="", help="cases whose route or name holds this")
-    only = parser.parse_args().only
-    say(HEAD)
-    with tempfile.TemporaryDirectory() as folder, HttpNode(Path(folder), {"http": "127.0.0.1:0"}) as node:
-        rows = run(node, only, lambda row: say(line_of(row)))
-    above = [row for row in rows if not row.is_within]
-    say(
-        f"\n{len(rows)} cases, {len(above)} above the bars of {STALL_MS_MAX:.0f} ms and {GROWTH_MB_MAX:.0f} MB."
-    )
-    return 1 if above else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    for case in cases():
+        if not only or any(part in case.route for part in only):
+            send = partial(outcome_of, node, case)
+            yield case.route, cost_of(node, probes, f"{case.route}, {case.name}", send, SETTLE_SECONDS)
