@@ -19,6 +19,7 @@ from anabranch.objects.memory_store import MemoryStore
 from anabranch.objects.store import Buffer
 from anabranch.record.object_names import ObjectId
 from anabranch.record.stored_snapshots import FenceId, MetadataId, unpack_snapshot
+from anabranch.values import Offset
 from support.broker_bench import Bench, in_loop, turn
 
 LIFE = 0x1234
@@ -257,12 +258,29 @@ async def test_the_newest_verified_snapshots_stay_whatever_came_later() -> None:
         await world.bench.topic(f"t{number}")
         await world.snapshots.take()
         verified.append(MetadataId(LIFE, world.broker.metadata.applied_end).name)
-    for end in range(900, 905):  # What somebody wrote whom nobody believes.
-        world.store.put_now(MetadataId(LIFE, end).name, [b"half"])
+    end = world.broker.metadata.applied_end
+    for number in range(5):  # What somebody wrote whom nobody believes.
+        await world.bench.topic(f"unverified{number}")
+        world.store.put_now(MetadataId(LIFE, Offset(end + 1 + number)).name, [b"half"])
     await world.bench.topic("more")
     await world.snapshots.take()
     assert set(verified) < set(world.names("metadata/"))
     assert len(world.names("metadata/")) == 3
+    await world.end()
+
+
+@in_loop
+async def test_who_has_lost_the_leadership_unawares_removes_no_snapshot_of_who_leads_now() -> None:
+    world = await World().begin()
+    for number in range(2):
+        await world.bench.topic(f"t{number}")
+        await world.snapshots.take()
+    theirs = [MetadataId(LIFE, Offset(world.broker.metadata.applied_end + ahead)).name for ahead in (50, 60)]
+    for name in theirs:  # While a request of ours waited for its answer.
+        world.store.put_now(name, [b"verified by another"])
+    await world.bench.topic("more")
+    await world.snapshots.take()
+    assert set(theirs) < set(world.names("metadata/"))
     await world.end()
 
 
