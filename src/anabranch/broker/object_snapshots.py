@@ -25,6 +25,7 @@ from anabranch.broker.workers import in_heavy_worker
 from anabranch.cluster.entries import Entry
 from anabranch.cluster.object_entries import over_entry, tombstone_entry
 from anabranch.errors import (
+    AnabranchError,
     CorruptDataError,
     NotControllerError,
     ObjectExistsError,
@@ -165,10 +166,16 @@ class ObjectSnapshots:
         incarnation = self._incarnation
         if incarnation is None or self._is_over:
             return
+        failure: AnabranchError | None = None
         if self._broker.metadata.is_leader:
-            await self._take_if_changed(incarnation)
+            try:
+                await self._take_if_changed(incarnation)
+            except AnabranchError as error:
+                failure = error  # Groups do not wait for it: their offsets would only become older.
         if not self._is_over:
             await self._groups.take(incarnation)
+        if failure is not None:
+            raise failure
 
     async def _take_if_changed(self, incarnation: int) -> None:
         metadata = self._broker.metadata

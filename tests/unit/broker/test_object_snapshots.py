@@ -32,11 +32,15 @@ class Store(MemoryStore):
         super().__init__(wall_ms)
         self.is_away = False
         self.is_spoiling = False
+        self.refused: str | None = None
+        """How names begin that are not taken."""
         self.has_put = asyncio.Event()
 
     async def put(self, name: str, pieces: Sequence[Buffer]) -> None:
         if self.is_away:
             raise StoreUnavailableError("It is away.")
+        if self.refused is not None and name.startswith(self.refused):
+            raise StoreUnavailableError(f"503 to {name}.")
         await super().put(name, [b"spoiled"] if self.is_spoiling else pieces)
         self.has_put.set()
 
@@ -325,6 +329,19 @@ async def test_committed_offsets_are_written_by_partition() -> None:
         (found,) = groups_of(await world.stored(name)).offsets
         assert (found.group_id, found.topic, found.committed.offset) == (group_id, "orders", offset)
     assert len(world.names("groups/")) == 2
+    await world.end()
+
+
+@in_loop
+async def test_committed_offsets_are_written_while_the_store_refuses_snapshots_of_the_metadata() -> None:
+    world = await World().begin()
+    world.store.refused = "metadata/"
+    await world.commit("billing", 5)
+    with pytest.raises(StoreUnavailableError, match="metadata/"):
+        await world.snapshots.take()
+    (name,) = world.names("groups/")
+    assert groups_of(await world.stored(name)).offsets[0].committed.offset == 5
+    world.store.refused = None
     await world.end()
 
 
