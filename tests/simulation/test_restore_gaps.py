@@ -91,6 +91,24 @@ def test_where_nobody_can_say_how_many_records_were_lost() -> None:
     check_every_position(cluster, 6)
 
 
+def test_offsets_are_not_given_again_where_the_first_records_of_a_partition_may_have_been_lost() -> None:
+    """The snapshot knew nothing of the partition yet."""
+    cluster = RestoreCluster("object", 1, partitions=2)
+    written(cluster, 3)
+    cluster.run(12_000)
+    without_snapshots(cluster)
+    known = set(cluster.steps.names)
+    while not cluster.try_produce(1):
+        cluster.run(20)
+    cluster.vanish()
+    (name,) = [each for each in cluster.steps.names if each not in known and each.startswith("segments/")]
+    content, modified_ms = cluster.steps._objects[name]
+    cluster.steps._objects[name] = content[:-1], modified_ms
+    back(cluster, accepts_loss=True)
+    table = cluster.leader.metadata.table
+    assert table.objects.head((table.topics["t"].topic_id, 1)).end > 0
+
+
 def test_a_gap_is_read_over_when_the_topic_has_left_the_store_again() -> None:
     cluster = RestoreCluster("object", 1, partitions=1)
     written(cluster, 5)

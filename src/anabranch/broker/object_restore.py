@@ -302,7 +302,7 @@ def _append_newer(
 ) -> Mapping[Key, Appended]:
     objects, contents = table.objects, survey.newer
     is_unknown = contents.has_unknown or survey.is_deep
-    keys = {*contents.batches, *contents.lost, *(objects.keys() if is_unknown else ())}
+    keys = {*contents.batches, *contents.lost, *(_keys_in_store(table) if is_unknown else ())}
     result: dict[Key, Appended] = {}
     for key in sorted(keys):
         more = contents.lost.get(key, 0) + (OFFSETS_SKIPPED if is_unknown else 0)
@@ -320,6 +320,14 @@ def _append_newer(
         objects.append_rows(key, appended.rows, appended.end)
         report.appended.append(_line(table, key, appended))
     return result
+
+
+def _keys_in_store(table: MetadataTable) -> Iterable[Key]:
+    """Also of partitions that the snapshot had nothing of: what cannot be read may have been their first records."""
+    yield from table.objects.keys()
+    for topic in table.topics.values():
+        if topic.mode == OBJECT:
+            yield from ((topic.topic_id, partition) for partition in range(topic.partition_count))
 
 
 def _not_copied(contents: Contents, key: Key) -> tuple[Sequence[Batch], int]:
