@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.wire.error_codes import ErrorCode
 from support.broker_cluster import close_all
-from support.restore_world import RestoreCluster
+from support.restore_world import RestoreCluster, is_named
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +89,25 @@ def test_where_nobody_can_say_how_many_records_were_lost() -> None:
     cluster.steps._objects[name] = content[:-1], modified_ms
     back(cluster, accepts_loss=True)
     check_every_position(cluster, 6)
+
+
+def test_copied_records_whose_object_is_gone_are_named_however_much_was_written_later() -> None:
+    """What was stored after all copies cannot have had the offsets that are missing before them."""
+    cluster = RestoreCluster("ring", 1, partitions=1)
+    written(cluster, 5)
+    without_snapshots(cluster)
+    cluster.change("object", "stored")
+    copies = [name for name in cluster.steps.names if name.startswith("merged/")]
+    copied = len(cluster.written[0])
+    cluster.run(1000)
+    written(cluster, copied + 5)
+    cluster.vanish()
+    cluster.steps.delete_now(copies[:1])
+    report = cluster.restore(Random(1), accepts_loss=True)
+    cluster.restart()
+    lost = set(cluster.written[0]) - set(cluster.lines()[0].values())
+    assert lost
+    assert is_named(report, 0, len(lost)), f"{len(lost)} are lost, and what is said is {report.losses}"
 
 
 def test_offsets_are_not_given_again_where_the_first_records_of_a_partition_may_have_been_lost() -> None:

@@ -232,7 +232,10 @@ def _place_copied(
                 producers.note(batch.header, batch.header.base_offset, batch.stored_ms)
         if placed.rows:
             report.copied.append(_copied_line(table, key, placed.rows))
-        newer_count = sum(batch.offset_count for batch in survey.newer.batches.get(key, ()))
+        copied_ms = max((each.stored_ms for each in copied), default=0)
+        newer_count = sum(  # Offsets before a copy were given to what was stored before it.
+            batch.offset_count for batch in survey.newer.batches.get(key, ()) if batch.stored_ms <= copied_ms
+        )
         lost = _lost_spans(placed.holes, missing.get(key, ()), end, newer_count)
         if lost:
             holed.add(key)
@@ -257,7 +260,8 @@ def _lost_spans(
     holes: Sequence[Span], missing: Sequence[Row], end: Offset, newer_count: int
 ) -> list[tuple[int, int]]:
     """Of the holes those that had records: below `end`, where the snapshot ended, what rows were missing for; beyond it
-    what cannot be the offsets of the newer records, `newer_count` of them, which have lost theirs."""
+    what cannot be the offsets of newer records that may have been there, `newer_count` of them, which have lost
+    theirs."""
     found = [
         (int(max(hole.start, row.base_offset)), int(min(hole.end, row.next_offset)))
         for hole in holes
