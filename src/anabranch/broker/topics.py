@@ -594,8 +594,12 @@ class Topics:
                 await self._close_others(state)
             except AnabranchError as error:
                 self._not_opened[state.topic.topic_id] = error
-                continue
-            states.append(state)
+            else:
+                states.append(state)
+        if self._closing:  # Since: what one of them was opened as before is still open.
+            self._unopened.update((state.topic.topic_id, state) for state in states)
+            return
+        for state in states:
             missing = [
                 index
                 for index in self.kept.indexes(state.topic)
