@@ -255,7 +255,7 @@ def append_again(
     for batch in _in_sequence(batches, producers):
         if not sieve.keeps(batch):
             continue
-        if batch.header.producer_id >= 0:
+        if batch.header.producer_id >= 0 and (is_whole or not _is_behind(batch.header, producers)):
             producers.note(batch.header, next_offset, batch.stored_ms)
         _add_row(rows, batch, next_offset)
         next_offset = Offset(next_offset + batch.offset_count)
@@ -298,6 +298,15 @@ def _rank(header: BatchHeader, firsts: Mapping[int, int]) -> tuple[int, int]:
     return header.producer_epoch, distance
 
 
+def _is_behind(header: BatchHeader, producers: ProducerTable) -> bool:
+    """Whether its producer has written later ones, which were copied: it goes on behind those."""
+    known = producers.producers.get(header.producer_id)
+    if known is None or not known.batches:
+        return False
+    last = known.batches[-1].last_sequence
+    return _rank(header, {header.producer_epoch: last}) <= (known.epoch, 0)
+
+
 class _Sieve:
     """Leaves out what need not be appended, and counts it. It goes by a table that grows with what it lets through."""
 
@@ -311,6 +320,8 @@ class _Sieve:
         }
         self._silence_ms = silence_ms
         self._forgotten_last = forgotten_last
+        self._kept_last: dict[int, tuple[int, int, int]] = {}
+        """Of each producer the last batch that was let through."""
         self.repeats = 0
         self.refused = 0
 
@@ -324,10 +335,13 @@ class _Sieve:
         if self._is_whole and not self._may_be_forgotten(batch) and not self._continues(header):
             self.refused += batch.offset_count
             return False
+        self._kept_last[header.producer_id] = _sequences(header)
         return True
 
     def _is_repeat(self, header: BatchHeader) -> bool:
         """One that was appended here stands right before it: batches come in the order of their sequences."""
+        if self._kept_last.get(header.producer_id) == _sequences(header):
+            return True
         producer = self._producers.producers.get(header.producer_id)
         return (
             producer is not None
@@ -354,6 +368,10 @@ class _Sieve:
         except AnabranchError:
             return False
         return True
+
+
+def _sequences(header: BatchHeader) -> tuple[int, int, int]:
+    return header.producer_epoch, header.base_sequence, header.last_sequence
 
 
 def _add_row(rows: list[Row], batch: Batch, base_offset: Offset) -> None:

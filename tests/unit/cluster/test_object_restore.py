@@ -469,3 +469,20 @@ def test_where_records_are_lost_a_missing_sequence_is_no_proof() -> None:
     batches = stored(FIRST, [header(7, 5)])
     assert appended(batches, producers=known(7, 3)).refused == 1
     assert appended(batches, producers=known(7, 3), is_whole=False).records == 1
+
+
+def test_a_producer_goes_on_behind_what_was_copied_though_older_batches_are_appended_later() -> None:
+    """It wrote to the store, then to brokers, whose records were copied: these have their places already."""
+    producers = known(7, 6)
+    batches = [*stored(FIRST, [header(7, 3), header(7, 4)]), *stored(SECOND, [header(7, 4)])]
+    result = appended(batches, producers=producers, is_whole=False)
+    assert (result.records, result.repeats) == (2, 1)
+    producers.original_of(header(7, 7))
+    assert producers.original_of(header(7, 6)) == 50, "a repeat is answered with where it is"
+
+
+def test_an_epoch_that_is_over_does_not_come_back_with_its_batches() -> None:
+    producers = known(7, 2, epoch=1)
+    assert appended(stored(FIRST, [header(7, 9)]), producers=producers, is_whole=False).records == 1
+    assert producers.producers[7].epoch == 1
+    producers.original_of(header(7, 3, epoch=1))
