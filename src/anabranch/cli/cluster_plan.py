@@ -71,12 +71,14 @@ def kept_nowhere_else(view: ClusterView, broker_id: int) -> list[str]:
 
 def left_by_themselves(view: ClusterView, held: Held, broker_id: int) -> list[str]:
     """Partitions that nobody assigns, and that this broker must not take along yet: it writes them, or no other has
-    all of them. They leave by themselves when it drains."""
+    all of them. They leave by themselves when it drains. While it runs and does not say what it holds, it may have
+    something of each."""
+    is_silent = broker_id in view.live and broker_id not in held
     return [
         partition.name
         for partition in view.partitions
         if (partition.mode == OBJECT and broker_id in partition.replicas)
-        or (partition.mode == BRANCH and _needs(partition, held, broker_id))
+        or (partition.mode == BRANCH and (is_silent or _needs(partition, held, broker_id)))
     ]
 
 

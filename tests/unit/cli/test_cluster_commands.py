@@ -384,3 +384,20 @@ def test_drain_waits_until_who_writes_a_branch_now_has_all_of_it(cluster):
     assert result.exit_code == 0, result.output
     assert "Waiting until others have branched-0" in result.stderr
     assert cluster.branch_lag == 0
+
+
+def test_drain_waits_for_a_broker_that_does_not_say_what_it_holds_of_a_branch(cluster, monkeypatch):
+    """Nobody counts on its copies any more, but it may have records that nobody else has."""
+    monkeypatch.setattr(cluster_change, "PATIENCE_SECONDS", 0.05)
+    cluster.topics = {"branched": [[2, 3]]}
+    cluster.branches.add("branched")
+    cluster.silent.add(1)
+    result = run(cluster, "drain", 1)
+    assert (result.exit_code, "Others do not have branched-0 yet" in result.stderr) == (1, True), (
+        result.output
+    )
+    cluster.silent.discard(1)
+    assert run(cluster, "drain", 1).exit_code == 0
+    cluster.fenced.add(1)
+    cluster.silent.add(1)
+    assert run(cluster, "drain", 1).exit_code == 0, "it is down, and says nothing any more"
