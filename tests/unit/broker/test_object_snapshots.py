@@ -221,6 +221,28 @@ async def test_an_object_is_covered_once_two_snapshots_know_that_it_is_given_up(
 
 
 @in_loop
+async def test_what_was_verified_in_another_term_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who led in between may have deleted those snapshots."""
+    world = await World().begin()
+    orphan = ObjectId(LIFE, 999_999, 0)
+    await world.agree(tombstone_entry([orphan], 5))
+    for number in range(2):
+        await world.bench.topic(f"t{number}")
+        await world.snapshots.take()
+    assert world.snapshots.covers(orphan)
+    term = world.broker.metadata.term + 2
+    monkeypatch.setattr(type(world.broker.metadata), "term", term)
+    assert not world.snapshots.covers(orphan)
+    await world.snapshots.take()
+    assert not world.snapshots.covers(orphan), "there is one of this term"
+    world.snapshots.hurry()
+    await world.snapshots.take()
+    assert world.snapshots.covers(orphan)
+    monkeypatch.undo()
+    await world.end()
+
+
+@in_loop
 async def test_who_waits_for_another_snapshot_gets_it_even_if_nothing_changes() -> None:
     world = await World().begin()
     orphan = ObjectId(LIFE, 999_999, 0)
