@@ -110,6 +110,26 @@ def test_copied_records_whose_object_is_gone_are_named_however_much_was_written_
     assert is_named(report, 0, len(lost)), f"{len(lost)} are lost, and what is said is {report.losses}"
 
 
+def test_what_follows_records_that_were_deleted_on_brokers_comes_back_behind_their_offsets() -> None:
+    """Only a copy without records is left of them: that sequences of their producer are missing proves nothing."""
+    cluster = RestoreCluster("object", 1, partitions=1)
+    written(cluster, 4)
+    cluster.run(12_000)
+    without_snapshots(cluster)
+    cluster.change("ring", "kept")
+    written(cluster, 6)
+    gone = len(cluster.written[0])
+    assert cluster.delete_below(gone) == gone
+    cluster.alter("object")
+    cluster.until(lambda: cluster.is_done("stored"), 60_000)
+    written(cluster, 3)
+    cluster.vanish()
+    line = back(cluster).lines()[0]
+    later = set(cluster.written[0][gone:])
+    assert later <= set(line.values()), "acknowledged records are lost"
+    assert min(offset for offset, value in line.items() if value in later) >= gone, "offsets are given again"
+
+
 def test_offsets_are_not_given_again_where_the_first_records_of_a_partition_may_have_been_lost() -> None:
     """The snapshot knew nothing of the partition yet."""
     cluster = RestoreCluster("object", 1, partitions=2)
