@@ -439,6 +439,20 @@ def test_an_object_that_a_snapshot_still_needs_stays_until_there_is_a_newer_one(
     assert set(driven.store.names) == driven.referenced
 
 
+def test_what_belongs_to_nothing_stays_too_until_the_snapshots_know(driven: Driven) -> None:
+    """A copy without records has no row: only snapshots of later know its offsets."""
+    left = driven.world.object_id(5).name
+    driven.world.register(BROKER)
+    driven.store.put_now(left, [b"x"])
+    driven.restorable.needed = {left}
+    driven.run(5 * COLLECT_MS)
+    assert left in driven.store.names
+    assert driven.restorable.hurries > 0
+    driven.restorable.needed = set()
+    driven.run(COLLECT_MS)
+    assert left not in driven.store.names
+
+
 def test_a_cluster_that_was_brought_back_as_another_deletes_nothing(driven: Driven) -> None:
     driven.write_small(3, partitions=2)
     left = driven.world.object_id(7)._replace(epoch=99)
