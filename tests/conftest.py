@@ -1,7 +1,8 @@
-"""For all tests: an S3-speaking server, hypothesis without a deadline (a busy machine may take any time), and how tests
-are shared out among workers."""
+"""For all tests: an S3-speaking server, hypothesis without a deadline (a busy machine may take any time), signals that
+reach the processes that tests start, and how tests are shared out among workers."""
 
 import gc
+import signal
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,15 @@ NEW_OBJECTS_PER_SEARCH = 20_000
 
 settings.register_profile("any time", deadline=None)
 settings.load_profile("any time")
+
+
+def pytest_configure() -> None:
+    """Heed the signals that tests send: a shell starts background jobs, and nohup all jobs, with some ignored, and
+    every process started from here would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

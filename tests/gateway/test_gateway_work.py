@@ -16,7 +16,7 @@ from anabranch.gateway import records_api, socket_session
 from anabranch.gateway.calls import LISTED_AT_ONCE
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.protocol import BEGUN_AT_ONCE
-from anabranch.gateway.sockets import SUBSCRIBED_AT_ONCE
+from anabranch.gateway.socket_session import SUBSCRIBED_AT_ONCE
 from anabranch.testing import EmbeddedBroker
 from hostile import http_requests as hostile
 from support.gateway_client import ask, gateway_broker, raw
