@@ -40,6 +40,8 @@ PARTITIONS_MAX = 4096
 """That all subscriptions of one socket follow together."""
 SUBSCRIBED_AT_ONCE = 8
 """Subscriptions of all sockets that begin in one round of the loop."""
+ROWS_PER_SUBSCRIPTION = -(-ROWS_PER_TURN // SUBSCRIBED_AT_ONCE)
+"""Rounded up: whoever finds any rows left in a turn is let in."""
 SMALL_LENGTH_MAX = 4096
 """A longer message is read in its turn: of many sockets at once they would hold up everybody."""
 TURN_MESSAGES = 32
@@ -153,7 +155,7 @@ class SocketSession:
                 await self._publish(message)
             else:
                 if isinstance(message, Subscribe):
-                    await self._sockets.turns.wait(ROWS_PER_TURN // SUBSCRIBED_AT_ONCE)
+                    await self._sockets.turns.wait(ROWS_PER_SUBSCRIPTION)
                 self._do(message)
         except AnabranchError as error:
             await self.outlet.say(error_message(own_id, error))
