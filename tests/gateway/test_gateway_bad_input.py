@@ -354,6 +354,39 @@ def test_ambiguous_head_is_refused_and_nothing_is_done(
     assert broker.records(topic) == []
 
 
+@pytest.mark.parametrize(
+    ("headers", "trailers"),
+    [
+        (b"host: evil.example\r\n", b"host: localhost\r\n"),
+        (b"host: localhost\r\norigin: http://evil.example\r\n", b"origin: http://localhost\r\n"),
+    ],
+)
+def test_what_stands_behind_a_body_does_not_let_anybody_in(
+    broker: EmbeddedBroker, headers: bytes, trailers: bytes
+) -> None:
+    topic = broker.create_topic(broker.unused_name("trailers"))
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/%s/records HTTP/1.1\r\n%sconnection: close\r\ntransfer-encoding: chunked\r\n"
+            b"content-type: application/octet-stream\r\n\r\n5\r\nhello\r\n0\r\n%s\r\n"
+            % (topic.encode(), headers, trailers)
+        )
+        assert all_of(link).startswith(b"HTTP/1.1 403 ")
+    assert broker.records(topic) == []
+
+
+def test_trailers_of_a_body_are_passed_over(broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic(broker.unused_name("trailers"))
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+            b"transfer-encoding: chunked\r\ncontent-type: application/octet-stream\r\n\r\n"
+            b"5\r\nhello\r\n0\r\nhost: evil.example\r\nchecksum: 1\r\n\r\n" % topic.encode()
+        )
+        assert all_of(link).startswith(b"HTTP/1.1 200 ")
+    assert [record.value for record in broker.records(topic)] == [b"hello"]
+
+
 @pytest.mark.parametrize(("target", "status"), [(b"http://localhost/healthz", 200), (b"http://evil/", 400)])
 def test_target_that_names_a_host_names_the_same_one(
     broker: EmbeddedBroker, target: bytes, status: int

@@ -127,7 +127,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        super().on_header(name, value)
+        if self._is_in_head:
+            super().on_header(name, value)  # Trailers of a chunked body change nothing that the head said.
         self._headers_bytes += len(name) + len(value)
         if len(self.headers) > HEADERS_MAX or self._headers_bytes > HEAD_BYTES_MAX:
             self._refuse_head()
