@@ -135,8 +135,12 @@ def command_to_type() -> str:
 
 
 def _who_may_connect(settings: "NodeSettings") -> str:
-    from anabranch.config import host_and_port, is_loopback
+    from anabranch.config import host_and_port, http_host_and_port, is_loopback
 
-    if is_loopback(host_and_port(settings.listen)[0]):
+    if not is_loopback(host_and_port(settings.listen)[0]):
+        return " (anyone who reaches this address can read and write)"
+    if not settings.http or is_loopback(http_host_and_port(settings.http)[0]):
         return " (only this machine can connect)"
-    return " (anyone who reaches this address can read and write)"
+    if settings.gateway_token_file:
+        return " (only this machine can connect; by HTTP whoever has the token)"
+    return " (anyone who reaches the HTTP address can read and write)"

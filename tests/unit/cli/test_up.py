@@ -98,6 +98,19 @@ def test_banner_warns_when_anyone_may_connect():
     assert "anyone who reaches this address" in banner(NODE, open_to_all, ephemeral=False)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"http": "8080"}, "off (only this machine can connect)"),
+        ({"http": "0.0.0.0:8080", "allow.unauthenticated": "true"}, "anyone who reaches the HTTP address"),
+        ({"http": "[::]:8080", "gateway.token.file": "token"}, "by HTTP whoever has the token"),
+    ],
+)
+def test_banner_says_who_may_connect_by_http(more: dict[str, str], said: str) -> None:
+    text = banner(NODE, NodeSettings.load(more), ephemeral=False)
+    assert said in text
+
+
 def test_facts_are_json_with_the_bootstrap_address():
     line = json.loads(json.dumps(facts(NODE, NodeSettings.load(), ephemeral=True)))
     assert (line["bootstrap"], line["persists"], line["flush"]) == ("127.0.0.1:9092", False, "always")
