@@ -76,6 +76,22 @@ def test_follower_whose_reader_has_gone_leaves_the_group(cli: Cli, ten: str, uni
     assert cli("consume", ten, "--group", unique) == "nobody reads this\n"
 
 
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_full_disk_is_told_in_a_sentence_and_costs_no_record(
+    cli: Cli, ten: str, unique: str, format: str
+) -> None:
+    command = [str(PROGRAM), "consume", ten, "--group", unique, "--format", format]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*command, "--bootstrap", cli.bootstrap], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 1
+    assert "cannot be written (No space left on device)" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Exception" not in ended.stderr
+    assert cli("consume", ten, "--group", unique).splitlines() == [str(number) for number in range(10)]
+
+
 def test_group_that_committed_nothing_has_no_lag(cli: Cli, ten: str, unique: str) -> None:
     """A member of another make, which commits nothing."""
     member = confluent_kafka.Consumer(

@@ -17,7 +17,7 @@ from anabranch.cli.branch_lines import lines_of, offset_before
 from anabranch.cli.client import Broker, broker_options, topic_partitions
 from anabranch.cli.common import Command, Failure, format_option
 from anabranch.cli.consume_commits import Commits, stopped_by_signals
-from anabranch.cli.consume_output import Writer, standard_output, writer_for
+from anabranch.cli.consume_output import Writer, drop_output, standard_output, writer_for
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -77,6 +77,13 @@ def command(
                 if group is not None:
                     consumer.subscribe([topic], on_revoke=commits.on_revoke, on_lost=commits.on_lost)
                 _pump(broker, consumer, writer, commits, None if follow else ends, records_max)
+        except BrokenPipeError:
+            raise  # Whoever read has gone away: click ends without a word.
+        except OSError as error:
+            drop_output()
+            raise Failure(
+                f"The records cannot be written ({error.strerror}): make room, or write them elsewhere."
+            ) from error
         finally:
             consumer.close()
 
@@ -173,7 +180,7 @@ def _pump(
     except KeyboardInterrupt:
         pass  # The ordinary way to stop following; what was written is committed below.
     except OSError:
-        commits.commit_flushed()  # Nobody reads on: what could not be written is not committed.
+        commits.cut_off()  # What could not be written is not committed.
         raise
     except Failure:
         with suppress(Failure):  # The first one is told.

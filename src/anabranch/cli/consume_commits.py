@@ -91,6 +91,11 @@ class Commits:
         self.flush()
         self.commit_flushed()
 
+    def cut_off(self) -> None:
+        """Nobody takes what is written any more: nothing is flushed after this, and what was flushed is committed."""
+        self._is_cut_off = True
+        self.commit_flushed()
+
     def commit_flushed(self) -> None:
         """Raises Failure if it cannot be."""
         error = self._commit() if self.in_group else None
