@@ -341,7 +341,7 @@ class Gatherer:
 
     async def deliver(self, basket: Basket, records: Sequence[Waiting]) -> None:
         """Write these as one batch, and tell each writer; a batch that is refused for one of them goes in halves."""
-        index = basket.index
+        index, records = basket.index, list(records)
         try:
             written = await self._write(basket, records)
         except AnabranchError as error:
@@ -352,18 +352,26 @@ class Gatherer:
             else:
                 fail(records, error)
             return
+        if written is None:
+            return
         for number, record in enumerate(records):
             if not record.placed.done():
                 time_ms = written.append_time_ms if written.append_time_ms >= 0 else record.timestamp
                 record.placed.set_result(Placed(index, written.base_offset + number, time_ms))
 
-    async def _write(self, basket: Basket, records: Sequence[Waiting]) -> Written:
+    async def _write(self, basket: Basket, records: list[Waiting]) -> Written | None:
+        """Takes those from `records` whose writers were told meanwhile that they are not written; None: all of them."""
         view, index = basket.view, basket.index
         begun_ms = self._clock.monotonic_ms()
         producer = await self._producer_in_time(basket)
         batch = self._batch(producer, records)
         may_be_written = False
         while True:
+            if not may_be_written and any(map(_is_told, records)):
+                records[:] = [record for record in records if not _is_told(record)]
+                batch = self._batch(producer, records)
+            if not records:
+                return None
             left_ms = max(1, begun_ms + self.delivery_ms - self._clock.monotonic_ms())
             basket.may_be_written = True
             try:
@@ -506,6 +514,11 @@ def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     for name, held in headers:
         size += len(name) + len(held or b"") + 8
     return size
+
+
+def _is_told(record: Waiting) -> bool:
+    """Whether its writer knows the outcome; one that is gone does not."""
+    return record.placed.done() and not record.placed.cancelled()
 
 
 def _unknown(view: TopicView, index: int, error: object) -> RequestTimedOutError:

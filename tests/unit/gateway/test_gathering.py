@@ -385,6 +385,56 @@ async def test_record_without_a_producer_id_is_not_written_and_told_so(
 
 
 @in_loop
+async def test_record_that_is_told_not_to_be_written_is_not_written_by_the_next_try() -> None:
+    calls = FakeCalls()
+    calls.script = [refusal(E.LEADER_NOT_AVAILABLE, "Nobody leads t-0 just now.")]
+    gather = make(calls)
+    first = gather.put_now("t", 0, None, b"a")
+    clock_of(gather).advance(1)
+    second = gather.put_now("t", 0, None, b"b")
+    assert first is not None
+    assert second is not None
+    await turn()
+    assert [read_header(batch).record_count for batch in calls.batches] == [2]
+    clock_of(gather).advance(gather.delivery_ms - 1)
+    gather.expire()
+    with pytest.raises(BrokerRefusedError, match="not written to t-0"):
+        await first
+    assert (await second).offset == 0
+    assert calls.values == [b"b"]
+    assert (await gather.send("t", 0, None, b"c")).offset == 1, "the sequence goes on"
+    assert [read_header(batch).base_sequence for batch in calls.batches] == [0, 0, 1]
+    await turn()
+    assert gather.budget.bytes_taken == 0
+
+
+@in_loop
+async def test_record_that_is_told_not_to_be_written_is_not_written_once_there_is_a_producer_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = FakeCalls()
+    may_answer = asyncio.Event()
+    answer = calls.ask
+
+    async def late(*given: Any) -> Any:
+        await may_answer.wait()
+        return await answer(*given)
+
+    monkeypatch.setattr(calls, "ask", late)
+    gather = make(calls)
+    writing = asyncio.ensure_future(gather.send("t", 0, None, b"a"))
+    await turn()
+    clock_of(gather).advance(gather.delivery_ms)
+    gather.expire()
+    with pytest.raises(BrokerRefusedError, match="No producer id"):
+        await writing
+    may_answer.set()
+    await turn()
+    assert calls.batches == []
+    assert gather.budget.bytes_taken == 0
+
+
+@in_loop
 async def test_writer_who_finds_no_room_in_time_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "GATHERED_BYTES_MAX", 1600)
     calls = FakeCalls()
