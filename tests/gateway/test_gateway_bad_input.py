@@ -354,6 +354,16 @@ def test_ambiguous_head_is_refused_and_nothing_is_done(
     assert broker.records(topic) == []
 
 
+def test_lists_of_a_handshake_may_stand_in_several_lines(broker: EmbeddedBroker) -> None:
+    offers = b"sec-websocket-protocol: other\r\nsec-websocket-protocol: anabranch.v1\r\n"
+    offers += b"sec-websocket-extensions: a\r\nsec-websocket-extensions: b\r\n"
+    with raw(broker) as link:
+        link.sendall(b"GET /v1/ws HTTP/1.1\r\nhost: localhost\r\n%s%s\r\n" % (SOCKET, offers))
+        answer = link.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 101 "), answer
+    assert b"sec-websocket-protocol: anabranch.v1\r\n" in answer.lower()
+
+
 @pytest.mark.parametrize(
     ("headers", "trailers"),
     [

@@ -19,13 +19,14 @@ ONCE = frozenset(
         b"expect",
         b"host",
         b"origin",
+        b"sec-websocket-key",
+        b"sec-websocket-version",
         b"transfer-encoding",
         b"upgrade",
     }
 )
-"""A second header of one of these names is refused, even if it is identical."""
-SOCKET_PREFIX = b"sec-websocket-"
-"""Of these, too: all of them."""
+"""A second header of one of these names is refused, even if it is identical. Sec-WebSocket-Protocol and -Extensions are
+lists, which RFC 6455 lets a client spread over several lines."""
 _HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
@@ -33,7 +34,7 @@ def ambiguity(headers: Headers, http_version: str, target: bytes) -> str | None:
     """Why a request with this head is refused, and what to send; None: it is clear."""
     seen: dict[bytes, bytes] = {}
     for name, value in headers:
-        if name in ONCE or name.startswith(SOCKET_PREFIX):
+        if name in ONCE:
             if name in seen:
                 return f"The header {name.decode('ascii', 'replace')} is there twice: send one."
             seen[name] = value
