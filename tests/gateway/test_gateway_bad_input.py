@@ -397,6 +397,31 @@ def test_trailers_of_a_body_are_passed_over(broker: EmbeddedBroker) -> None:
     assert [record.value for record in broker.records(topic)] == [b"hello"]
 
 
+@pytest.mark.parametrize("endless", [b"0\r\ntrailer: ", b"5;extension="])
+def test_body_whose_wrapping_has_no_end_is_cut_off(broker: EmbeddedBroker, endless: bytes) -> None:
+    topic = broker.create_topic(broker.unused_name("trailers"))
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
+            b"content-type: application/octet-stream\r\n\r\n5\r\nhello\r\n%s" % (topic.encode(), endless)
+        )
+        with pytest.raises(OSError):  # noqa: PT011 - Reset, or a broken pipe.
+            link.sendall(b"x" * 50_000_000)
+    assert broker.records(topic) == []
+
+
+def test_body_in_many_small_chunks_is_taken(broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic(broker.unused_name("chunks"))
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
+            b"connection: close\r\ncontent-type: application/octet-stream\r\n\r\n%s0\r\n\r\n"
+            % (topic.encode(), b"1;n=1\r\nx\r\n" * 20_000)
+        )
+        assert all_of(link).startswith(b"HTTP/1.1 200 ")
+    assert [record.value for record in broker.records(topic)] == [b"x" * 20_000]
+
+
 @pytest.mark.parametrize(("target", "status"), [(b"http://localhost/healthz", 200), (b"http://evil/", 400)])
 def test_target_that_names_a_host_names_the_same_one(
     broker: EmbeddedBroker, target: bytes, status: int

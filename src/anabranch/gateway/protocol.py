@@ -51,6 +51,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().__init__(*args, **more)
         self._head_bytes = 0
         self._headers_bytes = 0
+        self._bodiless_bytes = 0
+        """Received behind a head since the last byte of its body: trailers and extensions of chunks."""
         self._is_in_head = True
         self._is_refused = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -117,8 +119,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._begin_head()
         if self._is_in_head:
             self._head_bytes += len(data)
+        else:
+            self._bodiless_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
+        count = self._head_bytes if self._is_in_head else self._bodiless_bytes
+        if count > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()
 
     def on_message_begin(self) -> None:
@@ -136,7 +141,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
-        self._head_bytes = 0
+        self._head_bytes = self._bodiless_bytes = 0
         self._end_head()
         problem = ambiguity(self.headers, self.parser.get_http_version(), self.url)
         if problem is not None:
@@ -149,6 +154,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._is_refused = True
             self.transport.abort()  # An answer would be taken for that of the first request.
             raise ConnectionAbortedError("too many requests at once")  # The parser stops here.
+
+    def on_body(self, body: bytes) -> None:
+        self._bodiless_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
