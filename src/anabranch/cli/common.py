@@ -6,6 +6,7 @@ with the command line alone, or with a file of settings it names, is a `WrongCom
 code 2.
 """
 
+import errno
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -13,13 +14,14 @@ from typing import IO, Any, TypeVar
 
 import click
 
-from anabranch.cli.terminal import console, escaped_cell, escaping_output
+from anabranch.cli.terminal import console, drop_output, escaped_cell, escaping_output
 from anabranch.errors import AnabranchError, InvalidConfigError, OptionError
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+"""Where `anabranch up` listens unless told otherwise, and where the other commands look for it."""
 SENTENCE_MAX = 200
 """Of a command, as the help of its group says it."""
-"""Where `anabranch up` listens unless told otherwise, and where the other commands look for it."""
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -70,7 +72,15 @@ class Commands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with escaping_output():
-            return super().main(*args, **kwargs)
+            try:
+                return super().main(*args, **kwargs)
+            except OSError as error:
+                if error.errno not in DISK_FULL:
+                    raise
+                drop_output()
+                text = f"The output cannot be written ({error.strerror}): make room, or write it elsewhere."
+                click.echo(f"Error: {text}", err=True)
+                sys.exit(Failure.exit_code)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -17,7 +17,8 @@ from anabranch.cli.branch_lines import lines_of, offset_before
 from anabranch.cli.client import Broker, broker_options, topic_partitions
 from anabranch.cli.common import Command, Failure, format_option
 from anabranch.cli.consume_commits import Commits, stopped_by_signals
-from anabranch.cli.consume_output import Writer, drop_output, standard_output, writer_for
+from anabranch.cli.consume_output import Writer, standard_output, writer_for
+from anabranch.cli.terminal import drop_output
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -5,7 +5,6 @@ people.
 """
 
 import io
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,13 +78,6 @@ def standard_output() -> IO[bytes]:
     would be out before it is noted as written."""
     out: IO[bytes] = sys.stdout.buffer
     return open(out.fileno(), "wb", closefd=False) if isinstance(out, io.RawIOBase) else out
-
-
-def drop_output() -> None:
-    """What could not be written is still in the buffer, and Python would try again at the end and complain."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 @contextmanager

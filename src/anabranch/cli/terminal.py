@@ -8,6 +8,7 @@ escape what is not theirs. Bytes (`sys.stdout.buffer`) are the caller's own affa
 An escape is `\\u` and four digits: within JSON that is the same character still.
 """
 
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -55,6 +56,13 @@ class EscapingStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.behind, name)
+
+
+def drop_output() -> None:
+    """Discard what could not be written: it is still in the buffer, and Python would try again at exit and complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 @contextmanager

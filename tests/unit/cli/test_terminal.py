@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,3 +127,17 @@ def test_no_command_goes_past_the_way_out() -> None:
         if past.search(line) and ".print(table)" not in line
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    "words", [["version"], ["version", "--format", "json"], ["--help"], ["topic", "--help"]]
+)
+def test_full_disk_is_told_in_a_sentence(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "anabranch", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "Error: The output cannot be written (No space left on device): make room, or write it elsewhere.\n"
+    )
