@@ -52,10 +52,10 @@ class MemoryBudget:
 
     def run(
         self, workers: Workers, count: int, task: Callable[[], Result], done: Done[Result]
-    ) -> Callable[[], None]:
+    ) -> Callable[[], bool]:
         """Have a worker carry out a task that takes up to `count` bytes while it runs, as soon as they can be had.
 
-        Returns how to leave the line: a task that has not begun is then forgotten.
+        Returns how to leave the line: a task that has not begun is then forgotten. That says whether it was so.
         """
         count = min(count, self.bytes_max)
 
@@ -74,6 +74,8 @@ class MemoryBudget:
             self.wait(count, begin)
         return lambda: self.leave(begin)
 
-    def leave(self, granted: Callable[[], None]) -> None:
-        """Give up a place in line."""
+    def leave(self, granted: Callable[[], None]) -> bool:
+        """Give up a place in line. Whether there was one."""
+        length_before = len(self._line)
         self._line = deque(entry for entry in self._line if entry[1] != granted)
+        return len(self._line) < length_before

@@ -19,9 +19,9 @@ RATIO_MAX: dict[int, int] = {Codec.NONE: 0, Codec.GZIP: 1032, Codec.SNAPPY: 64, 
 
 def unpack(
     broker: "Broker", headers: Iterable[BatchHeader], task: Callable[[], Result], done: Done[Result]
-) -> Callable[[], None]:
+) -> Callable[[], bool]:
     """Have a worker carry out a task that unpacks these batches, one after the other, as soon as there is memory for
-    the largest. Returns how to forget a task that has not begun."""
+    the largest. Returns how to forget a task that has not begun, which says whether it was so."""
     bytes_max = broker.settings.batch_decompressed_bytes_max
     largest = 0
     for header in headers:

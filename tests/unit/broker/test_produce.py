@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 
 from anabranch.broker.append_queue import AppendJob
+from anabranch.broker.call import Call
+from anabranch.broker.handlers import dispatch
 from anabranch.broker.handlers.produce import UNPACKED_AT_ONCE_MAX
 from anabranch.record.batch import HEADER_BYTES
 from anabranch.record.compression import Codec, compress, decompress
 from anabranch.record.crc32c import crc32c
 from anabranch.testing.in_process_client import InProcessClient, Pending
 from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.codec import encode_request
 from anabranch.wire.error_codes import ErrorCode
+from anabranch.wire.header import parse_request_header, request_header
 from support.broker_bench import Bench, batch_of, in_loop, turn
 from support.workers import HeldWorkers
 
@@ -290,3 +294,39 @@ async def test_batches_that_wait_for_memory_leave_with_their_client() -> None:
     await turn()
     assert (bench.broker.unpack_memory.bytes_taken, partition.log.end_offset) == (0, 0)
     assert not bench.broker.unpack_memory.is_short
+
+
+class Bytes(bytearray):
+    """A request that can be watched."""
+
+
+@pytest.mark.parametrize("is_left", [False, True], ids=["answered", "left"])
+@in_loop
+async def test_request_unpacked_by_workers_is_freed_without_a_search_for_garbage(is_left: bool) -> None:
+    bench = Bench(unpack_memory_bytes_max=UNPACKED_MAX, batch_decompressed_bytes_max=UNPACKED_MAX)
+    await bench.topic("t", 3)
+    bench.broker.workers = workers = HeldWorkers()
+    parts = [{"index": index, "records": malformed()} for index in range(3)]
+    body = {"acks": -1, "timeout_ms": 1000, "topic_data": [{"name": "t", "partition_data": parts}]}
+    frame = Bytes(
+        request_header(ApiKey.PRODUCE, VERSION, 1, "") + encode_request(ApiKey.PRODUCE, VERSION, body)
+    )
+    watched = weakref.ref(frame)
+    view = memoryview(frame)
+    client = InProcessClient(bench.broker)
+    gc.collect()
+    gc.disable()
+    try:
+        header, start = parse_request_header(view, 0, len(view))
+        call = Call(client, header, view, start, len(view))
+        dispatch(bench.broker, call)
+        if is_left:
+            assert call.on_close is not None
+            call.on_close()
+        del call, view, frame
+        while workers.heavies:
+            workers.run_heavy()
+        await turn()
+        assert watched() is None
+    finally:
+        gc.enable()

@@ -109,7 +109,7 @@ class Produce:
         self._walk_left = WALKED_BYTES_AT_ONCE_MAX
         self._routed: dict[BrokerId, list[Routed]] | None = None
         self._seen_elsewhere: set[tuple[TopicKey, int]] = set()
-        self._in_line: list[Callable[[], None]] = []
+        self._in_line: list[Callable[[], bool]] = []
         """How batches leave the line that wait to be unpacked."""
 
     def run(self, topics: list[TopicSpans]) -> None:
@@ -275,8 +275,10 @@ class Produce:
 
     def _leave_line(self) -> None:
         """The client is gone: batches that still wait for memory are not written."""
-        for leave in self._in_line:
-            leave()
+        in_line, self._in_line = self._in_line, []
+        for leave in in_line:
+            if leave():
+                self._settle_one()
 
     def _settled(self, job: AppendJob) -> None:
         self._settle_one()
@@ -285,7 +287,9 @@ class Produce:
         self._open -= 1
         if not self._open:
             self._answer()
-            self._topics = []  # Jobs know their request: without this, only a search for garbage would free them.
+            # Jobs and tasks know their request, and its call is known by that: without this, only a search for garbage
+            # would free them, and with them the buffer of the connection.
+            self._topics, self._in_line, self._call.on_close = [], [], None
 
     def _answer(self) -> None:
         call = self._call
