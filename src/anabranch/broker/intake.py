@@ -6,6 +6,8 @@ batch if the topic wants another codec or its own time. The caller first allows 
 goes to a worker thread, so that nobody else waits for it.
 """
 
+from collections.abc import Callable
+
 from anabranch.broker.append_queue import Batch
 from anabranch.config import TopicSettings
 from anabranch.config.setting import LONG_MAX
@@ -39,6 +41,10 @@ UNPACKED_BYTES_AT_ONCE_MAX = 2**20
 
 WALKED_BYTES_AT_ONCE_MAX = 2**16
 """What of a request is looked at record by record on the loop's thread; more goes to a worker."""
+UNPACKED_BYTES_PER_ROW = 16 * 1024
+WALKED_BYTES_PER_ROW = 16
+RECOMPRESSED_BYTES_PER_ROW = 512
+"""How much of each costs as much time as a row (`turns.py`)."""
 RECORD_ERRORS_MAX = 10_000
 """So many records are named that break a rule: as many as the largest batch of a usual client has."""
 PLACES_NAMED = 3
@@ -158,6 +164,23 @@ def _newest_delta(payload: ByteBuffer, count: int, settings: TopicSettings) -> t
         return check_records(payload, count), False
 
 
+def _uncounted(rows: int) -> None:
+    """For workers, for whom nobody waits."""
+
+
+def _payload(
+    batch: Batch, header: BatchHeader, unpacked_bytes_max: int, spend: Callable[[int], None]
+) -> ByteBuffer:
+    try:
+        payload = payload_of(batch, unpacked_bytes_max, header)
+    except BatchTooLargeError:
+        spend(unpacked_bytes_max // UNPACKED_BYTES_PER_ROW)
+        raise
+    if header.codec != Codec.NONE:
+        spend(1 + len(payload) // UNPACKED_BYTES_PER_ROW)
+    return payload
+
+
 def check_contents(
     batch: Batch,
     header: BatchHeader,
@@ -165,11 +188,12 @@ def check_contents(
     now_ms: int,
     unpacked_bytes_max: int,
     walked_bytes_max: int = LONG_MAX,
+    spend: Callable[[int], None] = _uncounted,
 ) -> tuple[Batch, BatchHeader]:
     """The batch as the topic keeps it. `BatchTooLargeError`: it unpacks to more than was allowed, or more has to be
-    looked at record by record."""
+    looked at record by record. `spend` is told of the work, in rows."""
     is_our_time = settings.is_log_append_time
-    payload = payload_of(batch, unpacked_bytes_max, header)
+    payload = _payload(batch, header, unpacked_bytes_max, spend)
     delta, has_keys = _newest_delta(payload, header.record_count, settings)
     newest_ms = wrapped_int64(header.base_timestamp + delta)
     if not has_keys or not (is_our_time or _are_times_known_good(newest_ms, settings, now_ms)):
@@ -177,12 +201,14 @@ def check_contents(
             raise BatchTooLargeError(
                 f"{len(payload)} bytes of records are too many to look at one by one here."
             )
+        spend(len(payload) // WALKED_BYTES_PER_ROW)
         _check_each(batch, settings, now_ms, unpacked_bytes_max)
     codec = _CODEC_OF_NAME.get(settings.compression_type, header.codec)
     changed: bytes | None = None
     if codec != header.codec:
         if len(payload) > unpacked_bytes_max:
             raise BatchTooLargeError(f"{len(payload)} bytes of records are too many to recompress here.")
+        spend(len(payload) // RECOMPRESSED_BYTES_PER_ROW)
         changed = recompressed(batch, codec, _level(settings, codec), unpacked_bytes_max)
         if len(changed) > settings.max_message_bytes:
             raise BatchTooLargeError(

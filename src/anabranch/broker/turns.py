@@ -49,10 +49,20 @@ class Turns:
 
     def take(self, rows: int = PORTION) -> bool:
         """Whether `rows` may be handled in this turn. The last to be let in may take more than are left."""
-        if self._rows_left <= 0 or self._line:
+        if not self.has_room:
             return False
         self._spend(rows)
         return True
+
+    @property
+    def has_room(self) -> bool:
+        """Whether there are rows left in this turn, for work of which nobody knows the amount before it is done."""
+        return self._rows_left > 0 and not self._line
+
+    def spend(self, rows: int) -> None:
+        """Count such work."""
+        if rows:
+            self._spend(rows)
 
     async def wait(self, rows: int = PORTION) -> None:
         """Return when `rows` may be handled: now, or in the first turn that has room for them."""

@@ -10,7 +10,10 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.call import Call
 from anabranch.broker.handlers import dispatch
 from anabranch.broker.handlers.produce import UNPACKED_AT_ONCE_MAX
+from anabranch.broker.intake import UNPACKED_BYTES_PER_ROW, WALKED_BYTES_PER_ROW
+from anabranch.broker.turns import ROWS_PER_TURN
 from anabranch.record.batch import HEADER_BYTES
+from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec, compress, decompress
 from anabranch.record.crc32c import crc32c
 from anabranch.testing.in_process_client import InProcessClient, Pending
@@ -330,3 +333,31 @@ async def test_request_unpacked_by_workers_is_freed_without_a_search_for_garbage
         assert watched() is None
     finally:
         gc.enable()
+
+
+def from_the_future(count: int) -> bytes:
+    builder = BatchBuilder()
+    for _ in range(count):
+        builder.add(None, b"", timestamp_ms=2**50)
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows_each"),
+    [
+        (batch_of(bytes(900_000), codec=Codec.GZIP), 900_000 // UNPACKED_BYTES_PER_ROW),
+        (from_the_future(3000), 3000 * 7 // WALKED_BYTES_PER_ROW),
+    ],
+    ids=["unpacked", "looked at one by one"],
+)
+@in_loop
+async def test_requests_of_one_turn_share_what_is_done_at_once(batch: bytes, rows_each: int) -> None:
+    bench = Bench()
+    await bench.topic("t")
+    bench.broker.workers = workers = HeldWorkers()
+    for _ in range(40):
+        produce(bench, ("t", 0, bytes(batch)))
+    assert len(workers.heavies) >= 40 - (ROWS_PER_TURN // rows_each + 1)
+    await turn()
+    produce(bench, ("t", 0, bytes(batch)))
+    assert len(workers.heavies) < 41, "the next turn has room again"

@@ -173,6 +173,7 @@ class Produce:
                 self._now_ms,
                 self._unpack_at_once(header),
                 self._walk_at_once(end - start),
+                self._broker.turns.spend,
             )
         except BatchTooLargeError:
             job = self._job(partition, batch, header)
@@ -215,13 +216,14 @@ class Produce:
         """How much of this batch may be unpacked right here, where everybody waits for it."""
         if header.codec != Codec.NONE:
             self._unpacked_count += 1
-        return UNPACKED_BYTES_AT_ONCE_MAX if self._unpacked_count <= UNPACKED_AT_ONCE_MAX else 0
+        may_unpack = self._unpacked_count <= UNPACKED_AT_ONCE_MAX and self._broker.turns.has_room
+        return UNPACKED_BYTES_AT_ONCE_MAX if may_unpack else 0
 
     def _walk_at_once(self, size: int) -> int:
         """How many bytes of this batch may be looked at record by record right here."""
         left = self._walk_left
         self._walk_left = max(0, left - size)
-        return left
+        return left if self._broker.turns.has_room else 0
 
     def _shortened(self, error: AnabranchError) -> AnabranchError:
         """With no more single records than one answer may name: small batches can be full of wrong ones."""
