@@ -296,8 +296,8 @@ class NodeSettings:
     group_max_size: int = whole(INT_MAX, "Members one group may have.", low=1)
     group_memory_bytes_max: int = long(
         64 * MIB,
-        "What the members of all groups may take: their metadata, their assignments and 1 KiB each; half of it for "
-        "members of one host. Further members are refused.",
+        "What the members of all groups may take: their metadata, their assignments, 1 KiB each and 150 bytes for each "
+        "protocol; half of it for members of one host. Further members are refused.",
         low=MIB,
     )
     offsets_topic_num_partitions: int = whole(

@@ -11,6 +11,8 @@ from anabranch.errors import GroupFullError
 
 MEMBER_BYTES = 1024
 """A member besides its metadata and its assignment, and its part of the group."""
+PROTOCOL_BYTES = 150
+"""What it takes to keep the name and the metadata of a protocol, however short: a request may name thousands."""
 
 
 class GroupMemory:

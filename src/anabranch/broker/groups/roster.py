@@ -9,14 +9,14 @@ decide, this keeps.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from anabranch.broker.groups.group_memory import MEMBER_BYTES, GroupMemory
+from anabranch.broker.groups.group_memory import MEMBER_BYTES, PROTOCOL_BYTES, GroupMemory
 from anabranch.broker.groups.messages import JoinedMember, Waiter
 
 Protocols = tuple[tuple[str, bytes], ...]
 
 
 def size_of(protocols: Protocols) -> int:
-    return sum(len(name) + len(metadata) for name, metadata in protocols)
+    return sum(PROTOCOL_BYTES + len(name) + len(metadata) for name, metadata in protocols)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from group_bench import RANGE, REBALANCE_MS, SESSION_MS, WALL_MS, Bench, subscri
 
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.group_base import GroupState
-from anabranch.broker.groups.group_memory import MEMBER_BYTES, GroupMemory
+from anabranch.broker.groups.group_memory import MEMBER_BYTES, PROTOCOL_BYTES, GroupMemory
 from anabranch.broker.groups.messages import Identity, Now
 from anabranch.broker.groups.roster import size_of
 from anabranch.errors import (
@@ -512,7 +512,7 @@ def test_member_that_brings_too_much_is_refused_and_leaves_nothing() -> None:
     assert isinstance(bench.join("large", **with_metadata(2**19)), GroupFullError)
     assert (bench.memory.bytes_taken, len(bench.group.roster)) == (0, 0)
     bench.join("small", **with_metadata(1000))
-    assert bench.memory.bytes_taken == MEMBER_BYTES + NAMES_BYTES + len("range") + 1000
+    assert bench.memory.bytes_taken == MEMBER_BYTES + NAMES_BYTES + PROTOCOL_BYTES + len("range") + 1000
 
 
 def test_one_host_gets_half_of_the_memory_for_members() -> None:
@@ -539,7 +539,7 @@ def test_member_that_joins_again_takes_its_own_place() -> None:
     bench.after(bench.settings.initial_rebalance_delay_ms * 2)
     member_id = bench.answers["a"].member_id
     assert not isinstance(bench.join("again", member_id, **with_metadata(400_001)), GroupFullError)
-    assert bench.memory.bytes_taken == MEMBER_BYTES + NAMES_BYTES + len("range") + 400_001
+    assert bench.memory.bytes_taken == MEMBER_BYTES + NAMES_BYTES + PROTOCOL_BYTES + len("range") + 400_001
 
 
 def test_ids_that_nobody_joins_with_count_until_they_expire() -> None:
@@ -562,6 +562,12 @@ def test_assignment_that_does_not_fit_is_refused() -> None:
     assert isinstance(bench.sync("s", member_id, assignments=((member_id, bytes(2**20)),)), GroupFullError)
     assert bench.sync("again", member_id, assignments=((member_id, bytes(100)),)) is not None
     assert bench.memory.bytes_taken == MEMBER_BYTES + NAMES_BYTES + size_of(RANGE) + 100
+
+
+def test_member_with_thousands_of_empty_protocols_is_refused() -> None:
+    bench = Bench(memory_bytes_max=2**20)
+    assert isinstance(bench.join("many", protocols=(("p", b""),) * 10_000), GroupFullError)
+    assert bench.memory.bytes_taken == 0
 
 
 def test_long_names_count_as_memory_of_a_member() -> None:
