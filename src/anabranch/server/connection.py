@@ -88,6 +88,13 @@ class Connection:
         """Bytes of the common budget that this connection has taken."""
         return self._counted(self._buffer.capacity)
 
+    def sending_ms(self, now_ms: int) -> int:
+        """How long the client has been sending one frame into memory of the common budget, while nothing of ours kept
+        it from that."""
+        if self._frame_ms_start is None or self._is_held or self._is_in_line or not self.memory_held:
+            return 0
+        return now_ms - self._frame_ms_start
+
     def overdue(
         self, now_ms: int, frame_ms_max: int, idle_ms_max: int, answer_ms_max: int | None = None
     ) -> str | None:

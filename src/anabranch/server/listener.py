@@ -30,6 +30,8 @@ ACCEPTS_PER_TURN_MAX = 64
 SWEEP_SECONDS = 1.0
 FRAME_MS_MAX = 30_000
 FRAME_MS_MAX_IN_NEED = 3_000
+SENDING_MS_MAX_IN_NEED = 10_000
+"""How long one frame may take, however steadily it arrives, while others stand in line for what it holds."""
 ANSWER_MS_MAX_IN_NEED = 10_000
 """How long nobody may take an answer when such answers hold all the memory for reading from the object store."""
 BUFFER_IDLE_MS_MAX = 10_000
@@ -179,6 +181,7 @@ class Listener:
             elif self.memory.is_short or now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
                 connection.shrink()
         self._end_standoff()
+        self._make_way(now_ms)
 
     @property
     def _is_short_for_answers(self) -> bool:
@@ -190,6 +193,16 @@ class Listener:
         if holders and all(connection.is_in_line for connection in holders):
             newest = max(holders, key=lambda connection: connection.last_read_ms)
             newest.close("memory for requests is short, and others came first")
+
+    def _make_way(self, now_ms: int) -> None:
+        """While others stand in line, whoever has been sending one frame for longest goes, one in each sweep: a byte
+        now and then would otherwise keep the memory of a large frame from them for hours."""
+        if not self.memory.is_short or not self.connections:
+            return
+        slowest = max(self.connections, key=lambda connection: connection.sending_ms(now_ms))
+        taken_ms = slowest.sending_ms(now_ms)
+        if taken_ms > SENDING_MS_MAX_IN_NEED:
+            slowest.close(f"a frame has been arriving for {taken_ms} ms, and others wait for its memory")
 
     def forget(self, connection: Connection, reason: str) -> None:
         if connection in self.connections:

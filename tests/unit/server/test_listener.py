@@ -79,6 +79,32 @@ async def test_who_stands_in_line_for_somebody_who_makes_progress_is_left_there(
 
 
 @in_loop
+async def test_who_sends_a_byte_now_and_then_does_not_keep_memory_from_others() -> None:
+    bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    listener.memory.bytes_max = FRAME
+    slow = [connect(listener), connect(listener)]
+    other, other_sock = connect(listener)
+    for _, sock in slow:
+        await push(sock, (900_000).to_bytes(4, "big") + bytes(800_000))
+    await push(other_sock, (800_000).to_bytes(4, "big") + bytes(800_000))
+    assert other.is_in_line
+    for seconds in range(1, 13):
+        bench.clock.advance(1000)
+        for connection, sock in slow:
+            if not connection.is_closed:
+                await push(sock, b"0")
+        listener._sweep()
+        closed = [connection.is_closed for connection, _ in slow]
+        if seconds <= 10:
+            assert (closed, other.is_in_line) == ([False, False], True)
+    assert sorted(closed) == [False, True], "one is enough"
+    assert not other.is_in_line
+    await listener.close(1)
+    for sock in (other_sock, *[sock for _, sock in slow]):
+        sock.close()
+
+
+@in_loop
 async def test_sweep_closes_who_is_overdue_and_comes_again_even_if_one_closing_fails() -> None:
     bench, listener = make(connections_max_idle_ms=1000)
     connection, sock = connect(listener)
