@@ -32,6 +32,10 @@ SHORT_BYTES_MAX = 1024
 """A request up to here is decoded without being counted, for the same reason."""
 LONG_BYTES_MIN = 4096
 LONG_OPEN_MAX = 4
+CARRIED_OPEN_MAX = 8
+CARRIED_SECONDS = 1.0
+"""Of all APIs together, so many long requests are carried out that may have to wait for a disk, the quorum or a store.
+One that has done no rows for this long does wait, and another may begin."""
 
 
 class Turns:
@@ -42,6 +46,8 @@ class Turns:
         self._line: deque[tuple[asyncio.Future[None], int]] = deque()
         self._is_renewal_due = False
         self._slots: dict[int, asyncio.Semaphore] = {}
+        self._carried = asyncio.Semaphore(CARRIED_OPEN_MAX)
+        self._leases: dict[asyncio.Task[Any] | None, Lease] = {}
         self.rows_max = 0
         """The most rows that were handled in one turn so far."""
 
@@ -135,6 +141,41 @@ class Turns:
             slot = self._slots[api_key] = asyncio.Semaphore(LONG_OPEN_MAX)
         return slot
 
+    def works(self) -> None:
+        """The running task has got on with its rows."""
+        lease = self._leases.get(asyncio.current_task())
+        if lease is not None:
+            lease.is_working = True
+
+    async def lease(self) -> "Lease":
+        """The right to carry out a long request that may have to wait for others than the loop."""
+        await self._carried.acquire()
+        return Lease(self._carried, self._leases)
+
+
+class Lease:
+    """Taken by one task until it ends, or for as long as it goes through rows."""
+
+    def __init__(self, carried: asyncio.Semaphore, leases: "dict[asyncio.Task[Any] | None, Lease]") -> None:
+        self._carried = carried
+        self._leases = leases
+        self._task = asyncio.current_task()
+        self.is_working = True
+        leases[self._task] = self
+        self._timer = asyncio.get_running_loop().call_later(CARRIED_SECONDS, self._check)
+
+    def _check(self) -> None:
+        if self.is_working:
+            self.is_working = False
+            self._timer = asyncio.get_running_loop().call_later(CARRIED_SECONDS, self._check)
+        else:
+            self.end()
+
+    def end(self) -> None:
+        if self._leases.pop(self._task, None) is not None:
+            self._timer.cancel()
+            self._carried.release()
+
 
 class Pace:
     """One request's way through its rows: the first are free, the others are waited for in portions."""
@@ -149,5 +190,6 @@ class Pace:
         """Return when the next row may be handled, which costs as much as `rows` usual ones."""
         if self._left <= 0:
             await self._turns.wait()
+            self._turns.works()
             self._left += PORTION
         self._left -= rows

@@ -3,10 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from anabranch.broker.turns import FREE_ROWS, LONG_OPEN_MAX, ROWS_PER_TURN, Rows, Turns
+from anabranch.broker.call import Call, Piece
+from anabranch.broker.handlers import dispatch
+from anabranch.broker.turns import CARRIED_OPEN_MAX, FREE_ROWS, LONG_OPEN_MAX, ROWS_PER_TURN, Rows, Turns
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.codec import decode_request, encode_request
+from anabranch.wire.header import parse_request_header, request_header
+from support.broker_bench import Bench, in_loop, turn
 
 
 def run(work: Callable[[Turns], Awaitable[None]]) -> None:
@@ -161,3 +168,73 @@ def test_slots_of_one_api_are_not_those_of_another() -> None:
         assert not turns.slot(2).locked()
 
     run(work)
+
+
+# --- long requests that are carried out ----------------------------------------------------------------------------
+
+
+class Waiter:
+    """A client that waits for one answer."""
+
+    host = "stranger"
+    local_address = ("here", 9092)
+
+    def __init__(self, open_calls: list[int]) -> None:
+        self.is_done = False
+        self._open_calls = open_calls
+
+    def answered(self, call: Call, pieces: list[Piece] | None) -> None:
+        call.is_settled = self.is_done = True
+        self._open_calls[0] -= 1
+
+    def settled(self) -> None:
+        raise AssertionError("only a connection takes the plain lane")
+
+    def dropped(self, call: Call, reason: str) -> None:
+        raise AssertionError(reason)
+
+
+@in_loop
+async def test_few_long_requests_are_decoded_at_a_time_though_a_coroutine_answers_them() -> None:
+    bench, most, is_open = Bench(), 0, [0]
+
+    def decoded(*args: Any) -> Any:
+        nonlocal most
+        is_open[0] += 1
+        most = max(most, is_open[0])
+        return decode_request(*args)
+
+    names = [{"name": f"t{number}"} for number in range(1000)]
+    body = {"topics": names, "allow_auto_topic_creation": False}
+    frame = request_header(ApiKey.METADATA, 4, 1, "") + encode_request(ApiKey.METADATA, 4, body)
+    waiters = [Waiter(is_open) for _ in range(30)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anabranch.broker.handlers.decode_request", decoded)
+        for waiter in waiters:
+            view = memoryview(bytearray(frame))
+            header, start = parse_request_header(view, 0, len(view))
+            dispatch(bench.broker, Call(waiter, header, view, start, len(view)))
+        while not all(waiter.is_done for waiter in waiters):
+            await turn(1)
+    assert 1 < most <= CARRIED_OPEN_MAX + 1, "the next one begins before the answer of one is encoded"
+
+
+@in_loop
+async def test_request_that_waits_for_something_else_does_not_keep_others_from_being_carried_out() -> None:
+    turns, forever = Turns(), asyncio.Event()
+
+    async def carried() -> None:
+        lease = await turns.lease()
+        try:
+            await forever.wait()
+        finally:
+            lease.end()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anabranch.broker.turns.CARRIED_SECONDS", 0.01)
+        tasks = [asyncio.ensure_future(carried()) for _ in range(CARRIED_OPEN_MAX)]
+        await asyncio.sleep(0)
+        (await asyncio.wait_for(turns.lease(), 5)).end()
+    forever.set()
+    await asyncio.gather(*tasks)
+    assert turns._carried._value == CARRIED_OPEN_MAX

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Generator
 from functools import partial
+from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anabranch.broker.call import Call
@@ -69,7 +70,14 @@ from anabranch.broker.partial_answers import (
     REASSIGNMENTS,
     RowFields,
 )
-from anabranch.broker.turns import BYTES_PER_ROW, BYTES_PER_ROW_BY_HAND, LONG_BYTES_MIN, SHORT_BYTES_MAX, Rows
+from anabranch.broker.turns import (
+    BYTES_PER_ROW,
+    BYTES_PER_ROW_BY_HAND,
+    LONG_BYTES_MIN,
+    SHORT_BYTES_MAX,
+    Lease,
+    Rows,
+)
 from anabranch.errors import AnabranchError, TooManyElementsError, UnsupportedVersionError
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_request, encode_response, response_fields
@@ -201,6 +209,10 @@ HANDLERS: dict[ApiKey, Api] = {
 }
 
 
+WAIT_FOR_CLIENTS = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
+"""Answered when other clients have sent theirs."""
+
+
 def dispatch(broker: "Broker", call: Call) -> None:
     """Take a call to its handler. Raises what closes the connection."""
     header = call.header
@@ -245,17 +257,28 @@ def _begin(broker: "Broker", call: Call, api: Api) -> None:
 
 async def _in_turn(broker: "Broker", call: Call, api: Api, rows: int) -> Body | None:
     """Decode a long request when its turn has come, and carry it out. None: its handler answers."""
-    async with broker.turns.slot(call.header.api_key):
-        await broker.turns.wait(rows)
-        call.on_close = None
-        if api.raw is not None:
-            api.raw(broker, call)
-            return None
-        response = _start(broker, call, api)
-        if isinstance(response, Generator):
-            return await broker.turns.driven(response)
-    # A coroutine may wait for a disk, the quorum, a store or other clients: that must not keep others from their slot.
-    return response if isinstance(response, dict) else await response
+    turns, api_key = broker.turns, call.header.api_key
+    lease: Lease | None = None
+    try:
+        async with turns.slot(api_key):
+            if api.raw is None and api_key not in WAIT_FOR_CLIENTS and not isgeneratorfunction(api.handle):
+                lease = await turns.lease()
+            await turns.wait(rows)
+            call.on_close = None
+            if api.raw is not None:
+                api.raw(broker, call)
+                return None
+            response = _start(broker, call, api)
+            if isinstance(response, Generator):
+                response = await turns.driven(response)
+        # A coroutine may wait for a disk, the quorum, a store or other clients: that must not keep others from their
+        # slot.
+        answer = response if isinstance(response, dict) else await response
+        await turns.wait(rows)  # To encode it: of those that end together, one in each turn.
+        return answer
+    finally:
+        if lease is not None:
+            lease.end()
 
 
 def _start(broker: "Broker", call: Call, api: Api) -> Body | Rows | Awaitable[Body]:
