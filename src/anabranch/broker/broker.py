@@ -287,6 +287,11 @@ class Broker:
         return True
 
     @property
+    def are_answers_too_many(self) -> bool:
+        """Readers leave more answers lying in memory than all requests may take there."""
+        return self.answers_held.count > self.settings.request_memory_bytes_max
+
+    @property
     def routing(self) -> "Routing | None":
         """How records reach the brokers that lead; None: there are no others."""
         return self.peering.routing if self.peering is not None else None

@@ -33,7 +33,8 @@ FRAME_MS_MAX_IN_NEED = 3_000
 SENDING_MS_MAX_IN_NEED = 10_000
 """How long one frame may take, however steadily it arrives, while others stand in line for what it holds."""
 ANSWER_MS_MAX_IN_NEED = 10_000
-"""How long nobody may take an answer when such answers hold all the memory for reading from the object store."""
+"""How long nobody may take an answer when such answers hold all the memory there is for them, or all of that for
+reading from the object store."""
 BUFFER_IDLE_MS_MAX = 10_000
 
 PlainTake = Callable[[Connection, memoryview, int, int, deque[Call], int], int]
@@ -185,7 +186,8 @@ class Listener:
 
     @property
     def _is_short_for_answers(self) -> bool:
-        return self.broker.objects is not None and self.broker.objects.cache.is_short
+        broker = self.broker
+        return broker.are_answers_too_many or (broker.objects is not None and broker.objects.cache.is_short)
 
     def _end_standoff(self) -> None:
         """If all who hold memory stand in line for more, nobody would ever give any back: the last to come goes."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from anabranch.broker.handlers.answers import ANSWER_BYTES_IN_NEED
 from anabranch.record.compression import Codec
 from anabranch.testing.in_process_client import InProcessClient
 from anabranch.wire.api_keys import ApiKey
@@ -83,3 +84,19 @@ async def test_lookup_by_time_unpacks_in_a_worker() -> None:
         assert pending.body is not None
         assert pending.body["topics"][0]["partitions"][0]["offset"] == 0
     assert bench.broker.unpack_memory.bytes_taken == 0
+
+
+@in_loop
+async def test_answers_are_short_while_readers_leave_many_of_them_in_memory() -> None:
+    bench = Bench()
+    client = await with_commits(bench, "m" * 4000)
+
+    async def code(times: int) -> int:
+        topics = [{"name": "t", "partition_indexes": [0] * times}]
+        answer = await client.ask(ApiKey.OFFSET_FETCH, 7, {"group_id": "g", "topics": topics})
+        return int(answer["error_code"])
+
+    many = 2 * ANSWER_BYTES_IN_NEED // 4000
+    assert await code(many) == 0
+    bench.broker.answers_held.count = bench.broker.settings.request_memory_bytes_max + 1
+    assert (await code(many), await code(10)) == (ErrorCode.INVALID_REQUEST, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.server.connection import Connection
-from anabranch.server.listener import Listener
+from anabranch.server.listener import ANSWER_MS_MAX_IN_NEED, Listener
 from support.broker_bench import Bench, in_loop, turn
 
 FRAME = 2_000_000
@@ -102,6 +102,22 @@ async def test_who_sends_a_byte_now_and_then_does_not_keep_memory_from_others() 
     await listener.close(1)
     for sock in (other_sock, *[sock for _, sock in slow]):
         sock.close()
+
+
+@pytest.mark.parametrize("is_need", [False, True])
+@in_loop
+async def test_reader_that_takes_nothing_is_closed_soon_if_answers_fill_the_memory(is_need: bool) -> None:
+    bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    connection, sock = connect(listener)
+    connection._out.put([bytes(BUDGET + FRAME if is_need else FRAME)])
+    connection._send()
+    bench.clock.advance(ANSWER_MS_MAX_IN_NEED + 1)
+    listener._sweep()
+    assert connection.is_closed == is_need
+    connection.close("test")
+    await listener.close(1)
+    sock.close()
+    assert bench.broker.answers_held.count == 0
 
 
 @in_loop

@@ -25,11 +25,18 @@ MESSAGE_LENGTH_MAX = 1000
 """A message may quote what a client sent, and must still fit into a string of the protocol."""
 
 
+ANSWER_BYTES_IN_NEED = 256 * 1024
+"""What one may have while readers leave too many answers lying in memory (`request.memory.bytes.max`)."""
+
+
 class AnswerRoom:
     """How many bytes one answer may still grow by."""
 
     def __init__(self, broker: "Broker") -> None:
-        self._bytes_max = self._bytes_left = broker.settings.request_answer_bytes_max
+        self._bytes_max = broker.settings.request_answer_bytes_max
+        if broker.are_answers_too_many:
+            self._bytes_max = ANSWER_BYTES_IN_NEED
+        self._bytes_left = self._bytes_max
 
     def take(self, count: int) -> None:
         """Raises InvalidRequestError for a row that does not fit in any more."""

@@ -288,7 +288,7 @@ class Fetch:
         """Give each partition its slice, in order, until the request's bytes are used up."""
         left = self._bytes_max
         self._loadable_bytes = LOADED_BYTES_MAX
-        if self._broker.answers_held.count > self._broker.settings.request_memory_bytes_max:
+        if self._broker.are_answers_too_many:
             self._loadable_bytes = LOADED_BYTES_IN_NEED
         is_first = True
         if self._loads is not None:
