@@ -23,6 +23,10 @@ GATHER_PARTITIONS_MIN = 200
 """A fetch of fewer is tried at once."""
 
 
+def _is_over(final: bool) -> bool:
+    return True
+
+
 class WaitingFetch:
     """One fetch that could not be answered yet. `retry(final)` says whether it is answered now; what is new since
     the last try is in `woken_by`."""
@@ -59,8 +63,9 @@ class WaitingFetch:
 
     def end(self) -> None:
         """The deadline has come, or the node stops: answer with whatever there is."""
+        retry = self._retry
         self.leave()
-        self._retry(True)
+        retry(True)
 
     def leave(self) -> None:
         """Wait no longer."""
@@ -71,6 +76,7 @@ class WaitingFetch:
             partition.waiting_fetches.pop(self, None)
         self._partitions = []
         self._waits.waiting.pop(self, None)
+        self._retry = _is_over  # It knows the fetch, which knows this.
 
 
 class FetchWaits:

@@ -1,6 +1,7 @@
 """Fetch: what waits, what is answered at once, and what a disk that cannot read costs."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -416,3 +417,40 @@ async def test_damage_in_the_active_segment_is_refused_and_counted_and_its_neigh
     assert (row["error_code"], batches_in(row)) == (0, 4)
     (row,) = rows(fetch(bench, ("t", 0, 5)))
     assert (row["error_code"], batches_in(row)) == (0, 4)
+
+
+def alive(kind: type) -> list[Any]:
+    return [each for each in gc.get_objects() if isinstance(each, kind)]
+
+
+@in_loop
+async def test_fetch_whose_client_leaves_is_freed_without_a_search_for_garbage() -> None:
+    bench = Bench()
+    await written(bench)
+    client = InProcessClient(bench.broker)
+    gc.collect()
+    gc.disable()
+    try:
+        body = {"max_wait_ms": 60_000, "min_bytes": 1, "max_bytes": 2**20, "session_epoch": -1}
+        asked = {"partition": 0, "fetch_offset": 3, "partition_max_bytes": 100}
+        body |= {"topics": [{"topic": "t", "partitions": [asked]}], "forgotten_topics_data": []}
+        client.send(ApiKey.FETCH, VERSION, body)
+        assert len(alive(Fetch)) == 1
+        client.hang_up()
+        assert not alive(Fetch)
+    finally:
+        gc.enable()
+
+
+@in_loop
+async def test_waiting_fetch_keeps_each_partition_once() -> None:
+    bench = Bench()
+    await written(bench)
+    gc.collect()
+    before = len(gc.get_objects())
+    pending = fetch(bench, *[("t", 0, 3)] * 5000)
+    while not bench.core.fetch_waits.waiting:
+        await turn(1)
+    gc.collect()
+    assert not pending.is_settled
+    assert len(gc.get_objects()) - before < 1000

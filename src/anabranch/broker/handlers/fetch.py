@@ -113,7 +113,9 @@ class Fetch:
     def __init__(self, broker: "Broker", call: Call, request: FetchRequest, context: FetchContext) -> None:
         self._broker = broker
         self._call = call
-        self._request = request
+        self._request = request._replace(
+            topics=[], forgotten=[]
+        )  # What may be long is in the context, once each.
         self._context = context
         self._bytes_max = min(request.bytes_max, broker.settings.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_max)  # More can never be there.
@@ -171,6 +173,9 @@ class Fetch:
             self._waiting.leave()
         if self._loads is not None:
             self._loads.leave()
+        self._call.on_close = (
+            None  # Or only a search for garbage would free the call and all that is fetched.
+        )
 
     def _retry(self, final: bool) -> bool:
         """`_try` for those who wake us, whom a defect of ours must not keep from waking others."""
