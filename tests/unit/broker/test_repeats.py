@@ -100,3 +100,13 @@ async def test_answers_are_short_while_readers_leave_many_of_them_in_memory() ->
     assert await code(many) == 0
     bench.broker.answers_held.count = bench.broker.settings.request_memory_bytes_max + 1
     assert (await code(many), await code(10)) == (ErrorCode.INVALID_REQUEST, 0)
+
+
+@in_loop
+async def test_log_dirs_of_a_topic_named_twice_are_told_of_all_its_partitions() -> None:
+    bench = Bench()
+    await bench.topic("t", 3)
+    topics = [{"topic": "t", "partitions": [0, 1]}, {"topic": "t", "partitions": [1, 2]}]
+    answer = await InProcessClient(bench.broker).ask(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": topics})
+    (found,) = answer["results"][0]["topics"]
+    assert [row["partition_index"] for row in found["partitions"]] == [0, 1, 2]

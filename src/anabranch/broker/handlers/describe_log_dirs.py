@@ -53,11 +53,11 @@ def _wanted(broker: "Broker", asked: list[dict[str, Any]] | None) -> dict[str, l
     """The partitions of each topic that there is, once each."""
     if asked is None:
         return {state.topic.name: list(range(len(state.partitions))) for state in broker.topics}
-    return {
-        topic["topic"]: list(dict.fromkeys(topic["partitions"]))
-        for topic in asked
-        if broker.topics.find(topic["topic"]) is not None
-    }
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in asked:
+        if broker.topics.find(topic["topic"]) is not None:
+            wanted.setdefault(topic["topic"], {}).update(dict.fromkeys(topic["partitions"]))
+    return {name: list(indexes) for name, indexes in wanted.items()}
 
 
 def _named_here(broker: "Broker", name: str, indexes: list[int]) -> dict[str, Any]:
