@@ -261,7 +261,8 @@ class Opener:
             seal = None
         indexes = self._sealed_indexes(segment, seal)
         saved = (len(indexes[0]), len(indexes[1])) if indexes is not None else None
-        tail, start = self._resumed(segment, *(indexes or (OffsetIndex(), TimeIndex())))
+        sums = seal.sums if seal is not None else None
+        tail, start = self._resumed(segment, *(indexes or (OffsetIndex(), TimeIndex())), sums)
         scan = Scan(segment.file, start, segment.published_bytes, segment.offsets, check_crc=False)
         for batches in scan:
             tail.note(batches)
@@ -318,7 +319,10 @@ class Opener:
         time_index.cut(entry[0])
         return index, time_index
 
-    def _resumed(self, segment: Segment, index: OffsetIndex, time_index: TimeIndex) -> tuple[Tail, int]:
+    def _resumed(
+        self, segment: Segment, index: OffsetIndex, time_index: TimeIndex, sums: HeadSums | None = None
+    ) -> tuple[Tail, int]:
+        """With the `sums` of a seal that speaks of all of it, or those that lie below the last index entry."""
         tail = Tail(segment.base_offset, self.config.index_interval_bytes)
         first_timestamp = None
         if index:
@@ -327,7 +331,9 @@ class Opener:
             except CorruptDataError:
                 index, time_index, header = OffsetIndex(), TimeIndex(), None  # The scan will say it.
             first_timestamp = header.max_timestamp if header is not None else None
-        start = tail.resume(index, time_index, self._sums_below(segment, index), first_timestamp)
+        if sums is None:
+            sums = self._sums_below(segment, index)
+        start = tail.resume(index, time_index, sums, first_timestamp)
         return tail, start
 
     def _sums_below(self, segment: Segment, index: OffsetIndex) -> HeadSums:

@@ -42,7 +42,10 @@ class HeadSums:
         """Where the batches of the open region begin."""
 
     def note(self, position: int, batches: Iterable[Batch]) -> None:
-        """More batches, from `position` on."""
+        """More batches, from `position` on. Of those whose sums came with a seal nothing is noted: the file may have
+        been changed since."""
+        if position < self._open_to:
+            position, batches = _behind(position, batches, self._open_to)
         if position != self._open_to:
             self.close_region()
             self._open_from = position
@@ -125,6 +128,14 @@ class HeadSums:
         regions = array("I", bytes(array("I").itemsize * 3 * len(self._starts)))
         regions[0::3], regions[1::3], regions[2::3] = self._starts, self._ends, self._crcs
         return pack_seal(SealFields(final, next_base, log_bytes, max_timestamp, regions))
+
+
+def _behind(position: int, batches: Iterable[Batch], known: int) -> tuple[int, Iterable[Batch]]:
+    """The batches from `known` on, and where they begin."""
+    rest = iter(batches)
+    while position < known and (batch := next(rest, None)) is not None:
+        position += batch[0]
+    return position, rest
 
 
 class Seal(NamedTuple):

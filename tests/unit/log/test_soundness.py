@@ -99,6 +99,26 @@ def test_without_sums_of_heads_the_neighbours_are_read_by_their_own_checksums(
     assert readable(log) == {offset: batch for offset, batch in enumerate(written) if offset != 2}
 
 
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
+def test_heads_are_known_after_a_clean_stop_as_well(open_log: Open, disk: FakeDisk, is_running: bool) -> None:
+    """The last index entry lies within the only region there is."""
+    log = open_log(index_interval_bytes=200)
+    written = fill(log, 12)
+    log.close()
+    positions = (5, 14) if is_running else (14,)  # A base offset, a generation.
+    for victim, position in product(range(10), positions):
+        start = sum(map(len, written[:victim]))
+        log = open_log(clean=True, index_interval_bytes=200) if is_running else log
+        disk.flip_bit(LOG, start + position)
+        log = log if is_running else open_log(clean=True, index_interval_bytes=200)
+        added = fill(log, 1)
+        expected = {offset: batch for offset, batch in enumerate(written + added) if offset != victim}
+        assert readable(log) == expected, (victim, position)
+        disk.flip_bit(LOG, start + position)
+        log.truncate_to(Offset(12))
+        log.close()
+
+
 def test_two_changed_heads_leave_nobody_to_vouch_for_the_region(open_log: Open, disk: FakeDisk) -> None:
     log = open_log()
     written = fill(log, 4)
