@@ -96,6 +96,8 @@ class Scrubber:
     def __init__(self) -> None:
         self._base_offset: Offset = Offset(0)
         self._position = 0
+        self._read_of: tuple[Segment, Tail | None] | None = None
+        """What `_position` is a batch boundary of: not of what the cleaner or a cut has put in its place."""
         self._pass_ms_begun: int | None = None
 
     def next_step(self, log: Log, bytes_max: int, now_ms: int) -> ScrubStep | None:
@@ -114,9 +116,10 @@ class Scrubber:
         if self._pass_ms_begun is None:
             self._pass_ms_begun = now_ms
         start = self._position if segment.base_offset == self._base_offset else 0
-        if start >= segment.published_bytes:  # The cleaner made it shorter.
+        if start >= segment.published_bytes or self._read_of != (segment, segment.tail):
             start = 0
         regions = segment.regions_from(start, bytes_max)
+        self._read_of = segment, segment.tail
         self._base_offset, self._position = segment.base_offset, regions[-1].end
         if segment is not log.segments[-1] and regions[-1].end >= segment.published_bytes:
             self._base_offset, self._position = segment.published_offset, 0

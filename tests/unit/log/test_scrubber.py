@@ -56,6 +56,17 @@ def test_what_is_cut_off_meanwhile_is_no_damage(open_log: Open) -> None:
     assert step.accept(step.run()) == []
 
 
+def test_it_begins_anew_in_what_was_cut_and_written_again(open_log: Open) -> None:
+    """Where the last step ended is the middle of a batch by now."""
+    log = open_log()
+    fill(log, 5)
+    scrubber = Scrubber()
+    assert scrub_once(scrubber, log, 10_000, 0) == ([], log.size_bytes)
+    log.truncate_to(Offset(3))
+    fill(log, 8, value_bytes=31)
+    assert scrub_once(scrubber, log, 10_000, 1) == ([], log.size_bytes)
+
+
 def test_a_segment_that_is_gone_is_no_damage(open_log: Open, disk: FakeDisk) -> None:
     log = open_log(segment_bytes=300)
     fill(log, 10)
