@@ -285,7 +285,9 @@ class Opener:
 
     def _scanned_tail(self, segment: Segment) -> Tail:
         index, time_index = self._indexes_below_point(segment)
-        tail, start = self._resumed(segment, index, time_index)
+        # Where a person decides what goes, what is left must not be summed anew: a head may have been changed.
+        seal = self._seal(segment) if self.keeps_cuts else None
+        tail, start = self._resumed(segment, index, time_index, seal.sums if seal is not None else None)
         end = segment.published_bytes
         segment.file.forget_cache(start)
         scan = Scan(segment.file, start, end, segment.offsets, check_crc=True)
@@ -293,6 +295,8 @@ class Opener:
             tail.note(batches)
         self.result.scanned_bytes += scan.position - start
         segment.warm.add(start, scan.position)
+        if seal is not None and scan.position < seal.log_bytes:
+            tail.sums = tail.sums.below(scan.position)
         if scan.position < end:
             self._cut(segment, scan, end)
         if not self._was_safe(tail.next_offset):

@@ -13,6 +13,7 @@ from anabranch.cli.offline import LOCK_NAME
 from anabranch.cluster.entries import topic_entry
 from anabranch.cluster.metadata import MetadataTable
 from anabranch.cluster.rows import NO_MOVE, Placement, Topic
+from anabranch.errors import CorruptDataError
 from anabranch.log.checkpoint import write_checkpoint
 from anabranch.log.log import Log, begin_with_gap
 from anabranch.log.real_files import RealFiles
@@ -236,6 +237,18 @@ def test_repair_keeps_a_copy_of_a_damaged_last_batch(data):
     (kept,) = (data / "demo-0" / "quarantine").glob(f"{path.name}*")
     assert cut + kept.read_bytes() == bad
     assert findings(data) == []
+
+
+def test_repair_does_not_vouch_for_a_changed_head_that_it_leaves(data):
+    path = segments(data)[-1]
+    flip(path, 15)
+    for _ in range(2):
+        run("repair", data, "--yes")
+        assert kinds(data) == [("heads", path.name)]
+    log = Log.open(RealFiles(), str(path.parent), LogConfig(), clean=True)
+    with pytest.raises(CorruptDataError):
+        log.slice(int(path.stem), 1, log.end_offset).read()
+    log.close()
 
 
 def test_repair_needs_a_yes(data):
