@@ -143,7 +143,7 @@ class SegmentReader:
                 start=start,
                 upto=upto,
                 stamp=self._stamp,
-                regions_later=partial(sums.regions, walked_from, end),
+                regions_later=partial(_in_parts, sums, self._indexes()[0], walked_from, end),
             )
         regions = sums.regions(walked_from, end)
         return Slice(
@@ -493,3 +493,19 @@ class SegmentReader:
 
     def _write(self, suffix: str, data: bytes) -> None:
         self._files.write(names.segment_path(self.folder, self.base_offset, suffix), data)
+
+
+def _in_parts(sums: HeadSums, index: OffsetIndex, start: int, end: int) -> list[Region]:
+    """The regions there, those without a sum cut where the index says that a batch begins."""
+    found = []
+    for region in sums.regions(start, end):
+        at, reach = region.start, REGION_BYTES
+        while region.crc is None and at + reach < region.end:
+            entry = index.last_entry_within(at, at + reach)
+            if entry is None:
+                reach *= 2
+                continue
+            found.append(Region(at, entry[1], None))
+            at, reach = entry[1], REGION_BYTES
+        found.append(Region(at, region.end, region.crc))
+    return found

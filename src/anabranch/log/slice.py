@@ -26,6 +26,8 @@ STAMPED_BYTES_MIN = 16 * 1024
 """Less is never sent by sendfile, so nobody needs to know whether it was checked before."""
 
 VERIFIED_AT_ONCE_BYTES_MAX = 4 * 2**20
+AGAIN_BYTES_MAX = 2**20
+"""So much of a slice whose file was changed is read and held at once, however slow its reader is."""
 
 
 class Slice:
@@ -113,17 +115,19 @@ class Slice:
         OSError."""
         return self._stamp is None or self.file.stamp() == self._stamp
 
-    def checked_again(self) -> memoryview:
-        """The writer's thread. All bytes of a slice that was verified, since somebody has written to its file. Raises
-        CorruptDataError, StorageError."""
+    def checked_again(self, position: int) -> memoryview:
+        """The writer's thread. The next bytes from `position` on of a slice that was verified, since somebody has
+        written to its file; not all of them at once. Raises CorruptDataError, StorageError."""
         assert self._regions_later is not None, "only of verified slices"
-        again = Slice(
-            self.file, self.position, self.count, self._regions_later(), start=self.start, upto=self.upto
-        )
+        regions = [region for region in self._regions_later() if region.end > position]
+        start, limit = regions[0].start, regions[0].start + AGAIN_BYTES_MAX
+        regions = [region for number, region in enumerate(regions) if not number or region.end <= limit]
+        end = min(regions[-1].end, self.position + self.count)
+        again = Slice(self.file, start, regions[-1].end - start, regions)
         data = again.checked()
         if again.damage is not None:
             raise again.damage
-        return data
+        return data[position - start : end - start]
 
     def _pread(self, count: int, position: int) -> bytes:
         try:

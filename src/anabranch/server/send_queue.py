@@ -3,7 +3,7 @@
 Neighbouring bytes leave in one call. What the socket does not take stays, and the connection is told to wait for
 it to become writable. A slice is held open from the moment it is answered with, so that its file is not closed
 under it. If somebody writes to that file while a slow reader takes its time, the rest is read and checked once more,
-and leaves from memory.
+a part at a time, and leaves from memory.
 """
 
 import os
@@ -27,30 +27,36 @@ CHECKED_SECONDS = 0.005
 class OpenSlice:
     """A file slice and how far it has been sent; holds its descriptor open."""
 
-    __slots__ = ("_slice", "checked_at", "descriptor", "left", "position")
+    __slots__ = ("_is_changed", "_slice", "checked_at", "descriptor", "left", "position")
 
     def __init__(self, part: Slice) -> None:
         part.pin()
         descriptor = part.fileno()
         assert descriptor is not None, "only slices of real files are sent by sendfile"
         self._slice = part
+        self._is_changed = False
         self.descriptor = descriptor
         self.position = part.position
         self.left = part.count
         self.checked_at = monotonic()
 
-    def rest_if_changed(self) -> memoryview | None:
-        """What is left to send, checked anew, if its file is not what it was; OSError if it does not hold."""
-        now = monotonic()
-        if now - self.checked_at < CHECKED_SECONDS:
-            return None
-        self.checked_at = now
-        if self._slice.is_unchanged():
-            return None
+    def next_if_changed(self) -> memoryview | None:
+        """The next bytes to send, checked anew, if its file is not what it was; OSError if they do not hold."""
+        if not self._is_changed:
+            now = monotonic()
+            if now - self.checked_at < CHECKED_SECONDS:
+                return None
+            self.checked_at = now
+            if self._slice.is_unchanged():
+                return None
+            self._is_changed = True
         try:
-            return self._slice.checked_again()[-self.left :]
+            data = self._slice.checked_again(self.position)
         except AnabranchError as error:
             raise OSError(f"a slice was damaged while it was sent: {error}") from error
+        self.position += len(data)
+        self.left -= len(data)
+        return data
 
     def close(self) -> None:
         self._slice.unpin()
@@ -138,11 +144,13 @@ class SendQueue:
         return True
 
     def _send_slice(self, sock: socket.socket, part: OpenSlice) -> bool:
-        rest = part.rest_if_changed()
-        if rest is not None:
-            self._pieces[0] = rest
-            part.close()
-            return self._has_left([rest], sock.send(rest))
+        data = part.next_if_changed()
+        if data is not None:
+            self._pieces.appendleft(data)
+            if not part.left:
+                del self._pieces[1]
+                part.close()
+            return self._has_left([data], sock.send(data)) and not part.left
         wanted = min(part.left, SENDFILE_BYTES_MAX)
         sent = os.sendfile(sock.fileno(), part.descriptor, part.position, wanted)
         if not sent:
