@@ -18,7 +18,7 @@ from anabranch.log.scan import HOP_BYTES, Located, Scan, headers_from, hop_to, l
 from anabranch.log.seal import REGION_BYTES, HeadSums, Region, Seal, load_seal
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
-from anabranch.log.soundness import survey
+from anabranch.log.soundness import SoundBatch, survey
 from anabranch.log.tail import Tail
 from anabranch.record.batch import BatchHeader
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_ENTRY_BYTES
@@ -156,12 +156,17 @@ class SegmentReader:
             upto=upto,
             is_warm=self.warm.covers(walked_from, end),
             wider=self._one_more(regions) if first is not None else (),
+            offsets=range(self.base_offset, self.published_offset),
+            behind=self._behind(end) if regions[-1].crc is None else (),
         )
 
     def _doubtful_slice(self, start: Offset, bytes_max: int, upto: Offset) -> Slice:
-        """The way to `start` is damaged: from where the index says it begins, whatever holds there."""
-        sums = self._head_sums()
-        entry = self._indexes()[0].entry_at_or_before(start - self.base_offset)
+        """The way to `start` is damaged: from where the index says it begins, whatever holds there. From one entry
+        before, since where no sums were kept a batch that lies about its offsets shows by those before it."""
+        sums, index = self._head_sums(), self._indexes()[0]
+        entry = index.entry_at_or_before(start - self.base_offset)
+        if entry is not None:
+            entry = index.entry_at_or_before(entry[0] - 1)
         position = entry[1] if entry is not None and 0 <= entry[1] < self.published_bytes else 0
         end = sums.boundary_from(position + max(bytes_max, REGION_BYTES), self.published_bytes)
         return Slice(
@@ -175,7 +180,18 @@ class SegmentReader:
             is_warm=self.warm.covers(position, end),
             is_doubtful=True,
             wider=self._wider(position, end),
+            offsets=range(self.base_offset, self.published_offset),
         )
+
+    def _behind(self, position: int) -> list[SoundBatch]:
+        """What the heads of the next two batches say, where only they can tell that the one before lies about its
+        offsets."""
+        found: list[SoundBatch] = []
+        with suppress(CorruptDataError):
+            while len(found) < 2 and (located := hop_to(self.file, position, self.published_bytes, -1)):
+                position += located.size
+                found.append(SoundBatch(located.position, position, located.base_offset, located.last_offset))
+        return found
 
     def _one_more(self, regions: list[Region]) -> Sequence[Sequence[Region]]:
         """The same regions and what follows: the batch that holds `start` is there if a changed head before it said

@@ -18,7 +18,7 @@ from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.files import File
 from anabranch.log.scan import Batch, Scan
 from anabranch.log.seal import Region
-from anabranch.log.soundness import region_holds, survey
+from anabranch.log.soundness import ALL_OFFSETS, SoundBatch, region_holds, survey
 from anabranch.record.crc32c import crc32c
 
 OFFSET_MAX = 2**63 - 1
@@ -32,7 +32,9 @@ AGAIN_BYTES_MAX = 2**20
 
 class Slice:
     __slots__ = (
+        "_behind",
         "_mark",
+        "_offsets",
         "_regions_later",
         "_stamp",
         "_wider",
@@ -66,6 +68,8 @@ class Slice:
         stamp: int | None = None,
         regions_later: Callable[[], Sequence[Region]] | None = None,
         wider: Sequence[Sequence[Region]] = (),
+        offsets: range = ALL_OFFSETS,
+        behind: Sequence[SoundBatch] = (),
     ) -> None:
         self.file = file
         self.position = position
@@ -85,6 +89,9 @@ class Slice:
         self._regions_later = regions_later
         self._wider = wider
         """What to read instead of `regions` while the batch that holds `start` is not found behind the damage."""
+        self._offsets = offsets
+        """Those that batches here may have, as far as others around them tell."""
+        self._behind = behind
 
     def read(self) -> bytes:
         """Any thread. What `checked` answers, as bytes of their own."""
@@ -144,29 +151,36 @@ class Slice:
                 raise StorageError(f"{self.file.path} cannot be read: {error.strerror or error}.") from error
 
     def _holds(self, view: memoryview, first: int) -> bool:
-        next_offset = 0
+        next_offset = self._offsets.start
         for region in self.regions:
             data = view[region.start - first : region.end - first]
             if (following := region_holds(data, region, next_offset)) is None:
                 return False
             next_offset = following
-        return True
+        return next_offset <= self._end_of_offsets
+
+    @property
+    def _end_of_offsets(self) -> int:
+        """What the batch behind these regions says, and those that have no sum cannot contradict."""
+        has_sum = not self.regions or self.regions[-1].crc is not None
+        return self._offsets.stop if has_sum or not self._behind else self._behind[0].base_offset
 
     def _sound_part(self, view: memoryview, first: int) -> memoryview:
         """Something here is damaged: the batches that hold from the one with `start` on, up to the first that does
         not."""
         self._mark = None
         self.damage = self._damaged()
-        sound = [
-            batch
-            for region in self.regions
-            for batch in survey(view[region.start - first : region.end - first], region)
-        ]
+        sound, behind = list[SoundBatch](), self._behind
+        for region in reversed(self.regions):
+            data = view[region.start - first : region.end - first]
+            sound[:0] = survey(data, region, self._offsets, behind if region.crc is None else ())
+            behind = sound[:2] or behind
         number = next((n for n, batch in enumerate(sound) if batch.last_offset >= self.start), None)
         if number is None:
             if not self._wider:
                 raise self.damage
             self.regions, *self._wider = self._wider
+            self._behind = ()
             return self.checked()
         begin = sound[number]
         before = sound[number - 1].end if number else first
@@ -194,8 +208,14 @@ class Slice:
         """Any thread. Raises CorruptDataError unless every batch of the slice, and of the regions it lies in,
         is whole."""
         self._take_stamp()
+        next_offset = self._offsets.start
         for region in self.regions:
-            verify_region(self.file, region)
+            next_offset = verify_region(self.file, region, next_offset)
+        if next_offset > self._end_of_offsets:
+            where = f"before position {self.regions[-1].end}"
+            raise CorruptDataError(
+                f"{self.file.path} is damaged {where}: offset {next_offset - 1} is too large."
+            )
 
     def distrust(self) -> bool:
         """`verify` found damage. Whether other bytes come in the place of these: `checked` finds those that hold."""
@@ -225,16 +245,16 @@ class Slice:
         self.file.unpin()
 
 
-def verify_region(file: File, region: Region) -> None:
-    """Read the region and check each batch; CorruptDataError names where it is bad."""
+def verify_region(file: File, region: Region, next_offset: int = 0) -> int:
+    """Read the region and check each batch; CorruptDataError names where it is bad. Answers which offset follows."""
     size = region.end - region.start
     heads: list[Batch] = []
     try:
         if size <= VERIFIED_AT_ONCE_BYTES_MAX:
             data = memoryview(file.pread(size, region.start))
-            if region_holds(data, region) is not None:
-                return
-        scan = Scan(file, region.start, region.end, range(2**63), check_crc=True)
+            if (following := region_holds(data, region, next_offset)) is not None:
+                return following
+        scan = Scan(file, region.start, region.end, range(next_offset, 2**63), check_crc=True)
         for batches in scan:
             heads += batches
     except OSError as error:
@@ -245,3 +265,4 @@ def verify_region(file: File, region: Region) -> None:
     if region.crc is not None and crc32c(b"".join([batch[3] for batch in heads])) != region.crc:
         where = f"between positions {region.start} and {region.end}"
         raise CorruptDataError(f"{file.path} is damaged {where}: a batch header was changed.")
+    return scan.next_offset

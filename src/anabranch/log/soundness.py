@@ -7,6 +7,9 @@ wrong the next batch is found by its shape and its CRC. Without a sum (a folder 
 and the order of offsets have to do.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
@@ -39,21 +42,46 @@ def region_holds(data: memoryview, region: Region, next_offset: int = 0) -> int 
     return next_offset if is_whole and region.crc in (None, heads_crc) else None
 
 
-def survey(data: memoryview, region: Region, offsets: range = ALL_OFFSETS) -> list[SoundBatch]:
-    """The batches of a region that hold, in order, and lie within `offsets`; `data` may end early."""
+def survey(
+    data: memoryview,
+    region: Region,
+    offsets: range = ALL_OFFSETS,
+    behind: Sequence[SoundBatch] = (),
+) -> list[SoundBatch]:
+    """The batches of a region that hold, in order, and lie within `offsets`; `data` may end early. `behind` are those
+    that follow it, if that helps to tell which of its batches lies about its offsets."""
     walked = _walk(data)
     if region.crc is not None:
         walked = _with_true_heads(data, walked, region.crc)
     found: list[SoundBatch] = []
     for start, end, is_sound in walked:
-        if not is_sound:
-            continue
-        base, _, _, delta = _SHAPE.unpack_from(data, start)
-        if len(found) > 1 and found[-2].last_offset < base < found[-1].base_offset:
-            found.pop()  # It said that it lies far ahead, which only the sum of the heads could have refuted.
-        if base in offsets and (not found or base > found[-1].last_offset):
-            found.append(SoundBatch(region.start + start, region.start + end, base, base + delta))
-    return found
+        if is_sound:
+            base, _, _, delta = _SHAPE.unpack_from(data, start)
+            if offsets.start <= base <= base + delta < offsets.stop:
+                found.append(SoundBatch(region.start + start, region.start + end, base, base + delta))
+    return [batch for batch in _in_order([*found, *behind]) if batch.position < region.end]
+
+
+def _in_order(batches: list[SoundBatch]) -> list[SoundBatch]:
+    """Those that every longest row of growing offsets has: where two contradict each other and no others tell which of
+    them is wrong, neither is believed."""
+    if all(one.last_offset < other.base_offset for one, other in pairwise(batches)):
+        return batches
+    lasts: list[int] = []
+    places = []
+    for batch in batches:
+        place = bisect_left(lasts, batch.base_offset)
+        places.append(place)
+        if place == len(lasts):
+            lasts.append(batch.last_offset)
+        else:
+            lasts[place] = min(lasts[place], batch.last_offset)
+    taken: list[list[SoundBatch]] = [[] for _ in lasts]
+    for batch, place in zip(reversed(batches), reversed(places), strict=True):
+        following = taken[place + 1] if place + 1 < len(taken) else None
+        if following is None or any(batch.last_offset < other.base_offset for other in following):
+            taken[place].append(batch)
+    return [alone[0] for alone in taken if len(alone) == 1]
 
 
 Walked = list[tuple[int, int, bool]]

@@ -100,6 +100,38 @@ def test_without_sums_of_heads_the_neighbours_are_read_by_their_own_checksums(
     assert readable(log) == {offset: batch for offset, batch in enumerate(written) if offset != 2}
 
 
+@pytest.mark.parametrize("interval", [200, 4096])
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+def test_without_sums_of_heads_the_order_of_offsets_tells_which_base_offset_was_changed(
+    open_log: Open, disk: FakeDisk, is_sealed: bool, interval: int
+) -> None:
+    """As after a kill: what lies below the recovery point has no sums. A batch that seems to lie ahead must neither be
+    read there nor hide those that it passes over."""
+    log = open_log(index_interval_bytes=interval)
+    written = fill(log, 40)
+    if is_sealed:
+        log.roll()
+        log.close()
+        disk.unlink(LOG.replace(".log", ".seal"))
+    else:
+        log.flush_indexes()
+    log = open_log(clean=is_sealed, point=40, index_interval_bytes=interval)
+    for victim, bit in product((0, 9, 38), range(64)):
+        position = sum(map(len, written[:victim])) + 7 - bit // 8
+        disk.flip_bit(LOG, position, bit % 8)
+        kept, claimed = readable(log), victim ^ 1 << bit
+        assert kept.items() <= dict(enumerate(written)).items(), (victim, bit)
+        # Of two batches that say they have one offset, neither is believed.
+        assert {victim} <= set(range(40)) - set(kept) <= {victim, claimed}, (victim, bit)
+        if victim and claimed:
+            whole = log.slice(Offset(0), 10_000, Offset(40)).read()
+            assert whole in (b"".join(written[:victim]), b"".join(written[: victim - 1]))
+        found = log.slice(Offset(victim), 10_000, Offset(40))
+        with pytest.raises(CorruptDataError):
+            found.verify()
+        disk.flip_bit(LOG, position, bit % 8)
+
+
 @pytest.mark.parametrize("is_running", [True, False], ids=["running", "stopped"])
 def test_heads_are_known_after_a_clean_stop_as_well(open_log: Open, disk: FakeDisk, is_running: bool) -> None:
     """The last index entry lies within the only region there is."""
