@@ -71,6 +71,11 @@ class OffsetIndex:
             self.positions.pop()
             self.offsets.pop()
 
+    def copy(self) -> "OffsetIndex":
+        index = OffsetIndex()
+        index.offsets, index.positions = self.offsets[:], self.positions[:]
+        return index
+
     def dump(self, first_entry: int = 0) -> bytes:
         entries = array("i", bytes(OFFSET_ENTRY_BYTES * (len(self) - first_entry)))
         entries[0::2] = self.offsets[first_entry:]
@@ -130,6 +135,11 @@ class TimeIndex:
         while self.offsets and self.offsets[-1] >= relative_offset:
             self.offsets.pop()
             self.timestamps.pop()
+
+    def copy(self) -> "TimeIndex":
+        index = TimeIndex()
+        index.timestamps, index.offsets = self.timestamps[:], self.offsets[:]
+        return index
 
     def dump(self, first_entry: int = 0) -> bytes:
         pack = TIME_ENTRY.pack

@@ -46,6 +46,8 @@ class HeadSums:
         been changed since."""
         if position < self._open_to:
             position, batches = _behind(position, batches, self._open_to)
+            if position < self._open_to:
+                return
         if position != self._open_to:
             self.close_region()
             self._open_from = position
@@ -121,6 +123,15 @@ class HeadSums:
         sums = HeadSums()
         sums._starts, sums._ends, sums._crcs = self._starts[:kept], self._ends[:kept], self._crcs[:kept]
         sums._open_from = sums._open_to = sums._ends[-1] if sums._ends else 0
+        return sums
+
+    def cut(self, size: int) -> "HeadSums":
+        """What is known of the bytes below `size`, a batch boundary."""
+        sums = self.below(size)
+        count = bisect_left(self._head_starts, size)
+        if count:
+            sums._heads, sums._head_starts = self._heads[:count], self._head_starts[:count]
+            sums._open_from, sums._open_to = self._open_from, size
         return sums
 
     def dump(self, next_base: Offset, log_bytes: int, max_timestamp: int, *, final: bool) -> bytes:

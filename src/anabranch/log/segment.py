@@ -7,9 +7,11 @@ indexes in memory; they are written by `save` (at seal, at close, and whenever t
 append. How a segment is read is in segment_reader.py.
 """
 
+import errno
 from collections.abc import Sequence
 from contextlib import suppress
 
+from anabranch.errors import CorruptDataError
 from anabranch.log import names
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
@@ -17,6 +19,7 @@ from anabranch.log.scan import NO_TIMESTAMP, Batch, Scan
 from anabranch.log.segment_reader import SegmentReader
 from anabranch.log.settings import LogConfig
 from anabranch.log.tail import Tail
+from anabranch.record.crc32c import crc32c
 from anabranch.record.index_format import TIME_ENTRY_BYTES
 from anabranch.values import Offset, SegmentState
 
@@ -144,7 +147,8 @@ class Segment(SegmentReader):
 
     def reopen(self, size: int) -> None:
         """Become the active segment again, cut to `size` (a batch boundary), durably. The sidecars are made
-        anew."""
+        anew. OSError, before anything was changed, if what is left cannot be told."""
+        tail = self._tail_below(size)
         for path in self.paths()[1:]:
             if self._files.exists(path):
                 self._files.unlink(path)
@@ -155,13 +159,45 @@ class Segment(SegmentReader):
         self._is_largest_sure = False
         self.verified.cut(size)
         self.warm.cut(size)
-        self.published_bytes = size
-        self.state = SegmentState.RECOVERING
-        tail = Tail(self.base_offset, self._config.index_interval_bytes)
-        for batches in Scan(self.file, 0, size, self.offsets, check_crc=False):
-            tail.note(batches)
         self.activate(tail)
         self.synced_bytes = size
+
+    def _tail_below(self, size: int) -> Tail:
+        """What is known of the first `size` bytes. Only what follows the last index entry is read again: were all of
+        it, one changed head would end the log there, or get a sum of its own."""
+        index, time_index = self._indexes()
+        index, time_index = index.copy(), time_index.copy()
+        index.cut(size)
+        header = None
+        try:
+            if index:
+                last = index.offsets[-1], index.positions[-1]
+                self._batch_of(last)
+                time_index.cut(last[0])
+                header = self.first_header() if self.tail is None else None
+        except CorruptDataError:
+            index, time_index = OffsetIndex(), TimeIndex()
+        first_timestamp = header.max_timestamp if header is not None else None
+        if self.tail is not None:
+            first_timestamp = self.tail.first_timestamp
+        sums = self._head_sums().cut(size)
+        tail = Tail(self.base_offset, self._config.index_interval_bytes)
+        if not index:
+            time_index = TimeIndex()
+        start = tail.resume(index, time_index, sums, first_timestamp if index else None)
+        scan, heads = Scan(self.file, start, size, self.offsets, check_crc=False), dict[int, bytes]()
+        for batches in scan:
+            for batch in batches:
+                heads[tail.end_bytes] = batch[3]
+                tail.note([batch])
+        if tail.end_bytes != size:
+            raise OSError(errno.EIO, f"damaged at position {scan.position}: {scan.reason}", self.file.path)
+        for region in sums.regions(max(heads), size) if heads else ():
+            # The end of the log rests on the last head; of others the sums that were kept will tell.
+            known = b"".join([head for at, head in heads.items() if region.start <= at < region.end])
+            if region.start >= start and region.crc not in (None, crc32c(known)):
+                raise OSError(errno.EIO, "the head of the last batch was changed", self.file.path)
+        return tail
 
     def sync(self) -> None:
         """Any thread. Make the log durable up to what was published when this began."""

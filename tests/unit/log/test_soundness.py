@@ -2,14 +2,14 @@
 
 import os
 import socket
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from random import Random
 
 import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, open_on, read_all
 
-from anabranch.errors import CorruptDataError
+from anabranch.errors import CorruptDataError, FencedLogError
 from anabranch.log.cleaner import clean_now, plan
 from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles
@@ -18,6 +18,7 @@ from anabranch.log.timestamps import settled
 from anabranch.record.batch import read_header
 from anabranch.record.batch_sums import changed_byte, sound_batches, sound_batches_pure
 from anabranch.record.crc32c import crc32c
+from anabranch.record.seal_format import unpack_seal
 from anabranch.server import send_queue
 from anabranch.server.send_queue import SendQueue, held
 from anabranch.testing.fake_disk import FakeDisk
@@ -150,6 +151,23 @@ def test_heads_are_known_after_a_clean_stop_as_well(open_log: Open, disk: FakeDi
         disk.flip_bit(LOG, start + position)
         log.truncate_to(Offset(12))
         log.close()
+
+
+def test_heads_are_known_after_a_clean_stop_of_a_log_without_indexes(open_log: Open, disk: FakeDisk) -> None:
+    """All of it is walked over again, a chunk at a time."""
+    log = open_log()
+    written = fill(log, 40, value_bytes=90_000)
+    log.close()
+    disk.unlink(LOG.replace(".log", ".index"))
+    log = open_log(clean=True)
+    for victim in (0, 20, 39):
+        disk.flip_bit(LOG, sum(map(len, written[:victim])) + 14)
+        assert readable(log) == {at: batch for at, batch in enumerate(written) if at != victim}
+        disk.flip_bit(LOG, sum(map(len, written[:victim])) + 14)
+    fill(log, 1)
+    log.close()
+    regions = unpack_seal(disk.read(LOG.replace(".log", ".seal"))).regions()
+    assert all(one.end == other.start for one, other in pairwise(regions)), "each has one sum"
 
 
 def test_two_changed_heads_leave_nobody_to_vouch_for_the_region(open_log: Open, disk: FakeDisk) -> None:
@@ -325,6 +343,41 @@ def test_both_forms_walk_alike() -> None:
         assert sound_batches(data, start, end, next_offset) == sound_batches_pure(
             data, start, end, next_offset
         )
+
+
+# --- truncation ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+def test_a_changed_head_neither_ends_a_log_that_is_cut_behind_it_nor_gets_a_sum_of_its_own(
+    open_log: Open, disk: FakeDisk, is_sealed: bool
+) -> None:
+    # A base offset, a length, the magic; a generation too, unless the cut is within a region whose heads are not known.
+    for position in (5, 10, 16) if is_sealed else (5, 10, 16, 14):
+        log = open_log(index_interval_bytes=200)
+        written = fill(log, 20)
+        if is_sealed:
+            log.roll()
+            fill(log, 3)
+        disk.flip_bit(LOG, sum(map(len, written[:5])) + position)
+        log.truncate_to(Offset(18))
+        assert log.end_offset == 18
+        written = written[:18] + fill(log, 2, value_bytes=7)
+        assert readable(log) == {at: batch for at, batch in enumerate(written) if at != 5}, position
+        log.restart_at(Offset(0))
+        log.close()
+
+
+@pytest.mark.parametrize("position", [5, 10, 16])
+def test_a_cut_right_behind_a_changed_head_is_refused(open_log: Open, disk: FakeDisk, position: int) -> None:
+    """Where the log would end cannot be told: nothing is cut, and nothing may be written."""
+    log = open_log()
+    written = fill(log, 20)
+    disk.flip_bit(LOG, sum(map(len, written[:17])) + position)
+    before = disk.read(LOG)
+    with pytest.raises(FencedLogError):
+        log.truncate_to(Offset(18))
+    assert disk.read(LOG) == before
 
 
 # --- nothing to read -----------------------------------------------------------------------------------------------
