@@ -10,12 +10,14 @@ append. How a segment is read is in segment_reader.py.
 import errno
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
 from anabranch.log.files import Files
 from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.scan import NO_TIMESTAMP, Batch, Scan
+from anabranch.log.seal import HeadSums
 from anabranch.log.segment_reader import SegmentReader
 from anabranch.log.settings import LogConfig
 from anabranch.log.tail import Tail
@@ -180,7 +182,7 @@ class Segment(SegmentReader):
         first_timestamp = header.max_timestamp if header is not None else None
         if self.tail is not None:
             first_timestamp = self.tail.first_timestamp
-        sums = self._head_sums().cut(size)
+        sums = self._sums_below(size)
         tail = Tail(self.base_offset, self._config.index_interval_bytes)
         if not index:
             time_index = TimeIndex()
@@ -198,6 +200,21 @@ class Segment(SegmentReader):
             if region.start >= start and region.crc not in (None, crc32c(known)):
                 raise OSError(errno.EIO, "the head of the last batch was changed", self.file.path)
         return tail
+
+    def _sums_below(self, size: int) -> HeadSums:
+        known = self._head_sums()
+        sums = known.cut(size)
+        region = known.regions(size, self.published_bytes)[0] if size < self.published_bytes else None
+        if region is not None and region.crc is not None and region.start < size:
+            # What the cut leaves of a region gets sums of its own, if the whole of it still has those that were kept.
+            scan = Scan(self.file, region.start, region.end, self.offsets, check_crc=False)
+            batches = [batch for found in scan for batch in found]
+            if crc32c(b"".join([batch[3] for batch in batches])) == region.crc:
+                ends = accumulate((batch[0] for batch in batches), initial=region.start)
+                sums.note(
+                    region.start, [batch for batch, at in zip(batches, ends, strict=False) if at < size]
+                )
+        return sums
 
     def sync(self) -> None:
         """Any thread. Make the log durable up to what was published when this began."""

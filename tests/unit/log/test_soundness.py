@@ -368,6 +368,17 @@ def test_a_changed_head_neither_ends_a_log_that_is_cut_behind_it_nor_gets_a_sum_
         log.close()
 
 
+def test_heads_are_known_where_a_region_was_cut(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log(index_interval_bytes=200)
+    written = fill(log, 20)
+    log.roll()
+    log.truncate_to(Offset(18))
+    for victim in range(18):
+        disk.flip_bit(LOG, sum(map(len, written[:victim])) + 14)
+        assert readable(log) == {at: batch for at, batch in enumerate(written[:18]) if at != victim}
+        disk.flip_bit(LOG, sum(map(len, written[:victim])) + 14)
+
+
 @pytest.mark.parametrize("position", [5, 10, 16])
 def test_a_cut_right_behind_a_changed_head_is_refused(open_log: Open, disk: FakeDisk, position: int) -> None:
     """Where the log would end cannot be told: nothing is cut, and nothing may be written."""
