@@ -18,7 +18,7 @@ from anabranch.log.scan import HOP_BYTES, Located, Scan, headers_from, hop_to, l
 from anabranch.log.seal import REGION_BYTES, HeadSums, Region, Seal, load_seal
 from anabranch.log.settings import LogConfig
 from anabranch.log.slice import Slice
-from anabranch.log.soundness import SoundBatch, survey
+from anabranch.log.soundness import ALL_OFFSETS, SoundBatch, survey
 from anabranch.log.tail import Tail
 from anabranch.record.batch import BatchHeader
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_ENTRY_BYTES
@@ -146,6 +146,7 @@ class SegmentReader:
                 regions_later=partial(_in_parts, sums, self._indexes()[0], walked_from, end),
             )
         regions = sums.regions(walked_from, end)
+        are_summed = regions[0].crc is not None and regions[-1].crc is not None
         return Slice(
             self.file,
             position,
@@ -156,8 +157,8 @@ class SegmentReader:
             upto=upto,
             is_warm=self.warm.covers(walked_from, end),
             wider=self._one_more(regions) if first is not None else (),
-            offsets=range(self.base_offset, self.published_offset),
-            behind=self._behind(end) if regions[-1].crc is None else (),
+            offsets=ALL_OFFSETS if are_summed else range(self.base_offset, self.published_offset),
+            behind=() if are_summed or regions[-1].crc is not None else self._behind(end),
         )
 
     def _doubtful_slice(self, start: Offset, bytes_max: int, upto: Offset) -> Slice:

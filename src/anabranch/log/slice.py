@@ -157,7 +157,7 @@ class Slice:
             if (following := region_holds(data, region, next_offset)) is None:
                 return False
             next_offset = following
-        return next_offset <= self._end_of_offsets
+        return self._offsets is ALL_OFFSETS or next_offset <= self._end_of_offsets
 
     @property
     def _end_of_offsets(self) -> int:
