@@ -141,9 +141,8 @@ class WatchedStore:
         for wake in self.on_back:
             try:
                 wake()
-            except (
-                Exception
-            ):  # A defect of theirs must not fail the request that was answered, nor the other wakes.
+            except Exception:
+                # A defect of theirs must not fail the request that was answered, nor the other wakes.
                 logger.exception("%s is back, and %r failed on it", self.url, wake)
 
     def _probe(self) -> None:

@@ -206,6 +206,7 @@ def test_whoever_fails_on_being_woken_fails_neither_the_request_nor_the_others(
     world.inner.state = "down"
     with pytest.raises(StoreUnavailableError):
         world.do(world.store.get("a"))
+    world.run(2 * OUTAGE_SECONDS_MIN)
     world.inner.state = "up"
     assert world.do(world.store.get("a")) == b"bytes"
     assert len(world.backs) == 1
