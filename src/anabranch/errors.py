@@ -370,6 +370,10 @@ class OffsetMetadataTooLargeError(GroupError):
     pass
 
 
+class OffsetsFullError(GroupError):
+    pass
+
+
 class GroupNotEmptyError(GroupError):
     pass
 

@@ -451,5 +451,6 @@ def _group_settings(settings: NodeSettings) -> GroupSettings:
         members_max=settings.group_max_size,
         memory_bytes_max=settings.group_memory_bytes_max,
         offset_metadata_bytes_max=settings.offset_metadata_max_bytes,
+        offsets_memory_bytes_max=settings.offsets_memory_bytes_max,
         offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
     )

@@ -70,6 +70,7 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.UnknownMemberIdError: ErrorCode.UNKNOWN_MEMBER_ID,
     errors.InvalidSessionTimeoutError: ErrorCode.INVALID_SESSION_TIMEOUT,
     errors.RebalanceInProgressError: ErrorCode.REBALANCE_IN_PROGRESS,
+    errors.OffsetsFullError: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     errors.OffsetMetadataTooLargeError: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     errors.GroupNotEmptyError: ErrorCode.NON_EMPTY_GROUP,
     errors.GroupIdNotFoundError: ErrorCode.GROUP_ID_NOT_FOUND,

@@ -306,6 +306,12 @@ class NodeSettings:
         low=1,
         high=PARTITIONS_MAX,
     )
+    offsets_memory_bytes_max: int = long(
+        128 * MIB,
+        "What the committed offsets of all groups may take, at 400 bytes each besides their metadata and 2 KiB for "
+        "each group. Beyond, only partitions that have an offset already can be committed.",
+        low=MIB,
+    )
     offsets_mode: str = choice(
         "ring",
         "How a cluster keeps committed offsets, fixed once they are: ring, or branch, so that groups go on on every "

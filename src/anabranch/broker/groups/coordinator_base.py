@@ -17,7 +17,7 @@ from typing import Any
 from anabranch.broker.groups.append_lane import Append
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.deadlines import Deadlines
-from anabranch.broker.groups.group_memory import GroupMemory
+from anabranch.broker.groups.group_memory import GroupMemory, OffsetMemory
 from anabranch.broker.groups.group_table import GroupTable
 from anabranch.broker.groups.messages import Answer, Effect, LogRecord, Now, Save
 from anabranch.broker.groups.settings import GroupSettings
@@ -53,6 +53,7 @@ class CoordinatorBase(ABC):
         self._settings = settings
         self._new_id = new_id
         self.memory = GroupMemory(settings.memory_bytes_max)
+        self.offset_memory = OffsetMemory(settings.offsets_memory_bytes_max)
         self._shard_of = shard_of
         self._shards: dict[int, Shard] = {}
         self._deadlines: Deadlines[tuple[int, str]] = Deadlines()
@@ -65,7 +66,7 @@ class CoordinatorBase(ABC):
         """These groups are ours from now on, with nothing of what was here before; `replay` fills them in."""
         self.give_up(index)
         shard = self._shards[index] = Shard(
-            index, generation, GroupTable(self._settings, self._new_id, self.memory)
+            index, generation, GroupTable(self._settings, self._new_id, self.memory, self.offset_memory)
         )
         return shard
 

@@ -8,7 +8,12 @@ from collections.abc import Callable, Collection
 
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.group_base import CONSUMER_PROTOCOL_TYPE, GroupState
-from anabranch.broker.groups.group_memory import GroupMemory
+from anabranch.broker.groups.group_memory import (
+    OFFSET_BYTES,
+    OFFSETS_OF_GROUP_BYTES,
+    GroupMemory,
+    OffsetMemory,
+)
 from anabranch.broker.groups.messages import LogRecord, Now
 from anabranch.broker.groups.records import (
     CommittedOffset,
@@ -26,12 +31,19 @@ Offsets = dict[TopicPartition, CommittedOffset]
 
 
 class GroupTable:
-    def __init__(self, settings: GroupSettings, new_id: Callable[[], str], memory: GroupMemory) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        new_id: Callable[[], str],
+        memory: GroupMemory,
+        offset_memory: OffsetMemory,
+    ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self._offsets: dict[str, Offsets] = {}
         self._settings = settings
         self._new_id = new_id
         self._memory = memory
+        self._offset_memory = offset_memory
 
     def find_or_add(self, group_id: str, now: Now) -> ClassicGroup:
         group = self.groups.get(group_id)
@@ -61,11 +73,29 @@ class GroupTable:
     ) -> None:
         if committed is not None:
             self.find_or_add(group_id, now)  # A simple consumer's commit is all there is of its group.
+            self._offset_memory.bytes_taken += self.growth(group_id, topic_partition, committed.metadata)
             self._offsets.setdefault(group_id, {})[topic_partition] = committed
         elif group_id in self._offsets:
-            self._offsets[group_id].pop(topic_partition, None)
+            removed = self._offsets[group_id].pop(topic_partition, None)
+            if removed is not None:
+                self._offset_memory.bytes_taken -= _size_of(removed.metadata)
             if not self._offsets[group_id]:
                 del self._offsets[group_id]
+                self._offset_memory.bytes_taken -= _size_of_group(group_id)
+
+    def growth(self, group_id: str, topic_partition: TopicPartition, metadata: str) -> int:
+        """How many bytes more a commit would take; negative if its metadata are shorter than before."""
+        offsets = self._offsets.get(group_id)
+        if offsets is None:
+            return _size_of_group(group_id) + _size_of(metadata)
+        before = offsets.get(topic_partition)
+        return _size_of(metadata) - (0 if before is None else _size_of(before.metadata))
+
+    def _drop_offsets(self, group_id: str) -> None:
+        offsets = self._offsets.pop(group_id, None)
+        if offsets is not None:
+            taken = _size_of_group(group_id) + sum(_size_of(each.metadata) for each in offsets.values())
+            self._offset_memory.bytes_taken -= taken
 
     def _drop(self, group_id: str) -> None:
         group = self.groups.pop(group_id, None)
@@ -76,10 +106,12 @@ class GroupTable:
         """Nothing of this is coordinated here any more."""
         for group in self.groups.values():
             group.roster.forget_all()
+        for group_id in list(self._offsets):
+            self._drop_offsets(group_id)
 
     def remove(self, group_id: str) -> None:
         self._drop(group_id)
-        self._offsets.pop(group_id, None)
+        self._drop_offsets(group_id)
 
     def forget_if_unused(self, group_id: str) -> bool:
         """Drop a group that the log does not know: nothing has to be written for it."""
@@ -120,6 +152,14 @@ class GroupTable:
         if group.protocol_type and group.is_in(GroupState.EMPTY) and group.state_timestamp_ms != -1:
             since_ms = group.state_timestamp_ms  # However old a commit is, it lives as long as its consumers.
         return wall_ms - since_ms >= self._settings.offsets_retention_ms
+
+
+def _size_of(metadata: str) -> int:
+    return OFFSET_BYTES + len(metadata)
+
+
+def _size_of_group(group_id: str) -> int:
+    return OFFSETS_OF_GROUP_BYTES + len(group_id)
 
 
 def _lets_offsets_expire(group: ClassicGroup) -> bool:

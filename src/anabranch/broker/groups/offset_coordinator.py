@@ -20,6 +20,8 @@ from anabranch.errors import (
     GroupSubscribedError,
     IllegalGenerationError,
     OffsetMetadataTooLargeError,
+    OffsetsFullError,
+    detached,
 )
 from anabranch.values import TopicPartition
 
@@ -33,7 +35,7 @@ class OffsetCoordinator(CoordinatorBase):
         """One outcome per partition of the request; an error of the whole request is raised."""
         shard = self._ready(request.group_id)
         self._check_commit(shard, request)
-        outcomes = [self._check_metadata(one) for one in request.partitions]
+        outcomes = self._check_partitions(shard, request)
         accepted = [one for one, error in zip(request.partitions, outcomes, strict=True) if error is None]
         if accepted:
             error = await self._submit_commit(shard, request, accepted)
@@ -66,6 +68,26 @@ class OffsetCoordinator(CoordinatorBase):
             if request.version >= _COMMIT_SAYS_NOT_FOUND_FROM:
                 raise GroupIdNotFoundError(f"Group {request.group_id} not found.")
             raise IllegalGenerationError(f"There is no group {request.group_id}: join first.")
+
+    def _check_partitions(self, shard: Shard, request: CommitRequest) -> list[AnabranchError | None]:
+        outcomes: list[AnabranchError | None] = []
+        growth = 0
+        for one in request.partitions:
+            error = self._check_metadata(one)
+            if error is None:
+                more = shard.table.growth(request.group_id, one.topic_partition, one.metadata or "")
+                error = self._check_room(growth, more)
+                growth += more if error is None else 0
+            outcomes.append(error)
+        return outcomes
+
+    def _check_room(self, growth: int, more: int) -> AnabranchError | None:
+        if more > 0:
+            try:
+                self.offset_memory.check(growth + more)
+            except OffsetsFullError as error:
+                return detached(error)
+        return None
 
     def _check_metadata(self, one: PartitionCommit) -> AnabranchError | None:
         limit = self._settings.offset_metadata_bytes_max

@@ -36,6 +36,9 @@ class GroupSettings:
     offset_metadata_bytes_max: int = 4_096
     """offset.metadata.max.bytes: the longest note a commit may carry (like Kafka, counted in characters)."""
 
+    offsets_memory_bytes_max: int = 128 * 2**20
+    """offsets.memory.bytes.max: what the committed offsets of all groups may take together."""
+
     offsets_retention_ms: int = 7 * 24 * 60 * _MINUTE_MS
     """offsets.retention.minutes: how long offsets outlive the last member, or a simple consumer's last
     commit.

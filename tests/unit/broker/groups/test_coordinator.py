@@ -33,6 +33,7 @@ from anabranch.errors import (
     NotCoordinatorError,
     NotOwnerError,
     OffsetMetadataTooLargeError,
+    OffsetsFullError,
     StorageError,
     UnknownMemberIdError,
 )
@@ -277,6 +278,48 @@ async def test_a_note_that_is_too_long_is_refused_alone() -> None:
     assert set(node.groups.fetch("g")) == {BILLS}
     assert await node.groups.commit(CommitRequest("g", (long,))) != [None]
     assert node.log.appends == 1
+
+
+@on_a_loop
+async def test_commits_of_invented_groups_are_refused_once_the_memory_for_offsets_is_used() -> None:
+    node = Node(offsets_memory_bytes_max=2**20)
+    taken = 0
+    for number in range(1000):
+        one = PartitionCommit(*ORDERS, 1, -1, "x" * 2_000)
+        [outcome] = await node.groups.commit(CommitRequest(f"invented-{number}", (one,)))
+        taken += outcome is None
+    assert isinstance(outcome, OffsetsFullError)
+    assert 200 < taken < 300
+    assert node.groups.offset_memory.bytes_taken <= 2**20
+    assert Node(node.log).groups.offset_memory.bytes_taken == node.groups.offset_memory.bytes_taken
+
+
+@on_a_loop
+async def test_partitions_with_an_offset_can_be_committed_when_the_memory_for_offsets_is_used() -> None:
+    node = Node(offsets_memory_bytes_max=3_000)
+    await node.groups.commit(CommitRequest("g", (PartitionCommit(*ORDERS, 1, -1, "note"),)))
+    known = PartitionCommit(*ORDERS, 2, -1, "note")
+    new = PartitionCommit(*BILLS, 2, -1, "x" * 1000)
+    outcomes = await node.groups.commit(CommitRequest("g", (new, known)))
+    assert isinstance(outcomes[0], OffsetsFullError)
+    assert outcomes[1] is None
+    assert node.groups.fetch("g")[ORDERS].offset == 2
+
+
+@on_a_loop
+async def test_memory_for_offsets_is_given_back() -> None:
+    node = Node()
+    for group in ("g", "h"):
+        both = tuple(PartitionCommit(*each, 1, -1, "note") for each in (ORDERS, BILLS))
+        await node.groups.commit(CommitRequest(group, both))
+    await node.groups.commit(commit_request(metadata="a longer note"))
+    assert await node.groups.delete_offsets("g", [ORDERS, BILLS]) == [None, None]
+    await node.groups.forget_topics([BILLS.topic])
+    await node.groups.delete_group("h")
+    assert node.groups.offset_memory.bytes_taken == 0
+    await node.groups.commit(commit_request())
+    node.groups.give_up(0)
+    assert node.groups.offset_memory.bytes_taken == 0
 
 
 @on_a_loop

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from anabranch.broker.groups.group_memory import GroupMemory
+from anabranch.broker.groups.group_memory import GroupMemory, OffsetMemory
 from anabranch.broker.groups.group_table import GroupTable
 from anabranch.broker.groups.messages import Now
 from anabranch.broker.groups.records import CommittedOffset, GroupRecord
@@ -20,7 +20,7 @@ LONG_AGO_MS, NOW_MS = 1_000, 90 * 86_400_000
 
 
 def table() -> GroupTable:
-    return GroupTable(GroupSettings(), lambda: "id", GroupMemory(2**20))
+    return GroupTable(GroupSettings(), lambda: "id", GroupMemory(2**20), OffsetMemory(2**20))
 
 
 def filled() -> GroupTable:
