@@ -33,7 +33,11 @@ def unpack(
 
 
 async def unpacked(broker: "Broker", headers: Iterable[BatchHeader], task: Callable[[], Result]) -> Result:
-    """The same for coroutines."""
+    """The same for coroutines. A task that has not begun is forgotten if whoever waits is cancelled."""
     future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-    unpack(broker, headers, task, settle(future))
-    return await future
+    leave = unpack(broker, headers, task, settle(future))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        leave()
+        raise

@@ -204,10 +204,6 @@ def prepare_folder(folder: str) -> None:
         )
 
 
-KEPT_BYTES_MAX = 32 * 1024 * 1024
-"""What the process may keep of the memory it freed: batches come and go, and each wants about as much as the last."""
-
-
 def run(settings: "NodeSettings", format: str, *, ephemeral: bool) -> None:
     import asyncio
 
@@ -224,6 +220,7 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
     import asyncio
     import signal
 
+    from anabranch.cli.node_memory import can_return_memory, return_freed_memory, settle_memory
     from anabranch.node import Node
 
     loop = asyncio.get_running_loop()
@@ -237,7 +234,10 @@ async def _serve(settings: "NodeSettings", format: str, ephemeral: bool) -> None
         await starting
         settle_memory()
         announce(node, settings, format, ephemeral)
+        returning = loop.create_task(return_freed_memory()) if can_return_memory() else None
         await asked
+        if returning is not None:
+            returning.cancel()
     for number in (signal.SIGINT, signal.SIGTERM):
         # A second Ctrl-C must be able to end a stop that hangs.
         loop.remove_signal_handler(number)
@@ -261,19 +261,6 @@ async def stop(node: "Node", starting: "asyncio.Task[None]") -> None:
     await asyncio.wait((starting,))
     if not starting.cancelled():
         await starting
-
-
-def settle_memory() -> None:
-    """What is there now is left out of every later search for garbage, which would hold up requests; and what requests
-    free is kept for the next ones."""
-    from anabranch.record.form import COMPILED
-
-    gc.freeze()
-    gc.enable()
-    if COMPILED:
-        from anabranch.record._fast import keep_freed_memory
-
-        keep_freed_memory(KEPT_BYTES_MAX)
 
 
 def announce(node: "Node", settings: "NodeSettings", format: str, ephemeral: bool) -> None:

@@ -25,6 +25,8 @@ PIPELINED_MAX = 64
 """Requests that a client sends before the first of them is answered."""
 BEGUN_AT_ONCE = 16
 """Requests of all connections that begin in one round of the loop: a thousand would hold up everybody else."""
+SAFE_METHODS = ("GET", "HEAD")
+"""They change nothing, so nobody need finish them for a client that is gone."""
 READ_BYTES_MAX = 64 * 1024
 """Read in one turn of the loop. asyncio's quarter of a megabyte could hold thousands of tiny requests, and would lie in
 memory for every connection that does not finish what it began."""
@@ -58,6 +60,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._lost = asyncio.Event()
         self._serving: RequestResponseCycle | None = None
+        self._reading: asyncio.Task[None] | None = None
+        """The request that is served, if it changes nothing."""
         self._host: str | None = None
         """Where the connection counts; None: nowhere any more."""
 
@@ -95,20 +99,29 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _end_requests(self) -> None:
         """Tell every request that its client is gone; uvicorn tells the one that came last. Others would write all of
-        their answers to a connection that is closed, with a warning for each piece."""
+        their answers to a connection that is closed, with a warning for each piece. One that only reads ends here."""
         cycles = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         for cycle in (*cycles, self._serving):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
+        if self._reading is not None:
+            self._reading.cancel()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._serving = cycle
 
         async def in_turn(scope: Any, receive: Any, send: Any) -> None:
-            await self.turns.wait(ROWS_PER_TURN // BEGUN_AT_ONCE)
-            await app(scope, receive, send)
+            self._reading = asyncio.current_task() if scope["method"] in SAFE_METHODS else None
+            try:
+                await self.turns.wait(ROWS_PER_TURN // BEGUN_AT_ONCE)
+                await app(scope, receive, send)
+            except asyncio.CancelledError:
+                if not self._lost.is_set():
+                    raise
+            finally:
+                self._reading = None
 
         super()._start_asgi_task(cycle, in_turn)
 

@@ -287,6 +287,11 @@ class SocketSession:
             await work(*given)
         except ClientGoneError:
             pass  # The session hears of it, too.
+        except asyncio.CancelledError:
+            # A task keeps the error it ended with, whose frames hold what was to be sent: megabytes until a search for
+            # garbage finds them.
+            if not self._is_over:
+                raise
         except Exception:
             logger.exception("a WebSocket met something unexpected: it is closed")
             await self._line.close(DEFECT, DEFECT_WORDS)

@@ -358,11 +358,14 @@ cdef extern from *:
     static int keep_freed(int bytes) {
         return mallopt(M_TRIM_THRESHOLD, bytes) && mallopt(M_MMAP_THRESHOLD, bytes);
     }
+    static int trim_freed(void) { return malloc_trim(0); }
     #else
     static int keep_freed(int bytes) { return 0; }
+    static int trim_freed(void) { return 0; }
     #endif
     """
     int keep_freed(int bytes)
+    int trim_freed() nogil
 
 
 def keep_freed_memory(int bytes_max):
@@ -372,6 +375,14 @@ def keep_freed_memory(int bytes_max):
     which costs several times as much as to unpack it.
     """
     return bool(keep_freed(bytes_max))
+
+
+def return_freed():
+    """Give all freed memory back to the system; whether there was any."""
+    cdef int any_freed
+    with nogil:
+        any_freed = trim_freed()
+    return bool(any_freed)
 
 
 # --- What a log notes of the batches it was given
