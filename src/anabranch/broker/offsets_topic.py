@@ -43,6 +43,7 @@ APPEND_TIMEOUT_MS = 5_000
 """offsets.commit.timeout.ms: how long a cluster's followers may take before whoever asked is told to try again."""
 _HASHES_KEPT_MAX = 10_000
 _HASHED_CHARACTERS_MAX = 255
+_MASKS_KEPT_MAX = 256
 """A longer name is hashed every time: what is kept stays small whatever clients send."""
 
 
@@ -251,12 +252,22 @@ def index_of(group_id: str, state: TopicState) -> int:
 
 def java_hash(text: str) -> int:
     """Java's String.hashCode over UTF-16; Kafka takes its absolute value, and 0 for the one that has none."""
-    value = 0
     data = text.encode("utf-16-be", "surrogatepass")
-    for position in range(0, len(data), 2):
-        value = (31 * value + int.from_bytes(data[position : position + 2], "big")) & 0xFFFFFFFF
+    # Horner's rule on all characters at once: in each round neighbouring lanes of one long number become one lane.
+    value, lane_bytes, factor = int.from_bytes(data, "big"), 2, 31
+    while lane_bytes < len(data):
+        right = _right_lanes(lane_bytes, -(-len(data) // (2 * lane_bytes)))
+        value = (value & right) + ((value >> 8 * lane_bytes) & right) * factor
+        lane_bytes, factor = 2 * lane_bytes, factor * factor & 0xFFFFFFFF
+    value &= 0xFFFFFFFF
     signed = value - 2**32 if value >= 2**31 else value
     return signed if signed != -(2**31) else 0
+
+
+@functools.lru_cache(_MASKS_KEPT_MAX)
+def _right_lanes(lane_bytes: int, count: int) -> int:
+    """A mask of every second lane."""
+    return int.from_bytes((bytes(lane_bytes) + b"\xff" * lane_bytes) * count, "big")
 
 
 _kept_hash = functools.lru_cache(_HASHES_KEPT_MAX)(java_hash)

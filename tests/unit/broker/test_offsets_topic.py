@@ -5,6 +5,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import text
 
 from anabranch.broker.offsets_topic import OffsetsTopic, java_hash
 from anabranch.errors import CoordinatorNotAvailableError, InvalidPartitionsError
@@ -25,6 +27,15 @@ from support.broker_bench import Bench, in_loop, turn
 )
 def test_hash_is_javas(text: str, value: int) -> None:
     assert java_hash(text) == value
+
+
+@given(text(max_size=300))
+def test_hash_follows_the_definition(words: str) -> None:
+    value = 0
+    data = words.encode("utf-16-be", "surrogatepass")
+    for position in range(0, len(data), 2):
+        value = (31 * value + int.from_bytes(data[position : position + 2], "big")) % 2**32
+    assert java_hash(words) % 2**32 == (0 if value == 2**31 else value)
 
 
 @in_loop

@@ -17,6 +17,7 @@ from typing import Any
 from anabranch.broker.groups.append_lane import Append
 from anabranch.broker.groups.classic_group import ClassicGroup
 from anabranch.broker.groups.deadlines import Deadlines
+from anabranch.broker.groups.group_base import check_length
 from anabranch.broker.groups.group_memory import GroupMemory, OffsetMemory
 from anabranch.broker.groups.group_table import GroupTable
 from anabranch.broker.groups.messages import Answer, Effect, LogRecord, Now, Save
@@ -130,6 +131,7 @@ class CoordinatorBase(ABC):
     def _own(self, group_id: str) -> Shard:
         """The shard of a group that is coordinated here, loading or not."""
         self._check_running()
+        check_length(group_id)
         shard = self._shards.get(self._shard_of(group_id))
         if shard is None:
             raise not_coordinator(group_id)

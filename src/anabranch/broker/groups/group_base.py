@@ -33,11 +33,22 @@ from anabranch.broker.groups.subscription import subscribed_topics
 from anabranch.errors import (
     FencedInstanceError,
     GroupError,
+    InvalidGroupIdError,
     RebalanceInProgressError,
     UnknownMemberIdError,
 )
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+GROUP_ID_CHARACTERS_MAX = 1024
+"""Kafka has no limit but that of a string. To find the partition of a longer name would take a noticeable time, and a
+request may have hundreds of them."""
+
+
+def check_length(group_id: str) -> None:
+    if len(group_id) > GROUP_ID_CHARACTERS_MAX:
+        raise InvalidGroupIdError(
+            f"The name of a group may have {GROUP_ID_CHARACTERS_MAX} characters; this one has {len(group_id)}."
+        )
 
 
 class GroupState(Enum):

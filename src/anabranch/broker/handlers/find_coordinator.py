@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.call import Call
+from anabranch.broker.groups.group_base import check_length
 from anabranch.broker.handlers.answers import accepted, refused
 from anabranch.broker.offsets_topic import index_of
 from anabranch.broker.topics import OFFSETS_TOPIC
@@ -87,6 +88,7 @@ def _row(
 
 
 def _coordinator(broker: "Broker", call: Call, group_id: str) -> tuple[BrokerId, tuple[str, int]]:
+    check_length(group_id)
     if broker.is_alone:
         return BrokerId(broker.id), broker.address_for(call.client)
     state = broker.topics.find(OFFSETS_TOPIC)

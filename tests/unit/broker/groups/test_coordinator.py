@@ -86,6 +86,17 @@ async def test_a_group_needs_a_name() -> None:
 
 
 @on_a_loop
+async def test_the_name_of_a_group_may_not_have_any_length() -> None:
+    node = Node()
+    await node.groups.commit(CommitRequest("g" * 1024, (PartitionCommit(*ORDERS, 1, -1, ""),)))
+    assert set(node.groups.fetch("g" * 1024)) == {ORDERS}
+    with pytest.raises(InvalidGroupIdError, match="may have 1024 characters"):
+        await node.groups.commit(CommitRequest("g" * 1025, (PartitionCommit(*ORDERS, 1, -1, ""),)))
+    with pytest.raises(InvalidGroupIdError):
+        node.groups.fetch("g" * 1025)
+
+
+@on_a_loop
 async def test_nobody_is_a_member_of_a_group_that_is_not_there() -> None:
     node = Node()
     with pytest.raises(UnknownMemberIdError):
