@@ -2,6 +2,7 @@
 passes alone."""
 
 import asyncio
+import contextlib
 from collections import deque
 
 
@@ -34,7 +35,10 @@ class Budget:
             if turn.done() and not turn.cancelled():
                 self.give(count)  # It was granted in the very moment in which nobody wanted it any more.
             else:
-                self._line.remove(entry)
+                with contextlib.suppress(
+                    ValueError
+                ):  # Whoever gave something back may have passed it over already.
+                    self._line.remove(entry)
                 self._grant()
             raise
 

@@ -14,14 +14,13 @@ from anabranch.gateway.access import Access
 from anabranch.gateway.deadline import Deadline, set_deadline
 from anabranch.gateway.errors import error_json, headers_of, status_of
 from anabranch.gateway.gateway import CONNECTION_LOST
-from anabranch.gateway.protocol import Link
+from anabranch.gateway.protocol import SAFE_METHODS, Link
 
 SEND_SECONDS_MAX = 30.0
 """How long a client may leave an answer untaken."""
 CROWDED_SECONDS = 2.0
 """The same while others wait for the memory that it takes."""
 PREFLIGHT_AGE_SECONDS = 600
-SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 NO_GUESSING = (b"x-content-type-options", b"nosniff")
 """What a record holds is never taken for a page, whatever it looks like."""
 

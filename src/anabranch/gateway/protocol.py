@@ -25,7 +25,7 @@ PIPELINED_MAX = 64
 """Requests that a client sends before the first of them is answered."""
 BEGUN_AT_ONCE = 16
 """Requests of all connections that begin in one round of the loop: a thousand would hold up everybody else."""
-SAFE_METHODS = ("GET", "HEAD")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 """They change nothing, so nobody need finish them for a client that is gone."""
 READ_BYTES_MAX = 64 * 1024
 """Read in one turn of the loop. asyncio's quarter of a megabyte could hold thousands of tiny requests, and would lie in

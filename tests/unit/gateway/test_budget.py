@@ -56,3 +56,16 @@ async def test_who_stops_in_the_moment_of_being_granted_gives_it_back() -> None:
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert budget.bytes_taken == 0
+
+
+@in_loop
+async def test_who_was_passed_over_because_it_no_longer_waits_just_leaves() -> None:
+    budget = Budget(10)
+    await budget.take(10)
+    waiting = asyncio.ensure_future(budget.take(4))
+    await turn()
+    waiting.cancel()
+    budget.give(10)
+    [outcome] = await asyncio.gather(waiting, return_exceptions=True)
+    assert isinstance(outcome, asyncio.CancelledError)
+    assert (budget.bytes_taken, budget.waiting_count) == (0, 0)
