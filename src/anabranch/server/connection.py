@@ -108,13 +108,19 @@ class Connection:
                 return f"a frame stopped arriving {silent_ms} ms ago"
             if frame_ms > frame_ms_max + len(self._buffer) // FRAME_BYTES_PER_MS_MIN:
                 return f"after {frame_ms} ms only {len(self._buffer)} bytes of a frame are here"
-        if not self._is_reading and silent_ms > frame_ms_max and self._is_hung_up():
-            return "the client closed the connection long ago"
+        if not self._is_reading and silent_ms > self._hang_up_ms(frame_ms_max) and self._is_hung_up():
+            return "the client closed the connection"
         if self.is_idle and silent_ms > idle_ms_max:
             return f"idle for {silent_ms} ms"
         if self._out and now_ms - self._last_write_ms > (answer_ms_max or idle_ms_max):
             return f"nobody took an answer for {now_ms - self._last_write_ms} ms"
         return None
+
+    def _hang_up_ms(self, frame_ms_max: int) -> int:
+        """How long a client that hung up while we do not read is left alone: what it sent before may be records, which
+        are still to be written. A long request without records is of no use to anybody any more."""
+        is_of_no_use = bool(self._calls) and self._calls[-1].holds and self._calls[-1].keeps_bytes
+        return 0 if is_of_no_use else frame_ms_max
 
     def _is_hung_up(self) -> bool:
         """Whether the client is gone: asked while nothing is read, when nobody would notice."""

@@ -457,6 +457,29 @@ async def test_connection_that_waits_for_an_answer_is_not_overdue(peer: Peer) ->
     assert peer.connection.overdue(peer.listener.clock.monotonic_ms(), FRAME_MS, IDLE_MS) is None
 
 
+@pytest.mark.parametrize("api_key", [FETCH, PRODUCE])
+def test_client_that_hangs_up_is_not_waited_for_unless_it_has_sent_records(api_key: int) -> None:
+    @with_peer
+    async def body(peer: Peer) -> None:
+        def dispatch(broker: Any, call: Call) -> None:
+            call.keeps_bytes = True
+            peer.calls.append(call)
+
+        peer.listener.dispatch = dispatch  # type: ignore[method-assign]
+        peer.send(frame(api_key, b"long" * 100))
+        await turn()
+        clock = peer.listener.clock
+        clock.advance(1000)
+        assert peer.connection.overdue(clock.monotonic_ms(), FRAME_MS, IDLE_MS) is None
+        peer.sock.shutdown(socket.SHUT_WR)
+        reason = peer.connection.overdue(clock.monotonic_ms(), FRAME_MS, IDLE_MS)
+        assert reason == (None if api_key == PRODUCE else "the client closed the connection")
+        clock.advance(FRAME_MS)
+        assert peer.connection.overdue(clock.monotonic_ms(), FRAME_MS, IDLE_MS)
+
+    body()
+
+
 @with_peer
 async def test_frame_that_stops_arriving_is_overdue(peer: Peer) -> None:
     peer.send(frame(PRODUCE, b"body")[:9])
