@@ -146,7 +146,7 @@ def test_the_longest_string_is_refused_wherever_a_name_is_asked_for(client: RawC
     row = only(client.ask(ApiKey.CREATE_PARTITIONS, 3, {"topics": [{"name": name, "count": 3}]})["results"])
     assert row["error_code"] == E.UNKNOWN_TOPIC_OR_PARTITION
     row = only(client.ask(ApiKey.DESCRIBE_GROUPS, 6, {"groups": [name]})["groups"])
-    assert row["error_code"] == E.GROUP_ID_NOT_FOUND
+    assert row["error_code"] == E.INVALID_GROUP_ID
     asked = [{"name": name, "partition_indexes": [0]}]
     row = only(only(client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, {"topics": asked})["topics"])["partitions"])
     assert row["error_code"] == E.INVALID_TOPIC_EXCEPTION
