@@ -178,6 +178,15 @@ def chunks(count: int) -> int:
     return -(-count // LISTED_AT_ONCE)
 
 
+def test_client_that_goes_while_further_requests_of_it_wait_is_noticed(broker: EmbeddedBroker) -> None:
+    request = hostile.request("GET", "/v1/topics/wide/partitions/0/records?from=latest&wait_ms=60000")
+    polls = gateway_of(broker)
+    with raw(broker) as link:
+        link.sendall(request * 3)
+        wait_until(lambda: polls.polls_count == 1, "the first of them to wait")
+    wait_until(lambda: polls.polls_count == 0, "the node to notice that its client has gone")
+
+
 def test_offsets_of_a_wide_topic_are_asked_for_together(broker: EmbeddedBroker) -> None:
     before = asked(broker)
     answer = ask(broker, "GET", "/v1/topics/wide")

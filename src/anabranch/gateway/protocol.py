@@ -167,6 +167,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._is_refused = True
             self.transport.abort()  # An answer would be taken for that of the first request.
             raise ConnectionAbortedError("too many requests at once")  # The parser stops here.
+        if self.pipeline:
+            self.flow.resume_reading()  # uvicorn has paused it, and then nobody would notice that the client has gone.
 
     def on_body(self, body: bytes) -> None:
         self._bodiless_bytes = 0
