@@ -79,6 +79,8 @@ class BrokerCluster:
         self.loop.set_exception_handler(lambda _, context: self.failures.append(context))
         self.net = FakeNet(self.loop, self.clock, self.rng)
         self.lives: dict[int, Life] = {}
+        self._dead: list[Life] = []
+        """Whose tasks wait for ever: they are kept from being collected, which asyncio would call a failure."""
         self.store: ObjectStore | None = None
         """All brokers that are started have this one."""
         self._settings = {name.replace("_", "."): value for name, value in settings.items()}
@@ -100,6 +102,7 @@ class BrokerCluster:
     def kill(self, broker_id: int, *, lose_disk: bool = False) -> None:
         """The process dies, as by kill -9; `start` brings it back."""
         life = self.lives.pop(broker_id)
+        self._dead.append(life)
         self.net.crash(BrokerId(broker_id))
         self.do(life.end())
         self.do(life.broker.topics.stop())

@@ -47,6 +47,7 @@ class WholeCluster(BrokerCluster):
 
     def kill(self, broker_id: int, *, lose_disk: bool = False) -> None:
         life = self.lives.pop(broker_id)
+        self._dead.append(life)
         self.net.crash(BrokerId(broker_id))
         life.is_over = True
         self.do(life.broker.drain())
