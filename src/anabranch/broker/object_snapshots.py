@@ -243,6 +243,8 @@ class ObjectSnapshots:
         needed = {each.metadata_id for each in self._verified}
         if len(needed) < SNAPSHOTS_NEEDED:
             needed.update(found[-KEPT:])  # Whoever led before has verified some of them.
+        if not needed:
+            return  # This broker lost the leadership meanwhile, and somebody else has emptied the folder.
         # Newer ones are of whoever leads now, if this broker has lost that meanwhile: they are not its to judge.
         newest = max(needed)
         await self._store.delete([each.name for each in found if each < newest and each not in needed])

@@ -78,8 +78,8 @@ class Commands(click.Group):
                 if error.errno not in DISK_FULL:
                     raise
                 drop_output()
-                text = f"The output cannot be written ({error.strerror}): make room, or write it elsewhere."
-                click.echo(f"Error: {text}", err=True)
+                # It may have been the output, or a file that the command writes.
+                click.echo(f"Error: A write failed ({error.strerror}): make room on that disk.", err=True)
                 sys.exit(Failure.exit_code)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

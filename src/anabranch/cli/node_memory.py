@@ -6,6 +6,7 @@ have taken and freed lies between what is still used, where glibc keeps it for g
 
 import asyncio
 import gc
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ KEPT_BYTES_MAX = 32 * 1024 * 1024
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 16.0
 WORTH_BYTES = 4 * 1024 * 1024
-PAGE_BYTES = 4096
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _RESIDENT = Path("/proc/self/statm")
 
 

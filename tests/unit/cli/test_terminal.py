@@ -138,6 +138,4 @@ def test_full_disk_is_told_in_a_sentence(words: list[str]) -> None:
             [sys.executable, "-m", "anabranch", *words], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert ended.returncode == 1
-    assert ended.stderr == (
-        "Error: The output cannot be written (No space left on device): make room, or write it elsewhere.\n"
-    )
+    assert ended.stderr == "Error: A write failed (No space left on device): make room on that disk.\n"
