@@ -315,6 +315,10 @@ class ProducerFencedError(AnabranchError):
     """A newer producer epoch has taken over."""
 
 
+class EarlierBatchRefusedError(AnabranchError):
+    """A batch of the same producer before this one was refused for the moment, and has to be sent again first."""
+
+
 class TooManyProducersError(AnabranchError):
     """No room to remember another idempotent producer without forgetting one that may still repeat a batch."""
 

@@ -180,6 +180,8 @@ class BrokerCore:
         self.queue.release(job.size)
         if job.error is None:
             self.bytes_in_total += job.size
+        elif (limits := job.partition.producer_limits) is not None:
+            job.error = limits.refused.told(job.partition, job.header, job.error, self.clock.wall_ms())
         try:
             job.finished(job)
         except Exception:

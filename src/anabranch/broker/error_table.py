@@ -59,6 +59,7 @@ CODES: dict[type[errors.AnabranchError], ErrorCode] = {
     errors.OutOfOrderSequenceError: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     errors.ProducerFencedError: ErrorCode.INVALID_PRODUCER_EPOCH,
     # Of the codes that clients try again after, the one that says that nothing was written.
+    errors.EarlierBatchRefusedError: ErrorCode.NOT_ENOUGH_REPLICAS,
     errors.TooManyProducersError: ErrorCode.NOT_ENOUGH_REPLICAS,
     errors.TransactionsUnsupportedError: ErrorCode.INVALID_REQUEST,
     errors.CoordinatorNotAvailableError: ErrorCode.COORDINATOR_NOT_AVAILABLE,

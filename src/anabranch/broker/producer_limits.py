@@ -9,16 +9,16 @@ Of a partition that another broker leads, that broker decides who is known. Wher
 wrote longest ago; the same holds for what is read back at a start.
 
 A producer has several batches under way. One of which a batch was refused here must not begin with a later one, or the
-first could never follow; so the least number that was refused is remembered for as long as its client may repeat it.
+first could never follow (`refused_batches.py`).
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from anabranch.broker.refused_batches import RefusedBatches
 from anabranch.config import NodeSettings
 from anabranch.errors import TooManyProducersError
 from anabranch.values import Offset
@@ -29,21 +29,12 @@ if TYPE_CHECKING:
 
 FORGOTTEN_AT_ONCE = 64
 """So that room is not looked for again with every batch."""
-REFUSED_MAX = 10_000
 COUNT_MS = 1000
 """No more often are all partitions looked through."""
 SNAPSHOT_OUTDATED = Offset(-1)
 """Whatever the file says is not what the table holds."""
 
-RefusedKey = tuple[object, int, int]
 Age = tuple[int, int]
-
-
-class Refused(NamedTuple):
-    base_sequence: int
-    """The least of those that were refused."""
-    time_ms: int
-    """When it was refused last."""
 
 
 class ProducerLimits:
@@ -56,7 +47,7 @@ class ProducerLimits:
         self._is_outdated = False
         """Tables were read back, in whatever thread, which are not in the total."""
         self._counted_ms: int | None = None
-        self._refused: OrderedDict[RefusedKey, Refused] = OrderedDict()
+        self.refused = RefusedBatches(self._idle_ms)
         self.partitions: Callable[[], Iterable[Partition]] = tuple
         """Set by the broker: all that it has open with a table of their own."""
         self.refused_total = 0
@@ -64,24 +55,22 @@ class ProducerLimits:
         self._forgotten_lock = Lock()
 
     def admit(self, partition: "Partition", header: "Sequenced", now_ms: int) -> None:
-        """Make room for the producer of a batch that is about to be written. Raises TooManyProducersError."""
-        if self._is_known(partition, header):
+        """Make room for the producer of a batch that is about to be written. Raises
+        TooManyProducersError, EarlierBatchRefusedError."""
+        if header.producer_id in partition.producers.producers:
             return
-        key = _key(partition, header)
-        if self._is_too_early(key, header, now_ms) or not self._has_room(partition, now_ms):
-            self._refuse(key, header.base_sequence, now_ms)
-        self._refused.pop(key, None)
+        self.refused.check_start(partition, header, now_ms)
+        if not self._has_room(partition, now_ms):
+            self._refuse()
         self._total += 1
 
     def check(self, partition: "Partition", header: "Sequenced", now_ms: int) -> None:
         """The same where all brokers agree on who is known (the object store), and forget together."""
-        if self._is_known(partition, header):
+        if header.producer_id in partition.producers.producers:
             return
-        key = _key(partition, header)
-        is_full = len(partition.producers.producers) >= self.partition_max
-        if is_full or self._is_too_early(key, header, now_ms):
-            self._refuse(key, header.base_sequence, now_ms)
-        self._refused.pop(key, None)
+        self.refused.check_start(partition, header, now_ms)
+        if len(partition.producers.producers) >= self.partition_max:
+            self._refuse()
 
     def shorten(self, partition: "Partition") -> None:
         """For a table that was read back: the latest of them. Any thread; `keep` counts it later."""
@@ -101,19 +90,6 @@ class ProducerLimits:
         self._count(now_ms)
         if self._total > self._broker_max:
             self._shorten_all([each for each in self.partitions() if is_start or not each.is_leader])
-
-    def _is_known(self, partition: "Partition", header: "Sequenced") -> bool:
-        if header.producer_id not in partition.producers.producers:
-            return False
-        if self._refused:  # It may have become known elsewhere, while another broker led.
-            self._refused.pop(_key(partition, header), None)
-        return True
-
-    def _is_too_early(self, key: RefusedKey, header: "Sequenced", now_ms: int) -> bool:
-        refused = self._refused.get(key)
-        if refused is None or now_ms - refused.time_ms > self._idle_ms:
-            return False
-        return header.base_sequence > refused.base_sequence
 
     def _has_room(self, partition: "Partition", now_ms: int) -> bool:
         is_full = len(partition.producers.producers) >= self.partition_max
@@ -163,25 +139,12 @@ class ProducerLimits:
             self.forgotten_total += count
         return count
 
-    def _refuse(self, key: RefusedKey, base_sequence: int, now_ms: int) -> None:
+    def _refuse(self) -> None:
         self.refused_total += 1
-        before = self._refused.pop(key, None)
-        is_later = (
-            before is not None
-            and base_sequence > before.base_sequence
-            and now_ms - before.time_ms <= self._idle_ms
-        )
-        self._refused[key] = before if before is not None and is_later else Refused(base_sequence, now_ms)
-        if len(self._refused) > REFUSED_MAX:
-            self._refused.popitem(last=False)
         raise TooManyProducersError(
             f"Too many producers have written in the last {self._idle_ms // 1000} s for another one to be remembered: "
             "try again, produce without idempotence, or raise producer.ids.per.partition.max and producer.ids.max."
         )
-
-
-def _key(partition: "Partition", header: "Sequenced") -> RefusedKey:
-    return partition.topic_id, partition.id.partition, header.producer_id
 
 
 def _ages(number: int, partition: "Partition") -> Iterator[tuple[Age, int]]:

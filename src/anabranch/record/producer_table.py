@@ -238,14 +238,16 @@ def check_epoch(header: Sequenced, producer: Producer) -> None:
         )
 
 
-def check_sequence(header: Sequenced, producer: Producer) -> None:
+def next_sequence(producer: Producer) -> int | None:
+    """What its next batch has to begin with; None: anything."""
     if producer.batches:
-        expected = (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
-    elif producer.sequence_first is not None:
-        expected = producer.sequence_first
-    else:
-        return
-    if header.base_sequence != expected:
+        return (producer.batches[-1].last_sequence + 1) % SEQUENCE_SPACE
+    return producer.sequence_first
+
+
+def check_sequence(header: Sequenced, producer: Producer) -> None:
+    expected = next_sequence(producer)
+    if expected is not None and header.base_sequence != expected:
         raise OutOfOrderSequenceError(
             f"Producer {header.producer_id} sent sequence {header.base_sequence} where {expected} was expected."
         )

@@ -10,7 +10,7 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.partition import Partition
 from anabranch.broker.producer_limits import ProducerLimits
 from anabranch.config import NodeSettings
-from anabranch.errors import OutOfOrderSequenceError, TooManyProducersError
+from anabranch.errors import EarlierBatchRefusedError, OutOfOrderSequenceError, TooManyProducersError
 from anabranch.record.batch import BatchHeader, read_header
 from anabranch.record.producer_table import ProducerTable
 from anabranch.values import Offset, TopicPartition
@@ -102,7 +102,7 @@ async def test_a_refused_producer_may_not_begin_with_a_later_batch() -> None:
     bench.clock.advance(10)
     assert isinstance((await written(bench, partition, 2, sequence=0)).error, TooManyProducersError)
     bench.clock.advance(IDLE_MS - 5)
-    assert isinstance((await written(bench, partition, 2, sequence=1)).error, TooManyProducersError)
+    assert isinstance((await written(bench, partition, 2, sequence=1)).error, EarlierBatchRefusedError)
     assert (await written(bench, partition, 2, sequence=0)).error is None
     assert (await written(bench, partition, 2, sequence=1)).error is None
     assert isinstance((await written(bench, partition, 2, sequence=3)).error, OutOfOrderSequenceError)
@@ -162,25 +162,15 @@ def test_in_the_object_store_a_refused_producer_may_not_begin_with_a_later_batch
     limits = ProducerLimits(NodeSettings.load({"producer.ids.per.partition.max": "1"}))
     partition = stand_in()
     partition.producers.note(header_of(1, 0), Offset(0), 1)
-    with pytest.raises(TooManyProducersError):
+    with pytest.raises(TooManyProducersError) as refusal:
         limits.check(partition, header_of(9, 5), 10)
+    limits.refused.told(partition, header_of(9, 5), refusal.value, 10)
     partition.producers.expire(2)
-    with pytest.raises(TooManyProducersError):
+    with pytest.raises(EarlierBatchRefusedError):
         limits.check(partition, header_of(9, 6), 20)
     limits.check(partition, header_of(9, 5), 30)
+    partition.producers.note(header_of(9, 5), Offset(1), 30)
     limits.check(partition, header_of(9, 6), 30)
-    assert not limits._refused
-
-
-def test_what_was_refused_is_forgotten_once_its_producer_is_known() -> None:
-    limits = ProducerLimits(NodeSettings.load({"producer.ids.per.partition.max": "1"}))
-    partition = stand_in()
-    partition.producers.note(header_of(1, 0), Offset(0), 1)
-    with pytest.raises(TooManyProducersError):
-        limits.check(partition, header_of(9, 5), 10)
-    partition.producers.note(header_of(9, 5), Offset(1), 20)
-    limits.check(partition, header_of(9, 6), 30)
-    assert not limits._refused
 
 
 @in_loop
@@ -190,7 +180,7 @@ async def test_a_refused_producer_may_begin_anywhere_once_its_client_no_longer_r
     assert (await written(bench, partition, 1)).error is None
     assert isinstance((await written(bench, partition, 2, sequence=5)).error, TooManyProducersError)
     bench.clock.advance(IDLE_MS - 1)
-    assert isinstance((await written(bench, partition, 2, sequence=101)).error, TooManyProducersError)
+    assert isinstance((await written(bench, partition, 2, sequence=101)).error, EarlierBatchRefusedError)
     bench.clock.advance(2)
     assert (await written(bench, partition, 2, sequence=101)).error is None, (
         "that it came meanwhile counts not"
