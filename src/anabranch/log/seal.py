@@ -9,7 +9,7 @@ without it (an unclean stop, a folder written by Kafka) verification rests on th
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from anabranch.log.scan import Batch
@@ -75,24 +75,25 @@ class HeadSums:
     def regions(self, start: int, end: int) -> list[Region]:
         """[start, end) widened to whole regions where there are some; both must be batch boundaries. Of the region
         that is still open every head is known: it need not be widened."""
-        found: list[Region] = []
-        number = max(0, bisect_right(self._ends, start))
+        return list(self.each_region(start, end))
+
+    def each_region(self, start: int, end: int) -> Iterator[Region]:
+        """The same one by one, for who does not want all of them."""
+        number = bisect_right(self._ends, start)
         while start < end:
             if number < len(self._starts) and self._starts[number] <= start:
-                found.append(Region(self._starts[number], self._ends[number], self._crcs[number]))
-                start = self._ends[number]
+                region = Region(self._starts[number], self._ends[number], self._crcs[number])
                 number += 1
             elif self._heads and start >= self._open_from:
                 first, stop = bisect_left(self._head_starts, start), bisect_left(self._head_starts, end)
-                found.append(Region(start, end, crc32c(b"".join(self._heads[first:stop]))))
-                start = end
+                region = Region(start, end, crc32c(b"".join(self._heads[first:stop])))
             else:
                 stop = min(end, self._starts[number]) if number < len(self._starts) else end
                 if self._heads:
                     stop = min(stop, self._open_from)
-                found.append(Region(start, stop, None))
-                start = stop
-        return found
+                region = Region(start, stop, None)
+            yield region
+            start = region.end
 
     def open_batches(self) -> list[Region]:
         """Each batch of the open region by itself, whose heads are all known."""
@@ -105,6 +106,11 @@ class HeadSums:
             if self._heads
             else []
         )
+
+    def last_boundary(self, start: int, end: int) -> int | None:
+        """The last end of a region in (start, end]; None: there is none."""
+        number = bisect_right(self._ends, end) - 1
+        return self._ends[number] if number >= 0 and self._ends[number] > start else None
 
     def boundary_from(self, position: int, end: int) -> int:
         """The first batch boundary from `position` on that is known here, and `end` at the latest. Where no sums were

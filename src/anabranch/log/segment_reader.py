@@ -24,6 +24,8 @@ from anabranch.record.batch import BatchHeader
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_ENTRY_BYTES
 from anabranch.values import Offset, SegmentState
 
+STOPS_MAX = 16
+
 
 class SegmentReader:
     def __init__(
@@ -47,6 +49,8 @@ class SegmentReader:
         self.warm = Ranges()
         """Which bytes this process wrote, or has read lately."""
         self._stamp: int | None = None
+        self._stops: dict[Offset, int] = {}
+        """Where the latest readers stopped, each at the end of a region: the next offset, and where its batch is."""
         self._is_beyond_walking = False
         self.tail: Tail | None = None
         self._files = files
@@ -116,6 +120,8 @@ class SegmentReader:
             return self._doubtful_slice(start, max(bytes_max, 1 if whole_first else 0), upto)
 
     def _slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool) -> Slice | None:
+        if (going_on := self._going_on(start, bytes_max, upto)) is not None:
+            return self._slice_of(*going_on, None, start, upto)
         tail = self.tail
         position = tail.position_of(start) if tail is not None and start < self.published_offset else None
         first_end = tail.batch_end(position) if tail is not None and position is not None else None
@@ -133,6 +139,25 @@ class SegmentReader:
             if walked and first_end > limit:
                 self._confirm(walked)
             return Slice(self.file, position, 0)
+        return self._slice_of(position, end, first, start, upto)
+
+    def _going_on(self, start: Offset, bytes_max: int, upto: Offset) -> tuple[int, int] | None:
+        """From where to where a reader goes on that stopped at the end of a region; None: only heads could tell."""
+        position = self._stops.get(start)
+        if position is None:
+            return None
+        limit: int | None = self.published_bytes
+        if upto < self.published_offset:
+            limit = self.tail.position_of(upto) if self.tail is not None else None
+        if limit is None or position >= limit:
+            return None
+        if position + bytes_max >= limit:
+            return position, limit
+        end = self._head_sums().last_boundary(position, position + bytes_max)
+        return (position, end) if end is not None else None
+
+    def _slice_of(self, position: int, end: int, first: Located | None, start: Offset, upto: Offset) -> Slice:
+        """The batches in [position, end); `first` is the one at `position` if heads had to be believed to find it."""
         walked_from = first.walked_from if first is not None else position
         sums = self._head_sums()
         if self._is_verified(walked_from, end):
@@ -253,9 +278,14 @@ class SegmentReader:
 
     # --- what was checked -----------------------------------------------------------------------------------
 
-    def note_verified(self, start: int, end: int, stamp: int | None) -> None:
-        """These bytes held when the file had that stamp; None: nobody can tell later whether they still do."""
+    def note_verified(self, start: int, end: int, stamp: int | None, next_offset: int | None = None) -> None:
+        """These bytes held when the file had that stamp; None: nobody can tell later whether they still do. Offsets
+        from `next_offset` on come behind them, if that is known."""
         self.warm.add(start, end)
+        if next_offset is not None:
+            self._stops[Offset(next_offset)] = end
+            if len(self._stops) > STOPS_MAX:
+                del self._stops[next(iter(self._stops))]
         if stamp is None:
             return
         if stamp != self._stamp:
@@ -291,15 +321,17 @@ class SegmentReader:
     def _slice_end(self, position: int, first_end: int, limit: int, bytes_max: int, whole_first: bool) -> int:
         if first_end > limit:
             return position
-        if position + bytes_max >= limit:
+        reach = position + bytes_max
+        if reach >= limit:
             return limit
         if first_end - position > bytes_max:
             return first_end if whole_first else position
-        boundary = None
-        if self.tail is not None:
-            boundary = self.tail.boundary_within(position, position + bytes_max)
+        # At the end of a region if that costs little: whoever reads on there has nothing to read twice.
+        boundary = self._head_sums().last_boundary(reach - bytes_max // 8, reach)
+        if boundary is None and self.tail is not None:
+            boundary = self.tail.boundary_within(position, reach)
         if boundary is None:
-            boundary = self._indexed_boundary(position, position + bytes_max)
+            boundary = self._indexed_boundary(position, reach)
         if boundary is None or boundary < first_end:
             boundary = last_whole(self.file, position, limit, bytes_max)
         return max(first_end, boundary)
@@ -463,10 +495,9 @@ class SegmentReader:
 
         Where no sums were kept nobody knows the batch boundaries without reading: all of it is one region.
         """
-        regions = self._head_sums().regions(start, self.published_bytes)
-        taken = [regions[0]]
-        for region in regions[1:]:
-            if region.end - start > bytes_max:
+        taken: list[Region] = []
+        for region in self._head_sums().each_region(start, self.published_bytes):
+            if taken and region.end - start > bytes_max:
                 break
             taken.append(region)
         return taken

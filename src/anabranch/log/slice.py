@@ -34,6 +34,7 @@ class Slice:
     __slots__ = (
         "_behind",
         "_mark",
+        "_next_offset",
         "_offsets",
         "_regions_later",
         "_stamp",
@@ -59,7 +60,7 @@ class Slice:
         position: int,
         count: int,
         regions: Sequence[Region] = (),
-        mark: Callable[[int, int, int | None], None] | None = None,
+        mark: Callable[[int, int, int | None, int | None], None] | None = None,
         *,
         start: int = 0,
         upto: int = OFFSET_MAX,
@@ -84,6 +85,8 @@ class Slice:
         self.damage: CorruptDataError | None = None
         """What `checked` found in these regions, also if it could answer something."""
         self._mark = mark
+        self._next_offset: int | None = None
+        """What comes behind the regions, once they were checked."""
         self._stamp = stamp
         """Of the file, when the bytes were checked."""
         self._regions_later = regions_later
@@ -157,6 +160,7 @@ class Slice:
             if (following := region_holds(data, region, next_offset)) is None:
                 return False
             next_offset = following
+        self._next_offset = next_offset
         return self._offsets is ALL_OFFSETS or next_offset <= self._end_of_offsets
 
     @property
@@ -211,6 +215,7 @@ class Slice:
         next_offset = self._offsets.start
         for region in self.regions:
             next_offset = verify_region(self.file, region, next_offset)
+        self._next_offset = next_offset
         if next_offset > self._end_of_offsets:
             where = f"before position {self.regions[-1].end}"
             raise CorruptDataError(
@@ -221,15 +226,19 @@ class Slice:
         """`verify` found damage. Whether other bytes come in the place of these: `checked` finds those that hold."""
         self.is_warm = True
         if self._mark is not None:
-            for region in self.regions:
-                self._mark(region.start, region.end, None)
+            self._mark(self.regions[0].start, self.regions[-1].end, None, None)
         return True
 
     def mark_verified(self) -> None:
         """The writer's thread, after `verify` or `checked` has returned."""
         if self._mark is not None:
-            for region in self.regions:
-                self._mark(region.start, region.end, self._stamp)
+            is_summed = self.regions[-1].crc is not None
+            self._mark(
+                self.regions[0].start,
+                self.regions[-1].end,
+                self._stamp,
+                self._next_offset if is_summed else None,
+            )
 
     def fileno(self) -> int | None:
         return self.file.fileno()

@@ -1,8 +1,11 @@
 """Rot in sealed segments is found, at a bounded rate."""
 
+import pytest
 from log_helpers import FOLDER, Open, fill
 
+from anabranch.log import seal
 from anabranch.log.scrubber import PASS_MS_MIN, Damage, Scrubber, ScrubPace
+from anabranch.log.seal import Region
 from anabranch.testing.fake_disk import FakeDisk
 from anabranch.values import Offset
 
@@ -30,6 +33,18 @@ def test_a_round_reads_every_byte_once_and_names_the_damage(open_log: Open, disk
     (found,) = damage
     assert (found.path, found.base_offset) == (bad.file.path, bad.base_offset)
     assert 0 < found.position < bad.published_bytes
+
+
+def test_a_step_looks_at_no_more_regions_than_it_reads(
+    open_log: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log()
+    fill(log, 2000, value_bytes=1000)
+    made = []
+    monkeypatch.setattr(seal, "Region", lambda *fields: made.append(Region(*fields)) or made[-1])
+    step = Scrubber().next_step(log, 200_000, 0)
+    assert step is not None
+    assert 2 <= len(step.regions) <= len(made) <= len(step.regions) + 1
 
 
 def test_the_active_segment_is_read_to_its_end(open_log: Open, disk: FakeDisk) -> None:

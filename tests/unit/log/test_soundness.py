@@ -15,7 +15,7 @@ from anabranch.log.log import Log
 from anabranch.log.real_files import RealFiles
 from anabranch.log.slice import AGAIN_BYTES_MAX
 from anabranch.log.timestamps import settled
-from anabranch.record.batch import read_header
+from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.batch_sums import changed_byte, sound_batches, sound_batches_pure
 from anabranch.record.crc32c import crc32c
 from anabranch.record.seal_format import unpack_seal
@@ -523,3 +523,86 @@ def test_no_changed_byte_moves_what_a_lookup_by_time_finds(
                 assert offset < 30, position
         disk.flip_bit(LOG, position, position % 8)
     assert settled(log.offset_for_time(NOW_MS + 16)) == (16, NOW_MS + 16, 3)
+
+
+def followed(log: Log, bytes_max: int) -> tuple[list[bytes], list[Offset]]:
+    """Every batch, as one fetch after the other gets them, and where each of these began."""
+    batches: list[bytes] = []
+    begun: list[Offset] = []
+    offset = log.start_offset
+    while (found := log.slice(offset, bytes_max, log.end_offset)).count:
+        data = bytes(found.checked())
+        found.mark_verified()
+        batches += [data[start:end] for start, end in batch_spans(data)]
+        begun.append(offset)
+        offset = Offset(read_header(batches[-1]).next_offset)
+    return batches, begun
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+@pytest.mark.parametrize("bytes_max", [5_000, 70_000, 300_000, 10_000_000])
+def test_readers_that_go_on_where_they_stopped_read_every_batch_once(
+    open_log: Open, bytes_max: int, is_sealed: bool
+) -> None:
+    log = open_log()
+    written = fill(log, 600, count=2, value_bytes=700)
+    if is_sealed:
+        log.roll()
+    for _ in range(2):
+        assert followed(log, bytes_max)[0] == written
+    written += fill(log, 50, value_bytes=900)
+    assert followed(log, bytes_max)[0] == written
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["active", "sealed"])
+def test_a_reader_that_goes_on_reads_nothing_but_what_it_sends(
+    open_log: Open, monkeypatch: pytest.MonkeyPatch, is_sealed: bool
+) -> None:
+    log = open_log()
+    fill(log, 3000, value_bytes=1000)
+    if is_sealed:
+        log.roll()
+    file, read = log.segments[0].file, list[tuple[int, int]]()
+    pread = file.pread
+    monkeypatch.setattr(
+        type(file), "pread", lambda _, count, at: (read.append((at, count)), pread(count, at))[1]
+    )
+    offset, sent = Offset(0), list[tuple[int, int]]()
+    while (found := log.slice(offset, 2**20, Offset(3000))).count:
+        offset = Offset(offset + sum(1 for _ in batch_spans(bytes(found.checked()))))
+        found.mark_verified()
+        sent.append((found.position, found.count))
+    assert len(sent) == 4
+    assert read[-3:] == sent[1:]
+
+
+def test_who_goes_on_behind_a_cut_reads_what_is_there_now(open_log: Open) -> None:
+    log = open_log()
+    written = fill(log, 500, value_bytes=1000)
+    _, begun = followed(log, 200_000)
+    log.truncate_to(Offset(begun[1] + 1))
+    written = written[: begun[1] + 1] + fill(log, 700, value_bytes=311)
+    assert followed(log, 200_000)[0] == written
+    for offset in begun:
+        assert log.slice(offset, 1, log.end_offset).read() == written[offset]
+
+
+def test_damage_behind_the_place_where_a_reader_stopped_is_found(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log()
+    written = fill(log, 400, value_bytes=1000)
+    starts = [sum(map(len, written[:number])) for number in range(401)]
+    _, begun = followed(log, 100_000)
+    assert len(begun) > 3
+    for stop in begun:
+        for position in range(starts[stop], starts[stop] + 61):
+            disk.flip_bit(LOG, position, position % 8)
+            assert stop not in readable_at(log, stop), position
+            assert readable_at(log, stop + 1) == {stop + 1: written[stop + 1]}, position
+            disk.flip_bit(LOG, position, position % 8)
+
+
+def readable_at(log: Log, offset: int) -> dict[int, bytes]:
+    try:
+        return {offset: log.slice(Offset(offset), 1, log.end_offset).read()}
+    except CorruptDataError:
+        return {}
