@@ -35,6 +35,9 @@ from support.wire_node import WireNode
 
 PARTITIONS = 40
 LOOK_SECONDS = 0.2
+LINGER_MS, NICENESS = 100, 10
+"""librdkafka spins while five batches of a partition are under way and more are due. Once the brokers are slow for a
+moment, the clients of the load would take the two cores from them, so that they stay slow; they give way instead."""
 
 
 def main() -> int:
@@ -84,7 +87,7 @@ def a_cluster(brokers: int) -> Iterator[tuple[Target, list[str]]]:
         victim, *others = cluster.brokers
         with RawClient(others[0].kafka) as client:
             client.create_topic("load", partitions=6, copies=min(3, brokers))
-        load = ClusterLoad(cluster.bootstrap, "load", 6)
+        load = ClusterLoad(cluster.bootstrap, "load", 6, linger_ms=LINGER_MS, niceness=NICENESS)
         load.start()
         with watched(others[0].kafka, brokers, faults):
             yield Target(victim.kafka, str(victim.http), victim.pid, victim.id), faults
@@ -135,6 +138,7 @@ def measure(target: Target, only: list[str]) -> dict[str, list[Cost]]:
 def kafka_costs(target: Target, probes: Probes, apis: list[ApiKey] | None) -> Iterator[tuple[str, Cost]]:
     with RawClient(target.bootstrap) as client:
         world = prepare(client, PARTITIONS, target.broker_id)
+    probes.wait_until_calm()
     for request in worst_requests(world, apis):
         send = partial(exchange, target.bootstrap, [request.frame])
         yield request.api.name, cost_of(target, probes, request.name, send)

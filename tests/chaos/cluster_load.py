@@ -9,6 +9,7 @@ replaced by another with a name of its own, and counted. Times are monotonic mil
 """
 
 import itertools
+import os
 import threading
 import time
 from collections import defaultdict
@@ -44,6 +45,7 @@ class _Sender:
         self.thread = threading.Thread(target=self._run, name=f"sender-{number}", daemon=True)
 
     def _run(self) -> None:
+        self._load.give_way()
         while not self._load.is_stopping.is_set():
             self._live(f"p{self._number}.{next(self._lives)}")
 
@@ -54,7 +56,7 @@ class _Sender:
                 "bootstrap.servers": self._load.bootstrap,
                 "enable.idempotence": True,
                 "acks": "all",
-                "linger.ms": 5,
+                "linger.ms": self._load.linger_ms,
                 "message.timeout.ms": UNKNOWN_AFTER_MS,
             }
         )
@@ -111,6 +113,7 @@ class _Receiver:
         self.thread = threading.Thread(target=self._run, name=f"receiver-{number}", daemon=True)
 
     def _run(self) -> None:
+        self._load.give_way()
         consumer = confluent_kafka.Consumer(
             {
                 **QUIET,
@@ -146,8 +149,11 @@ class ClusterLoad:
         per_second: int = 200,
         value_bytes: int = 100,
         flush_seconds: float = 60.0,
+        linger_ms: int = 5,
+        niceness: int = 0,
     ) -> None:
-        """`per_second` is the rate of one producer."""
+        """`per_second` is the rate of one producer. With a niceness the clients give way to whatever else runs on this
+        machine, as if they ran on another."""
         self.bootstrap = bootstrap
         self.topic = topic
         self.group = f"{topic}-group"
@@ -155,6 +161,8 @@ class ClusterLoad:
         self.per_second = per_second
         self.value_bytes = value_bytes
         self.flush_seconds = flush_seconds
+        self.linger_ms = linger_ms
+        self._niceness = niceness
         self.is_stopping = threading.Event()
         self._senders = [_Sender(self, number) for number in range(producers)]
         self._receivers = [_Receiver(self, number) for number in range(consumers)]
@@ -172,6 +180,10 @@ class ClusterLoad:
     def start(self) -> None:
         for thread in self._threads:
             thread.start()
+
+    def give_way(self) -> None:
+        """For the calling thread, and those that its client starts."""
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
 
     def stop(self) -> None:
         """Send nothing more, and wait for the answers that are still due."""

@@ -25,7 +25,6 @@ MIB = 2**20
 BODY_BYTES = MIB - 64
 HEAD_BYTES = 31 * 1024
 SETTLE_SECONDS = 1.0
-CALM_SECONDS = 5.0
 ANSWER_SECONDS_MAX = 60.0
 PLAIN, WIDE, PACKED, TINY, HEADERS, CONTROL = "plain", "wide", "packed-by-http", "tiny", "headers", "control"
 WIDE_PARTITIONS = 1024
@@ -629,7 +628,7 @@ def outcome_of(node: Node, case: Case) -> str:
 def costs(node: Target, probes: Probes, only: Sequence[str] = ()) -> Iterator[tuple[str, Cost]]:
     """Route and cost of each case, in the order in which they are sent; `only`: parts of the routes that are meant."""
     prepare(node)
-    time.sleep(CALM_SECONDS)  # A cluster is busy for a while with a thousand new partitions.
+    probes.wait_until_calm()  # A cluster is busy for a while with a thousand new partitions.
     for case in cases():
         if not only or any(part in case.route for part in only):
             send = partial(outcome_of, node, case)

@@ -17,6 +17,8 @@ from typing import Self
 
 PAUSE_SECONDS = 0.002
 ANSWER_SECONDS_MAX = 120.0
+CALM_SECONDS, CALM_MS = 3, 50.0
+CALM_SECONDS_MAX = 120.0
 
 API_VERSIONS = struct.pack(">hhih", 18, 0, 1, -1)
 
@@ -109,3 +111,12 @@ class Probes:
         for pipe in self._pipes.values():
             pipe.send("tell")
         return {kind: float(pipe.recv()) for kind, pipe in self._pipes.items()}
+
+    def wait_until_calm(self) -> None:
+        """Until nobody has waited for long for a while; a machine that never is calm is not waited for for ever."""
+        deadline = time.monotonic() + CALM_SECONDS_MAX
+        calm = 0
+        self.longest_ms()
+        while calm < CALM_SECONDS and time.monotonic() < deadline:
+            time.sleep(1)
+            calm = calm + 1 if max(self.longest_ms().values()) < CALM_MS else 0

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -204,10 +205,16 @@ def prepare_folder(folder: str) -> None:
         )
 
 
+SWITCH_SECONDS = 0.001
+"""How long a worker may keep the interpreter from the loop, which needs it anew after each system call, while everybody
+who is connected waits. Python's default is five times as much."""
+
+
 def run(settings: "NodeSettings", format: str, *, ephemeral: bool) -> None:
     import asyncio
 
     gc.disable()  # Until the node is up: nearly all that is made on the way there stays for good.
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         asyncio.run(_serve(settings, format, ephemeral))
     except OSError as error:

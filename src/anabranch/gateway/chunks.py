@@ -197,25 +197,26 @@ class _Maker:
 
     def take(self, record: Record) -> bool:
         """False: enough, and everything taken is in a chunk."""
-        text = self._text(record)
+        size = size_of(record)
+        text = self._text(record, size)
         self._offsets.append(record.offset)
         self._headers.append(record.headers)
         self._texts.append(text)
         self._bytes += len(text) + RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(record.headers)
         self._next = record.offset + 1
-        self._unpacked_bytes += size_of(record)
+        self._unpacked_bytes += size
         is_much = self._unpacked_bytes > UNPACKED_BYTES_MAX
         if is_much or self._bytes >= CHUNK_BYTES_MAX:
             self.close()
         return not is_much and self._made_bytes < LOAD_BYTES_MAX
 
-    def _text(self, record: Record) -> bytes:
+    def _text(self, record: Record, size: int) -> bytes:
         """A long one is told of, and left to those who read it by HTTP."""
-        if not is_long(record):
+        if not is_long(record, size):
             text = self._encode(record)
             if len(text) <= JSON_BYTES_MAX:
                 return text
-        fields = record.offset, record.timestamp, size_of(record)
+        fields = record.offset, record.timestamp, size
         return b'{"offset":"%d","timestamp":%d,"omitted_bytes":%d}' % fields
 
     def covers(self, next_offset: int) -> None:

@@ -4,6 +4,7 @@ A batch of two kilobytes may unpack to one record of sixty megabytes, and that t
 records as JSON is told of a long one, and not given it.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from anabranch.record.batch import batch_spans, checked_spans, read_header
@@ -35,6 +36,8 @@ class Read(NamedTuple):
     records: list[Record]
     next_offset: int
     """Where to go on: behind the last record that was read, or behind what there is nothing to read of."""
+    sizes: Sequence[int] = ()
+    """What `size_of` says of each record, so that nobody counts its headers on the loop."""
 
 
 def read_records(
@@ -49,6 +52,7 @@ def read_records(
     """At least one record if there is one; with `shortens` those that are too long for JSON are only told of. Raises
     CorruptDataError, InvalidRecordError, BatchTooLargeError."""
     found: list[Record] = []
+    sizes: list[int] = []
     size, unpacked, next_offset = 0, 0, start
     view = memoryview(data)
     for begin, end in checked_spans(view):
@@ -57,16 +61,19 @@ def read_records(
         for record in records:
             if record.offset < start:
                 continue
-            shown = omitted(record) if shortens and is_long(record) else record
-            size += RECORD_OVERHEAD_BYTES + size_of(shown)
-            unpacked += size_of(record)
+            shown, record_size = record, size_of(record)
+            unpacked += record_size
+            if shortens and is_long(record, record_size):
+                shown, record_size = omitted(record, record_size), 0
+            size += RECORD_OVERHEAD_BYTES + record_size
             is_much = size > bytes_max or unpacked > UNPACKED_BYTES_MAX
             if found and (is_much or len(found) >= records_max):
-                return Read(found, next_offset)
+                return Read(found, next_offset, sizes)
             found.append(shown)
+            sizes.append(record_size)
             next_offset = record.offset + 1
         next_offset = max(next_offset, header.next_offset)
-    return Read(found, next_offset)
+    return Read(found, next_offset, sizes)
 
 
 def is_little(batches: ByteBuffer) -> bool:
@@ -76,9 +83,8 @@ def is_little(batches: ByteBuffer) -> bool:
     )
 
 
-def is_long(record: Record) -> bool:
-    """Whether its JSON would be longer than is shown, seen without making it."""
-    size = size_of(record)
+def is_long(record: Record, size: int) -> bool:
+    """Whether the JSON of a record of that size would be longer than is shown, seen without making it."""
     if size <= JSON_BYTES_MAX // ESCAPE_BYTES:
         return False
     return size > JSON_BYTES_MAX or size + _escaped(record.key) + _escaped(record.value) > JSON_BYTES_MAX
@@ -89,9 +95,9 @@ def _escaped(data: bytes | None) -> int:
     return (ESCAPE_BYTES - 1) * (len(data) - len(data.translate(None, _ESCAPED))) if data else 0
 
 
-def omitted(record: Record) -> OmittedRecord:
+def omitted(record: Record, size: int) -> OmittedRecord:
     told = OmittedRecord(record.offset, record.timestamp, None, None, ())
-    told.size_bytes = size_of(record)
+    told.size_bytes = size
     return told
 
 

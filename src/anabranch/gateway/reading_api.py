@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 from anabranch.gateway.calls import EARLIEST, LATEST, Fetched
 from anabranch.gateway.deadline import extend_deadline
 from anabranch.gateway.queries import LONG_MAX, check_known, one_of, time_ms, whole, whole_or, wrong
-from anabranch.gateway.reading import Read, read_records, size_of
+from anabranch.gateway.reading import Read, read_records
 from anabranch.gateway.record_json import FORMS, record_json
 from anabranch.gateway.responses import HeldAnswer
 from anabranch.record.records import Record
@@ -66,7 +66,7 @@ class Found(NamedTuple):
     @property
     def held_bytes(self) -> int:
         """What it takes until it is answered."""
-        return len(self.body) + sum(map(size_of, self.read.records))
+        return len(self.body) + sum(self.read.sizes)
 
 
 def routes(gateway: "Gateway") -> list[BaseRoute]:

@@ -22,7 +22,7 @@ from anabranch.errors import AnabranchError, BrokerRefusedError
 from anabranch.gateway import calls as call_values
 from anabranch.gateway.calls import code_of_error
 from anabranch.gateway.group_session import GroupSessions, Seat
-from anabranch.gateway.reading import read_records, size_of
+from anabranch.gateway.reading import Read, read_records
 from anabranch.gateway.session_state import EARLIEST, Positions, encode_cursor
 from anabranch.record.records import Record
 from anabranch.values import Offset, TopicPartition
@@ -119,9 +119,7 @@ class SessionReader:
     async def _read_in_turns(self, positions: Positions, records_max: int, bytes_max: int) -> Found:
         """Some partitions after the others, until there is enough for an answer; who is first changes each time."""
         each_max = max(PARTITION_BYTES_MIN, bytes_max // max(1, len(positions)))
-        read: dict[TopicPartition, tuple[list[Record], Offset]] = {
-            each: ([], offset) for each, offset in positions.items()
-        }
+        read = {each: Read([], offset) for each, offset in positions.items()}
         partitions = sorted(positions)
         first = crc32(encode_cursor(positions).encode()) % max(1, len(partitions))
         turns = partitions[first:] + partitions[:first]
@@ -133,22 +131,22 @@ class SessionReader:
                 *(self._read_partition(each, positions[each], records_max, each_max) for each in some)
             )
             read.update(zip(some, found, strict=True))
-            count += sum(len(records) for records, _ in found)
-            size += sum(size_of(record) for records, _ in found for record in records)
+            count += sum(len(each.records) for each in found)
+            size += sum(sum(each.sizes) for each in found)
             if count >= records_max or size >= bytes_max:
                 break
         return merged(read, records_max, bytes_max)
 
     async def _read_partition(
         self, partition: TopicPartition, offset: Offset, records_max: int, bytes_max: int
-    ) -> tuple[list[Record], Offset]:
+    ) -> Read:
         """Its next records, and where to read on after all of them."""
         try:
             fetched = await self._calls.fetch(*partition, offset, bytes_max=bytes_max)
         except BrokerRefusedError as error:
             moved = await self._after(error, partition, offset)
             if moved == offset:
-                return [], offset
+                return Read([], offset)
             return await self._read_partition(partition, moved, records_max, bytes_max)
         decode = partial(
             read_records,
@@ -158,8 +156,7 @@ class SessionReader:
             bytes_max=bytes_max,
             unpacked_bytes_max=self._gateway.settings.batch_decompressed_bytes_max,
         )
-        read = await self._calls.decoded(fetched.batches, decode)
-        return read.records, Offset(read.next_offset)
+        return await self._calls.decoded(fetched.batches, decode)
 
     async def _after(self, error: BrokerRefusedError, partition: TopicPartition, offset: Offset) -> Offset:
         """Where to go on after a refusal, never further back; raises it again if that would not help."""
@@ -196,30 +193,28 @@ class SessionReader:
             await asyncio.sleep(wait_ms / 1000)
 
 
-def merged(
-    read: Mapping[TopicPartition, tuple[list[Record], Offset]], records_max: int, bytes_max: int
-) -> Found:
+def merged(read: Mapping[TopicPartition, Read], records_max: int, bytes_max: int) -> Found:
     """As many as one answer may hold. The oldest come first, so that no partition waits for another's backlog; in each
     of them offsets decide."""
     places: list[Place] = []
     positions: Positions = {}
     heads = []
-    for partition, (records, next_offset) in read.items():
-        positions[partition] = records[0].offset if records else next_offset
+    for partition, (records, next_offset, _) in read.items():
+        positions[partition] = records[0].offset if records else Offset(next_offset)
         if records:
             heads.append((records[0].timestamp, partition, 0))
     heapq.heapify(heads)
     size = 0
     while heads and len(places) < records_max:
         _, partition, index = heads[0]
-        records, next_offset = read[partition]
+        records, next_offset, sizes = read[partition]
         record = records[index]
-        size += size_of(record)
+        size += sizes[index]
         if places and size > bytes_max:
             break
         places.append(Place(partition, record))
         is_last = index + 1 == len(records)
-        positions[partition] = next_offset if is_last else records[index + 1].offset
+        positions[partition] = Offset(next_offset) if is_last else records[index + 1].offset
         if is_last:
             heapq.heappop(heads)
         else:

@@ -24,6 +24,9 @@ __all__ = ["RECORDS_BYTES_MAX", "Record", "payload_of", "records_of"]
 RECORDS_BYTES_MAX = 128 * 2**20
 """What a batch may unpack to unless the caller says otherwise."""
 
+COPIED_BYTES_MAX = 64 * 1024
+"""Longer records are looked at where they are: a copy would keep other threads from the interpreter for too long."""
+
 _RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.
 _HEADER_BYTES_MIN = 2  # An empty key and a null value.
 
@@ -69,7 +72,8 @@ def _walk(header: BatchHeader, payload: bytes | memoryview, skipped: int) -> Ite
     for _ in range(header.record_count - skipped):
         body, end = _record_end(payload, position)
         # A reader of this slice cannot stray into the next record, whatever the lengths inside say.
-        record, delta = _read_record(header, payload[body:end])
+        is_long = end - body > COPIED_BYTES_MAX
+        record, delta = _read_record(header, (memoryview(payload) if is_long else payload)[body:end])
         if not delta_before < delta <= header.last_offset_delta:
             raise InvalidRecordError(
                 f"Offset delta {delta} follows {delta_before} in a batch of deltas up to "
