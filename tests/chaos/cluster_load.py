@@ -183,7 +183,9 @@ class ClusterLoad:
 
     def give_way(self) -> None:
         """For the calling thread, and those that its client starts."""
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
+        if self._niceness:
+            thread = threading.get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)
 
     def stop(self) -> None:
         """Send nothing more, and wait for the answers that are still due."""

@@ -11,6 +11,7 @@ import multiprocessing
 import socket
 import struct
 import time
+import warnings
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Self
@@ -113,10 +114,12 @@ class Probes:
         return {kind: float(pipe.recv()) for kind, pipe in self._pipes.items()}
 
     def wait_until_calm(self) -> None:
-        """Until nobody has waited for long for a while; a machine that never is calm is not waited for for ever."""
+        """Wait until nobody has waited for long for a while, and warn if that takes more than `CALM_SECONDS_MAX`."""
         deadline = time.monotonic() + CALM_SECONDS_MAX
         calm = 0
         self.longest_ms()
         while calm < CALM_SECONDS and time.monotonic() < deadline:
             time.sleep(1)
             calm = calm + 1 if max(self.longest_ms().values()) < CALM_MS else 0
+        if calm < CALM_SECONDS:
+            warnings.warn("the node is still busy with something else, which stalls show too", stacklevel=2)

@@ -15,6 +15,7 @@ from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.core import BrokerCore
 from anabranch.broker.object_partition import AgreedHead, ObjectPartition
 from anabranch.broker.object_writing import ObjectWriting
+from anabranch.broker.producer_limits import ProducerLimits
 from anabranch.cluster.entries import (
     Entry,
     broker_entry,
@@ -29,6 +30,7 @@ from anabranch.cluster.rows import BrokerRow, Topic
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import (
     AnabranchError,
+    EarlierBatchRefusedError,
     NotControllerError,
     NotOwnerError,
     OutOfOrderSequenceError,
@@ -50,7 +52,7 @@ from anabranch.values import BrokerId, Offset, TopicPartition
 TOPIC_ID = UUID(int=77)
 LIMITS = Limits(gather_ms=100, gather_bytes=4000, puts_max=3, held_bytes_max=60_000)
 IN_FLIGHT_MAX = 5
-RETRIED = (NotOwnerError, StoreUnavailableError, RequestTimedOutError)
+RETRIED = (NotOwnerError, StoreUnavailableError, RequestTimedOutError, EarlierBatchRefusedError)
 
 
 def in_writing_world(
@@ -115,6 +117,7 @@ class WritingBroker:
         self.table = MetadataTable()
         self.applied = 0
         self.partitions: dict[Key, ObjectPartition] = {}
+        self.limits = ProducerLimits(NodeSettings.load({}))
         self.writing = ObjectWriting(
             self.id,
             self.core,
@@ -198,6 +201,7 @@ class WritingBroker:
                 finish=self.core.finish,
                 finished=self.core.finished,
             )
+            self.partitions[key].producer_limits = self.limits
         return self.partitions[key]
 
     def submit(
@@ -370,10 +374,9 @@ class Producer:
         world = self.world
         if isinstance(result, AnabranchError):
             world.counts[type(result).__name__] += 1
-            if isinstance(result, OutOfOrderSequenceError):
+            assert isinstance(result, (OutOfOrderSequenceError, *RETRIED)), result
+            if isinstance(result, OutOfOrderSequenceError | EarlierBatchRefusedError):
                 assert not is_first, f"{self.id} is stuck at {sequence}: {result}"
-            else:
-                assert isinstance(result, RETRIED), result
             await asyncio.sleep(0.05)
             if isinstance(result, NotOwnerError) or world.chance.random() < 0.2:
                 self.broker = world.chance.choice(list(world.brokers.values()))

@@ -180,9 +180,9 @@ class BrokerCore:
         self.queue.release(job.size)
         if job.error is None:
             self.bytes_in_total += job.size
-        elif (limits := job.partition.producer_limits) is not None:
-            job.error = limits.refused.told(job.partition, job.header, job.error, self.clock.wall_ms())
         try:
+            if job.error is not None and (limits := job.partition.producer_limits) is not None:
+                job.error = limits.refused.told(job.partition, job.header, job.error, self.clock.wall_ms())
             job.finished(job)
         except Exception:
             # Whoever asked cannot be told; the jobs beside this one still can.

@@ -282,7 +282,9 @@ class Housekeeping:
 
     async def retain(self) -> None:
         await self._each(list(self._broker.topics.partitions()), self._retain_one)
-        self._broker.opener.producer_limits.keep(self._broker.clock.wall_ms())
+        limits, now_ms = self._broker.opener.producer_limits, self._broker.clock.wall_ms()
+        limits.keep(now_ms)
+        limits.refused.drop_old(now_ms)
 
     async def _retain_one(self, partition: Partition) -> None:
         now_ms = self._broker.clock.wall_ms()

@@ -226,7 +226,7 @@ def open_partition(
     coordinates = (
         AgreedHead(broker.metadata.table, key) if objects is None else objects.log_of(partition_id, topic_id)
     )
-    return ObjectPartition(
+    partition = ObjectPartition(
         partition_id,
         topic_id,
         coordinates,
@@ -238,3 +238,5 @@ def open_partition(
         finish=core.finish,
         finished=core.finished,
     )
+    partition.producer_limits = broker.opener.producer_limits
+    return partition

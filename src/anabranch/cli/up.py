@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 STOP_SECONDS_MAX = 4.5
 LEAVE_SECONDS_MAX = 8.0
 """What a broker of a cluster may take beyond that: it hands over before it stops."""
+SWITCH_SECONDS = 0.001
+"""How long a worker may keep the interpreter from the loop, which needs it anew after each system call, while everybody
+who is connected waits. Python's default is five times as much."""
 
 
 @click.command(cls=Command)
@@ -203,11 +206,6 @@ def prepare_folder(folder: str) -> None:
         raise Failure(
             f"The data folder {folder} is not writable: change its owner or choose another --data-dir."
         )
-
-
-SWITCH_SECONDS = 0.001
-"""How long a worker may keep the interpreter from the loop, which needs it anew after each system call, while everybody
-who is connected waits. Python's default is five times as much."""
 
 
 def run(settings: "NodeSettings", format: str, *, ephemeral: bool) -> None:

@@ -78,7 +78,7 @@ class HeadSums:
         return list(self.each_region(start, end))
 
     def each_region(self, start: int, end: int) -> Iterator[Region]:
-        """The same one by one, for who does not want all of them."""
+        """The same one by one, for callers that need only some."""
         number = bisect_right(self._ends, start)
         while start < end:
             if number < len(self._starts) and self._starts[number] <= start:

@@ -161,7 +161,7 @@ class Segment(SegmentReader):
         self._is_largest_sure = False
         self.verified.cut(size)
         self.warm.cut(size)
-        self._stops.clear()
+        self._stops = {}
         self.activate(tail)
         self.synced_bytes = size
 

@@ -50,7 +50,8 @@ class SegmentReader:
         """Which bytes this process wrote, or has read lately."""
         self._stamp: int | None = None
         self._stops: dict[Offset, int] = {}
-        """Where the latest readers stopped, each at the end of a region: the next offset, and where its batch is."""
+        """Where readers stopped lately: the next offset, and where its batch begins. A cut leaves this dictionary to
+        the slices that were made before it, which may note something yet, and makes another."""
         self._is_beyond_walking = False
         self.tail: Tail | None = None
         self._files = files
@@ -121,7 +122,7 @@ class SegmentReader:
 
     def _slice(self, start: Offset, bytes_max: int, upto: Offset, *, whole_first: bool) -> Slice | None:
         if (going_on := self._going_on(start, bytes_max, upto)) is not None:
-            return self._slice_of(*going_on, None, start, upto)
+            return self._slice_of(*going_on, None, start, upto, is_first_known=True)
         tail = self.tail
         position = tail.position_of(start) if tail is not None and start < self.published_offset else None
         first_end = tail.batch_end(position) if tail is not None and position is not None else None
@@ -142,7 +143,8 @@ class SegmentReader:
         return self._slice_of(position, end, first, start, upto)
 
     def _going_on(self, start: Offset, bytes_max: int, upto: Offset) -> tuple[int, int] | None:
-        """From where to where a reader goes on that stopped at the end of a region; None: only heads could tell."""
+        """Start and end of the next slice of a reader that stopped at the end of a region; None: heads have to be read
+        to find them."""
         position = self._stops.get(start)
         if position is None:
             return None
@@ -153,11 +155,26 @@ class SegmentReader:
             return None
         if position + bytes_max >= limit:
             return position, limit
-        end = self._head_sums().last_boundary(position, position + bytes_max)
+        end = self._region_end(position, bytes_max)
         return (position, end) if end is not None else None
 
-    def _slice_of(self, position: int, end: int, first: Located | None, start: Offset, upto: Offset) -> Slice:
-        """The batches in [position, end); `first` is the one at `position` if heads had to be believed to find it."""
+    def _region_end(self, position: int, bytes_max: int) -> int | None:
+        """Where to end a slice so that whoever reads on has nothing to read twice; None: that would cost too much."""
+        reach = position + bytes_max
+        return self._head_sums().last_boundary(reach - bytes_max // 8, reach)
+
+    def _slice_of(
+        self,
+        position: int,
+        end: int,
+        first: Located | None,
+        start: Offset,
+        upto: Offset,
+        *,
+        is_first_known: bool = False,
+    ) -> Slice:
+        """The batches in [position, end); `first` is the one at `position` if heads had to be believed to find it.
+        `is_first_known`: no offset below `start` is there."""
         walked_from = first.walked_from if first is not None else position
         sums = self._head_sums()
         if self._is_verified(walked_from, end):
@@ -172,17 +189,18 @@ class SegmentReader:
             )
         regions = sums.regions(walked_from, end)
         are_summed = regions[0].crc is not None and regions[-1].crc is not None
+        low = start if is_first_known and regions[0].start == position else self.base_offset
         return Slice(
             self.file,
             position,
             end - position,
             regions,
-            self.note_verified,
+            partial(self._note_checked, self._stops),
             start=start,
             upto=upto,
             is_warm=self.warm.covers(walked_from, end),
             wider=self._one_more(regions) if first is not None else (),
-            offsets=ALL_OFFSETS if are_summed else range(self.base_offset, self.published_offset),
+            offsets=ALL_OFFSETS if are_summed else range(low, self.published_offset),
             behind=() if are_summed or regions[-1].crc is not None else self._behind(end),
         )
 
@@ -200,7 +218,7 @@ class SegmentReader:
             position,
             min(bytes_max, end - position),
             sums.regions(position, end),
-            self.note_verified,
+            partial(self._note_checked, self._stops),
             start=start,
             upto=upto,
             is_warm=self.warm.covers(position, end),
@@ -257,7 +275,7 @@ class SegmentReader:
         ):
             raise CorruptDataError(f"{self.file.path} is damaged between positions {start} and {end}.")
         regions = self._head_sums().regions(start, end)
-        looked_at = Slice(self.file, start, end - start, regions, self.note_verified)
+        looked_at = Slice(self.file, start, end - start, regions, partial(self._note_checked, self._stops))
         looked_at.verify()
         looked_at.mark_verified()
 
@@ -278,14 +296,27 @@ class SegmentReader:
 
     # --- what was checked -----------------------------------------------------------------------------------
 
-    def note_verified(self, start: int, end: int, stamp: int | None, next_offset: int | None = None) -> None:
-        """These bytes held when the file had that stamp; None: nobody can tell later whether they still do. Offsets
-        from `next_offset` on come behind them, if that is known."""
+    def _note_checked(
+        self,
+        stops: dict[Offset, int],
+        start: int,
+        end: int,
+        stamp: int | None,
+        next_offset: int | None,
+    ) -> None:
+        """What `note_verified` notes, and that offsets from `next_offset` on come behind these bytes, if that is
+        known."""
+        self.note_verified(start, end, stamp)
+        if next_offset is None:
+            return
+        if self.tail is None or self.tail.position_of(Offset(next_offset)) is None:
+            stops[Offset(next_offset)] = end
+            if len(stops) > STOPS_MAX:
+                del stops[next(iter(stops))]
+
+    def note_verified(self, start: int, end: int, stamp: int | None) -> None:
+        """These bytes held when the file had that stamp; None: nobody can tell later whether they still do."""
         self.warm.add(start, end)
-        if next_offset is not None:
-            self._stops[Offset(next_offset)] = end
-            if len(self._stops) > STOPS_MAX:
-                del self._stops[next(iter(self._stops))]
         if stamp is None:
             return
         if stamp != self._stamp:
@@ -326,8 +357,7 @@ class SegmentReader:
             return limit
         if first_end - position > bytes_max:
             return first_end if whole_first else position
-        # At the end of a region if that costs little: whoever reads on there has nothing to read twice.
-        boundary = self._head_sums().last_boundary(reach - bytes_max // 8, reach)
+        boundary = self._region_end(position, bytes_max)
         if boundary is None and self.tail is not None:
             boundary = self.tail.boundary_within(position, reach)
         if boundary is None:

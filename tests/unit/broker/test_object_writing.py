@@ -9,8 +9,8 @@ import pytest
 
 from anabranch.cluster.entries import topic_removed_entry
 from anabranch.errors import (
+    EarlierBatchRefusedError,
     NotOwnerError,
-    OutOfOrderSequenceError,
     RequestTimedOutError,
     StoreUnavailableError,
     UnknownTopicOrPartitionError,
@@ -209,9 +209,9 @@ async def test_a_store_that_stays_away_is_given_up_and_later_records_go_on(
     assert all([isinstance(await each, StoreUnavailableError) for each in answers])
     assert GIVE_UP_MS <= world.clock.monotonic_ms() <= GIVE_UP_MS + 10_000
     assert broker.writing.held_bytes == broker.core.queue.bytes_held == 0
-    # What was sent before the producer heard of it is refused, and sent again in order it is kept.
+    # What was sent before the producer heard of it is refused like them, and sent again in order it is kept.
     world.store.is_away = False
-    assert isinstance(await broker.submit(0, batch(b"4", sequence=4)), OutOfOrderSequenceError)
+    assert isinstance(await broker.submit(0, batch(b"4", sequence=4)), EarlierBatchRefusedError)
     for sequence in range(5):
         assert await broker.submit(0, batch(b"%d" % sequence, sequence=sequence)) == sequence
     assert world.kept(0) == [b"0", b"1", b"2", b"3", b"4"]

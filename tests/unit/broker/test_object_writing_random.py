@@ -88,7 +88,12 @@ def test_everything_is_kept_once_and_in_order_whatever_fails() -> None:
     # It is no test if nothing happens in it.
     for kind in ("crashes", "fences", "registered anew", "away", "hangs", "jumps", "late", "acknowledged"):
         assert counts[kind] > 2, counts
-    for kind in ("NotOwnerError", "RequestTimedOutError", "OutOfOrderSequenceError", "StoreUnavailableError"):
+    for kind in (
+        "NotOwnerError",
+        "RequestTimedOutError",
+        "EarlierBatchRefusedError",
+        "StoreUnavailableError",
+    ):
         assert counts[kind] > 2, counts
 
 

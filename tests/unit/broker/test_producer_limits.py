@@ -169,7 +169,6 @@ def test_in_the_object_store_a_refused_producer_may_not_begin_with_a_later_batch
     with pytest.raises(EarlierBatchRefusedError):
         limits.check(partition, header_of(9, 6), 20)
     limits.check(partition, header_of(9, 5), 30)
-    partition.producers.note(header_of(9, 5), Offset(1), 30)
     limits.check(partition, header_of(9, 6), 30)
 
 

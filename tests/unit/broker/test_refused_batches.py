@@ -10,12 +10,13 @@ from uuid import UUID
 import pytest
 
 from anabranch.broker.partition import Partition
-from anabranch.broker.refused_batches import PRODUCERS_MAX, RefusedBatches
+from anabranch.broker.refused_batches import NOTED_MAX, RefusedBatches
 from anabranch.errors import (
     AnabranchError,
     EarlierBatchRefusedError,
     InvalidRecordError,
     NotEnoughCopiesError,
+    NotOwnerError,
     OutOfOrderSequenceError,
     StorageError,
 )
@@ -90,16 +91,74 @@ def test_a_refusal_explains_gaps_of_its_own_producer_and_epoch_only(other: dict[
 def test_a_new_epoch_whose_first_batch_was_refused_is_not_out_of_order_either() -> None:
     refused, partition = RefusedBatches(RETRIED_MS), partition_with(sent(7))
     refused.told(partition, sent(0, epoch=1), TOO_FEW, 0)
+    for sequence in range(1, 10):
+        assert isinstance(refused.told(partition, sent(sequence, epoch=1), GAP, 0), EarlierBatchRefusedError)
+
+
+def test_a_stale_epoch_does_not_erase_what_the_new_one_was_refused() -> None:
+    refused, partition = RefusedBatches(RETRIED_MS), partition_with(sent(7))
+    refused.told(partition, sent(0, epoch=1), TOO_FEW, 0)
+    refused.told(partition, sent(8), TOO_FEW, 0)
     assert isinstance(refused.told(partition, sent(1, epoch=1), GAP, 0), EarlierBatchRefusedError)
+
+
+def test_a_batch_that_was_then_refused_for_good_explains_no_gap() -> None:
+    refused, partition = RefusedBatches(RETRIED_MS), partition_with(sent(0))
+    refused.told(partition, sent(1), TOO_FEW, 0)
+    refused.told(partition, sent(1), InvalidRecordError("never"), 0)
+    assert refused.told(partition, sent(2), GAP, 0) is GAP
+    assert not len(refused)
+
+
+def test_sequences_may_wrap_around() -> None:
+    last = 2**31 - 1
+    refused, partition = RefusedBatches(RETRIED_MS), partition_with(sent(last - 1))
+    refused.told(partition, sent(last), TOO_FEW, 0)
+    assert isinstance(refused.told(partition, sent(0), GAP, 0), EarlierBatchRefusedError)
+    unknown = partition_with()
+    refused.told(unknown, sent(last, producer_id=2), TOO_FEW, 0)
+    with pytest.raises(EarlierBatchRefusedError):
+        refused.check_start(unknown, sent(0, producer_id=2), 0)
+
+
+def test_an_unknown_producer_that_was_sent_elsewhere_may_begin_where_it_went_on() -> None:
+    """It may have written the refused batches to the leader of that time, or on another side of a split."""
+    refused, partition = RefusedBatches(RETRIED_MS), partition_with()
+    refused.told(partition, sent(0), NotOwnerError("not here"), 0)
+    refused.check_start(partition, sent(100), 0)
+
+
+def test_a_producer_that_was_forgotten_since_it_was_refused_may_go_on() -> None:
+    refused, partition = RefusedBatches(RETRIED_MS), partition_with(sent(4))
+    refused.told(partition, sent(5), TOO_FEW, 0)
+    partition.producers.note(sent(5), Offset(1), 0)
+    partition.producers.expire(1)
+    refused.check_start(partition, sent(6), 0)
+
+
+def test_those_that_follow_the_first_batch_need_not_wait_until_it_is_written() -> None:
+    refused, partition = RefusedBatches(RETRIED_MS), partition_with()
+    for sequence in range(3):
+        refused.told(partition, sent(sequence), TOO_FEW, 0)
+    for sequence in range(3):
+        refused.check_start(partition, sent(sequence), 0)
+
+
+@pytest.mark.parametrize("wrong", [{"base_sequence": -1}, {"producer_epoch": -1}, {"producer_id": -1}])
+def test_a_header_that_no_producer_sends_is_not_remembered(wrong: dict[str, int]) -> None:
+    refused, partition = RefusedBatches(RETRIED_MS), partition_with()
+    refused.told(partition, sent(0)._replace(**wrong), TOO_FEW, 0)
+    assert not len(refused)
 
 
 def test_an_unknown_producer_does_not_begin_behind_a_refused_batch() -> None:
     refused, partition = RefusedBatches(RETRIED_MS), partition_with()
     refused.told(partition, sent(5), TOO_FEW, 0)
-    refused.check_start(partition, sent(5), 0)
     with pytest.raises(EarlierBatchRefusedError, match="send that one first"):
         refused.check_start(partition, sent(6), 0)
     refused.check_start(partition, sent(6), RETRIED_MS + 1)
+    refused.check_start(partition, sent(5), 0)
+    refused.check_start(partition, sent(6), 0)
 
 
 def test_the_first_of_many_refused_batches_is_remembered_while_its_client_repeats_it() -> None:
@@ -119,10 +178,11 @@ def test_what_was_written_since_gives_way_to_what_is_refused_now() -> None:
 
 def test_no_more_producers_are_remembered_than_may_be_and_old_ones_leave() -> None:
     refused, partition = RefusedBatches(RETRIED_MS), partition_with()
-    for producer_id in range(PRODUCERS_MAX + 10):
+    for producer_id in range(NOTED_MAX + 10):
         refused.told(partition, sent(0, producer_id=producer_id), TOO_FEW, 0)
-    assert len(refused) == PRODUCERS_MAX
+    assert len(refused) == NOTED_MAX
     refused.told(partition, sent(0, producer_id=0), TOO_FEW, RETRIED_MS + 1)
+    refused.drop_old(RETRIED_MS + 1)
     assert len(refused) == 1
 
 

@@ -38,7 +38,7 @@ from anabranch.errors import (
     UnsupportedCompressionError,
     detached,
 )
-from anabranch.record.batch import HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, read_header
+from anabranch.record.batch import HEADER_BYTES, LOG_APPEND_TIME, MAGIC, BatchHeader, read_header
 from anabranch.record.compression import Codec
 from anabranch.values import BrokerId
 from anabranch.wire.error_codes import ErrorCode
@@ -133,9 +133,11 @@ class Produce:
                 try:
                     outcome: Outcome = self._take(key, index, start, end, seen)
                 except NotOwnerError as error:
-                    outcome = self._route(key, index, start, end) or self._refused(key, index, start, error)
+                    outcome = self._route(key, index, start, end) or self._refused(
+                        key, index, start, end, error
+                    )
                 except AnabranchError as error:
-                    outcome = self._shortened(self._refused(key, index, start, error))
+                    outcome = self._shortened(self._refused(key, index, start, end, error))
                 outcomes.append((index, outcome))
                 yield
             self._topics.append((key, outcomes))
@@ -185,12 +187,16 @@ class Produce:
             call.holds = True
         return job
 
-    def _refused(self, key: TopicKey, index: int, start: int, error: AnabranchError) -> AnabranchError:
-        """What the producer of a batch is told that was not even queued."""
+    def _refused(
+        self, key: TopicKey, index: int, start: int, end: int, error: AnabranchError
+    ) -> AnabranchError:
+        """What to tell the producer of a batch that was never queued."""
         partition, view = self._broker.topics.find_partition(key, index), self._call.view
-        if partition is not None and start >= 0 and len(view) - start >= HEADER_BYTES:
-            refused = self._broker.opener.producer_limits.refused
-            error = refused.told(partition, read_header(view, start), error, self._now_ms)
+        if partition is not None and start >= 0 and end - start >= HEADER_BYTES:
+            header = read_header(view, start)
+            if header.magic == MAGIC:
+                refused = self._broker.opener.producer_limits.refused
+                error = refused.told(partition, header, error, self._now_ms)
         return detached(error)
 
     def _route(self, key: TopicKey, index: int, start: int, end: int) -> Outcome | None:
