@@ -33,7 +33,7 @@ def send(
 def test_what_follows_a_refused_first_batch_does_not_take_its_place(sim: Simulator) -> None:
     sim.disk.fail_next("write", errno.ENOSPC)
     assert send(sim, [b"first"], sequence=0)[0] is ErrorCode.KAFKA_STORAGE_ERROR
-    assert send(sim, [b"second"], sequence=1)[0] is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(sim, [b"second"], sequence=1)[0] is ErrorCode.NOT_ENOUGH_REPLICAS
     assert send(sim, [b"first"], sequence=0) == (ErrorCode.NONE, 0)
     assert send(sim, [b"second"], sequence=1) == (ErrorCode.NONE, 1)
 
