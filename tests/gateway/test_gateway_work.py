@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from anabranch.broker.turns import Turns
 from anabranch.gateway import records_api, socket_session
 from anabranch.gateway.calls import LISTED_AT_ONCE
 from anabranch.gateway.gateway import Gateway
@@ -165,6 +166,23 @@ def test_requests_of_many_connections_begin_a_few_in_a_round(
     begun = max(seen.values())
     assert begun <= 4 * BEGUN_AT_ONCE, "each of them looks for the leader a few times"
     wait_until(lambda: polls.polls_count == 0, "all of them to go")
+
+
+def test_who_asks_whether_the_node_is_well_does_not_stand_in_line_behind_others(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Line(Turns):
+        async def wait(self, rows: int = 0) -> None:
+            await asyncio.Event().wait()
+
+    web = broker._running().node._http._web  # type: ignore[union-attr]
+    monkeypatch.setattr(web._config.http_protocol_class, "turns", Line())  # type: ignore[union-attr]
+    with raw(broker) as link:
+        link.sendall(hostile.request("GET", "/v1/topics"))
+        assert ask(broker, "GET", "/healthz").status == 200
+        link.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            link.recv(1)
 
 
 # --- questions to brokers, not one for each partition ----------------------------------------------------------------

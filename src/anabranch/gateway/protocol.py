@@ -15,6 +15,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from anabranch.broker.turns import ROWS_PER_TURN, Turns
+from anabranch.gateway.access import HEALTH
 from anabranch.gateway.addresses import Addresses
 from anabranch.gateway.heads import ambiguity
 
@@ -48,6 +49,8 @@ class BoundedProtocol(HttpToolsProtocol):
     connections_max = 10_000
     addresses = Addresses(10_000)
     turns: Turns
+    health_turns: Turns
+    """Whoever asks whether the node is well does not stand in line behind a thousand other requests."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -115,7 +118,8 @@ class BoundedProtocol(HttpToolsProtocol):
         async def in_turn(scope: Any, receive: Any, send: Any) -> None:
             self._reading = asyncio.current_task() if scope["method"] in SAFE_METHODS else None
             try:
-                await self.turns.wait(ROWS_PER_TURN // BEGUN_AT_ONCE)
+                turns = self.health_turns if scope["path"] == HEALTH else self.turns
+                await turns.wait(ROWS_PER_TURN // BEGUN_AT_ONCE)
                 await app(scope, receive, send)
             except asyncio.CancelledError:
                 if not self._lost.is_set():

@@ -70,7 +70,7 @@ class Web:
         class Protocol(BoundedProtocol):
             connections_max = most
             addresses = by_address
-            turns = Turns()
+            turns, health_turns = Turns(), Turns()
 
         class Socket(SocketProtocol):
             addresses = by_address
