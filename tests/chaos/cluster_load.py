@@ -182,7 +182,7 @@ class ClusterLoad:
             thread.start()
 
     def give_way(self) -> None:
-        """For the calling thread, and those that its client starts."""
+        """Lower the priority of the calling thread, and so of the threads that its client starts."""
         if self._niceness:
             thread = threading.get_native_id()
             os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)

@@ -168,7 +168,7 @@ def test_requests_of_many_connections_begin_a_few_in_a_round(
     wait_until(lambda: polls.polls_count == 0, "all of them to go")
 
 
-def test_who_asks_whether_the_node_is_well_does_not_stand_in_line_behind_others(
+def test_health_checks_do_not_wait_behind_other_requests(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Line(Turns):

@@ -55,8 +55,8 @@ class ProducerLimits:
         self._forgotten_lock = Lock()
 
     def admit(self, partition: "Partition", header: "Sequenced", now_ms: int) -> None:
-        """Make room for the producer of a batch that is about to be written. Raises
-        TooManyProducersError, EarlierBatchRefusedError."""
+        """Make room for the producer of a batch that is about to be written. Raises TooManyProducersError,
+        EarlierBatchRefusedError."""
         if header.producer_id in partition.producers.producers:
             return
         self.refused.check_start(partition, header, now_ms)

@@ -50,7 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
     addresses = Addresses(10_000)
     turns: Turns
     health_turns: Turns
-    """Whoever asks whether the node is well does not stand in line behind a thousand other requests."""
+    """A line of its own, so that health checks do not wait behind a thousand other requests."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)

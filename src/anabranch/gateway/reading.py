@@ -37,7 +37,7 @@ class Read(NamedTuple):
     next_offset: int
     """Where to go on: behind the last record that was read, or behind what there is nothing to read of."""
     sizes: Sequence[int] = ()
-    """What `size_of` says of each record, so that nobody counts its headers on the loop."""
+    """The `size_of` each record, computed here so that no headers are counted on the loop."""
 
 
 def read_records(

@@ -25,6 +25,7 @@ from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_
 from anabranch.values import Offset, SegmentState
 
 STOPS_MAX = 16
+"""Places where readers stopped that a segment remembers."""
 
 
 class SegmentReader:
@@ -50,8 +51,8 @@ class SegmentReader:
         """Which bytes this process wrote, or has read lately."""
         self._stamp: int | None = None
         self._stops: dict[Offset, int] = {}
-        """Where readers stopped lately: the next offset, and where its batch begins. A cut leaves this dictionary to
-        the slices that were made before it, which may note something yet, and makes another."""
+        """Where recent readers stopped: the next offset, and the position of its batch. A cut replaces the dictionary:
+        slices made before it still write to the old one."""
         self._is_beyond_walking = False
         self.tail: Tail | None = None
         self._files = files
@@ -174,7 +175,7 @@ class SegmentReader:
         is_first_known: bool = False,
     ) -> Slice:
         """The batches in [position, end); `first` is the one at `position` if heads had to be believed to find it.
-        `is_first_known`: no offset below `start` is there."""
+        `is_first_known`: the batch at `position` holds no offset below `start`."""
         walked_from = first.walked_from if first is not None else position
         sums = self._head_sums()
         if self._is_verified(walked_from, end):
@@ -304,8 +305,7 @@ class SegmentReader:
         stamp: int | None,
         next_offset: int | None,
     ) -> None:
-        """What `note_verified` notes, and that offsets from `next_offset` on come behind these bytes, if that is
-        known."""
+        """Do as `note_verified`, and remember that `next_offset`, if it is known, begins where these bytes end."""
         self.note_verified(start, end, stamp)
         if next_offset is None:
             return
