@@ -35,7 +35,7 @@ check: $(STAMP) ## format, lint, types, import directions
 	$(BIN)/lint-imports
 
 # The tests of what has a compiled twin. The oracles of the tables behind the other APIs need not run twice.
-BOTH_FORMS := tests/unit/record tests/unit/wire tests/wire tests/unit/broker/test_intake.py tests/unit/broker/test_produce.py
+BOTH_FORMS := tests/unit/record tests/unit/wire tests/wire tests/unit/broker/write/test_intake.py tests/unit/broker/write/test_produce.py
 # The tests of columns choose a form themselves; compiled columns over the pure rest are a pair that nobody runs.
 BY_THEMSELVES := test_columns and compiled
 test: $(STAMP) ## every test, and those of the hot loops once more in their pure form
@@ -43,20 +43,20 @@ test: $(STAMP) ## every test, and those of the hot loops once more in their pure
 	ANABRANCH_PURE=1 FUZZ_SECONDS=3 $(BIN)/pytest -q -n 2 $(BOTH_FORMS) \
 		--ignore tests/wire/test_codec_oracles.py --ignore tests/wire/test_cluster_bad_input.py -k 'not ($(BY_THEMSELVES))'
 
-PURE := record wire cluster replication
+PURE := record wire cluster modes coordination
 coverage: $(STAMP) ## branch coverage of the pure rooms by their unit tests; fails below 95 %
 	ANABRANCH_PURE=1 $(BIN)/pytest -q $(PURE:%=tests/unit/%) $(PURE:%=--cov=anabranch.%) --cov-branch --cov-fail-under=95 \
 		--cov-report=term-missing:skip-covered
 
 sim: $(STAMP) ## whole clusters in one thread, by seed: SEED=7 repeats one with its trace, SEEDS=1000 or 50..99, MINUTES=10, OBJECTS=1, BRANCHES=1, MODES=1
-	$(BIN)/python -m anabranch.testing.cluster_runs $(if $(OBJECTS),--objects) $(if $(BRANCHES),--branches) $(if $(MODES),--modes) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	$(BIN)/python -m anabranch.testing.simulation.cluster_runs $(if $(OBJECTS),--objects) $(if $(BRANCHES),--branches) $(if $(MODES),--modes) $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
 		$(if $(MINUTES),--minutes $(MINUTES))
 
 sim-restore: $(STAMP) ## clusters that lose all disks and come back from their bucket: SEEDS=200 or 50..99, SEED=7 repeats one
 	PYTHONPATH=tests $(BIN)/python tools/sim_restore.py $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS))
 
 sim-node: $(STAMP) ## the same of one node without peers: make sim-node SEED=7
-	$(BIN)/python -m anabranch.testing.simulator $(or $(SEED),0)
+	$(BIN)/python -m anabranch.testing.simulation.simulator $(or $(SEED),0)
 
 fuzz: $(STAMP) ## spoiled requests against a node, and nonsense against its gateway: FUZZ_SECONDS=60, FUZZ_SEED repeats a run
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-60} FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} $(BIN)/pytest -s tests/wire/test_fuzz.py tests/gateway/test_gateway_fuzz.py

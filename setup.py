@@ -1,6 +1,6 @@
 """The one part of the build that pyproject.toml has no words for: the optional compiled module.
 
-Without a C compiler it is left out with a warning and the pure form runs (`anabranch.record.form`). setuptools
+Without a C compiler it is left out with a warning and the pure form runs (`anabranch.record.backend`). setuptools
 translates the `.pyx` itself, by the Cython that `build-system.requires` brings.
 """
 

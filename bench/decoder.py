@@ -16,11 +16,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from anabranch.record import columns as module
+from anabranch.record.backend import COMPILED
 from anabranch.record.batch import stamp
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.columns.columns import columns as module
 from anabranch.record.compression import Codec
-from anabranch.record.form import COMPILED
 from anabranch.values import Generation, Offset
 
 KEY_BYTES = 10

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQuery
 
-from anabranch.pipeline.session import spark_session
+from anabranch.pipeline.spark.session import spark_session
 
 TOPIC = "hourly_delays"
 FLIGHT = "origin string, dep_delay int"

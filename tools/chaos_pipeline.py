@@ -25,10 +25,10 @@ from typing import Any
 
 import confluent_kafka
 
+from anabranch.pipeline.lake.formats.storage import listed
+from anabranch.pipeline.lake.formats.table import open_table
 from anabranch.pipeline.lake.maintain import sweep_orphans
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.lake.storage import listed
-from anabranch.pipeline.lake.table import open_table
 from support.lake_tables import read_rows
 from support.node_process import NodeProcess
 from support.topics import make_topic

@@ -2,12 +2,12 @@
 
     python tools/hostile_requests.py [--brokers 3] [--only FETCH,PRODUCE,WS] [--report FILE]
 
-For each request: the longest wait of a client on another connection (the stall), and how much memory the node took and
-kept. With several brokers one of them gets the requests while producers and consumers work on all: then also whether a
-broker was fenced, and whether any of these clients was told an error. Prints a table with the worst of each API and
-route, and exits with 1 if a bar is missed. The bars hold on a quiet machine with two cores;
-`tests/unit/broker/test_hostile_requests.py` and `tests/gateway/test_gateway_work.py` check the same requests by counted
-work instead of time.
+For each request: the longest wait of a client on another connection (the stall), and how much memory the node took
+and kept. With several brokers one of them gets the requests while producers and consumers work on all: then also
+whether a broker was fenced, and whether any of these clients was told an error. Prints a table with the worst of each
+API and route, and exits with 1 if a bar is missed. The bars hold on a quiet machine with two cores;
+`tests/unit/broker/requests/test_hostile_requests.py` and `tests/gateway/test_gateway_work.py` check the same requests
+by counted work instead of time.
 """
 
 import argparse

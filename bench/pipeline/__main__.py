@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from anabranch.pipeline.compact import plan_tasks
-from anabranch.pipeline.java import find_java
+from anabranch.pipeline.jobs.compact import plan_tasks
+from anabranch.pipeline.spark.java import find_java
 from anabranch.record.compression import Codec
 from bench import decoder
 from bench.brokers import Ours

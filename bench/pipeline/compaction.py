@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.log.cleaner import CleanPlan, map_keys, plan, rewrite
+from anabranch.log.disk.real_files import RealFiles
+from anabranch.log.external_compaction import matched, read_offer, take
 from anabranch.log.log import Log
-from anabranch.log.offered import matched, read_offer, take
-from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
-from anabranch.pipeline.compact import plan_tasks
-from anabranch.pipeline.compact_partition import CompactTask, offer_compacted
-from anabranch.pipeline.session import spark_session
-from anabranch.record.offer_format import FOLDER
+from anabranch.pipeline.jobs.compact import plan_tasks
+from anabranch.pipeline.jobs.compact_partition import CompactTask, offer_compacted
+from anabranch.pipeline.spark.session import spark_session
+from anabranch.record.compaction.offer_format import FOLDER
 from anabranch.values import Offset
 from bench.brokers import Broker
 from bench.pipeline.topics import send

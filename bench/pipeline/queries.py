@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from anabranch.pipeline.reading import read_ranges
-from anabranch.pipeline.source import AnabranchSource, BatchReader, RangePartition, checked
-from anabranch.pipeline.workers import settle
+from anabranch.pipeline.source.reading import read_ranges
+from anabranch.pipeline.source.source import AnabranchSource, BatchReader, RangePartition, checked
+from anabranch.pipeline.spark.workers import settle
 from bench.measure import cpu_seconds, tree_cpu_seconds
 
 SIDES: Mapping[str, tuple[str, Mapping[str, str]]] = {

@@ -1,6 +1,6 @@
 """One exception tree for everything that can go wrong on purpose.
 
-Rooms below the broker raise these; only `broker.error_table` knows which Kafka error code each becomes. A
+Rooms below the broker raise these; only `broker.requests.error_table` knows which Kafka error code each becomes. A
 message is one sentence a user can act on. Anything that is not an `AnabranchError` is a defect of ours and
 closes the link it happened on.
 """

@@ -18,20 +18,20 @@ import shlex
 from typing import TYPE_CHECKING
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.stored_state import StoredState
+from anabranch.broker.topics.stored_state import StoredState
 from anabranch.broker.workers import ThreadWorkers, Workers
 from anabranch.clock import Clock, RealClock
 from anabranch.config import NodeSettings
 from anabranch.errors import AnabranchError, StorageError, StoreUnavailableError
-from anabranch.log.files import Files, FolderLock
-from anabranch.log.real_files import RealFiles, boot_id
+from anabranch.log.disk.files import Files, FolderLock
+from anabranch.log.disk.real_files import RealFiles, boot_id
 from anabranch.server.listener import Listener
 
 if TYPE_CHECKING:
-    from anabranch.broker.objects import Objects
-    from anabranch.gateway.server import HttpServer
+    from anabranch.broker.object.objects import Objects
+    from anabranch.gateway.http.server import HttpServer
     from anabranch.objects.store import ObjectStore
-    from anabranch.server.peer_port import PeerPort
+    from anabranch.server.peers.port import PeerPort
 
 STOP_SECONDS_MAX = 3.0
 STORE_SECONDS_MAX = 2.0
@@ -184,7 +184,7 @@ class Node:
             raise
 
     async def _open_peer_port(self, address: str) -> None:
-        from anabranch.server.peer_port import PeerPort
+        from anabranch.server.peers.port import PeerPort
 
         port = PeerPort(self.settings, self.clock)
         try:
@@ -231,7 +231,7 @@ class Node:
             raise
 
     async def _open_http(self, address: str) -> None:
-        from anabranch.gateway.server import HttpServer
+        from anabranch.gateway.http.server import HttpServer
 
         self._http = HttpServer(self.broker, self.listener)
         try:

@@ -17,7 +17,7 @@ Generation = NewType("Generation", int)
 BrokerId = NewType("BrokerId", int)
 
 LANE_BITS = 32
-"""In mode branch every reign gives offsets out of a lane of its own, of so many bits (`replication/branch_rows.py`)."""
+"""In mode branch every reign gives offsets out of a lane of its own, of so many bits (`modes/branch/rows.py`)."""
 
 
 def is_other_lane(offset: int, other: int) -> bool:

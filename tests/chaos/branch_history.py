@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from anabranch.replication.branch_rows import LANE_BITS
+from anabranch.modes.branch.rows import LANE_BITS
 from chaos.history import Violation
 
 

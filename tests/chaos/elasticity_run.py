@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from anabranch.cli.cluster_view import ClusterView, read_view
+from anabranch.cli.cluster.view import ClusterView, read_view
 from anabranch.errors import ClusterAnswerError
 from anabranch.local_cluster.cluster_client import ClusterClient
 from anabranch.testing import ClusterProcesses

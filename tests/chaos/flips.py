@@ -21,12 +21,12 @@ import confluent_kafka
 from websockets.sync.client import connect
 
 from anabranch.errors import AnabranchError
-from anabranch.gateway.fan_out import AGE_MS_MAX
-from anabranch.pipeline.options import reader_options
-from anabranch.pipeline.planner import Planner
-from anabranch.pipeline.reading import read_range
+from anabranch.gateway.read.fan_out import AGE_MS_MAX
+from anabranch.pipeline.source.options import reader_options
+from anabranch.pipeline.source.planner import Planner
+from anabranch.pipeline.source.reading import read_range
 from anabranch.record.batch import batch_spans, read_header
-from anabranch.record.columns import schema_of
+from anabranch.record.columns.columns import schema_of
 from anabranch.testing.cluster_processes import ClusterProcesses
 from support.clusters import wait_until_in_sync
 from support.http_client import ask_at

@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from anabranch.record.stored_snapshots import unpack_snapshot
+from anabranch.objects.layout.snapshots import unpack_snapshot
 
 TOPIC, PARTITIONS, GROUP = "orders", 3, "billing"
 PRODUCERS = 2

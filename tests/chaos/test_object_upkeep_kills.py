@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import AnabranchError
-from anabranch.pipeline.client import Client
-from anabranch.pipeline.coordinates import coordinates
-from anabranch.pipeline.merge import plan_merges, run_merge
+from anabranch.pipeline.client.client import Client
+from anabranch.pipeline.jobs.merge import plan_merges, run_merge
+from anabranch.pipeline.source.coordinates import coordinates
 from anabranch.record.batch import batch_spans
 from anabranch.record.records import records_of
 from anabranch.testing.cluster_processes import ClusterProcesses

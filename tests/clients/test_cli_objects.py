@@ -73,7 +73,7 @@ def test_node_without_a_store_says_so(bootstrap: str, unique: str) -> None:
 
 def test_folder_of_a_node_with_objects_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when the agreed table was written aside, with coordinates in files of their own."""
-    monkeypatch.setattr("anabranch.broker.metadata_log.ENTRIES_PER_SNAPSHOT", 20)
+    monkeypatch.setattr("anabranch.broker.metadata.metadata_log.ENTRIES_PER_SNAPSHOT", 20)
     folder = tmp_path / "data"
     settings = {"object.store": "memory:", "object.gather.ms": 0}
     with EmbeddedBroker(folder, settings=settings) as broker, RawClient(broker.bootstrap) as client:

@@ -13,11 +13,11 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from anabranch.pipeline.offsets import Progress
-from anabranch.pipeline.options import ReaderOptions, reader_options
-from anabranch.pipeline.planner import Planner
-from anabranch.pipeline.reading import read_range
-from anabranch.record.columns import schema_of
+from anabranch.pipeline.source.offsets import Progress
+from anabranch.pipeline.source.options import ReaderOptions, reader_options
+from anabranch.pipeline.source.planner import Planner
+from anabranch.pipeline.source.reading import read_range
+from anabranch.record.columns.columns import schema_of
 from anabranch.values import TopicPartition
 from support.node_process import NodeProcess
 from support.topics import make_topic, send

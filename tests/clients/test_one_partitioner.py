@@ -11,8 +11,8 @@ import kafka
 import pyarrow as pa
 import pytest
 
-from anabranch.pipeline.options import WriterOptions
-from anabranch.pipeline.topic_writer import Written, write_all
+from anabranch.pipeline.source.options import WriterOptions
+from anabranch.pipeline.writer.topic_writer import Written, write_all
 from anabranch.record.partitioner import DEFAULT_PARTITIONER, PARTITIONERS
 from anabranch.testing import EmbeddedBroker
 from support.http_client import ask_at

@@ -8,7 +8,7 @@ import pytest
 
 from anabranch.config import NodeSettings
 from anabranch.errors import GatewayError, InvalidConfigError
-from anabranch.gateway.access import Access, read_token
+from anabranch.gateway.http.access import Access, read_token
 from support.gateway_client import all_of, ask, gateway_broker, raw
 from support.secret_files import write_secret
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from anabranch.gateway import doorkeeper, protocol
 from anabranch.gateway import gateway as gateway_module
+from anabranch.gateway.http import doorkeeper, protocol
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import Answer, all_of, ask, gateway_broker, raw
 from support.http_client import ask_at
@@ -498,7 +498,7 @@ def test_what_is_no_request_of_ours_is_refused_and_the_link_closed(
 
 
 def test_slow_heads_and_bodies_are_given_up(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anabranch.gateway import bodies
+    from anabranch.gateway.http import bodies
 
     monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.2)
     monkeypatch.setattr(bodies, "BODY_SECONDS_MAX", 0.2)

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch.gateway import protocol, socket_protocol, socket_session, web
-from anabranch.gateway.protocol import BoundedProtocol
-from anabranch.gateway.socket_protocol import Incoming, SocketProtocol
-from anabranch.gateway.socket_session import SocketSession
+from anabranch.gateway.http import protocol, web
+from anabranch.gateway.http.protocol import BoundedProtocol
+from anabranch.gateway.websocket import protocol as socket_protocol
+from anabranch.gateway.websocket import session as socket_session
+from anabranch.gateway.websocket.protocol import Incoming, SocketProtocol
+from anabranch.gateway.websocket.session import SocketSession
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import all_of, ask, gateway_broker, raw
 from support.raw_socket import CONTINUATION, PING, TEXT, RawSocket, frame

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from anabranch.gateway import bodies, gateway, header_filter
-from anabranch.gateway.header_filter import BYTES_MAX, VALUES_MAX
+from anabranch.gateway import gateway
+from anabranch.gateway.http import bodies
+from anabranch.gateway.read import header_filter
+from anabranch.gateway.read.header_filter import BYTES_MAX, VALUES_MAX
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import all_of, ask, gateway_broker, raw
 from support.raw_socket import RawSocket

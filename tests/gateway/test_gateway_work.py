@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.turns import Turns
-from anabranch.gateway import records_api, socket_session
+from anabranch.broker.requests.turns import Turns
+from anabranch.gateway.api import produce as records_api
 from anabranch.gateway.calls import LISTED_AT_ONCE
 from anabranch.gateway.gateway import Gateway
-from anabranch.gateway.protocol import BEGUN_AT_ONCE
-from anabranch.gateway.socket_session import SUBSCRIBED_AT_ONCE
+from anabranch.gateway.http.protocol import BEGUN_AT_ONCE
+from anabranch.gateway.websocket import session as socket_session
+from anabranch.gateway.websocket.session import SUBSCRIBED_AT_ONCE
 from anabranch.testing import EmbeddedBroker
 from hostile import http_requests as hostile
 from support.gateway_client import ask, gateway_broker, raw

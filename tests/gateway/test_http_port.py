@@ -4,8 +4,8 @@ import http.client
 
 import pytest
 
-from anabranch.gateway import protocol
 from anabranch.gateway.calls import Calls
+from anabranch.gateway.http import protocol
 from support.gateway_client import all_of, ask, gateway_broker, raw
 from support.waiting import wait_until
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.gateway import doorkeeper
+from anabranch.gateway.http import doorkeeper
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from support.gateway_client import all_of, ask, gateway_broker, raw

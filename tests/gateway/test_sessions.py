@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.gateway import sessions_api
+from anabranch.gateway.api import sessions as sessions_api
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import Answer, ask, gateway_broker
 from support.raw_socket import RawSocket

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer
 
-from anabranch.gateway import group_subscription
+from anabranch.gateway.websocket import group_subscription
 from anabranch.testing import EmbeddedBroker
 from anabranch.wire.api_keys import ApiKey
 from support.gateway_client import gateway_broker

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import pytest
 
-from anabranch.gateway import socket_protocol, web
-from anabranch.gateway.fan_out import BUDGET_BYTES
-from anabranch.gateway.sockets import Sockets
-from anabranch.gateway.web import Web
+from anabranch.gateway.http import web
+from anabranch.gateway.http.web import Web
+from anabranch.gateway.read.fan_out import BUDGET_BYTES
+from anabranch.gateway.websocket import protocol as socket_protocol
+from anabranch.gateway.websocket.sockets import Sockets
 from anabranch.testing import EmbeddedBroker
 from support.gateway_client import gateway_broker, raw
 from support.socket_client import socket_client

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from anabranch.gateway import socket_session, sockets
+from anabranch.gateway.websocket import session as socket_session
+from anabranch.gateway.websocket import sockets
 from anabranch.testing import EmbeddedBroker
 from anabranch.wire.api_keys import ApiKey
 from support.gateway_client import ask, gateway_broker

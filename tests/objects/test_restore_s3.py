@@ -4,11 +4,11 @@ import asyncio
 import uuid
 from pathlib import Path
 
-from anabranch.broker.restore_report import RestoreReport
-from anabranch.broker.restoring import RestoreWish, Restoring
+from anabranch.broker.restore.restore_report import RestoreReport
+from anabranch.broker.restore.restoring import RestoreWish, Restoring
 from anabranch.broker.workers import ThreadWorkers
 from anabranch.clock import RealClock
-from anabranch.log.real_files import RealFiles
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.objects.stores import open_store
 from support.old_cluster import OldCluster
 

@@ -11,12 +11,12 @@ import pytest
 from anabranch.broker.workers import ThreadWorkers
 from anabranch.clock import RealClock
 from anabranch.errors import ObjectExistsError, ObjectGoneError
-from anabranch.log.files import Files
-from anabranch.log.real_files import RealFiles
+from anabranch.log.disk.files import Files
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.objects.store import ObjectStore
 from anabranch.objects.stores import check_store, open_store
-from anabranch.testing.fake_disk import FakeDisk
-from anabranch.testing.fake_store import FakeBucket, FakeStore, StoreFaults
+from anabranch.testing.fakes.disk import FakeDisk
+from anabranch.testing.fakes.store import FakeBucket, FakeStore, StoreFaults
 from anabranch.testing.store_proxy import StoreProxy
 from anabranch.testing.stub_store import StubStore
 from support.s3_server import CREDENTIALS

@@ -9,7 +9,7 @@ import pytest
 from anabranch.broker.workers import ThreadWorkers
 from anabranch.clock import RealClock
 from anabranch.errors import ObjectExistsError, StoreRefusedError, StoreUnavailableError
-from anabranch.log.real_files import RealFiles
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.objects.store import ObjectStore
 from anabranch.objects.stores import check_store, open_store
 from anabranch.testing.store_proxy import StoreProxy, Trouble

@@ -17,7 +17,7 @@ logging.basicConfig(level=logging.DEBUG)
 from anabranch.broker.workers import ThreadWorkers
 from anabranch.clock import RealClock
 from anabranch.errors import StoreError
-from anabranch.log.real_files import RealFiles
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.objects.stores import check_store, open_store
 
 def opened(timeout_ms=600_000):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from anabranch.objects.layout.snapshots import GROUPS, METADATA
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.records import records_of
-from anabranch.record.stored_snapshots import GROUPS, METADATA
 from anabranch.testing.store_proxy import StoreProxy, Trouble
 from anabranch.wire.api_keys import ApiKey
 from support.raw_client import RawClient, batch_of, fetch_body

@@ -11,7 +11,7 @@ import pytest
 
 from anabranch.broker.workers import ThreadWorkers
 from anabranch.clock import RealClock
-from anabranch.log.real_files import RealFiles
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.objects.stores import open_store
 from anabranch.record.batch import batch_spans
 from anabranch.record.builder import BatchBuilder

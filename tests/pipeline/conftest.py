@@ -34,7 +34,7 @@ def quick_jvms() -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def spark() -> "Iterator[SparkSession]":
-    from anabranch.pipeline.session import spark_session
+    from anabranch.pipeline.spark.session import spark_session
 
     session = spark_session(
         master="local[2]",

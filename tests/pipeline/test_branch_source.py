@@ -10,8 +10,8 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from anabranch.pipeline.options import reader_options
-from anabranch.pipeline.planner import Planner
+from anabranch.pipeline.source.options import reader_options
+from anabranch.pipeline.source.planner import Planner
 from support.node_process import SETTINGS, NodeProcess
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import confluent_kafka
 import pyarrow as pa
 import pytest
 
-from anabranch.record.columns import batches, columns, schema_of
+from anabranch.record.columns.columns import batches, columns, schema_of
 from anabranch.record.compression import Codec
 from support.node_process import NodeProcess
 from support.raw_client import RawClient

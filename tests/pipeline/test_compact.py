@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from anabranch.errors import PipelineError, UnknownTopicOrPartitionError
-from anabranch.pipeline.compact import compact_topic, plan_tasks
-from anabranch.pipeline.compact_partition import await_outcome, offer_compacted
+from anabranch.pipeline.jobs.compact import compact_topic, plan_tasks
+from anabranch.pipeline.jobs.compact_partition import await_outcome, offer_compacted
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import records_of

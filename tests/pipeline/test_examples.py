@@ -16,7 +16,7 @@ from confluent_kafka import Consumer
 
 from anabranch.pipeline.demo.source_files import read_source
 from anabranch.pipeline.demo.topics import Loader, Topic, topics_of
-from anabranch.pipeline.java import find_java
+from anabranch.pipeline.spark.java import find_java
 from support.node_process import NodeProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

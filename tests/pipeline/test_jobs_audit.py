@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.pipeline.audit import audit_folders, partition_folders
+from anabranch.pipeline.jobs.audit import audit_folders, partition_folders
 from support.topics import make_topic, send
 
 RECORDS = 3000

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import TableError
+from anabranch.pipeline.jobs.run import run_pipeline
+from anabranch.pipeline.jobs.status import pipeline_status
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.run import run_pipeline
-from anabranch.pipeline.status import pipeline_status
 from support.node_process import NodeProcess
 from support.topics import make_topic, send
 from support.waiting import wait_until

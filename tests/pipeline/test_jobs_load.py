@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from anabranch.cli import pipeline_load
 from anabranch.cli.main import main
+from anabranch.cli.pipeline import load as pipeline_load
 from anabranch.errors import OptionError
-from anabranch.pipeline.failures import in_a_sentence
-from anabranch.pipeline.load import LoadSettings, input_of, load_files
-from anabranch.pipeline.topics import TopicAddress
+from anabranch.pipeline.jobs.load import LoadSettings, input_of, load_files
+from anabranch.pipeline.jobs.topics import TopicAddress
+from anabranch.pipeline.spark.failures import in_a_sentence
 from support.reading import read_all
 from support.topics import make_topic
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import confluent_kafka
 import pytest
 
+from anabranch.pipeline.jobs.replay import TableReplay, TopicReplay
+from anabranch.pipeline.jobs.run import run_pipeline
+from anabranch.pipeline.jobs.topics import TopicAddress
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.replay import TableReplay, TopicReplay
-from anabranch.pipeline.run import run_pipeline
-from anabranch.pipeline.topics import TopicAddress
 from support.lake_tables import read_rows
 from support.reading import read_all
 from support.topics import make_topic, send

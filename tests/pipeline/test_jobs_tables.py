@@ -5,13 +5,13 @@ import json
 import confluent_kafka.admin
 import pytest
 
-from anabranch.pipeline.backfill import run_backfill
+from anabranch.pipeline.jobs.backfill import run_backfill
+from anabranch.pipeline.jobs.retry import retry_dead_letters
+from anabranch.pipeline.jobs.run import run_pipeline
+from anabranch.pipeline.jobs.status import pipeline_status
+from anabranch.pipeline.jobs.table_rows import read_table
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.sink import STEPS
-from anabranch.pipeline.retry import retry_dead_letters
-from anabranch.pipeline.run import run_pipeline
-from anabranch.pipeline.status import pipeline_status
-from anabranch.pipeline.table_rows import read_table
 from support.reading import read_all
 from support.topics import make_topic, send
 
@@ -81,7 +81,7 @@ def test_backfill_of_before_the_topics_identity_was_kept_is_not_taken_twice(
 ):
     wanted = offsets(settings, 0, 0), offsets(settings, 5, 5)
     with monkeypatch.context() as before:
-        before.setattr("anabranch.pipeline.backfill.id_of", lambda topic: None)
+        before.setattr("anabranch.pipeline.jobs.backfill.id_of", lambda topic: None)
         run_backfill(spark, settings, *wanted)
     assert run_backfill(spark, settings, *wanted).skipped == 1
     assert "take the range in two parts" in caplog.text
@@ -194,7 +194,7 @@ def test_status_tells_a_read_that_does_not_add_up(spark, settings):
     from dataclasses import replace
 
     from anabranch.pipeline.lake.change import Change
-    from anabranch.pipeline.lake.table import open_table
+    from anabranch.pipeline.lake.formats.table import open_table
 
     run_pipeline(spark, settings)
     table = open_table(settings)
@@ -204,6 +204,6 @@ def test_status_tells_a_read_that_does_not_add_up(spark, settings):
 
 
 def test_command_line_knows_the_last_step_of_a_batch():
-    from anabranch.cli.pipeline_run import LAST_STEP
+    from anabranch.cli.pipeline.run import LAST_STEP
 
     assert STEPS[-1] == LAST_STEP

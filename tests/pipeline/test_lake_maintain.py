@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from pyiceberg.catalog import load_catalog
 
+from anabranch.pipeline.jobs.table_rows import read_table
+from anabranch.pipeline.lake.formats.table import open_table
 from anabranch.pipeline.lake.maintain import maintain
 from anabranch.pipeline.lake.sink import LakeSink
-from anabranch.pipeline.lake.table import open_table
-from anabranch.pipeline.table_rows import read_table
 from support.lake_tables import frame, json_records, read_rows, settings
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pytest
 from anabranch.errors import TableError
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
 from anabranch.pipeline.lake.files import FilePlan, write_rows
+from anabranch.pipeline.lake.formats.neighbours import tables_among
+from anabranch.pipeline.lake.formats.table import open_table
 from anabranch.pipeline.lake.maintain import sweep_orphans
-from anabranch.pipeline.lake.neighbours import tables_among
-from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.rows.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.lake.table import open_table
 from support.lake_tables import NOON, read_rows, settings
 
 COLUMNS = pa.schema([*TRACE, ("n", pa.int64())])

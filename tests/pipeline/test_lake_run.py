@@ -12,12 +12,12 @@ import confluent_kafka.admin
 import pytest
 
 from anabranch.errors import DataLossError, PipelineError, TableError
-from anabranch.pipeline.lake.delta import DeltaTable
-from anabranch.pipeline.lake.iceberg import IcebergTable
+from anabranch.pipeline.jobs.run import PipelineSettings, run_pipeline
+from anabranch.pipeline.jobs.status import pipeline_status
+from anabranch.pipeline.lake.formats.delta import DeltaTable
+from anabranch.pipeline.lake.formats.iceberg import IcebergTable
+from anabranch.pipeline.lake.formats.table import open_table
 from anabranch.pipeline.lake.sink import Counts
-from anabranch.pipeline.lake.table import open_table
-from anabranch.pipeline.run import PipelineSettings, run_pipeline
-from anabranch.pipeline.status import pipeline_status
 from support.lake_tables import read_rows, settings
 from support.node_process import NodeProcess
 from support.topics import Sent, make_topic, send

@@ -12,9 +12,9 @@ import pytest
 
 from anabranch.errors import OptionError, TableError
 from anabranch.pipeline.lake.dlq import HEADER, make_topic
-from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.formats.table import open_table
+from anabranch.pipeline.lake.rows.parse import TRACE
 from anabranch.pipeline.lake.sink import LakeSink
-from anabranch.pipeline.lake.table import open_table
 from support.lake_tables import frame, json_records, read_rows, settings
 from support.node_process import SETTINGS, NodeProcess
 

@@ -13,15 +13,15 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.types import LongType
 
 from anabranch.errors import TableError, TableMovedError
-from anabranch.pipeline.lake.arrow_types import TIMESTAMP, plain_schema
 from anabranch.pipeline.lake.change import Change, DataFile, SourceState
-from anabranch.pipeline.lake.delta import DeltaTable
 from anabranch.pipeline.lake.files import FilePlan, write_rows
-from anabranch.pipeline.lake.iceberg import IcebergTable
+from anabranch.pipeline.lake.formats.delta import DeltaTable
+from anabranch.pipeline.lake.formats.iceberg import IcebergTable
+from anabranch.pipeline.lake.formats.table import Table, open_table
 from anabranch.pipeline.lake.maintain import sweep_orphans
-from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.rows.arrow_types import TIMESTAMP, plain_schema
+from anabranch.pipeline.lake.rows.parse import TRACE
 from anabranch.pipeline.lake.settings import PartitionField, PipelineSettings
-from anabranch.pipeline.lake.table import Table, open_table
 from anabranch.pipeline.lake.upsert import read_rows as read_todays_rows
 from support.lake_tables import NOON, read_rows, settings
 

@@ -10,10 +10,10 @@ import pytest
 
 from anabranch.pipeline.lake.change import Change
 from anabranch.pipeline.lake.files import FilePlan, write_rows
-from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.formats.table import open_table
+from anabranch.pipeline.lake.rows.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.sink import LakeSink
-from anabranch.pipeline.lake.table import open_table
 from support.lake_tables import NOON, Record, frame, read_rows, settings
 from support.node_process import NodeProcess
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from anabranch.errors import PipelineError, UnknownTopicOrPartitionError
-from anabranch.pipeline.client import Client
-from anabranch.pipeline.compact import compact_topic, plan_tasks
-from anabranch.pipeline.compact_objects import CompactObjectsTask, compact_objects
-from anabranch.pipeline.coordinates import Coordinates, coordinates
-from anabranch.pipeline.merge import Merged, merge_objects, plan_merges, run_merge
-from anabranch.pipeline.object_store import JobStore
+from anabranch.objects.layout.names import ObjectKind, unpack_rows
+from anabranch.pipeline.client.client import Client
+from anabranch.pipeline.jobs.compact import compact_topic, plan_tasks
+from anabranch.pipeline.jobs.compact_objects import CompactObjectsTask, compact_objects
+from anabranch.pipeline.jobs.merge import Merged, merge_objects, plan_merges, run_merge
+from anabranch.pipeline.source.coordinates import Coordinates, coordinates
+from anabranch.pipeline.source.object_store import JobStore
 from anabranch.record.batch import batch_spans
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.object_names import ObjectKind, unpack_rows
 from anabranch.record.records import Record, records_of
 from anabranch.values import TopicPartition
 from anabranch.wire.api_keys import ApiKey

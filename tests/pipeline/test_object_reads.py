@@ -15,19 +15,19 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import DataLossError, ObjectGoneError, PipelineError, StoreError, StoreUnavailableError
-from anabranch.pipeline.compact import plan_tasks
-from anabranch.pipeline.compact_objects import CompactObjectsTask, compact_objects
-from anabranch.pipeline.merge import plan_merges, run_merge
-from anabranch.pipeline.object_plan import rows_of, tasks_of
-from anabranch.pipeline.object_store import JobStore, Span
-from anabranch.pipeline.offsets import Progress
-from anabranch.pipeline.options import Direct, ReaderOptions, reader_options
-from anabranch.pipeline.plan import Range
-from anabranch.pipeline.planner import Planner
-from anabranch.pipeline.reading import read_ranges
+from anabranch.objects.layout.names import ObjectKind
+from anabranch.pipeline.jobs.compact import plan_tasks
+from anabranch.pipeline.jobs.compact_objects import CompactObjectsTask, compact_objects
+from anabranch.pipeline.jobs.merge import plan_merges, run_merge
+from anabranch.pipeline.source.object_plan import rows_of, tasks_of
+from anabranch.pipeline.source.object_store import JobStore, Span
+from anabranch.pipeline.source.offsets import Progress
+from anabranch.pipeline.source.options import Direct, ReaderOptions, reader_options
+from anabranch.pipeline.source.plan import Range
+from anabranch.pipeline.source.planner import Planner
+from anabranch.pipeline.source.reading import read_ranges
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.columns import FIELDS, schema_of
-from anabranch.record.object_names import ObjectKind
+from anabranch.record.columns.columns import FIELDS, schema_of
 from anabranch.values import TopicPartition
 from anabranch.wire.api_keys import ApiKey
 from support.node_process import NodeProcess
@@ -115,7 +115,7 @@ def no_fetch() -> Iterator[None]:
         raise AssertionError("a record was fetched")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("anabranch.pipeline.fetch.PartitionFetch._ask", refuse)
+        patch.setattr("anabranch.pipeline.source.fetch.PartitionFetch._ask", refuse)
         yield
 
 
@@ -370,7 +370,7 @@ def test_a_store_out_of_reach_is_said_once_and_the_protocol_serves(
 def test_a_store_that_is_away_is_not_waited_for_by_every_task(
     store_node: NodeProcess, unique: str, requests: list[Span], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.pipeline.row_loader.PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr("anabranch.pipeline.source.row_loader.PAUSES_SECONDS", (0.0,))
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     fill(store_node, unique)

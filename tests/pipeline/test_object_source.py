@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from anabranch.pipeline.merge import plan_merges, run_merge
+from anabranch.pipeline.jobs.merge import plan_merges, run_merge
 from support.node_process import NodeProcess
 from support.s3_server import CREDENTIALS
 from support.topics import make_topic, send

@@ -8,16 +8,16 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 
-from anabranch.pipeline import retry
+from anabranch.pipeline.jobs import retry
+from anabranch.pipeline.jobs.outdated import Evidence, LogRange, judged
+from anabranch.pipeline.jobs.retry import Retries, restored, retry_dead_letters
+from anabranch.pipeline.jobs.run import run_pipeline
+from anabranch.pipeline.jobs.table_rows import read_table
 from anabranch.pipeline.lake.change import Change
 from anabranch.pipeline.lake.files import FilePlan, write_rows
-from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.formats.table import open_table
+from anabranch.pipeline.lake.rows.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.lake.table import open_table
-from anabranch.pipeline.outdated import Evidence, LogRange, judged
-from anabranch.pipeline.retry import Retries, restored, retry_dead_letters
-from anabranch.pipeline.run import run_pipeline
-from anabranch.pipeline.table_rows import read_table
 from support.lake_tables import NOON, SOURCE_ROWS, frame
 from support.lake_tables import settings as settings_of_frames
 from support.topics import make_topic, send

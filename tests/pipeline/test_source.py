@@ -13,10 +13,10 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from anabranch.pipeline.options import reader_options
-from anabranch.pipeline.planner import Planner
-from anabranch.pipeline.reading import read_range
-from anabranch.record.columns import schema_of
+from anabranch.pipeline.source.options import reader_options
+from anabranch.pipeline.source.planner import Planner
+from anabranch.pipeline.source.reading import read_range
+from anabranch.record.columns.columns import schema_of
 from support.node_process import NodeProcess
 from support.raw_client import RawClient
 from support.topics import make_topic, send

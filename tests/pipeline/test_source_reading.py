@@ -20,13 +20,13 @@ from anabranch.errors import (
     SegmentChangedError,
     UnknownTopicOrPartitionError,
 )
-from anabranch.pipeline.client import EARLIEST, LATEST, Client
-from anabranch.pipeline.offsets import Progress
-from anabranch.pipeline.options import Direct, ReaderOptions, reader_options
-from anabranch.pipeline.plan import Range
-from anabranch.pipeline.planner import Planner
-from anabranch.pipeline.reading import read_range
-from anabranch.record.columns import schema_of
+from anabranch.pipeline.client.client import EARLIEST, LATEST, Client
+from anabranch.pipeline.source.offsets import Progress
+from anabranch.pipeline.source.options import Direct, ReaderOptions, reader_options
+from anabranch.pipeline.source.plan import Range
+from anabranch.pipeline.source.planner import Planner
+from anabranch.pipeline.source.reading import read_range
+from anabranch.record.columns.columns import schema_of
 from anabranch.values import TopicPartition
 from support.node_process import NodeProcess
 from support.topics import make_topic, send
@@ -104,7 +104,7 @@ def test_a_log_that_ends_before_the_range_does(
     node: NodeProcess, unique: str, beyond: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a crash under flush=os: planned with more than there is now."""
-    monkeypatch.setattr("anabranch.pipeline.fetch.SILENCE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("anabranch.pipeline.source.fetch.SILENCE_SECONDS_MAX", 0.5)
     fill(node, unique)
     options = options_of(node, unique)
     wanted = plan(options)._replace(start=COUNT - 5 + beyond * 10, end=COUNT + 100)
@@ -117,7 +117,7 @@ def test_a_log_that_ends_before_the_range_does(
 
 
 def test_a_broker_killed_in_the_middle_of_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.pipeline.fetch.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("anabranch.pipeline.source.fetch.CHUNK_BYTES", 10_000)
     with NodeProcess(tmp_path) as node:
         fill(node, "orders")
         options = options_of(node, "orders")
@@ -130,7 +130,7 @@ def test_a_broker_killed_in_the_middle_of_a_read(tmp_path: Path, monkeypatch: py
 
 
 def test_a_broker_that_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.pipeline.fetch.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("anabranch.pipeline.source.fetch.CHUNK_BYTES", 10_000)
     with NodeProcess(tmp_path) as node:
         fill(node, "orders")
         options = options_of(node, "orders", brokerTimeoutSeconds="0.5")
@@ -217,7 +217,7 @@ def test_a_folder_out_of_reach_is_told_where_files_are_required(
     node: NodeProcess, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(node, unique)
-    monkeypatch.setattr("anabranch.pipeline.segment_files.NODE", "nobody")
+    monkeypatch.setattr("anabranch.pipeline.source.segment_files.NODE", "nobody")
     with pytest.raises(PipelineError, match=f"direct=require: the files of {unique}-0 are out of reach"):
         plan(options_of(node, unique, direct="require"))
     options = options_of(node, unique, direct="auto")

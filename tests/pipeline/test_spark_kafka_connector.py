@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from anabranch.pipeline.java import find_java
+from anabranch.pipeline.spark.java import find_java
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
 from clients.registries import or_skip

@@ -11,7 +11,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from anabranch.pipeline.client import Client
+from anabranch.pipeline.client.client import Client
 from anabranch.values import TopicPartition
 from support.node_process import NodeProcess
 from support.topics import make_topic, send

@@ -9,8 +9,8 @@ import confluent_kafka
 import pytest
 
 from anabranch.errors import OptionError, PipelineError
-from anabranch.pipeline.options import WriterOptions
-from anabranch.pipeline.topic_writer import Written, checked_columns, write_all
+from anabranch.pipeline.source.options import WriterOptions
+from anabranch.pipeline.writer.topic_writer import Written, checked_columns, write_all
 from support.node_process import NodeProcess
 from support.topics import make_topic, send
 

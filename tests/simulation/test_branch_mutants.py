@@ -16,23 +16,25 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from anabranch.broker import branch_merging, branch_reign, branch_tube
-from anabranch.broker.branch_following import Following
-from anabranch.broker.branch_partition import BranchPartition
-from anabranch.broker.branch_peers import BranchPeers
-from anabranch.broker.branch_seat import BranchSeat
-from anabranch.broker.lane_logs import LaneLogs
+from anabranch.broker.branch import branch_log as branch_tube
+from anabranch.broker.branch import merging as branch_merging
+from anabranch.broker.branch import takeover as branch_reign
+from anabranch.broker.branch.following import Following
+from anabranch.broker.branch.lanes.logs import LaneLogs
+from anabranch.broker.branch.partition import BranchPartition
+from anabranch.broker.branch.partition_role import BranchSeat
+from anabranch.broker.branch.peers import BranchPeers
 from anabranch.broker.workers import Workers, in_heavy_worker
 from anabranch.errors import CorruptDataError
-from anabranch.record.lane_producers import LaneProducers
+from anabranch.modes.branch import lines as branch_lines
+from anabranch.modes.branch.lane_producers import LaneProducers
+from anabranch.modes.branch.lines import Branches, Merge, merge
+from anabranch.modes.branch.roles import Head
+from anabranch.modes.branch.rows import BranchRow, Lane, Tip
 from anabranch.record.producer_table import BATCHES_REMEMBERED, Producer, Sequenced
-from anabranch.replication import branch_lines
-from anabranch.replication.branch_lines import Branches, Merge, merge
-from anabranch.replication.branch_roles import Head
-from anabranch.replication.branch_rows import BranchRow, Lane, Tip
-from anabranch.testing.branch_workload import BranchWorkload
-from anabranch.testing.cluster_runs import trace_of
-from anabranch.testing.simulator import SimulationError
+from anabranch.testing.simulation.branch_workload import BranchWorkload
+from anabranch.testing.simulation.cluster_runs import trace_of
+from anabranch.testing.simulation.simulator import SimulationError
 from anabranch.values import BrokerId, Offset
 from support.branch_schedule import BranchSchedule
 

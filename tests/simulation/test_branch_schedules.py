@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch.broker import branch_partition
-from anabranch.broker.branch_log import headers_of
-from anabranch.broker.lane_logs import lane_folder
+from anabranch.broker.branch import partition as branch_partition
+from anabranch.broker.branch.lanes.logs import lane_folder
+from anabranch.broker.branch.line_view import headers_of
 from anabranch.log.log import Log
+from anabranch.modes.branch.lines import Span
+from anabranch.modes.branch.rows import Tip
 from anabranch.record.batch import BatchHeader
-from anabranch.replication.branch_lines import Span
-from anabranch.replication.branch_rows import Tip
-from anabranch.testing.simulator import produce_request
+from anabranch.testing.simulation.simulator import produce_request
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode

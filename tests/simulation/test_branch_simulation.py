@@ -6,8 +6,8 @@ A seed that fails here is repeated, with its trace, by `make sim BRANCHES=1 SEED
 
 import pytest
 
-from anabranch.testing.branch_workload import BranchWorkload
-from anabranch.testing.cluster_runs import trace_of
+from anabranch.testing.simulation.branch_workload import BranchWorkload
+from anabranch.testing.simulation.cluster_runs import trace_of
 from support.seeded_runs import traces_elsewhere, traces_of
 
 SEEDS = 200

@@ -2,7 +2,7 @@
 
 from unittest.mock import patch
 
-from anabranch.broker.branch_peers import BranchPeers
+from anabranch.broker.branch.peers import BranchPeers
 from anabranch.wire.error_codes import ErrorCode
 from support.branch_cluster import BranchCluster
 
@@ -79,7 +79,7 @@ def test_what_a_primary_lacks_is_read_from_whoever_has_it() -> None:
         for number in range(5):
             cluster.produce(1, b"before %d" % number)
         before = cluster.wait_leader(1)
-        with patch("anabranch.broker.branch_reign.Reigning._catch_up"):
+        with patch("anabranch.broker.branch.takeover.Reigning._catch_up"):
             branches = cluster.sim.broker(before).branches
             assert branches is not None
             assert branches.peers is not None

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.branch_report import records_behind
-from anabranch.cli.branch_facts import PartitionFacts, put_together
-from anabranch.cli.branch_tree import drawn
+from anabranch.broker.branch.report import records_behind
+from anabranch.cli.branch.facts import PartitionFacts, put_together
+from anabranch.cli.branch.tree import drawn
 from anabranch.errors import BrokerRefusedError
 from anabranch.gateway.calls import Calls
-from anabranch.replication.branch_history import records_between
-from anabranch.replication.branch_rows import Lane
+from anabranch.modes.branch.history import records_between
+from anabranch.modes.branch.rows import Lane
 from anabranch.server.metrics import NodeCollector
-from anabranch.testing.simulator import fetch_request, produce_request, produced, records_from
+from anabranch.testing.simulation.simulator import fetch_request, produce_request, produced, records_from
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 from support.branch_cluster import TOPIC, BranchCluster

@@ -5,8 +5,8 @@ A seed that fails here is repeated, with its trace, by `make sim SEED=<seed>`.
 
 import pytest
 
-from anabranch.testing.cluster_runs import trace_of
-from anabranch.testing.cluster_workload import ClusterWorkload
+from anabranch.testing.simulation.cluster_runs import trace_of
+from anabranch.testing.simulation.cluster_workload import ClusterWorkload
 from support.seeded_runs import traces_elsewhere, traces_of
 
 SEEDS = 200

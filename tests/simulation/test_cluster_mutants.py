@@ -9,9 +9,9 @@
 | seal by one replica only, seal not kept | test_ring_moves_by_seed.py, a schedule |
 | promise not persisted | test_ring_by_seed.py |
 | acknowledgement before the sync | test_ring_by_seed.py, test_quorum_mutants.py; here, a schedule of whole brokers |
-| vote not persisted | test_quorum_mutants.py, unit/broker/test_metadata_mutants.py |
+| vote not persisted | test_quorum_mutants.py, unit/broker/metadata/test_metadata_mutants.py |
 | an old term committed by counting | here, Raft's figure 8 |
-| reads without a quorum | test_quorum_mutants.py and unit/broker/test_metadata_mutants.py, schedules |
+| reads without a quorum | test_quorum_mutants.py and unit/broker/metadata/test_metadata_mutants.py, schedules |
 | a new leader that forgets what producers have sent | here, seeds |
 """
 
@@ -19,11 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from anabranch.broker.effects import Effects
-from anabranch.broker.replicas import Replicas
-from anabranch.cluster.quorum import ELECTION_MS, Quorum, Role
-from anabranch.cluster.quorum_log import QuorumLog
-from anabranch.cluster.quorum_messages import (
+from anabranch.broker.ring.driver import Effects
+from anabranch.broker.ring.replicas import Replicas
+from anabranch.cluster.metadata.rows import Placement
+from anabranch.cluster.raft.leader_progress import Reign
+from anabranch.cluster.raft.log import QuorumLog
+from anabranch.cluster.raft.messages import (
     AppendEntries,
     Entry,
     EntryKind,
@@ -32,15 +33,14 @@ from anabranch.cluster.quorum_messages import (
     Members,
     Snapshot,
 )
-from anabranch.cluster.quorum_reign import Reign
-from anabranch.cluster.rows import Placement
+from anabranch.cluster.raft.quorum import ELECTION_MS, Quorum, Role
+from anabranch.modes.mode import FlushFinished
+from anabranch.modes.ring.effects import Effect, Kept, Sync
+from anabranch.modes.ring.replica import RingReplica
 from anabranch.record.producer_table import ProducerTable
-from anabranch.replication.mode import FlushFinished
-from anabranch.replication.ring_effects import Effect, Kept, Sync
-from anabranch.replication.ring_replica import RingReplica
-from anabranch.testing.cluster_runs import trace_of
-from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.simulator import (
+from anabranch.testing.simulation.cluster_runs import trace_of
+from anabranch.testing.simulation.cluster_simulator import ClusterSimulator
+from anabranch.testing.simulation.simulator import (
     SimulationError,
     fetch_request,
     produced,

@@ -1,7 +1,7 @@
 """What seeds of whole clusters have found, as schedules."""
 
-from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.simulator import produce_request
+from anabranch.testing.simulation.cluster_simulator import ClusterSimulator
+from anabranch.testing.simulation.simulator import produce_request
 from anabranch.values import BrokerId, TopicPartition
 from anabranch.wire.api_keys import ApiKey
 

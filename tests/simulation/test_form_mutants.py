@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.formed_log import Past
-from anabranch.broker.mode_changes import Bringing
-from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.topics import Topics
-from anabranch.cluster.entries import keep_entry, topic_config_entry
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.replication.ring_moves import RingMoves
+from anabranch.broker.object.archived_prefix import Past
+from anabranch.broker.object.mode_changes import Bringing
+from anabranch.broker.topics.partition_opener import PartitionOpener
+from anabranch.broker.topics.topics import Topics
+from anabranch.cluster.metadata.entries import keep_entry, topic_config_entry
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.modes.ring.moves import RingMoves
 from anabranch.values import BrokerId
 from support.broker_cluster import close_all
 from support.form_cluster import FormCluster

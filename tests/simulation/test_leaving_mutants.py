@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker import branch_closing
-from anabranch.broker.branch_closing import Closing
-from anabranch.broker.branch_partition import BranchPartition
-from anabranch.broker.branch_peers import BranchPeers
-from anabranch.broker.branch_reign import NotNowError
-from anabranch.broker.branch_seat import BranchSeat
-from anabranch.broker.last_line import LastLine, last_line
+from anabranch.broker.branch import closing as branch_closing
+from anabranch.broker.branch.closing import Closing
+from anabranch.broker.branch.lanes.lanes_to_log import LastLine, last_line
+from anabranch.broker.branch.partition import BranchPartition
+from anabranch.broker.branch.partition_role import BranchSeat
+from anabranch.broker.branch.peers import BranchPeers
+from anabranch.broker.branch.takeover import NotNowError
 from anabranch.errors import CorruptDataError
-from anabranch.replication.branch_rows import Tip
-from anabranch.testing.simulator import SimulationError
+from anabranch.modes.branch.rows import Tip
+from anabranch.testing.simulation.simulator import SimulationError
 from anabranch.values import BrokerId
 from support.mode_schedule import ModeSchedule
 

@@ -3,12 +3,12 @@
 
 import pytest
 
-from anabranch.testing.cluster_runs import trace_of
 from anabranch.testing.in_process_client import Pending
-from anabranch.testing.object_clients import Cleaned
-from anabranch.testing.object_workload import Action, ObjectWorkload
-from anabranch.testing.sim_producers import IdempotentProducer
-from anabranch.testing.simulator import SimulationError
+from anabranch.testing.simulation.cluster_runs import trace_of
+from anabranch.testing.simulation.object_clients import Cleaned
+from anabranch.testing.simulation.object_workload import Action, ObjectWorkload
+from anabranch.testing.simulation.producers import IdempotentProducer
+from anabranch.testing.simulation.simulator import SimulationError
 from anabranch.wire.api_keys import ApiKey
 
 SEEDS = 8

@@ -6,8 +6,8 @@ A seed that fails here is repeated, with its trace, by `make sim OBJECTS=1 SEED=
 
 import pytest
 
-from anabranch.testing.cluster_runs import trace_of
-from anabranch.testing.object_workload import ObjectWorkload
+from anabranch.testing.simulation.cluster_runs import trace_of
+from anabranch.testing.simulation.object_workload import ObjectWorkload
 from support.seeded_runs import traces_elsewhere, traces_of
 
 SEEDS = 40

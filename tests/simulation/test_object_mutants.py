@@ -13,19 +13,19 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from anabranch.broker.object_upkeep import ObjectUpkeep
-from anabranch.cluster.object_entries import PackedCommit
-from anabranch.cluster.object_table import ObjectTable, Result
-from anabranch.cluster.object_upkeep import own_prefixes
+from anabranch.broker.object.upkeep import ObjectUpkeep
+from anabranch.cluster.objects.entries import PackedCommit
+from anabranch.cluster.objects.table import ObjectTable, Result
+from anabranch.cluster.objects.upkeep import own_prefixes
 from anabranch.errors import AnabranchError
 from anabranch.log.coordinates import FileCoordinates
+from anabranch.modes.object.events import Applied, Effect
+from anabranch.modes.object.writer import ObjectWriter
+from anabranch.objects.layout.names import object_id_of
 from anabranch.objects.store import Buffer
-from anabranch.record.object_names import object_id_of
-from anabranch.replication.object_events import Applied, Effect
-from anabranch.replication.object_writer import ObjectWriter
-from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.object_workload import SMALL_STORE
-from anabranch.testing.simulator import (
+from anabranch.testing.simulation.cluster_simulator import ClusterSimulator
+from anabranch.testing.simulation.object_workload import SMALL_STORE
+from anabranch.testing.simulation.simulator import (
     Producer,
     SimulationError,
     fetch_request,

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.syncer import Syncer
+from anabranch.broker.topics.partition_opener import PartitionOpener
+from anabranch.broker.write.syncer import Syncer
 from anabranch.errors import StorageError
 from anabranch.log.log import Log, Stamped
-from anabranch.testing.fake_disk import FakeDisk
-from anabranch.testing.simulator import SimulationError
-from anabranch.testing.workload import Workload
+from anabranch.testing.fakes.disk import FakeDisk
+from anabranch.testing.simulation.simulator import SimulationError
+from anabranch.testing.simulation.workload import Workload
 
 SEEDS = 200
 SEEDS_PER_TEST = 20
@@ -75,7 +75,7 @@ def test_the_same_seed_gives_the_same_trace(seed: int) -> None:
 
 def test_another_process_gives_the_same_trace() -> None:
     """With other hashes of strings, so that no order comes from them."""
-    command = [sys.executable, "-m", "anabranch.testing.simulator", "7"]
+    command = [sys.executable, "-m", "anabranch.testing.simulation.simulator", "7"]
     outputs = [
         subprocess.run(
             command,

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.cluster.quorum import Quorum, Ready
-from anabranch.cluster.quorum_reign import Reign
+from anabranch.cluster.raft.leader_progress import Reign
+from anabranch.cluster.raft.quorum import Quorum, Ready
 from support.quorum_world import Disk, World, run
 
 SEEDS_MAX = 300

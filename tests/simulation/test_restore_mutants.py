@@ -17,14 +17,15 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker import mode_changes, object_restore, restoring
-from anabranch.broker.bucket_survey import Snapshot
-from anabranch.broker.object_snapshots import ObjectSnapshots
-from anabranch.broker.restore_report import RestoreReport
+from anabranch.broker.object import mode_changes
+from anabranch.broker.object.snapshots import ObjectSnapshots
+from anabranch.broker.restore import object_restore, restoring
+from anabranch.broker.restore.bucket_survey import Snapshot
+from anabranch.broker.restore.restore_report import RestoreReport
 from anabranch.errors import AnabranchError
+from anabranch.objects.layout.format import Range, closing
+from anabranch.objects.layout.merge import NO_TIMESTAMP, build_object
 from anabranch.record.crc32c import crc32c
-from anabranch.record.object_format import Range, closing
-from anabranch.record.object_merge import NO_TIMESTAMP, build_object
 from support import restore_world
 from support.broker_cluster import close_all
 from support.restore_world import RestoreCluster, is_named

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from anabranch.replication.ring_effects import Effect, Kept, Tell
-from anabranch.replication.ring_messages import Promise, Propose
-from anabranch.replication.ring_replica import RingReplica
+from anabranch.modes.ring.effects import Effect, Kept, Tell
+from anabranch.modes.ring.messages import Promise, Propose
+from anabranch.modes.ring.replica import RingReplica
 from support.ring_world import RingWorld, run
 
 SEEDS = 150

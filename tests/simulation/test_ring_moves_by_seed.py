@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from anabranch.replication.ring_effects import Effect, EndView, Tell, Unseal
-from anabranch.replication.ring_messages import Seal, Sealed
-from anabranch.replication.ring_replica import Leader, RingReplica
+from anabranch.modes.ring.effects import Effect, EndView, Tell, Unseal
+from anabranch.modes.ring.messages import Seal, Sealed
+from anabranch.modes.ring.replica import Leader, RingReplica
 from support.ring_move_world import RingMoveWorld, run
 
 SEEDS = 60

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from anabranch.broker.partition import Partition
+from anabranch.broker.topics.partition import Partition
 from anabranch.record.batch import batch_spans
 from anabranch.record.records import records_of
 from anabranch.testing.in_process_client import Body, Pending

@@ -6,8 +6,8 @@ A seed that fails here is repeated, with its trace, by `make sim MODES=1 SEED=<s
 
 import pytest
 
-from anabranch.testing.cluster_runs import trace_of
-from anabranch.testing.wandering_workload import WanderingWorkload
+from anabranch.testing.simulation.cluster_runs import trace_of
+from anabranch.testing.simulation.mode_change_workload import WanderingWorkload
 from support.seeded_runs import traces_elsewhere, traces_of
 
 SEEDS = 24

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from anabranch.testing.simulator import Simulator, produced
-from anabranch.testing.workload import Workload
+from anabranch.testing.simulation.simulator import Simulator, produced
+from anabranch.testing.simulation.workload import Workload
 from anabranch.wire.error_codes import ErrorCode
 
 PRODUCER = 5

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Mapping
 
-from anabranch.broker.branch_partition import BranchPartition
-from anabranch.replication.branch_lines import Span
-from anabranch.testing.cluster_simulator import ClusterSimulator
+from anabranch.broker.branch.partition import BranchPartition
+from anabranch.modes.branch.lines import Span
 from anabranch.testing.in_process_client import Body
-from anabranch.testing.simulator import Producer, fetch_request, produce_request, produced, records_from
+from anabranch.testing.simulation.cluster_simulator import ClusterSimulator
+from anabranch.testing.simulation.simulator import (
+    Producer,
+    fetch_request,
+    produce_request,
+    produced,
+    records_from,
+)
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode

@@ -2,10 +2,16 @@
 
 from collections.abc import Iterable
 
-from anabranch.broker.branch_partition import BranchPartition
-from anabranch.testing.branch_copies import branch_copies, missing_branches
-from anabranch.testing.cluster_simulator import ClusterSimulator
-from anabranch.testing.simulator import Producer, fetch_request, produce_request, produced, records_from
+from anabranch.broker.branch.partition import BranchPartition
+from anabranch.testing.simulation.branch_copies import branch_copies, missing_branches
+from anabranch.testing.simulation.cluster_simulator import ClusterSimulator
+from anabranch.testing.simulation.simulator import (
+    Producer,
+    fetch_request,
+    produce_request,
+    produced,
+    records_from,
+)
 from anabranch.values import BrokerId, TopicPartition
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode

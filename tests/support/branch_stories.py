@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from anabranch.replication.branch_rows import (
+from anabranch.modes.branch.rows import (
     NOWHERE,
     BranchRow,
     Lane,

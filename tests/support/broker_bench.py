@@ -5,14 +5,14 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from anabranch.broker.append_queue import AppendJob
 from anabranch.broker.broker import Broker
-from anabranch.broker.partition import Partition
+from anabranch.broker.topics.partition import Partition
+from anabranch.broker.write.append_queue import AppendJob
 from anabranch.config import NodeSettings
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.disk import FakeDisk
 from support.workers import HeldWorkers, InlineWorkers
 
 DATA = "data"

@@ -8,11 +8,11 @@ from typing import Any
 from anabranch.broker.broker import Broker
 from anabranch.config import NodeSettings
 from anabranch.objects.store import ObjectStore
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_disk import FakeDisk
-from anabranch.testing.fake_net import FakeNet
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.disk import FakeDisk
+from anabranch.testing.fakes.loop import SimWorkers, VirtualLoop
+from anabranch.testing.fakes.net import FakeNet
 from anabranch.testing.in_process_client import Body, InProcessClient
-from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 

@@ -3,11 +3,11 @@
 import uuid
 from typing import Any
 
-from anabranch.broker.groups.coordinator import GroupCoordinator
-from anabranch.broker.groups.settings import GroupSettings
-from anabranch.broker.offsets_topic import OffsetsTopic
-from anabranch.broker.partition import Partition
-from anabranch.replication.mode import Effect, Event, Publish
+from anabranch.broker.coordination.groups.coordinator import GroupCoordinator
+from anabranch.broker.coordination.offsets_topic import OffsetsTopic
+from anabranch.broker.topics.partition import Partition
+from anabranch.coordination.groups.settings import GroupSettings
+from anabranch.modes.mode import Effect, Event, Publish
 from anabranch.values import BrokerId, Generation, Offset
 from support.broker_bench import Bench
 

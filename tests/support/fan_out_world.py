@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from anabranch.errors import AnabranchError
-from anabranch.gateway.chunks import Chunk, chunks_of
-from anabranch.gateway.fan_out import FanOut, Stream
-from anabranch.gateway.outlet import Outlet
+from anabranch.gateway.read.chunks import Chunk, chunks_of
+from anabranch.gateway.read.fan_out import FanOut, Stream
+from anabranch.gateway.websocket.outlet import Outlet
 from anabranch.record.builder import build_batch
 from anabranch.record.records import Record
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
 from anabranch.values import Offset
 
 Result = TypeVar("Result")

@@ -3,7 +3,7 @@ for itself."""
 
 from typing import Any
 
-from anabranch.broker.branch_partition import BranchPartition
+from anabranch.broker.branch.partition import BranchPartition
 from anabranch.record.builder import BatchBuilder
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from anabranch.cluster.object_table import Head
-from anabranch.cluster.rows import Placement
+from anabranch.cluster.metadata.rows import Placement
+from anabranch.cluster.objects.table import Head
 from anabranch.errors import StoreUnavailableError
+from anabranch.objects.layout.names import Key, object_id_of
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.objects.store import Buffer
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.object_names import Key, object_id_of
 from anabranch.record.records import records_of
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fakes.disk import FakeDisk
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_cluster import BrokerCluster

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anabranch.pipeline.lake.arrow_types import small_schema
+from anabranch.pipeline.lake.rows.arrow_types import small_schema
 from anabranch.pipeline.lake.settings import PipelineSettings
 
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 """Brokers that split, join and wander over lanes, as models/lanes.py has them, but with the rows and the joining of
-`anabranch.replication`. Every record is on its own here: what a merge says about spans is done, and compared, offset by
+`anabranch.modes`. Every record is on its own here: what a merge says about spans is done, and compared, offset by
 offset. A record is known by the offset that it was first given.
 
 `LaneWorld(seed).run()` raises Broken when a promise is broken. Small methods stand for the rules, so that a test can
@@ -9,9 +9,9 @@ break one of them.
 from random import Random
 from uuid import UUID
 
-from anabranch.replication import branch_lines
-from anabranch.replication.branch_lines import Branches, Line, Merge
-from anabranch.replication.branch_rows import (
+from anabranch.modes.branch import lines as branch_lines
+from anabranch.modes.branch.lines import Branches, Line, Merge
+from anabranch.modes.branch.rows import (
     NO_LANE,
     NOWHERE,
     BranchRow,

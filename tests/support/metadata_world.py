@@ -15,18 +15,18 @@ from collections.abc import Callable, Coroutine, Mapping
 from random import Random
 from typing import Any
 
-from anabranch.broker.core import BrokerCore
-from anabranch.broker.metadata_log import MetadataLog
-from anabranch.broker.metadata_opener import METADATA_ID, open_metadata
-from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.peer_messages import Answer, PeerMessage, Question, ReadIndex, ReadIndexAnswer
-from anabranch.broker.peers import Address, Hello
-from anabranch.broker.stored_state import StoredState, partition_key
+from anabranch.broker.metadata.metadata_log import MetadataLog
+from anabranch.broker.metadata.metadata_opener import METADATA_ID, open_metadata
+from anabranch.broker.peers.messages import Answer, PeerMessage, Question, ReadIndex, ReadIndexAnswer
+from anabranch.broker.peers.peers import Address, Hello
+from anabranch.broker.topics.partition_opener import PartitionOpener
+from anabranch.broker.topics.stored_state import StoredState, partition_key
 from anabranch.broker.workers import Done, Result
-from anabranch.cluster.entries import Entry, decode_entry, topic_entry
-from anabranch.cluster.quorum import Role
-from anabranch.cluster.quorum_messages import EntryKind, Member, Members, SendSnapshot
-from anabranch.cluster.rows import Topic
+from anabranch.broker.write.core import BrokerCore
+from anabranch.cluster.metadata.entries import Entry, decode_entry, topic_entry
+from anabranch.cluster.metadata.rows import Topic
+from anabranch.cluster.raft.messages import EntryKind, Member, Members, SendSnapshot
+from anabranch.cluster.raft.quorum import Role
 from anabranch.config import NodeSettings
 from anabranch.errors import (
     AnabranchError,
@@ -36,9 +36,9 @@ from anabranch.errors import (
     QuorumBusyError,
     StorageError,
 )
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
-from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.disk import FakeDisk, PowerLoss
+from anabranch.testing.fakes.loop import SimWorkers, VirtualLoop
 from anabranch.values import BrokerId
 
 DATA = "data"

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from anabranch.cluster.rows import Topic
-from anabranch.testing.branch_copies import missing_branches
-from anabranch.testing.cluster_simulator import ClusterSimulator
+from anabranch.cluster.metadata.rows import Topic
 from anabranch.testing.in_process_client import Pending
-from anabranch.testing.object_workload import SMALL_STORE
-from anabranch.testing.simulator import Producer, SimulationError, fetch_request, records_from
+from anabranch.testing.simulation.branch_copies import missing_branches
+from anabranch.testing.simulation.cluster_simulator import ClusterSimulator
+from anabranch.testing.simulation.object_workload import SMALL_STORE
+from anabranch.testing.simulation.simulator import Producer, SimulationError, fetch_request, records_from
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 from support.branch_schedule import BranchSchedule

@@ -2,7 +2,7 @@
 
 from uuid import UUID
 
-from anabranch.broker.peer_messages import LeaderRow, Leads, PeerMessage
+from anabranch.broker.peers.messages import LeaderRow, Leads, PeerMessage
 from anabranch.values import Generation
 
 

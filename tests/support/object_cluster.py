@@ -3,9 +3,10 @@
 import uuid
 from collections.abc import Sequence
 
-from anabranch.cluster.entries import broker_entry, topic_entry
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import (
+from anabranch.cluster.metadata.entries import broker_entry, topic_entry
+from anabranch.cluster.metadata.rows import BrokerRow, Topic
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.cluster.objects.entries import (
     Commit,
     Entry,
     Item,
@@ -15,9 +16,8 @@ from anabranch.cluster.object_entries import (
     incarnation_entry,
     replace_entry,
 )
-from anabranch.cluster.object_table import ObjectTable, Result
-from anabranch.cluster.rows import BrokerRow, Topic
-from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.cluster.objects.table import ObjectTable, Result
+from anabranch.objects.layout.names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Offset
 
 INCARNATION = 0xABCDEF

@@ -11,10 +11,11 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from anabranch.broker.metadata_log import MetadataLog
-from anabranch.cluster.entries import Entry, broker_entry, topic_entry
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import (
+from anabranch.broker.metadata.metadata_log import MetadataLog
+from anabranch.cluster.metadata.entries import Entry, broker_entry, topic_entry
+from anabranch.cluster.metadata.rows import BrokerRow, Topic
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.cluster.objects.entries import (
     Commit,
     Item,
     Key,
@@ -26,10 +27,9 @@ from anabranch.cluster.object_entries import (
     start_entry,
     tombstone_entry,
 )
-from anabranch.cluster.object_table import ObjectTable
-from anabranch.cluster.rows import BrokerRow, Topic
+from anabranch.cluster.objects.table import ObjectTable
 from anabranch.log.coordinates import FileCoordinates
-from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.objects.layout.names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Offset
 from support.metadata_world import Node, World
 from support.object_cluster import INCARNATION

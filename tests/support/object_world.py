@@ -9,17 +9,17 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
-from anabranch.broker.block_cache import BlockCache
-from anabranch.broker.disk_cache import DiskCache
-from anabranch.broker.object_log import ObjectLog
-from anabranch.cluster.object_entries import Key
+from anabranch.broker.object.cache.block_cache import BlockCache
+from anabranch.broker.object.cache.disk_cache import DiskCache
+from anabranch.broker.object.log import ObjectLog
+from anabranch.cluster.objects.entries import Key
 from anabranch.errors import ObjectExistsError, ObjectGoneError
+from anabranch.objects.layout.names import ObjectId, ObjectKind, Row
 from anabranch.objects.store import Buffer, StoredObject
 from anabranch.record.batch import batch_spans, read_header, stamp
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.object_names import ObjectId, ObjectKind, Row
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
 from anabranch.values import Generation, Offset
 from support.workers import HeldWorkers, InlineWorkers
 

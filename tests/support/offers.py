@@ -2,14 +2,21 @@
 
 from collections.abc import Callable, Iterator
 
-from anabranch.log.files import Files
+from anabranch.log.disk.files import Files
 from anabranch.log.log import Log
-from anabranch.log.scan import whole_batches
+from anabranch.log.segment.scan import whole_batches
 from anabranch.record.batch import read_header
-from anabranch.record.compaction_check import OFFER_MS_MAX
-from anabranch.record.compaction_run import CompactionRun, grouped, map_latest
-from anabranch.record.offer_format import FOLDER, MANIFEST, Offer, OfferedSource, dump_offer, file_name
-from anabranch.record.offset_map import OffsetMap
+from anabranch.record.compaction.check import OFFER_MS_MAX
+from anabranch.record.compaction.offer_format import (
+    FOLDER,
+    MANIFEST,
+    Offer,
+    OfferedSource,
+    dump_offer,
+    file_name,
+)
+from anabranch.record.compaction.offset_map import OffsetMap
+from anabranch.record.compaction.run import CompactionRun, grouped, map_latest
 from anabranch.values import Offset
 
 Spoil = Callable[[list[bytes]], list[bytes]]

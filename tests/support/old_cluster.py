@@ -5,24 +5,24 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anabranch.broker.groups.stored_offsets import StoredGroups
-from anabranch.cluster.entries import broker_entry, producer_ids_entry, topic_entry
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import Commit, Item, Key, commit_entry, incarnation_entry
-from anabranch.cluster.rows import MODE_CONFIG, BrokerRow, Topic
-from anabranch.objects.memory_store import MemoryStore
-from anabranch.record.batch import stamp
-from anabranch.record.object_format import ObjectBuilder, Span
-from anabranch.record.object_merge import build_copied_object, kept_ranges
-from anabranch.record.object_names import ObjectId, ObjectKind
-from anabranch.record.stored_snapshots import (
+from anabranch.cluster.metadata.entries import broker_entry, producer_ids_entry, topic_entry
+from anabranch.cluster.metadata.rows import MODE_CONFIG, BrokerRow, Topic
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.cluster.objects.entries import Commit, Item, Key, commit_entry, incarnation_entry
+from anabranch.coordination.groups.stored_offsets import StoredGroups
+from anabranch.objects.layout.format import ObjectBuilder, Span
+from anabranch.objects.layout.merge import build_copied_object, kept_ranges
+from anabranch.objects.layout.names import ObjectId, ObjectKind
+from anabranch.objects.layout.snapshots import (
     GroupsId,
     MetadataId,
     groups_value,
     metadata_value,
     pack_snapshot,
 )
-from anabranch.testing.fake_clock import FakeClock
+from anabranch.objects.memory_store import MemoryStore
+from anabranch.record.batch import stamp
+from anabranch.testing.fakes.clock import FakeClock
 from anabranch.values import BrokerId, Generation, Offset
 from support.broker_bench import batch_of
 

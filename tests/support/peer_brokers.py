@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from anabranch.broker.peer_messages import Answer, PeerMessage, Question, ReadIndex, ReadIndexAnswer
+from anabranch.broker.peers.messages import Answer, PeerMessage, Question, ReadIndex, ReadIndexAnswer
 from anabranch.clock import RealClock
 from anabranch.errors import NotControllerError
-from anabranch.server.peer_handshake import Identity
-from anabranch.server.peer_link import PeerLink
-from anabranch.server.peer_links import PeerLinks
-from anabranch.server.peer_listener import PeerListener
-from anabranch.server.peer_security import PeerSecurity
+from anabranch.server.peers.handshake import Identity
+from anabranch.server.peers.link import PeerLink
+from anabranch.server.peers.links import PeerLinks
+from anabranch.server.peers.listener import PeerListener
+from anabranch.server.peers.security import PeerSecurity
 from anabranch.values import BrokerId
 
 SECRET = b"a secret of more than sixteen bytes"

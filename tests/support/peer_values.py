@@ -2,11 +2,11 @@
 
 from hypothesis import strategies as st
 
-from anabranch.broker import peer_messages as peer
-from anabranch.broker.peer_codec import Refused
-from anabranch.cluster import quorum_messages as quorum
-from anabranch.replication import ring_messages as ring
-from anabranch.replication.generations import Generations, Row
+from anabranch.broker.peers import messages as peer
+from anabranch.broker.peers.codec import Refused
+from anabranch.cluster.raft import messages as quorum
+from anabranch.modes.generations import Generations, Row
+from anabranch.modes.ring import messages as ring
 
 SENDER = 2
 numbers = st.integers(0, 2**63 - 1)

@@ -16,9 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from anabranch.pipeline.jobs.run import run_pipeline
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.run import run_pipeline
-from anabranch.pipeline.session import spark_session
+from anabranch.pipeline.spark.session import spark_session
 
 LOOK_S = 0.001
 

@@ -14,7 +14,7 @@ import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from anabranch.pipeline.java import find_java
+from anabranch.pipeline.spark.java import find_java
 from clients.registries import cache_folder, filled_once
 
 FLAGS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -67,7 +67,7 @@ def _make(archive: Path) -> None:
 
 def load_classes() -> None:
     """A little of what the tests do, in a JVM that writes down its classes when it ends."""
-    from anabranch.pipeline.session import spark_session
+    from anabranch.pipeline.spark.session import spark_session
 
     spark = spark_session(master="local[1]", app="classes")
     jvm = spark.sparkContext._gateway.proc

@@ -9,9 +9,9 @@ import heapq
 from dataclasses import dataclass, field
 from random import Random
 
-from anabranch.cluster.quorum import Quorum, Ready, Role
-from anabranch.cluster.quorum_log import QuorumLog
-from anabranch.cluster.quorum_messages import Entry, Member, Members, Message, Snapshot
+from anabranch.cluster.raft.log import QuorumLog
+from anabranch.cluster.raft.messages import Entry, Member, Members, Message, Snapshot
+from anabranch.cluster.raft.quorum import Quorum, Ready, Role
 from anabranch.errors import QuorumBusyError
 
 CALM_MS = 60_000

@@ -21,18 +21,18 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from anabranch.broker.bucket_survey import SNAPSHOTS_NEEDED
-from anabranch.broker.restore_report import RestoreReport
-from anabranch.broker.restoring import RestoreWish, Restoring
+from anabranch.broker.restore.bucket_survey import SNAPSHOTS_NEEDED
+from anabranch.broker.restore.restore_report import RestoreReport
+from anabranch.broker.restore.restoring import RestoreWish, Restoring
 from anabranch.errors import RestoreRefusedError, StoreUnavailableError
+from anabranch.objects.layout.merge import stamped_batches
+from anabranch.objects.layout.snapshots import metadata_id_of
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.objects.retrying_store import RetryingStore
 from anabranch.objects.store import Buffer, StoredObject
-from anabranch.record.object_merge import stamped_batches
 from anabranch.record.records import records_of
-from anabranch.record.stored_snapshots import metadata_id_of
-from anabranch.testing.fake_disk import FakeDisk
-from anabranch.testing.fake_store import with_flipped_bit
+from anabranch.testing.fakes.disk import FakeDisk
+from anabranch.testing.fakes.store import with_flipped_bit
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 from support.form_cluster import RETRIABLE, FormCluster, batch_of

@@ -15,23 +15,23 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from anabranch.broker.append_queue import NEVER_MS, AppendJob
-from anabranch.broker.core import BrokerCore
-from anabranch.broker.partition import Partition
-from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.peer_messages import LeaderRow, PeerMessage, RingLetter
-from anabranch.broker.replicas import Replicas
-from anabranch.broker.stored_state import StoredState
-from anabranch.cluster.rows import Placement
+from anabranch.broker.peers.messages import LeaderRow, PeerMessage, RingLetter
+from anabranch.broker.ring.replicas import Replicas
+from anabranch.broker.topics.partition import Partition
+from anabranch.broker.topics.partition_opener import PartitionOpener
+from anabranch.broker.topics.stored_state import StoredState
+from anabranch.broker.write.append_queue import NEVER_MS, AppendJob
+from anabranch.broker.write.core import BrokerCore
+from anabranch.cluster.metadata.rows import Placement
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import CoordinatorNotAvailableError
+from anabranch.modes.ring.messages import Push
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import records_of
-from anabranch.replication.ring_messages import Push
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_disk import FakeDisk
-from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.disk import FakeDisk
+from anabranch.testing.fakes.loop import SimWorkers, VirtualLoop
 from anabranch.values import TopicPartition
 
 DATA = "data"

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from anabranch.broker.partition import Partition
+from anabranch.broker.topics.partition import Partition
 from anabranch.record.builder import BatchBuilder
 from anabranch.wire.api_keys import ApiKey
 from support.broker_cluster import BrokerCluster

@@ -7,8 +7,8 @@ counts.
 
 from typing import Any
 
-from anabranch.replication.ring_effects import Effect, EndView, Kept, Unseal
-from anabranch.replication.ring_replica import RingReplica
+from anabranch.modes.ring.effects import Effect, EndView, Kept, Unseal
+from anabranch.modes.ring.replica import RingReplica
 from support.ring_world import TICK_MS, Machine, RingWorld
 
 BROKERS = (1, 2, 3, 4, 5)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from anabranch.replication.mode import Publish
-from anabranch.replication.ring_effects import CutBack, Effect, Kept, Remember, Sync, Take, Tell
-from anabranch.replication.ring_messages import Message, Push
-from anabranch.replication.ring_replica import RingReplica
+from anabranch.modes.mode import Publish
+from anabranch.modes.ring.effects import CutBack, Effect, Kept, Remember, Sync, Take, Tell
+from anabranch.modes.ring.messages import Message, Push
+from anabranch.modes.ring.replica import RingReplica
 
 TICK_MS = 100
 CALM_MS = 40_000

@@ -2,9 +2,9 @@
 
 from typing import Self
 
-from anabranch.testing.cluster_simulator import ClusterSimulator
 from anabranch.testing.in_process_client import Body, Pending
-from anabranch.testing.simulator import Producer, produce_request, produced
+from anabranch.testing.simulation.cluster_simulator import ClusterSimulator
+from anabranch.testing.simulation.simulator import Producer, produce_request, produced
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from anabranch.testing.cluster_runs import trace_of
+from anabranch.testing.simulation.cluster_runs import trace_of
 
 
 def traces_of(seeds: Iterable[int], workload: Any, option: str = "") -> str:
@@ -24,7 +24,7 @@ def traces_of(seeds: Iterable[int], workload: Any, option: str = "") -> str:
 
 def traces_elsewhere(*flags: str, seed: int = 1) -> list[list[str]]:
     """One seed in two other processes, with other hashes of strings, so that no order comes from them."""
-    command = [sys.executable, "-m", "anabranch.testing.cluster_runs", *flags, "--seed", str(seed)]
+    command = [sys.executable, "-m", "anabranch.testing.simulation.cluster_runs", *flags, "--seed", str(seed)]
     return [
         subprocess.run(
             command,

@@ -6,15 +6,15 @@ Beside them stands what was written, so that a test may say what ought to be rea
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 
-from anabranch.cluster.entries import Entry, broker_entry, topic_entry
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import Commit, Key, commit_entry, incarnation_entry
-from anabranch.cluster.rows import BrokerRow, Topic
+from anabranch.cluster.metadata.entries import Entry, broker_entry, topic_entry
+from anabranch.cluster.metadata.rows import BrokerRow, Topic
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.cluster.objects.entries import Commit, Key, commit_entry, incarnation_entry
+from anabranch.objects.layout.format import ObjectBuilder
+from anabranch.objects.layout.merge import stamped_batches
+from anabranch.objects.layout.names import ObjectId, Row
 from anabranch.record.batch import read_header, stamp
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.object_format import ObjectBuilder
-from anabranch.record.object_merge import stamped_batches
-from anabranch.record.object_names import ObjectId, Row
 from anabranch.record.records import Record, records_of
 from anabranch.values import BrokerId, Generation, Offset
 

@@ -2,9 +2,9 @@
 
 from anabranch.broker.broker import Broker
 from anabranch.config import NodeSettings
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fakes.disk import FakeDisk
+from anabranch.testing.fakes.loop import SimWorkers
 from anabranch.testing.in_process_client import InProcessClient
-from anabranch.testing.virtual_loop import SimWorkers
 from anabranch.values import BrokerId
 from support.broker_cluster import DATA, BrokerCluster, Life
 

@@ -11,12 +11,12 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from anabranch.broker.append_queue import AppendJob
-from anabranch.broker.core import BrokerCore
-from anabranch.broker.object_partition import AgreedHead, ObjectPartition
-from anabranch.broker.object_writing import ObjectWriting
-from anabranch.broker.producer_limits import ProducerLimits
-from anabranch.cluster.entries import (
+from anabranch.broker.object.partition import AgreedHead, ObjectPartition
+from anabranch.broker.object.writer_driver import ObjectWriting
+from anabranch.broker.write.append_queue import AppendJob
+from anabranch.broker.write.core import BrokerCore
+from anabranch.broker.write.producer_limits import ProducerLimits
+from anabranch.cluster.metadata.entries import (
     Entry,
     broker_entry,
     broker_fenced_entry,
@@ -24,9 +24,9 @@ from anabranch.cluster.entries import (
     encode_entry,
     topic_entry,
 )
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import Key
-from anabranch.cluster.rows import BrokerRow, Topic
+from anabranch.cluster.metadata.rows import BrokerRow, Topic
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.cluster.objects.entries import Key
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import (
     AnabranchError,
@@ -39,14 +39,14 @@ from anabranch.errors import (
     RequestTimedOutError,
     StoreUnavailableError,
 )
+from anabranch.modes.object.writer import Limits
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.objects.store import Buffer
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.records import records_of
-from anabranch.replication.object_writer import Limits
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import SimWorkers, VirtualLoop
 from anabranch.values import BrokerId, Offset, TopicPartition
 
 TOPIC_ID = UUID(int=77)

@@ -8,33 +8,23 @@ from pathlib import Path
 from support.secret_files import write_secret
 
 OF_CLUSTERS = (
-    "anabranch.broker.effects",
-    "anabranch.broker.forwarding",
-    "anabranch.broker.moves",
-    "anabranch.broker.orchestrator",
-    "anabranch.broker.peer_",
-    "anabranch.broker.peering",
-    "anabranch.broker.peers",
-    "anabranch.broker.pieces",
-    "anabranch.broker.repairs",
-    "anabranch.broker.replicas",
-    "anabranch.broker.ring_opener",
+    "anabranch.broker.metadata.orchestrator",
+    "anabranch.broker.peers.",
+    "anabranch.broker.requests.forwarding",
+    "anabranch.broker.ring.",
     "anabranch.cluster.orchestrator",
     "anabranch.local_cluster",
-    "anabranch.replication.ring_",
-    "anabranch.server.peer_",
+    "anabranch.modes.ring.",
+    "anabranch.server.peers.",
 )
 OF_OBJECTS = (
-    "anabranch.broker.block_",
-    "anabranch.broker.disk_cache",
-    "anabranch.broker.object",
-    "anabranch.broker.proposals",
-    "anabranch.cluster.object_",
+    "anabranch.broker.metadata.proposals",
+    "anabranch.broker.object.",
+    "anabranch.cluster.objects.",
     "anabranch.cluster.rendezvous",
     "anabranch.config.store_url",
+    "anabranch.modes.object.",
     "anabranch.objects",
-    "anabranch.record.object_",
-    "anabranch.replication.object_",
     "obstore",
 )
 SCRIPT = """
@@ -71,4 +61,4 @@ def test_a_node_without_an_object_store_loads_nothing_of_it() -> None:
 def test_a_broker_with_peers_does(tmp_path: Path) -> None:
     secret = write_secret(tmp_path / "secret", "a secret of the test, long enough to be one")
     loaded = loaded_by({"peer.listen": "127.0.0.1:0", "cluster.secret.file": str(secret)})
-    assert "anabranch.broker.peering" in loaded
+    assert "anabranch.broker.peers.peering" in loaded

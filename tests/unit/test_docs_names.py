@@ -14,7 +14,7 @@ from anabranch.broker.handlers import HANDLERS
 from anabranch.cli.main import main
 from anabranch.config.node_settings import NODE_SETTINGS
 from anabranch.config.topic_settings import TOPIC_SETTINGS
-from anabranch.gateway.app import ROUTES
+from anabranch.gateway.api.routes import ROUTES
 from anabranch.testing.cluster_processes import ClusterProcesses
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from anabranch.limited_log import KINDS_MAX, MINUTE_MS, LimitedHandler, RepeatLimit
-from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.fakes.clock import FakeClock
 
 
 class Kept(logging.Handler):

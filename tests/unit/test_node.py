@@ -11,7 +11,7 @@ from anabranch.config import NodeSettings
 from anabranch.errors import StorageError
 from anabranch.node import CannotListenError, Node
 from anabranch.server.listener import Listener
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fakes.disk import FakeDisk
 from support.broker_bench import in_loop
 from support.workers import InlineWorkers
 

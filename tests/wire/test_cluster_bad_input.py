@@ -21,8 +21,9 @@ from anabranch.errors import PeerUnreachableError
 from anabranch.local_cluster.cluster_client import ClusterClient
 from anabranch.local_cluster.ports import random_block
 from anabranch.node import Node
-from anabranch.server import peer_handshake, peer_port
-from anabranch.server.peer_handshake import Identity, Kind, next_frame
+from anabranch.server.peers import handshake as peer_handshake
+from anabranch.server.peers import port as peer_port
+from anabranch.server.peers.handshake import Identity, Kind, next_frame
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 from support.node_process import NodeProcess

@@ -12,7 +12,7 @@ import pytest
 
 from anabranch.clock import RealClock
 from anabranch.config import NodeSettings
-from anabranch.log.real_files import RealFiles
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.record.batch import batch_spans, check_batch
 from anabranch.record.records import records_of
 from anabranch.server import listener as listener_module

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from anabranch.broker import peer_codec
-from anabranch.broker.peer_messages import (
+from anabranch.broker.peers import codec as peer_codec
+from anabranch.broker.peers.messages import (
     Answer,
     BrokerBeat,
     ForwardAnswer,
@@ -21,9 +21,10 @@ from anabranch.broker.peer_messages import (
     RingLetter,
 )
 from anabranch.errors import InvalidConfigError, PeerRefusedError, PeerUnreachableError
-from anabranch.replication.ring_messages import Push
-from anabranch.server import peer_link, peer_links
-from anabranch.server.peer_security import PeerSecurity, mutual_tls, names_in, read_secret
+from anabranch.modes.ring.messages import Push
+from anabranch.server.peers import link as peer_link
+from anabranch.server.peers import links as peer_links
+from anabranch.server.peers.security import PeerSecurity, mutual_tls, names_in, read_secret
 from support import peer_certs
 from support.numbered import number_of, numbered
 from support.peer_brokers import Loopback, PeerBroker, cut, link_of, on_loopback, until, warnings_of

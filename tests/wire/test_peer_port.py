@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from anabranch.server import peer_handshake, peer_listener
-from anabranch.server.peer_handshake import HELLO_BYTES_MAX, Identity, Kind, next_frame
+from anabranch.server.peers import handshake as peer_handshake
+from anabranch.server.peers import listener as peer_listener
+from anabranch.server.peers.handshake import HELLO_BYTES_MAX, Identity, Kind, next_frame
 from support.peer_brokers import Loopback, PeerBroker, on_loopback, until, warnings_of
 
 REFUSED = "refused a connection from 127.0.0.1 to the peer port: "

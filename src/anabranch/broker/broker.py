@@ -10,31 +10,31 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING
 
-from anabranch.broker.call import Client, HeldBytes
-from anabranch.broker.core import BrokerCore
-from anabranch.broker.fetch_sessions import FetchSessions
-from anabranch.broker.groups.coordinator import GroupCoordinator
-from anabranch.broker.groups.driver import LoopDriver
-from anabranch.broker.groups.settings import GroupSettings
-from anabranch.broker.housekeeping import Housekeeping
-from anabranch.broker.leaders import Leaders
-from anabranch.broker.membership import Membership
-from anabranch.broker.memory_budget import MemoryBudget
-from anabranch.broker.metadata_opener import open_metadata
-from anabranch.broker.offsets_topic import OffsetsTopic
-from anabranch.broker.partition import Partition
-from anabranch.broker.partition_opener import PartitionOpener
-from anabranch.broker.placing import make_topic
-from anabranch.broker.producer_ids import ProducerIds
-from anabranch.broker.stored_state import StoredState, partition_key
-from anabranch.broker.topic_folders import TopicFolders
-from anabranch.broker.topics import Topics, TopicState
-from anabranch.broker.turns import Turns
+from anabranch.broker.coordination.groups.coordinator import GroupCoordinator
+from anabranch.broker.coordination.groups.driver import LoopDriver
+from anabranch.broker.coordination.offsets_topic import OffsetsTopic
+from anabranch.broker.metadata.membership import Membership
+from anabranch.broker.metadata.metadata_opener import open_metadata
+from anabranch.broker.read.fetch_sessions import FetchSessions
+from anabranch.broker.requests.call import Client, HeldBytes
+from anabranch.broker.requests.memory_budget import MemoryBudget
+from anabranch.broker.requests.turns import Turns
+from anabranch.broker.topics.leaders import Leaders
+from anabranch.broker.topics.partition import Partition
+from anabranch.broker.topics.partition_opener import PartitionOpener
+from anabranch.broker.topics.placing import make_topic
+from anabranch.broker.topics.stored_state import StoredState, partition_key
+from anabranch.broker.topics.topic_folders import TopicFolders
+from anabranch.broker.topics.topics import Topics, TopicState
+from anabranch.broker.upkeep.housekeeping import Housekeeping
 from anabranch.broker.workers import Workers
+from anabranch.broker.write.core import BrokerCore
+from anabranch.broker.write.producer_ids import ProducerIds
 from anabranch.clock import Clock
-from anabranch.cluster.quorum_messages import Member
-from anabranch.cluster.rows import BrokerRow, Placement
+from anabranch.cluster.metadata.rows import BrokerRow, Placement
+from anabranch.cluster.raft.messages import Member
 from anabranch.config import NodeSettings, TopicSettings, host_and_port
+from anabranch.coordination.groups.settings import GroupSettings
 from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,
@@ -47,18 +47,18 @@ from anabranch.errors import (
     StorageError,
     UnknownGenerationError,
 )
-from anabranch.log.files import Files
+from anabranch.log.disk.files import Files
 from anabranch.values import BrokerId, Generation, Offset, TopicPartition
 
 if TYPE_CHECKING:
-    from anabranch.broker.branches import BranchTopics
-    from anabranch.broker.formed_log import Past
-    from anabranch.broker.forwarding import Forwarding
-    from anabranch.broker.objects import Objects
-    from anabranch.broker.peering import Peering
-    from anabranch.broker.peers import Peers
-    from anabranch.broker.replicas import Replicas
-    from anabranch.broker.routing import Routing
+    from anabranch.broker.branch.branches import BranchTopics
+    from anabranch.broker.object.archived_prefix import Past
+    from anabranch.broker.object.objects import Objects
+    from anabranch.broker.peers.peering import Peering
+    from anabranch.broker.peers.peers import Peers
+    from anabranch.broker.requests.forwarding import Forwarding
+    from anabranch.broker.requests.routing import Routing
+    from anabranch.broker.ring.replicas import Replicas
     from anabranch.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -171,21 +171,23 @@ class Broker:
 
     def _meet(self, peers: "Peers") -> Membership:
         """Put together what only a broker with peers needs; the others do not even read the code."""
-        from anabranch.broker.peering import Peering
+        from anabranch.broker.peers.peering import Peering
 
         self.peering = Peering(self, peers)
         self.core.flush_peers = peers.flush
         return self.peering.orchestrator
 
     def _keep_objects(self, store: "ObjectStore") -> "Objects":
-        from anabranch.broker.objects import Objects  # As above: a node without a store reads none of it.
+        from anabranch.broker.object.objects import (
+            Objects,  # As above: a node without a store reads none of it.
+        )
 
         return Objects(self, store)
 
     def _open_object(
         self, partition_id: TopicPartition, topic_id: uuid.UUID, settings: TopicSettings
     ) -> Partition:
-        from anabranch.broker.object_partition import open_partition
+        from anabranch.broker.object.partition import open_partition
 
         if self.objects is None and partition_id.partition == 0:
             logger.error(
@@ -196,13 +198,15 @@ class Broker:
         return open_partition(self, partition_id, topic_id, settings)
 
     def _past_of(self, partition_id: TopicPartition, topic_id: uuid.UUID, floor: Offset) -> "Past":
-        from anabranch.broker.formed_log import past_of
+        from anabranch.broker.object.archived_prefix import past_of
 
         return past_of(self, partition_id, (topic_id, partition_id.partition), floor)
 
     def _need_branches(self) -> None:
         if self.branches is None:
-            from anabranch.broker.branches import BranchTopics  # As above: for those who have such topics.
+            from anabranch.broker.branch.branches import (
+                BranchTopics,  # As above: for those who have such topics.
+            )
 
             self.branches = BranchTopics(self)
             self.opener.open_branch = self.branches.open_partition
@@ -383,7 +387,7 @@ class Broker:
     async def delete_records(self, partition: Partition, offset: Offset) -> None:
         """Move the start of a log, durably before it shows."""
         if partition.is_object:
-            from anabranch.cluster.object_entries import start_entry
+            from anabranch.cluster.objects.entries import start_entry
 
             if offset > partition.log.start_offset:
                 key = partition.topic_id, partition.id.partition
@@ -406,8 +410,8 @@ class Broker:
     async def delete_stored(self, partition: Partition, offset: Offset) -> None:
         """What of it lies in the object store: its past, and what was copied there since. Agreed on and known here
         before it shows."""
-        from anabranch.broker.proposals import Proposals
-        from anabranch.cluster.object_entries import start_entry
+        from anabranch.broker.metadata.proposals import Proposals
+        from anabranch.cluster.objects.entries import start_entry
 
         key = partition.topic_id, partition.id.partition
         head = self.metadata.table.objects.head(key)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient
 
-    from anabranch.pipeline.key_partitions import KeyPartitions
+    from anabranch.pipeline.writer.key_partitions import KeyPartitions
 
 CONNECT_SECONDS_MAX = 3.0
 ASK_AGAIN_SECONDS = 0.1
@@ -72,7 +72,7 @@ class Broker:
 
     def key_partitions(self, producer: "Producer") -> "KeyPartitions":
         """Where the producer's keys belong, by the config of their topics."""
-        from anabranch.pipeline.key_partitions import KeyPartitions
+        from anabranch.pipeline.writer.key_partitions import KeyPartitions
 
         return KeyPartitions(producer, self._config({}), answer_seconds_max=self.seconds_max)
 

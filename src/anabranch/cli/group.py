@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from anabranch.cli import starts
-from anabranch.cli.branch_lines import lines_of, offset_before, records_between
+from anabranch.cli.branch.lines import lines_of, offset_before, records_between
 from anabranch.cli.client import BRANCH_SIGN, Broker, broker_options, settle, topic_partitions
 from anabranch.cli.common import Failure, Group, confirm, format_option, show_json, show_table, yes_option
+from anabranch.cli.records import starts
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
     from confluent_kafka.admin import AdminClient
 
-    from anabranch.replication.branch_lines import Line
+    from anabranch.modes.branch.lines import Line
 
     Offsets = dict[tuple[str, int], int]
 

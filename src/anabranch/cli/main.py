@@ -15,16 +15,16 @@ import anabranch
 from anabranch.cli.common import Commands
 
 COMMANDS = {
-    "up": "anabranch.cli.up",
-    "cluster": "anabranch.cli.cluster",
+    "up": "anabranch.cli.node.up",
+    "cluster": "anabranch.cli.cluster.cluster",
     "topic": "anabranch.cli.topic",
-    "produce": "anabranch.cli.produce",
-    "consume": "anabranch.cli.consume",
+    "produce": "anabranch.cli.records.produce",
+    "consume": "anabranch.cli.records.consume",
     "group": "anabranch.cli.group",
-    "branch": "anabranch.cli.branch",
-    "pipeline": "anabranch.cli.pipeline",
-    "log": "anabranch.cli.log",
-    "doctor": "anabranch.cli.doctor",
+    "branch": "anabranch.cli.branch.branch",
+    "pipeline": "anabranch.cli.pipeline.pipeline",
+    "log": "anabranch.cli.log.log",
+    "doctor": "anabranch.cli.doctor.doctor",
     "version": "anabranch.cli.version",
 }
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anabranch.cli.branch_lines import lines_of, records_between
+from anabranch.cli.branch.lines import lines_of, records_between
 from anabranch.cli.client import Broker, broker_options, require_whole, settle, topic_partitions
 from anabranch.cli.common import (
     Group,

@@ -9,7 +9,7 @@ import click
 
 import anabranch
 from anabranch.cli.common import Command, format_option, show_json
-from anabranch.record import form
+from anabranch.record import backend as form
 
 
 @click.command(cls=Command)

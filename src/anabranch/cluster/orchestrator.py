@@ -13,15 +13,16 @@ Moves: partitions of a topic whose number of replicas nobody chose get more when
 drains, or is no longer registered, move away; a topic whose mode was changed gets the copies of the new one. The move
 itself is the work of the partition's leader.
 
-Forms (`forms.py`): partitions that shall go over to the object store are told to, as a move to nobody; those that shall
-come back from it do so by one entry.
+Forms (`metadata/residence.py`): partitions that shall go over to the object store are told to, as a move to nobody;
+those that shall come back from it do so by one entry.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from anabranch.cluster.forms import KEPT, STORED, form_in
-from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.metadata.residence import KEPT, STORED, form_in
+from anabranch.cluster.metadata.rows import STORE, BrokerRow, Placement, Topic
+from anabranch.cluster.metadata.table import MetadataTable
 from anabranch.cluster.placement import (
     RING,
     SOLO,
@@ -32,8 +33,7 @@ from anabranch.cluster.placement import (
     ring_replicas,
     walk,
 )
-from anabranch.cluster.quorum_messages import Member, Members
-from anabranch.cluster.rows import STORE, BrokerRow, Placement, Topic
+from anabranch.cluster.raft.messages import Member, Members
 from anabranch.values import BrokerId
 
 SESSION_MS = 3000

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from anabranch.cluster.forms import BRANCH, OBJECT
-from anabranch.cluster.rows import BrokerRow
+from anabranch.cluster.metadata.residence import BRANCH, OBJECT
+from anabranch.cluster.metadata.rows import BrokerRow
 from anabranch.cluster.tokens import REPLICAS, partition_token, ring_order
 from anabranch.errors import (
     InvalidPartitionsError,

@@ -7,7 +7,7 @@ same one, the partitions are spread evenly, and when a broker comes or goes only
 from collections.abc import Iterable
 from uuid import UUID
 
-from anabranch.cluster.rows import BrokerRow
+from anabranch.cluster.metadata.rows import BrokerRow
 from anabranch.record.partitioner import murmur3
 from anabranch.values import BrokerId
 

@@ -8,8 +8,8 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.carrying import carry_out
-from anabranch.broker.peer_messages import ForwardAnswer, ForwardRequest
+from anabranch.broker.peers.messages import ForwardAnswer, ForwardRequest
+from anabranch.broker.requests.local_dispatch import carry_out
 from anabranch.errors import NotOwnerError, PeerRefusedError, PeerUnreachableError, RequestTimedOutError
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from anabranch.broker.error_table import code_of
-from anabranch.broker.topics import NAME_LENGTH_MAX
-from anabranch.broker.turns import ROWS_PER_TURN
-from anabranch.broker.unpacking import unpacked
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.turns import ROWS_PER_TURN
+from anabranch.broker.requests.unpacking import unpacked
+from anabranch.broker.topics.topics import NAME_LENGTH_MAX
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.config import TopicSettings
 from anabranch.errors import (
@@ -27,9 +27,9 @@ from anabranch.errors import (
     RequestTimedOutError,
 )
 from anabranch.gateway.asking import CLIENT_ID, PATIENCE_MS, READ, WAIT, Asking, Body
-from anabranch.gateway.deadline import note_cause
-from anabranch.gateway.reading import is_little
-from anabranch.gateway.texts import is_text
+from anabranch.gateway.http.deadline import note_cause
+from anabranch.gateway.http.texts import is_text
+from anabranch.gateway.read.reading import is_little
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.buffers import ByteBuffer
 from anabranch.values import BrokerId
@@ -38,7 +38,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.partition import Partition
+    from anabranch.broker.topics.partition import Partition
 
 Result = TypeVar("Result")
 
@@ -176,7 +176,7 @@ class Calls(Asking):
 
     def _server_of_branch(self, partition: "Partition | None") -> BrokerId | None:
         """Any broker that holds it serves a branch as a topic of its own; None: none is known here."""
-        from anabranch.broker.branch_views import BranchView  # There is none where nobody has branches.
+        from anabranch.broker.branch.views import BranchView  # There is none where nobody has branches.
 
         branches = self._broker.branches
         if branches is None or not isinstance(partition, BranchView):

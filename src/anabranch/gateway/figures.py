@@ -10,7 +10,7 @@ from anabranch.server.metrics import counter, gauge
 
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
-    from anabranch.gateway.sockets import Sockets
+    from anabranch.gateway.websocket.sockets import Sockets
 
 
 class Figures(Collector):

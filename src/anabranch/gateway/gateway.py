@@ -1,6 +1,6 @@
 """Gateway: what the routes share: the way to the brokers, the gathered writes, limits and figures.
 
-Every file of routes has a function `routes(gateway)`, which `app.py` lists; what it keeps running it ends in a
+Every file of routes has a function `routes(gateway)`, which `api/routes.py` lists; what it keeps running it ends in a
 coroutine added to `on_close`, called before the last answers leave.
 """
 
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 
-from anabranch.broker.turns import ROWS_PER_TURN, Turns
+from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
 from anabranch.errors import GatewayError
-from anabranch.gateway.budget import Budget
 from anabranch.gateway.calls import Calls
-from anabranch.gateway.gathering import Gatherer
+from anabranch.gateway.http.budget import Budget
+from anabranch.gateway.produce.produce_batcher import Gatherer
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.gateway.sockets import Sockets
+    from anabranch.gateway.websocket.sockets import Sockets
     from anabranch.server.listener import Listener
 
 BODY_BYTES_MAX = 128 * 2**20

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from anabranch.errors import GatewayError
-from anabranch.gateway.json_reading import read_json
-from anabranch.gateway.reading import OmittedRecord
+from anabranch.gateway.http.json_reading import read_json
+from anabranch.gateway.read.reading import OmittedRecord
 from anabranch.record.records import Record
 
 FIELDS = ("key", "key_base64", "value", "value_base64", "headers", "timestamp", "partition")

@@ -7,7 +7,7 @@ memory reaches; `rewrite` (worker), for each group of neighbours that fit into o
 that refused has left of an earlier one. `clean_now` does all of it in one thread. The active segment is never
 touched, and what a crash leaves behind at any step is resolved at the next open (`swap.py`).
 A run that is repeated does no harm, so the offset up to which a log is clean (`cleaner-offsets`) may be
-written whenever it suits. What a run decides is in `record.compaction_run`, which the job on Spark shares.
+written whenever it suits. What a run decides is in `record.compaction.run`, which the job on Spark shares.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,18 +15,18 @@ from dataclasses import dataclass
 
 from anabranch.errors import CorruptDataError, StorageError, WorkStoppedError
 from anabranch.log import names
-from anabranch.log.files import Bytes, File, Files, write_fully
+from anabranch.log.disk.files import Bytes, File, Files, write_fully
 from anabranch.log.log import Log
-from anabranch.log.scan import NO_TIMESTAMP, UNSUMMED_BYTES, Batch, whole_batches
-from anabranch.log.segment import Segment
+from anabranch.log.segment.scan import NO_TIMESTAMP, UNSUMMED_BYTES, Batch, whole_batches
+from anabranch.log.segment.segment import Segment
+from anabranch.log.segment.slice import verify_region
+from anabranch.log.segment.soundness import region_holds
+from anabranch.log.segment.tail import Tail
 from anabranch.log.settings import LogConfig
-from anabranch.log.slice import verify_region
-from anabranch.log.soundness import region_holds
 from anabranch.log.swap import Rewritten, commit_clean
-from anabranch.log.tail import Tail
 from anabranch.record.batch import batch_spans, read_header
-from anabranch.record.compaction_run import CompactionRun, grouped, map_latest
-from anabranch.record.offset_map import OffsetMap
+from anabranch.record.compaction.offset_map import OffsetMap
+from anabranch.record.compaction.run import CompactionRun, grouped, map_latest
 from anabranch.values import Offset
 
 WRITE_BYTES = 2**20

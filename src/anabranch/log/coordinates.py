@@ -13,8 +13,8 @@ import uuid
 from collections.abc import Iterable
 
 from anabranch.errors import CorruptDataError, StorageError
-from anabranch.log.files import File, Files
-from anabranch.record.object_names import ROW_BYTES
+from anabranch.log.disk.files import File, Files
+from anabranch.objects.layout.names import ROW_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -12,19 +12,19 @@ from collections.abc import Sequence
 
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log import names
-from anabranch.log.checkpoint import RecoveryMark, RecoveryPoint
-from anabranch.log.files import Bytes, File, Files, write_fully
-from anabranch.log.index import IndexCache
+from anabranch.log.disk.checkpoint import RecoveryMark, RecoveryPoint
+from anabranch.log.disk.files import Bytes, File, Files, write_fully
 from anabranch.log.log_reader import LogReader
 from anabranch.log.recovery import Opener, Recovered
 from anabranch.log.retention import Age, expired_count, is_expired
-from anabranch.log.rolling import Run, Stamped, fits, is_old, noted, plan_runs
-from anabranch.log.scan import NO_TIMESTAMP
-from anabranch.log.seal import HeadSums
-from anabranch.log.segment import Segment
+from anabranch.log.segment.index import IndexCache
+from anabranch.log.segment.rolling import Run, Stamped, fits, is_old, noted, plan_runs
+from anabranch.log.segment.scan import NO_TIMESTAMP
+from anabranch.log.segment.seal import HeadSums
+from anabranch.log.segment.segment import Segment
+from anabranch.log.segment.tail import Tail
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import Rewritten, delete_segments, finish_swap, undo_leftovers
-from anabranch.log.tail import Tail
 from anabranch.values import Offset, is_lane_gap
 
 

@@ -7,10 +7,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 from anabranch.errors import CorruptDataError, OffsetOutOfRangeError, StorageError
-from anabranch.log.segment import Segment
+from anabranch.log.segment.segment import Segment
+from anabranch.log.segment.slice import Slice
+from anabranch.log.segment.timestamps import Lookup, first_at_or_after, of_largest_timestamp
 from anabranch.log.settings import LogConfig
-from anabranch.log.slice import Slice
-from anabranch.log.timestamps import Lookup, first_at_or_after, of_largest_timestamp
 from anabranch.record.batch import BatchHeader
 from anabranch.values import Offset, is_other_lane
 

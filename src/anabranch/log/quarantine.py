@@ -9,8 +9,8 @@ file moves, so that a crash in between leaves an entry too many rather than a fi
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anabranch.log.checkpoint import read_checkpoint, write_checkpoint
-from anabranch.log.files import Files
+from anabranch.log.disk.checkpoint import read_checkpoint, write_checkpoint
+from anabranch.log.disk.files import Files
 
 FOLDER = "quarantine"
 LIST = "list.json"

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field
 
 from anabranch.errors import AnabranchError, CorruptDataError
 from anabranch.log import names
-from anabranch.log.checkpoint import RecoveryPoint
-from anabranch.log.files import Files
-from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
+from anabranch.log.disk.checkpoint import RecoveryPoint
+from anabranch.log.disk.files import Files
 from anabranch.log.quarantine import Quarantined, keep_copy, quarantine
-from anabranch.log.scan import NO_TIMESTAMP, Scan, hop_to
-from anabranch.log.seal import HeadSums, Seal, load_seal
-from anabranch.log.segment import Segment
+from anabranch.log.segment.index import IndexCache, OffsetIndex, TimeIndex
+from anabranch.log.segment.scan import NO_TIMESTAMP, Scan, hop_to
+from anabranch.log.segment.seal import HeadSums, Seal, load_seal
+from anabranch.log.segment.segment import Segment
+from anabranch.log.segment.tail import Tail
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import resolve_leftovers
-from anabranch.log.tail import Tail
 from anabranch.record.batch import batch_spans, crc_holds
 from anabranch.values import Offset, SegmentState
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError, StorageError
-from anabranch.log.files import File, write_fully
-from anabranch.log.scan import Scan
-from anabranch.log.seal import Region
-from anabranch.log.segment import Segment
-from anabranch.log.slice import verify_region
+from anabranch.log.disk.files import File, write_fully
+from anabranch.log.segment.scan import Scan
+from anabranch.log.segment.seal import Region
+from anabranch.log.segment.segment import Segment
+from anabranch.log.segment.slice import verify_region
 from anabranch.record.batch import HEADER_BYTES, read_header
 from anabranch.values import Offset
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from anabranch.errors import CorruptDataError, StorageError
-from anabranch.log.files import File
+from anabranch.log.disk.files import File
 from anabranch.log.log import Log
-from anabranch.log.seal import Region
-from anabranch.log.segment import Segment
-from anabranch.log.slice import verify_region
-from anabranch.log.tail import Tail
+from anabranch.log.segment.seal import Region
+from anabranch.log.segment.segment import Segment
+from anabranch.log.segment.slice import verify_region
+from anabranch.log.segment.tail import Tail
 from anabranch.values import Offset
 
 

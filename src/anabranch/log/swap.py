@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
-from anabranch.log.files import File, Files
-from anabranch.log.seal import load_seal
-from anabranch.log.segment import Segment
-from anabranch.log.tail import Tail
+from anabranch.log.disk.files import File, Files
+from anabranch.log.segment.seal import load_seal
+from anabranch.log.segment.segment import Segment
+from anabranch.log.segment.tail import Tail
 from anabranch.values import Offset
 
 

@@ -39,7 +39,7 @@ Done = Callable[[T | None, BaseException | None], None]
 
 
 class StoreFile(Protocol):
-    """What we need of `anabranch.log.files.File`."""
+    """What we need of `anabranch.log.disk.files.File`."""
 
     def size(self) -> int: ...
     def pread(self, count: int, position: int) -> bytes: ...
@@ -49,7 +49,7 @@ class StoreFile(Protocol):
 
 
 class StoreFiles(Protocol):
-    """What we need of `anabranch.log.files.Files`."""
+    """What we need of `anabranch.log.disk.files.Files`."""
 
     def open(self, path: str) -> StoreFile: ...
     def create(self, path: str) -> StoreFile: ...

@@ -1,4 +1,4 @@
-# --- Record batches to columns; columns_numpy.NumpyDecoder is the twin. The way back is in _columns_back.pxi.
+# --- Record batches to columns; columns.numpy_decoder.NumpyDecoder is the twin. The way back is in _columns_back.pxi.
 # --- What is read is bounded as above. What is written has room for the worst a section of its size can hold, which is
 # --- made before the section is walked. Memory goes to Arrow as it is, without a copy.
 

@@ -1,4 +1,4 @@
-# --- Columns to the records of a batch; columns_back.built is the twin, and columns_back.Rows has checked the columns.
+# --- Columns to the records of a batch; columns.to_batches.built is the twin, and columns.to_batches.Rows has checked the columns.
 
 
 cdef class Held:

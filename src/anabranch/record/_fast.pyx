@@ -6,8 +6,8 @@
     read_header     batch.read_header_pure
     check_batch     batch.check_batch_pure
     noted           log.rolling.noted_pure
-    ColumnDecoder   columns_numpy.NumpyDecoder        (_columns.pxi)
-    encode_records  columns_back.built                (_columns_back.pxi)
+    ColumnDecoder   columns.numpy_decoder.NumpyDecoder (_columns.pxi)
+    encode_records  columns.to_batches.built (_columns_back.pxi)
 
 `form` says which of the two runs; the same tests run over both, and some compare them with each other. What is wrong
 with refused bytes is said in one place: a function here that finds anything amiss asks its twin, which raises.
@@ -406,7 +406,7 @@ def noted(batches):
 
 
 cdef class PlainProduce:
-    """One batch of a produce request; `broker.plain_lane` makes an append job of it.
+    """One batch of a produce request; `broker.write.plain_lane` makes an append job of it.
 
     The first one of a request *leads*: it stands for the request as a whole, and counts those that are not done. A
     request of one batch is its lead and nothing else.
@@ -552,7 +552,7 @@ cdef inline unsigned char *_put_part(unsigned char *at, PlainProduce part, int v
 
 
 def place_plain(list jobs, int64_t base_offset, int32_t generation):
-    """Give batches of plain requests their places, as `broker.partition` does: stamped in place, and listed as
+    """Give batches of plain requests their places, as `broker.topics.partition` does: stamped in place, and listed as
     (batch, base offset, last offset, largest timestamp). None, and nothing is done, unless all of them are plain
     and without an idempotent producer.
     """

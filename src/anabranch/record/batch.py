@@ -20,10 +20,10 @@ from anabranch.errors import (
     UnsupportedCompressionError,
     UnsupportedRecordFormatError,
 )
+from anabranch.record.backend import COMPILED
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.compression import Codec, compress, decompress
 from anabranch.record.crc32c import crc32c
-from anabranch.record.form import COMPILED
 from anabranch.values import Generation, Offset
 
 HEADER = Struct(">qiibIhiqqqhii")

@@ -9,10 +9,10 @@ bits and on how many bytes follow them.
 from functools import cache
 from struct import Struct
 
+from anabranch.record.backend import COMPILED
 from anabranch.record.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC
 from anabranch.record.buffers import ByteBuffer
 from anabranch.record.crc32c import crc32c
-from anabranch.record.form import COMPILED
 
 HEAD_BYTES = 17
 

@@ -7,8 +7,8 @@ form then starts without it, 15 ms sooner. The measurements are in `docs/decisio
 
 from collections.abc import Callable
 
+from anabranch.record.backend import COMPILED
 from anabranch.record.buffers import ByteBuffer
-from anabranch.record.form import COMPILED
 
 _package: Callable[[ByteBuffer], int] | None = None
 

@@ -4,7 +4,7 @@
     .timeindex  timestamp i64 | relative offset i32    12 bytes, sparse, both growing
 
 A relative offset counts from the segment's base offset. An entry of a `.timeindex` says that no record up to
-and including that offset is younger than its timestamp. This module knows one entry, `log.index` the file.
+and including that offset is younger than its timestamp. This module knows one entry, `log.segment.index` the file.
 """
 
 import sys

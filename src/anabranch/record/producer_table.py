@@ -4,8 +4,8 @@ Rules are Kafka's. The last five batches of a producer are remembered: a repeat 
 its first offsets and not written again. Otherwise a batch must continue the sequence; a higher epoch starts at
 sequence 0; a lower one is fenced. A producer that is not known may start anywhere (its state may have expired).
 
-The table is rebuilt after a crash from the last snapshot plus the batch headers behind it, so it needs no disk
-of its own. Only the writer changes it. How many it may hold is decided by the broker (`broker/producer_limits.py`).
+The table is rebuilt after a crash from the last snapshot plus the batch headers behind it, so it needs no disk of its
+own. Only the writer changes it. How many it may hold is decided by the broker (`broker/write/producer_limits.py`).
 """
 
 from collections.abc import Mapping

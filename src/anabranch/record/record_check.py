@@ -8,8 +8,8 @@ nearly all are, and leaves the rest to `varint`. Its compiled twin is in `_fast.
 """
 
 from anabranch.errors import InvalidRecordError
+from anabranch.record.backend import COMPILED
 from anabranch.record.buffers import ByteBuffer
-from anabranch.record.form import COMPILED
 from anabranch.record.varint import read_varint, read_varlong
 
 _RECORD_BYTES_MIN = 6  # One byte each: attributes, two deltas, null key, null value, no headers.

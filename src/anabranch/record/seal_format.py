@@ -5,8 +5,8 @@
     regions: start u32 | end u32 | crc-32c u32 over the first 17 bytes of every batch in [start, end)
     crc-32c u32 over all of the above
 
-This module knows the bytes, `log.seal` how the sums come about. A seal that is not final was written at a clean stop:
-more batches may follow those it speaks of.
+This module knows the bytes, `log.segment.seal` how the sums come about. A seal that is not final was written at a
+clean stop: more batches may follow those it speaks of.
 """
 
 from array import array

@@ -3,8 +3,8 @@
     anabranch 1 <crc-32 of the rest, 8 hex digits>\\n
     JSON
 
-The broker keeps its checkpoints so (`log.checkpoint`), and jobs hand it what they offer in the same form. One that is
-torn, garbled or of another version holds nothing, for a reason that is told.
+The broker keeps its checkpoints so (`log.disk.checkpoint`), and jobs hand it what they offer in the same form. One
+that is torn, garbled or of another version holds nothing, for a reason that is told.
 """
 
 import json

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from anabranch.broker.call import Call, Piece
+from anabranch.broker.requests.call import Call, Piece
 from anabranch.errors import AnabranchError, FrameTooLargeError
 from anabranch.server.poller import READ, WRITE
 from anabranch.server.receive_buffer import AT_ONCE_BYTES_MAX, ReceiveBuffer

@@ -14,11 +14,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.call import Call
 from anabranch.broker.handlers import dispatch
+from anabranch.broker.requests.call import Call
 from anabranch.clock import Clock
 from anabranch.config import host_and_port
-from anabranch.record.form import COMPILED
+from anabranch.record.backend import COMPILED
 from anabranch.server.bound_socket import address_of, bind
 from anabranch.server.connection import FREE_BYTES, Connection
 from anabranch.server.poller import Poller
@@ -248,6 +248,6 @@ def _plain_lane(broker: Broker) -> PlainTake | None:
     """The shortest way for plain produce requests, where the compiled module is there."""
     if not COMPILED or broker.settings.socket_request_max_bytes < FREE_BYTES:
         return None  # A frame that is too large may lie in the buffer already, and the lane would not notice.
-    from anabranch.broker.plain_lane import PlainLane
+    from anabranch.broker.write.plain_lane import PlainLane
 
     return PlainLane(broker).take

@@ -11,11 +11,11 @@ from anabranch import __version__
 from anabranch.values import Offset
 
 if TYPE_CHECKING:
-    from anabranch.broker.branches import BranchTopics
+    from anabranch.broker.branch.branches import BranchTopics
     from anabranch.broker.broker import Broker
-    from anabranch.broker.objects import Objects
-    from anabranch.broker.partition import Partition
-    from anabranch.broker.topics import Topics
+    from anabranch.broker.object.objects import Objects
+    from anabranch.broker.topics.partition import Partition
+    from anabranch.broker.topics.topics import Topics
     from anabranch.server.listener import Listener
     from anabranch.values import TopicPartition
 
@@ -116,7 +116,7 @@ class NodeCollector(Collector):
         yield counter("anabranch_object_deletions", "Objects deleted.", upkeep.objects_deleted_total)
 
     def _branches(self, branches: "BranchTopics") -> Iterator[Metric]:
-        from anabranch.broker.branch_report import silences
+        from anabranch.broker.branch.report import silences
 
         partitions = branches.partitions()
         counts = branches.counts.counts(partitions, branches.gaps)
@@ -159,9 +159,9 @@ def _records_behind(broker: "Broker", partition: "Partition", committed: int) ->
         return max(0, partition.high_watermark - committed)
     if not partition.is_branch or broker.branches is None:
         return sum(max(0, end - max(start, committed)) for start, end in partition.runs(Offset(committed)))
-    from anabranch.broker.branch_partition import BranchPartition
-    from anabranch.broker.branch_report import records_behind
-    from anabranch.broker.branch_views import BranchView
+    from anabranch.broker.branch.partition import BranchPartition
+    from anabranch.broker.branch.report import records_behind
+    from anabranch.broker.branch.views import BranchView
 
     assert isinstance(partition, BranchPartition | BranchView)
     return records_behind(broker.branches.gaps, partition, committed)

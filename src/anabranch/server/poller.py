@@ -18,7 +18,7 @@ import select
 from time import perf_counter_ns
 from typing import Protocol
 
-from anabranch.broker.core import BrokerCore
+from anabranch.broker.write.core import BrokerCore
 from anabranch.clock import Clock
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import cast
 
-from anabranch.broker.call import HeldBytes, Piece
+from anabranch.broker.requests.call import HeldBytes, Piece
 from anabranch.errors import AnabranchError
-from anabranch.log.slice import Slice
+from anabranch.log.segment.slice import Slice
 
 BUFFERS_PER_CALL_MAX = 64
 SENDFILE_BYTES_MAX = 4 * 1024 * 1024

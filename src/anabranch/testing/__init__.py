@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from anabranch.testing.cluster_processes import ClusterProcesses
     from anabranch.testing.embedded import EmbeddedBroker
-    from anabranch.testing.fake_clock import FakeClock
-    from anabranch.testing.fake_disk import FakeDisk
-    from anabranch.testing.simulator import Simulator
+    from anabranch.testing.fakes.clock import FakeClock
+    from anabranch.testing.fakes.disk import FakeDisk
+    from anabranch.testing.simulation.simulator import Simulator
 
 __all__ = ["ClusterProcesses", "EmbeddedBroker", "FakeClock", "FakeDisk", "Simulator"]
 
 _HOMES = {
     "ClusterProcesses": "anabranch.testing.cluster_processes",
     "EmbeddedBroker": "anabranch.testing.embedded",
-    "FakeClock": "anabranch.testing.fake_clock",
-    "FakeDisk": "anabranch.testing.fake_disk",
-    "Simulator": "anabranch.testing.simulator",
+    "FakeClock": "anabranch.testing.fakes.clock",
+    "FakeDisk": "anabranch.testing.fakes.disk",
+    "Simulator": "anabranch.testing.simulation.simulator",
 }
 
 

@@ -25,7 +25,7 @@ from typing import NamedTuple, Self, TypeVar
 
 from anabranch.broker.broker import Broker
 from anabranch.config import NodeSettings
-from anabranch.log.real_files import RealFiles
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.testing.embedded_requests import (
     GroupState,
     NewRecord,

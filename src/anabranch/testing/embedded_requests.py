@@ -10,8 +10,8 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.metadata_log import read_records
-from anabranch.broker.partition import Partition
+from anabranch.broker.metadata.metadata_log import read_records
+from anabranch.broker.topics.partition import Partition
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.partitioner import partition_for
@@ -157,7 +157,7 @@ async def _visible(partition: Partition) -> list[StoredRecord]:
 
 
 async def _records_in_store(partition: Partition) -> list[Record]:
-    from anabranch.broker.object_log import ObjectLog  # Not for a broker without an object store.
+    from anabranch.broker.object.log import ObjectLog  # Not for a broker without an object store.
 
     assert isinstance(partition.log, ObjectLog)
     log: ObjectLog = partition.log

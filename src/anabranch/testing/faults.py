@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.call import Call, Client, Piece
 from anabranch.broker.handlers import dispatch
+from anabranch.broker.requests.call import Call, Client, Piece
 from anabranch.wire.api_keys import ApiKey
 
 _LOG_FILE = re.compile(r"(?:.*/)?(?P<topic>[a-zA-Z0-9._-]+)-\d+/\d{20}\.log")

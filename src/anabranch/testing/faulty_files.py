@@ -6,12 +6,12 @@ embedded broker; for a disk that loses power there is `FakeDisk`.
 
 from collections.abc import Sequence
 
-from anabranch.log.files import Bytes, File, Files, FolderLock
+from anabranch.log.disk.files import Bytes, File, Files, FolderLock
 from anabranch.testing.faults import Faults
 
 
 class FaultyFile:
-    """One open file; see `anabranch.log.files.File`."""
+    """One open file; see `anabranch.log.disk.files.File`."""
 
     def __init__(self, file: File, faults: Faults) -> None:
         self._file = file
@@ -65,7 +65,7 @@ class FaultyFile:
 
 
 class FaultyFiles:
-    """A disk with faults; see `anabranch.log.files.Files`."""
+    """A disk with faults; see `anabranch.log.disk.files.Files`."""
 
     def __init__(self, files: Files, faults: Faults) -> None:
         self._files = files

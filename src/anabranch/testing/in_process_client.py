@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from anabranch.broker.broker import Broker
-from anabranch.broker.call import Call, Piece
 from anabranch.broker.handlers import dispatch
+from anabranch.broker.requests.call import Call, Piece
 from anabranch.errors import AnabranchError
-from anabranch.log.slice import Slice
+from anabranch.log.segment.slice import Slice
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import decode_response, encode_request
 from anabranch.wire.error_codes import ErrorCode
@@ -56,7 +56,7 @@ class Pending:
 
 
 class InProcessClient:
-    """A `broker.call.Client` that lives next to the broker."""
+    """A `broker.requests.call.Client` that lives next to the broker."""
 
     host = "in-process"
     local_address = ("127.0.0.1", 9092)

@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Self
 
 from anabranch.config import host_and_port
-from anabranch.server.peer_handshake import HELLO_BYTES_MAX, HandshakeError, next_frame, read_identity
-from anabranch.server.peer_sockets import DEAD_AFTER_MS
+from anabranch.server.peers.handshake import HELLO_BYTES_MAX, HandshakeError, next_frame, read_identity
+from anabranch.server.peers.sockets import DEAD_AFTER_MS
 from anabranch.values import BrokerId
 
 CHUNK_BYTES = 256 * 1024

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from anabranch.broker.handlers import dispatch
 from anabranch.config import NodeSettings
-from anabranch.log.files import Files
+from anabranch.log.disk.files import Files
 from anabranch.node import Node
 from anabranch.testing.in_process_client import Dispatch, InProcessClient
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker import offsets_topic
-from anabranch.broker.groups.shard import Shard
-from anabranch.broker.offsets_topic import OffsetsTopic
+from anabranch.broker.coordination import offsets_topic
+from anabranch.broker.coordination.groups.shard import Shard
+from anabranch.broker.coordination.offsets_topic import OffsetsTopic
 from anabranch.errors import FencedGenerationError, NotOwnerError, StorageError, UnknownGenerationError
-from anabranch.testing.fake_disk import Operation
+from anabranch.testing.fakes.disk import Operation
 from anabranch.values import Offset
 from support.broker_bench import DATA, Bench, batch_of, in_loop, turn
 

@@ -5,12 +5,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cli.branch_facts import PartitionFacts, Side
-from anabranch.cli.branch_graph import graph
-from anabranch.cli.branch_tree import Tree, drawn
-from anabranch.replication.branch_history import lane_ends, present_line
-from anabranch.replication.branch_lines import Branches
-from anabranch.replication.branch_rows import NOWHERE, BranchRow, Lane, Tip, opened
+from anabranch.cli.branch.facts import PartitionFacts, Side
+from anabranch.cli.branch.graph import graph
+from anabranch.cli.branch.tree import Tree, drawn
+from anabranch.modes.branch.history import lane_ends, present_line
+from anabranch.modes.branch.lines import Branches
+from anabranch.modes.branch.rows import NOWHERE, BranchRow, Lane, Tip, opened
 from anabranch.values import Offset
 from support.branch_stories import (
     FIRST,
@@ -104,7 +104,7 @@ def test_branches_in_which_nothing_was_written_are_left_out_unless_one_is_writte
 
 
 def test_what_was_removed_is_not_counted() -> None:
-    from anabranch.cli.branch_tree import records_of
+    from anabranch.cli.branch.tree import records_of
 
     rows, end = [*split_and_healed(), removed_up_to(30)], at(JOINED, 50)
     facts = facts_of(rows, joined_side(rows, end), held={JOINED: end})

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from anabranch.cli import cluster_change
+from anabranch.cli.cluster import change as cluster_change
 from anabranch.cli.main import main
 from anabranch.errors import ClusterAnswerError
 from anabranch.local_cluster.cluster_client import ClusterClient

@@ -2,8 +2,8 @@
 
 import pytest
 
-from anabranch.cli.cluster_plan import cannot_move, kept_nowhere_else, moves_off, moves_onto, shrunk
-from anabranch.cli.cluster_view import BrokerView, ClusterView, PartitionView
+from anabranch.cli.cluster.plan import cannot_move, kept_nowhere_else, moves_off, moves_onto, shrunk
+from anabranch.cli.cluster.view import BrokerView, ClusterView, PartitionView
 
 
 def view(brokers, rows, fenced=(), in_sync=None):

@@ -1,7 +1,7 @@
 """What a cluster waits for that is not whole."""
 
-from anabranch.cli.cluster_view import BrokerView, ClusterView, PartitionView, ReplicaView
-from anabranch.cli.cluster_waits import moving_to, size_of, waits_of
+from anabranch.cli.cluster.view import BrokerView, ClusterView, PartitionView, ReplicaView
+from anabranch.cli.cluster.waits import moving_to, size_of, waits_of
 
 
 def view(*partitions: PartitionView, fenced: tuple[int, ...] = ()) -> ClusterView:

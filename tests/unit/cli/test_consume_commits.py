@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from anabranch.cli.client import Broker
 from anabranch.cli.common import Failure
-from anabranch.cli.consume_commits import COMMIT_SECONDS, Commits, stopped_by_signals
+from anabranch.cli.records.consume_commits import COMMIT_SECONDS, Commits, stopped_by_signals
 
 T = "orders"
 

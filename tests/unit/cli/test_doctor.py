@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from anabranch.cli import doctor, doctor_disk, doctor_network
+from anabranch.cli.doctor import disk as doctor_disk
+from anabranch.cli.doctor import network as doctor_network
+from anabranch.cli.doctor.doctor import doctor
 from anabranch.cli.main import main
 from anabranch.errors import StorageError
 from anabranch.testing import EmbeddedBroker
@@ -221,7 +223,7 @@ def test_form_of_the_hot_loops_is_said() -> None:
 
 def test_java_that_is_missing_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     from anabranch.errors import JavaMissingError
-    from anabranch.pipeline import java
+    from anabranch.pipeline.spark import java
 
     def none_there() -> None:
         raise JavaMissingError("Spark needs Java 17 or later.")

@@ -8,15 +8,15 @@ from uuid import UUID
 import pytest
 from click.testing import CliRunner
 
+from anabranch.cli.log.offline import LOCK_NAME
 from anabranch.cli.main import main
-from anabranch.cli.offline import LOCK_NAME
-from anabranch.cluster.entries import topic_entry
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.rows import NO_MOVE, Placement, Topic
+from anabranch.cluster.metadata.entries import topic_entry
+from anabranch.cluster.metadata.rows import NO_MOVE, Placement, Topic
+from anabranch.cluster.metadata.table import MetadataTable
 from anabranch.errors import CorruptDataError
-from anabranch.log.checkpoint import write_checkpoint
+from anabranch.log.disk.checkpoint import write_checkpoint
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log, begin_with_gap
-from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.record.builder import BatchBuilder
 from anabranch.values import BrokerId

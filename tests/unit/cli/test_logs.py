@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from anabranch.cli.logs import JsonFormatter, log_to_stderr
+from anabranch.cli.node.logs import JsonFormatter, log_to_stderr
 from anabranch.limited_log import LINES_BURST
 
 

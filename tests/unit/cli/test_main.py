@@ -59,7 +59,7 @@ def test_nothing_slow_is_imported_with_a_command(name):
 def test_node_starts_without_anything_it_does_not_need_yet():
     late = {"rich", "confluent_kafka", "prometheus_client", "anabranch.gateway", "uvicorn", "starlette"}
     assert not late & imported_by(
-        "import anabranch.cli.main, anabranch.cli.up, anabranch.cli.banner, anabranch.node"
+        "import anabranch.cli.main, anabranch.cli.node.up, anabranch.cli.node.banner, anabranch.node"
     )
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from anabranch.cli.node_memory import KEPT_BYTES_MAX, PAUSE_SECONDS_MAX, return_freed_memory
-from anabranch.record.form import COMPILED
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.cli.node.memory import KEPT_BYTES_MAX, PAUSE_SECONDS_MAX, return_freed_memory
+from anabranch.record.backend import COMPILED
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
 
 MIB = 2**20
 
@@ -79,7 +79,7 @@ def test_memory_that_stays_in_use_is_looked_at_less_and_less_often(process: Proc
 
 @pytest.mark.skipif(not COMPILED, reason="the pure form gives nothing back by itself")
 def test_compiled_module_gives_freed_memory_back() -> None:
-    from anabranch.cli.node_memory import release, resident_bytes
+    from anabranch.cli.node.memory import release, resident_bytes
 
     kept = [bytes(100_000) for _ in range(2000)]
     taken = resident_bytes()

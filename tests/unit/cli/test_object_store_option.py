@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from anabranch.cli.cluster_up import arguments_of, choose_layout, settings_for_all, with_store
-from anabranch.cli.cluster_workers import plan_workers
+from anabranch.cli.cluster.up import arguments_of, choose_layout, settings_for_all, with_store
+from anabranch.cli.cluster.workers import plan_workers
 from anabranch.cli.common import Failure
 from anabranch.cli.main import main
-from anabranch.cli.up import gather_settings
+from anabranch.cli.node.up import gather_settings
 from anabranch.config import read_settings_file
 from anabranch.local_cluster.layout import prepare, read_layout
 from anabranch.local_cluster.ports import free_block

@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from anabranch.cli.client import Broker
 from anabranch.cli.common import Failure
 from anabranch.cli.main import main
-from anabranch.cli.pipeline import COMMANDS
-from anabranch.cli.pipeline_spark import (
+from anabranch.cli.pipeline.pipeline import COMMANDS
+from anabranch.cli.pipeline.spark import (
     ENDING_SIGNALS,
     NEEDED,
     require_master,
@@ -106,11 +106,11 @@ WRONG = [
 
 
 def test_status_says_what_does_not_add_up_and_that_the_topic_is_another(monkeypatch):
-    from anabranch.pipeline.status import PipelineStatus
+    from anabranch.pipeline.jobs.status import PipelineStatus
 
     found = PipelineStatus("demo", "default.t", "g", 3, 3, 3, 11, 8, 2, 1, 1, 8, 100, is_same_topic=False)
     monkeypatch.setattr("anabranch.cli.client.Broker.require_answer", lambda _: None)
-    monkeypatch.setattr("anabranch.pipeline.status.pipeline_status", lambda _: found)
+    monkeypatch.setattr("anabranch.pipeline.jobs.status.pipeline_status", lambda _: found)
     result = run("status", *TABLE)
     assert result.exit_code == 1
     assert "11 records were read, but 10 are accounted for." in result.stderr
@@ -118,14 +118,15 @@ def test_status_says_what_does_not_add_up_and_that_the_topic_is_another(monkeypa
 
 
 def test_options_of_the_source_reach_the_pipeline(monkeypatch, tmp_path):
-    from anabranch.pipeline.run import Counts
+    from anabranch.pipeline.jobs.run import Counts
 
     monkeypatch.chdir(tmp_path)
     taken = []
-    monkeypatch.setattr("anabranch.cli.pipeline_run._starting", lambda *_: "earliest")
-    monkeypatch.setattr("anabranch.cli.pipeline_run.running_spark", lambda *_: nullcontext())
+    monkeypatch.setattr("anabranch.cli.pipeline.run._starting", lambda *_: "earliest")
+    monkeypatch.setattr("anabranch.cli.pipeline.run.running_spark", lambda *_: nullcontext())
     monkeypatch.setattr(
-        "anabranch.pipeline.run.run_pipeline", lambda _, settings, **__: taken.append(settings) or Counts()
+        "anabranch.pipeline.jobs.run.run_pipeline",
+        lambda _, settings, **__: taken.append(settings) or Counts(),
     )
     result = run("run", *TABLE, "--option", "failOnDataLoss=false", "--option", "verify=false")
     assert result.exit_code == 0, result.stderr
@@ -208,7 +209,9 @@ def test_files_that_cannot_be_loaded_are_named_before_spark_starts(files, said):
 @pytest.fixture
 def broker_answers(monkeypatch):
     """As if there were one with the topic `demo`; and whoever starts Spark nevertheless is told off."""
-    from anabranch.cli import pipeline_backfill, pipeline_dlq, pipeline_run
+    from anabranch.cli.pipeline import backfill as pipeline_backfill
+    from anabranch.cli.pipeline import dlq as pipeline_dlq
+    from anabranch.cli.pipeline import run as pipeline_run
 
     def refuse(*_, **__):
         raise AssertionError("Spark was started")
@@ -266,9 +269,9 @@ def test_table_that_is_not_there_is_said_and_nothing_is_made(job, to, tmp_path):
 
 
 def test_columns_of_a_replayed_table_are_looked_at_before_a_topic_is_made(tmp_path):
-    from anabranch.pipeline.lake.parse import TRACE
+    from anabranch.pipeline.lake.formats.table import open_table
+    from anabranch.pipeline.lake.rows.parse import TRACE
     from anabranch.pipeline.lake.settings import PipelineSettings
-    from anabranch.pipeline.lake.table import open_table
 
     open_table(PipelineSettings("h:1", "t", str(tmp_path), "rows"), TRACE)
     place = ("--table", "rows", "--warehouse", tmp_path, "--to-topic", "b", "--bootstrap", NOBODY)
@@ -278,7 +281,7 @@ def test_columns_of_a_replayed_table_are_looked_at_before_a_topic_is_made(tmp_pa
 
 
 def test_status_of_a_topic_that_nobody_knows_is_an_error(monkeypatch):
-    from anabranch.pipeline import status
+    from anabranch.pipeline.jobs import status
 
     nothing = SimpleNamespace(table="default.t", partitions=[], batch=-1)
     monkeypatch.setattr(status, "pipeline_status", lambda settings: nothing)
@@ -328,7 +331,7 @@ def _write_and_fail(log):
 
 SAYS_THINGS = """
 import logging
-from anabranch.cli.pipeline_spark import sparks_log
+from anabranch.cli.pipeline.spark import sparks_log
 with sparks_log() as log:
     logging.error("a call was broken off")
     logging.getLogger("py4j.clientserver").error("another")
@@ -385,7 +388,8 @@ def test_extra_that_is_only_half_there_is_said(monkeypatch):
     ids=lambda command: command[0],
 )  # fmt: skip
 def test_missing_extra_is_said_before_a_topic_is_made(command, monkeypatch):
-    from anabranch.cli import pipeline_load, pipeline_replay
+    from anabranch.cli.pipeline import load as pipeline_load
+    from anabranch.cli.pipeline import replay as pipeline_replay
 
     made = []
     for module in (pipeline_load, pipeline_replay):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cli.record_lines import BadLineError, LineRecord, decode, encode, from_text, to_text
+from anabranch.cli.records.lines import BadLineError, LineRecord, decode, encode, from_text, to_text
 
 some_bytes = st.none() | st.binary(max_size=20) | st.text(max_size=20).map(lambda text: text.encode())
 names = st.text(max_size=10)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from anabranch.cli.consume import begin_offset
-from anabranch.cli.starts import Kind, Start, parse_start
+from anabranch.cli.records.consume import begin_offset
+from anabranch.cli.records.starts import Kind, Start, parse_start
 
 NOW_MS = 1_800_000_000_000
 

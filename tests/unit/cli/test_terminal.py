@@ -16,8 +16,8 @@ from click.testing import CliRunner
 import anabranch.cli
 from anabranch.cli import terminal
 from anabranch.cli.common import Commands, Failure, show_json, show_table
-from anabranch.cli.consume_output import RawWriter
-from anabranch.cli.record_lines import decode, encode
+from anabranch.cli.records.consume_output import RawWriter
+from anabranch.cli.records.lines import decode, encode
 from anabranch.cli.terminal import EscapingStream, escaped, escaped_cell
 
 EVIL = "a\x1b]0;owned\x07\x9b31m\r\u202e\x7fz"

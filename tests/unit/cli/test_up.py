@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from anabranch.cli.banner import banner, command_to_type, facts
 from anabranch.cli.main import main
-from anabranch.cli.up import explain_os_error, gather_settings
+from anabranch.cli.node.banner import banner, command_to_type, facts
+from anabranch.cli.node.up import explain_os_error, gather_settings
 from anabranch.config import NodeSettings
 
 NODE = SimpleNamespace(bootstrap="127.0.0.1:9092", http_address=None, data_dir="/data")

@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from anabranch.cluster.entries import (
+from anabranch.cluster.metadata.entries import (
     Entry,
     boundary_entry,
     broker_entry,
@@ -15,8 +15,9 @@ from anabranch.cluster.entries import (
     topic_config_entry,
     topic_entry,
 )
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import (
+from anabranch.cluster.metadata.rows import BrokerRow, Placement, Topic
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.cluster.objects.entries import (
     Commit,
     Import,
     Item,
@@ -24,8 +25,7 @@ from anabranch.cluster.object_entries import (
     import_entry,
     incarnation_entry,
 )
-from anabranch.cluster.rows import BrokerRow, Placement, Topic
-from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.objects.layout.names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Generation, Offset
 
 TOPIC = uuid.UUID(int=5)

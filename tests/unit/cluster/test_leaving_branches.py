@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from anabranch.cluster.entries import (
+from anabranch.cluster.metadata.entries import (
     Entry,
     broker_entry,
     broker_removed_entry,
@@ -15,8 +15,8 @@ from anabranch.cluster.entries import (
     topic_config_entry,
     topic_entry,
 )
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.rows import NO_MOVE, BrokerRow, Placement, Topic
+from anabranch.cluster.metadata.rows import NO_MOVE, BrokerRow, Placement, Topic
+from anabranch.cluster.metadata.table import MetadataTable
 from anabranch.values import BrokerId, Offset
 
 TOPIC = uuid.UUID(int=5)

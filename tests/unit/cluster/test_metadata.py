@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from anabranch.cluster.entries import (
+from anabranch.cluster.metadata.entries import (
     Entry,
     boundary_entry,
     broker_draining_entry,
@@ -23,8 +23,8 @@ from anabranch.cluster.entries import (
     topic_entry,
     topic_removed_entry,
 )
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.rows import BrokerRow, Placement, Topic
+from anabranch.cluster.metadata.rows import BrokerRow, Placement, Topic
+from anabranch.cluster.metadata.table import MetadataTable
 from anabranch.errors import CorruptDataError
 from anabranch.values import BrokerId, Generation, Offset
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.cluster.object_entries import (
+from anabranch.cluster.objects.entries import (
     Commit,
     Entry,
     Item,
@@ -24,7 +24,7 @@ from anabranch.cluster.object_entries import (
     starts_of,
     tombstone_entry,
 )
-from anabranch.record.object_names import ObjectId, ObjectKind, Row
+from anabranch.objects.layout.names import ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Offset
 
 ME = BrokerId(1)

@@ -1,6 +1,6 @@
 """An agreed table that is written elsewhere, later, while it goes on."""
 
-from anabranch.cluster.metadata import MetadataTable
+from anabranch.cluster.metadata.table import MetadataTable
 from support.old_cluster import LIFE, OldCluster
 
 

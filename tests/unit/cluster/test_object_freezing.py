@@ -10,10 +10,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from anabranch.cluster import object_freezing, object_rows, object_state
-from anabranch.cluster.entries import broker_entry, broker_fenced_entry, topic_entry, topic_removed_entry
-from anabranch.cluster.metadata import FrozenTable, MetadataTable, carried
-from anabranch.cluster.object_entries import (
+from anabranch.cluster.metadata.entries import (
+    broker_entry,
+    broker_fenced_entry,
+    topic_entry,
+    topic_removed_entry,
+)
+from anabranch.cluster.metadata.rows import BrokerRow, Topic
+from anabranch.cluster.metadata.table import FrozenTable, MetadataTable, carried
+from anabranch.cluster.objects import freezing as object_freezing
+from anabranch.cluster.objects import rows as object_rows
+from anabranch.cluster.objects import state as object_state
+from anabranch.cluster.objects.entries import (
     Commit,
     Entry,
     Item,
@@ -27,11 +35,10 @@ from anabranch.cluster.object_entries import (
     start_entry,
     tombstone_entry,
 )
-from anabranch.cluster.object_rows import MemoryCoordinates
-from anabranch.cluster.object_state import Record, pack_state, unpack_state
-from anabranch.cluster.rows import BrokerRow, Topic
+from anabranch.cluster.objects.rows import MemoryCoordinates
+from anabranch.cluster.objects.state import Record, pack_state, unpack_state
 from anabranch.errors import CorruptDataError
-from anabranch.record.object_names import ROW_BYTES, ObjectId, ObjectKind, Row
+from anabranch.objects.layout.names import ROW_BYTES, ObjectId, ObjectKind, Row
 from anabranch.values import BrokerId, Offset
 from support.object_cluster import INCARNATION, TOPIC, A, ObjectCluster, item, merged, sent, written
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from anabranch.cluster.object_restore import (
+from anabranch.cluster.objects.restore import (
     Appended,
     Batch,
     Copied,
@@ -23,9 +23,9 @@ from anabranch.cluster.object_restore import (
     unknown_objects,
 )
 from anabranch.errors import AnabranchError
+from anabranch.objects.layout.format import Span
+from anabranch.objects.layout.names import ObjectId, ObjectKind
 from anabranch.record.batch import BatchHeader
-from anabranch.record.object_format import Span
-from anabranch.record.object_names import ObjectId, ObjectKind
 from anabranch.record.producer_table import Producer, ProducerTable, WrittenBatch
 from anabranch.values import Generation, Offset
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from anabranch.cluster.entries import broker_fenced_entry, broker_removed_entry, topic_removed_entry
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import (
+from anabranch.cluster.metadata.entries import broker_fenced_entry, broker_removed_entry, topic_removed_entry
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.cluster.objects.entries import (
     Commit,
     commit_entry,
     forget_entry,
@@ -17,7 +17,7 @@ from anabranch.cluster.object_entries import (
     start_entry,
     tombstone_entry,
 )
-from anabranch.cluster.object_table import Result
+from anabranch.cluster.objects.table import Result
 from anabranch.errors import (
     AnabranchError,
     CorruptDataError,
@@ -28,8 +28,8 @@ from anabranch.errors import (
     StoreRefusedError,
     UnknownTopicOrPartitionError,
 )
+from anabranch.objects.layout.names import ObjectId, Row
 from anabranch.record.batch import CONTROL
-from anabranch.record.object_names import ObjectId, Row
 from anabranch.values import Offset
 from support.object_cluster import (
     INCARNATION,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from anabranch.cluster.entries import broker_fenced_entry
-from anabranch.cluster.object_entries import start_entry, tombstone_entry
-from anabranch.cluster.object_upkeep import (
+from anabranch.cluster.metadata.entries import broker_fenced_entry
+from anabranch.cluster.objects.entries import start_entry, tombstone_entry
+from anabranch.cluster.objects.upkeep import (
     Crowd,
     deletable,
     is_in_flight,
@@ -13,8 +13,8 @@ from anabranch.cluster.object_upkeep import (
     retained_start,
     silent_producers,
 )
-from anabranch.record.object_names import ObjectId, ObjectKind
-from anabranch.record.object_plans import Keeping
+from anabranch.objects.layout.names import ObjectId, ObjectKind
+from anabranch.objects.layout.plans import Keeping
 from anabranch.record.producer_table import Producer
 from anabranch.values import BrokerId, Offset
 from support.upkeep_world import BROKER, INCARNATION, ObjectWorld, a_batch

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from anabranch.cluster.entries import (
+from anabranch.cluster.metadata.entries import (
     boundary_entry,
     broker_draining_entry,
     broker_entry,
@@ -16,8 +16,9 @@ from anabranch.cluster.entries import (
     topic_config_entry,
     topic_entry,
 )
-from anabranch.cluster.metadata import MetadataTable
-from anabranch.cluster.object_entries import incarnation_entry
+from anabranch.cluster.metadata.rows import BrokerRow, Placement, Topic
+from anabranch.cluster.metadata.table import MetadataTable
+from anabranch.cluster.objects.entries import incarnation_entry
 from anabranch.cluster.orchestrator import (
     BEAT_MS,
     MOVE_PATIENCE_MS,
@@ -34,8 +35,7 @@ from anabranch.cluster.orchestrator import (
     Orchestrator,
     voters_wanted,
 )
-from anabranch.cluster.quorum_messages import Member, Members
-from anabranch.cluster.rows import BrokerRow, Placement, Topic
+from anabranch.cluster.raft.messages import Member, Members
 from anabranch.values import BrokerId
 
 

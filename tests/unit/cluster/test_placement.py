@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anabranch.cluster.metadata.rows import BrokerRow
 from anabranch.cluster.placement import (
     SHARED_MAX,
     Partitions,
@@ -20,7 +21,6 @@ from anabranch.cluster.placement import (
     roomiest,
     walk,
 )
-from anabranch.cluster.rows import BrokerRow
 from anabranch.cluster.tokens import partition_token, replicas_of
 from anabranch.errors import (
     InvalidPartitionsError,

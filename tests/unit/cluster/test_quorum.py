@@ -2,9 +2,9 @@
 
 import pytest
 
-from anabranch.cluster.quorum import BEAT_MS, ELECTION_MS, Quorum, Ready, Role
-from anabranch.cluster.quorum_log import QuorumLog
-from anabranch.cluster.quorum_messages import (
+from anabranch.cluster.raft.leader_progress import BYTES_PER_MESSAGE_MAX
+from anabranch.cluster.raft.log import QuorumLog
+from anabranch.cluster.raft.messages import (
     AppendAnswer,
     AppendEntries,
     AskVote,
@@ -19,7 +19,7 @@ from anabranch.cluster.quorum_messages import (
     Snapshot,
     TakeOver,
 )
-from anabranch.cluster.quorum_reign import BYTES_PER_MESSAGE_MAX
+from anabranch.cluster.raft.quorum import BEAT_MS, ELECTION_MS, Quorum, Ready, Role
 from anabranch.errors import NotControllerError, QuorumBusyError
 
 A, B, C, D = (Member(number, f"disk-{number}") for number in range(1, 5))

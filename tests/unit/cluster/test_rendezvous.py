@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
+from anabranch.cluster.metadata.rows import BrokerRow
 from anabranch.cluster.rendezvous import candidates, winner
-from anabranch.cluster.rows import BrokerRow
 from anabranch.values import BrokerId
 
 TOPIC = UUID(int=7)

@@ -8,9 +8,9 @@ import pytest
 from anabranch.config import NodeSettings
 from anabranch.config.private_file import check_private, read_private
 from anabranch.errors import InvalidConfigError
-from anabranch.gateway.access import read_token
+from anabranch.gateway.http.access import read_token
 from anabranch.objects.credentials import read_credentials
-from anabranch.server.peer_security import load_security, read_secret
+from anabranch.server.peers.security import load_security, read_secret
 
 SECRET = "0123456789abcdef0123456789abcdef"
 

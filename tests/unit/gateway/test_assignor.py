@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.gateway.assignor import range_assignment
+from anabranch.gateway.sessions.assignor import range_assignment
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from anabranch.gateway.budget import Budget
+from anabranch.gateway.http.budget import Budget
 from support.broker_bench import in_loop, turn
 
 

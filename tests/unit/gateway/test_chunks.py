@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 
 from anabranch.errors import CorruptDataError
-from anabranch.gateway import chunks, reading
-from anabranch.gateway.chunks import CHUNK_BYTES_MAX, LOAD_BYTES_MAX, Chunk, chunks_of
-from anabranch.gateway.header_filter import header_filter
+from anabranch.gateway.read import chunks, reading
+from anabranch.gateway.read.chunks import CHUNK_BYTES_MAX, LOAD_BYTES_MAX, Chunk, chunks_of
+from anabranch.gateway.read.header_filter import header_filter
 from anabranch.record.builder import BatchBuilder, build_batch, control_batch
 from anabranch.record.compression import Codec
 from anabranch.record.records import Record

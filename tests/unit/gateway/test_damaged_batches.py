@@ -4,8 +4,8 @@ import pytest
 
 from anabranch.errors import CorruptDataError
 from anabranch.gateway.calls import refusal
-from anabranch.gateway.chunks import chunks_of
-from anabranch.gateway.reading import read_records
+from anabranch.gateway.read.chunks import chunks_of
+from anabranch.gateway.read.reading import read_records
 from anabranch.record.builder import BatchBuilder
 from anabranch.wire.error_codes import ErrorCode
 

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from anabranch.config import NodeSettings
-from anabranch.gateway.access import Access
 from anabranch.gateway.calls import refusal
-from anabranch.gateway.deadline import (
+from anabranch.gateway.http.access import Access
+from anabranch.gateway.http.deadline import (
     GRACE_SECONDS,
     extend_deadline,
     lift_deadline,
     note_cause,
     restart_deadline,
 )
-from anabranch.gateway.doorkeeper import Doorkeeper
-from anabranch.gateway.protocol import Link
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.gateway.http.doorkeeper import Doorkeeper
+from anabranch.gateway.http.protocol import Link
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
 from anabranch.wire.error_codes import ErrorCode
 
 TIMEOUT_MS = 8000

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from anabranch.gateway.calls import Calls
-from anabranch.gateway.reading import AT_ONCE_BYTES_MAX
+from anabranch.gateway.read.reading import AT_ONCE_BYTES_MAX
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from support.broker_bench import Bench, in_loop, turn

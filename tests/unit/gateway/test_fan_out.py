@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import BrokerRefusedError, NotOwnerError, RequestTimedOutError
-from anabranch.gateway.chunks import Chunk, chunks_of
-from anabranch.gateway.fan_out import AGE_MS_MAX, WAIT_MS, WOKEN_AT_ONCE, Stream
+from anabranch.gateway.read.chunks import Chunk, chunks_of
+from anabranch.gateway.read.fan_out import AGE_MS_MAX, WAIT_MS, WOKEN_AT_ONCE, Stream
 from anabranch.record.builder import BatchBuilder
 from anabranch.wire.error_codes import ErrorCode
 from support.fan_out_world import OTHER, STREAM, Arrivals, FanOutWorld, encoded, on_virtual_loop, turns

@@ -7,8 +7,8 @@ import pytest
 
 from anabranch.errors import BrokerRefusedError, NotOwnerError, RequestTimedOutError
 from anabranch.gateway.calls import LATEST, Calls, codes_in
-from anabranch.gateway.gathering import Gatherer
-from anabranch.gateway.reading import read_records
+from anabranch.gateway.produce.produce_batcher import Gatherer
+from anabranch.gateway.read.reading import read_records
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode

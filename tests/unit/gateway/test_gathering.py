@@ -10,15 +10,15 @@ import pytest
 
 from anabranch.config import NodeSettings, TopicSettings
 from anabranch.errors import AnabranchError, BrokerRefusedError, RequestTimedOutError
-from anabranch.gateway import gathering
-from anabranch.gateway.baskets import HELD_BYTES, Placed
 from anabranch.gateway.calls import TopicView, Written, refusal
-from anabranch.gateway.gathering import Gatherer
+from anabranch.gateway.produce import produce_batcher as gathering
+from anabranch.gateway.produce.pending_batch import HELD_BYTES, Placed
+from anabranch.gateway.produce.produce_batcher import Gatherer
 from anabranch.record.batch import read_header
 from anabranch.record.partitioner import partition_for
 from anabranch.record.records import Record, records_of
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode as E
 from support.broker_bench import in_loop, turn

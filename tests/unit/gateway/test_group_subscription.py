@@ -8,9 +8,9 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import BrokerRefusedError, InvalidRequestError
-from anabranch.gateway.group_subscription import GroupSubscription
-from anabranch.gateway.socket_fields import Start
-from anabranch.gateway.subscription import Subscription
+from anabranch.gateway.websocket.fields import Start
+from anabranch.gateway.websocket.group_subscription import GroupSubscription
+from anabranch.gateway.websocket.subscription import Subscription
 from anabranch.wire.error_codes import ErrorCode
 from support.fan_out_world import STREAM, FakeClient, FanOutWorld, on_virtual_loop, turns
 

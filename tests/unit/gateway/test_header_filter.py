@@ -3,7 +3,7 @@
 import pytest
 
 from anabranch.errors import InvalidRequestError
-from anabranch.gateway.header_filter import CONDITIONS_MAX, DEPTH_MAX, VALUES_MAX, header_filter
+from anabranch.gateway.read.header_filter import CONDITIONS_MAX, DEPTH_MAX, VALUES_MAX, header_filter
 
 ORDER = (("kind", b"order"), ("country", b"de"))
 BILL = (("kind", b"bill"), ("empty", None))

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from anabranch.gateway.json_reading import DIGITS_MAX, read_json
+from anabranch.gateway.http.json_reading import DIGITS_MAX, read_json
 
 
 def test_numbers_are_read_up_to_the_limit() -> None:

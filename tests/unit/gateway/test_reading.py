@@ -2,8 +2,8 @@
 
 import pytest
 
-from anabranch.gateway import reading
-from anabranch.gateway.reading import (
+from anabranch.gateway.read import reading
+from anabranch.gateway.read.reading import (
     AT_ONCE_BYTES_MAX,
     JSON_BYTES_MAX,
     OmittedRecord,

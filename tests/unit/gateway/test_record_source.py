@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import BrokerRefusedError
+from anabranch.gateway.read.record_source import BEHIND_AT_ONCE_MAX, RecordSource
 from anabranch.gateway.record_json import record_json
-from anabranch.gateway.record_source import BEHIND_AT_ONCE_MAX, RecordSource
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.compression import Codec
 from anabranch.wire.error_codes import ErrorCode

@@ -13,10 +13,10 @@ import pytest
 from starlette.requests import Request
 
 from anabranch.errors import AnabranchError, GatewayError
+from anabranch.gateway.api.sessions import REGISTER_WAIT_MS, SessionsApi
 from anabranch.gateway.calls import Calls
 from anabranch.gateway.gateway import Gateway
-from anabranch.gateway.session_state import EARLIEST, Wish
-from anabranch.gateway.sessions_api import REGISTER_WAIT_MS, SessionsApi
+from anabranch.gateway.sessions.state import EARLIEST, Wish
 from anabranch.wire.api_keys import ApiKey
 from support.broker_cluster import close_all
 from support.whole_cluster import WholeCluster, whole_cluster_of

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import InvalidRequestError
-from anabranch.gateway.session_state import (
+from anabranch.gateway.sessions.state import (
     CURSOR_LENGTH_MAX,
     Share,
     Wish,

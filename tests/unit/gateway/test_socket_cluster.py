@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from anabranch.gateway.calls import Calls
-from anabranch.gateway.gathering import Gatherer
-from anabranch.gateway.socket_session import SocketSession
-from anabranch.gateway.sockets import Sockets
+from anabranch.gateway.produce.produce_batcher import Gatherer
+from anabranch.gateway.websocket.session import SocketSession
+from anabranch.gateway.websocket.sockets import Sockets
 from anabranch.values import BrokerId
 from anabranch.wire.api_keys import ApiKey
 from support.broker_cluster import close_all

@@ -6,8 +6,8 @@ import pytest
 
 from anabranch.errors import AnabranchError, GatewayError, InvalidRequestError
 from anabranch.gateway.record_json import NewRecord
-from anabranch.gateway.socket_fields import Start, id_of
-from anabranch.gateway.socket_messages import (
+from anabranch.gateway.websocket.fields import Start, id_of
+from anabranch.gateway.websocket.messages import (
     CREDIT_DEFAULT,
     Ack,
     Credit,

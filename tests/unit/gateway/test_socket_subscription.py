@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from anabranch.errors import BrokerRefusedError
-from anabranch.gateway.header_filter import HeaderFilter, header_filter
-from anabranch.gateway.subscription import PROGRESS_MS, Subscription
+from anabranch.gateway.read.header_filter import HeaderFilter, header_filter
+from anabranch.gateway.websocket.subscription import PROGRESS_MS, Subscription
 from anabranch.wire.error_codes import ErrorCode
 from support.fan_out_world import OTHER, STREAM, FakeClient, FanOutWorld, on_virtual_loop, turns
 

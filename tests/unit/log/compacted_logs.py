@@ -11,9 +11,9 @@ from anabranch.log.log import Log
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.compaction_run import grouped
+from anabranch.record.compaction.run import grouped
 from anabranch.record.records import records_of
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
+from anabranch.testing.fakes.disk import FakeDisk, PowerLoss
 from anabranch.values import Offset
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=100, compacted=True, deleted=False)

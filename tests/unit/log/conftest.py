@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from log_helpers import Open, open_on
 
-from anabranch.log.real_files import RealFiles
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.log.disk.real_files import RealFiles
+from anabranch.testing.fakes.disk import FakeDisk
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from random import Random
 
-from anabranch.log.checkpoint import RecoveryPoint
+from anabranch.log.disk.checkpoint import RecoveryPoint
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log, Stamped
-from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fakes.disk import FakeDisk
 from anabranch.values import Offset
 
 FOLDER = "data/t-0"

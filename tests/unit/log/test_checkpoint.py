@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from anabranch.log.checkpoint import (
+from anabranch.log.disk.checkpoint import (
     RecoveryMark,
     RecoveryPoint,
     read_checkpoint,
@@ -14,7 +14,7 @@ from anabranch.log.checkpoint import (
     write_offsets,
     write_recovery_points,
 )
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
+from anabranch.testing.fakes.disk import FakeDisk, PowerLoss
 from anabranch.values import Offset
 
 PATH = "data/state"

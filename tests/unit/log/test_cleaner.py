@@ -20,13 +20,13 @@ from log_helpers import FOLDER, NOW_MS, offsets_of, read_all
 
 from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.cleaner import CleanPlan, clean_now, map_keys, most_urgent, plan, rewrite
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log
-from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
 from anabranch.record.batch import read_header
 from anabranch.record.builder import control_batch
 from anabranch.record.records import records_of
-from anabranch.testing.fake_disk import FakeDisk, Operation, PowerLoss
+from anabranch.testing.fakes.disk import FakeDisk, Operation, PowerLoss
 from anabranch.values import Offset
 
 

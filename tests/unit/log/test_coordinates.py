@@ -8,8 +8,8 @@ import pytest
 
 from anabranch.errors import CorruptDataError, StorageError
 from anabranch.log.coordinates import FileCoordinates
-from anabranch.record.object_names import ROW_BYTES
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.objects.layout.names import ROW_BYTES
+from anabranch.testing.fakes.disk import FakeDisk
 
 KEY = uuid.UUID(int=0xABC), 3
 OTHER = uuid.UUID(int=0xDEF), 0

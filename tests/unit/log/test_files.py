@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from log_helpers import NOW_MS, fill, make_batch, open_on, read_all
 
-from anabranch.broker.topic_folders import remove_tree
+from anabranch.broker.topics.topic_folders import remove_tree
 from anabranch.errors import DataFolderInUseError
-from anabranch.log.files import write_fully
-from anabranch.log.real_files import IOV_MAX, LOOKS_MAX, RealFiles, boot_id
+from anabranch.log.disk.files import write_fully
+from anabranch.log.disk.real_files import IOV_MAX, LOOKS_MAX, RealFiles, boot_id
 
 
 def test_many_logs_share_few_descriptors(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch
 
 from anabranch.errors import CorruptDataError
-from anabranch.log.index import IndexCache, OffsetIndex, TimeIndex
-from anabranch.log.ranges import Ranges
+from anabranch.log.segment.index import IndexCache, OffsetIndex, TimeIndex
+from anabranch.log.segment.ranges import Ranges
 from anabranch.record.batch import batch_spans, read_header
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fakes.disk import FakeDisk
 
 
 def test_entries_are_searched_and_kept_in_kafkas_format() -> None:

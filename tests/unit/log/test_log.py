@@ -9,11 +9,11 @@ import pytest
 from log_helpers import NOW_MS, Open, fill, make_batch, offsets_of, read_all
 
 from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log
-from anabranch.log.real_files import RealFiles
+from anabranch.log.segment.timestamps import settled
 from anabranch.log.settings import LogConfig
-from anabranch.log.timestamps import settled
-from anabranch.testing.fake_disk import FakeDisk, FakeFile
+from anabranch.testing.fakes.disk import FakeDisk, FakeFile
 from anabranch.values import Offset, SegmentState
 
 

@@ -19,16 +19,22 @@ from log_helpers import FOLDER, NOW_MS, read_all
 
 from anabranch.errors import CorruptDataError, OfferRefusedError, PipelineError, StorageError
 from anabranch.log.cleaner import clean_now
-from anabranch.log.files import Files
+from anabranch.log.disk.files import Files
+from anabranch.log.disk.real_files import RealFiles
+from anabranch.log.external_compaction import answer, is_offered, left_over, matched, read_offer, take
 from anabranch.log.log import Log
-from anabranch.log.offered import answer, is_offered, left_over, matched, read_offer, take
-from anabranch.log.real_files import RealFiles
-from anabranch.pipeline.compact_partition import CompactTask, await_outcome, offer_compacted
+from anabranch.pipeline.jobs.compact_partition import CompactTask, await_outcome, offer_compacted
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.offer_format import FOLDER as OFFERED
-from anabranch.record.offer_format import MANIFEST_BYTES_MAX, Offer, OfferedSource, Outcome, file_name
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.record.compaction.offer_format import FOLDER as OFFERED
+from anabranch.record.compaction.offer_format import (
+    MANIFEST_BYTES_MAX,
+    Offer,
+    OfferedSource,
+    Outcome,
+    file_name,
+)
+from anabranch.testing.fakes.disk import FakeDisk
 from anabranch.values import Offset
 from support.offers import Spoil, lay_manifest, lay_offer
 

@@ -6,15 +6,15 @@ import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, open_on, read_all
 
 from anabranch.errors import StorageError
-from anabranch.log.checkpoint import (
+from anabranch.log.disk.checkpoint import (
     RecoveryMark,
     RecoveryPoint,
     read_recovery_points,
     write_recovery_points,
 )
 from anabranch.log.log import Log
-from anabranch.log.timestamps import settled
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
+from anabranch.log.segment.timestamps import settled
+from anabranch.testing.fakes.disk import FakeDisk, PowerLoss
 from anabranch.values import Offset
 
 POINTS = "data/recovery-points"

@@ -8,12 +8,12 @@ import pytest
 from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, read_all
 
 from anabranch.errors import CorruptDataError
-from anabranch.log.checkpoint import RecoveryPoint
+from anabranch.log.disk.checkpoint import RecoveryPoint
 from anabranch.log.log import Log
 from anabranch.log.quarantine import listed
+from anabranch.log.segment.timestamps import settled
 from anabranch.log.settings import LogConfig
-from anabranch.log.timestamps import settled
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fakes.disk import FakeDisk
 from anabranch.values import Offset
 
 LOG = f"{FOLDER}/00000000000000000000.log"

@@ -7,9 +7,9 @@ from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, read_all
 
 from anabranch.log.log import Log
 from anabranch.log.retention import Age, expired_count
+from anabranch.log.segment.timestamps import settled
 from anabranch.log.settings import LogConfig
-from anabranch.log.timestamps import settled
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
+from anabranch.testing.fakes.disk import FakeDisk, PowerLoss
 from anabranch.values import Offset
 
 AGES = [Age(100, 1000, Offset(10)), Age(100, 3000, Offset(20)), Age(100, 2000, Offset(30))]

@@ -3,7 +3,7 @@
 import pytest
 from log_helpers import make_batch
 
-from anabranch.log.rolling import noted, noted_pure
+from anabranch.log.segment.rolling import noted, noted_pure
 
 
 @pytest.mark.parametrize("count", [1, 3])

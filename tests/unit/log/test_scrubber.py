@@ -3,10 +3,10 @@
 import pytest
 from log_helpers import FOLDER, Open, fill
 
-from anabranch.log import seal
 from anabranch.log.scrubber import PASS_MS_MIN, Damage, Scrubber, ScrubPace
-from anabranch.log.seal import Region
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.log.segment import seal
+from anabranch.log.segment.seal import Region
+from anabranch.testing.fakes.disk import FakeDisk
 from anabranch.values import Offset
 
 

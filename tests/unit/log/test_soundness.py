@@ -11,17 +11,17 @@ from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, open_on, read_al
 
 from anabranch.errors import CorruptDataError, FencedLogError
 from anabranch.log.cleaner import clean_now, plan
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log
-from anabranch.log.real_files import RealFiles
-from anabranch.log.slice import AGAIN_BYTES_MAX
-from anabranch.log.timestamps import settled
+from anabranch.log.segment.slice import AGAIN_BYTES_MAX
+from anabranch.log.segment.timestamps import settled
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.batch_sums import changed_byte, sound_batches, sound_batches_pure
 from anabranch.record.crc32c import crc32c
 from anabranch.record.seal_format import unpack_seal
 from anabranch.server import send_queue
 from anabranch.server.send_queue import SendQueue, held
-from anabranch.testing.fake_disk import FakeDisk
+from anabranch.testing.fakes.disk import FakeDisk
 from anabranch.values import Offset
 
 LOG = f"{FOLDER}/00000000000000000000.log"

@@ -11,13 +11,13 @@ import pytest
 
 from anabranch.clock import RealClock
 from anabranch.errors import ObjectExistsError, ObjectGoneError, StoreRefusedError, StoreUnavailableError
-from anabranch.log.files import Files
-from anabranch.log.real_files import RealFiles
+from anabranch.log.disk.files import Files
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.objects.folder_store import ASIDE_MS_MAX, FolderStore
 from anabranch.objects.stores import check_store
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
-from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.disk import FakeDisk, PowerLoss
+from anabranch.testing.fakes.loop import SimWorkers, VirtualLoop
 
 ROOT = "/objects"
 ASIDE = f"{ROOT}/.aside"

@@ -10,8 +10,8 @@ from anabranch.errors import ObjectExistsError, ObjectGoneError, StoreRefusedErr
 from anabranch.objects.memory_store import MemoryStore
 from anabranch.objects.retrying_store import Patience, RetryingStore
 from anabranch.objects.store import Buffer, StoredObject
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
 
 
 class Flaky(MemoryStore):

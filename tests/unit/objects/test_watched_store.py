@@ -9,8 +9,8 @@ import pytest
 from anabranch.errors import ObjectExistsError, ObjectGoneError, StoreRefusedError, StoreUnavailableError
 from anabranch.objects.store import Buffer, StoredObject
 from anabranch.objects.watched_store import OUTAGE_SECONDS_MIN, PROBE_NAME, SLOW_SECONDS, WatchedStore
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
 
 
 class Store:

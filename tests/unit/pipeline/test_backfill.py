@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.pipeline.backfill import named
+from anabranch.pipeline.jobs.backfill import named
 from support.lake_tables import settings
 
 

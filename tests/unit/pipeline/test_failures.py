@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.pipeline.failures import LINE_MAX, in_a_sentence, in_one_line
+from anabranch.pipeline.spark.failures import LINE_MAX, in_a_sentence, in_one_line
 
 IN_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.pipeline.group_progress import commit_progress
+from anabranch.pipeline.jobs.group_progress import commit_progress
 from support.lake_tables import settings
 
 

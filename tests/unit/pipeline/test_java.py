@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import JavaMissingError
-from anabranch.pipeline import java
+from anabranch.pipeline.spark import java
 
 NOWHERE = {"PATH": "/nonexistent"}
 

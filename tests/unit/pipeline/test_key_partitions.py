@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from anabranch.errors import PipelineError
-from anabranch.pipeline.key_partitions import KeyPartitions
+from anabranch.pipeline.writer.key_partitions import KeyPartitions
 from anabranch.record.partitioner import partition_for
 
 NO_LEADER = SimpleNamespace(error=KafkaError(KafkaError.LEADER_NOT_AVAILABLE), partitions={})

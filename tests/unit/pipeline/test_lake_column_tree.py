@@ -5,9 +5,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anabranch.pipeline.lake import column_tree
-from anabranch.pipeline.lake.column_tree import ColumnTree
-from anabranch.pipeline.lake.infer import MisfitError
+from anabranch.pipeline.lake.rows import column_tree
+from anabranch.pipeline.lake.rows.column_tree import ColumnTree
+from anabranch.pipeline.lake.rows.infer import MisfitError
 
 
 def grown(tree: ColumnTree) -> dict[str, pa.DataType]:

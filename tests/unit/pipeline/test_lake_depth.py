@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from anabranch.pipeline.lake.arrow_types import TIMESTAMP, depth_of
 from anabranch.pipeline.lake.batch_files import BatchFiles
 from anabranch.pipeline.lake.change import Change
 from anabranch.pipeline.lake.files import FilePlan, write_rows
-from anabranch.pipeline.lake.infer import DEPTH_MAX
-from anabranch.pipeline.lake.parse import TRACE, JsonParser, Parsed
+from anabranch.pipeline.lake.formats.table import Table, open_table
+from anabranch.pipeline.lake.rows.arrow_types import TIMESTAMP, depth_of
+from anabranch.pipeline.lake.rows.infer import DEPTH_MAX
+from anabranch.pipeline.lake.rows.parse import TRACE, JsonParser, Parsed
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.lake.table import Table, open_table
 from anabranch.pipeline.lake.upsert import read_rows
 
 

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from anabranch.errors import TableError
-from anabranch.pipeline.lake.arrow_types import conform
-from anabranch.pipeline.lake.field_numbers import named_as_today
+from anabranch.pipeline.lake.formats.field_numbers import named_as_today
+from anabranch.pipeline.lake.rows.arrow_types import conform
 
 
 def _field(number: int, name: str, kind: pa.DataType) -> pa.Field:

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import TableError
-from anabranch.pipeline.lake.arrow_types import TIMESTAMP, conform
 from anabranch.pipeline.lake.change import DataFile, SourceState
 from anabranch.pipeline.lake.files import FilePlan, RejectFile, write_rows
 from anabranch.pipeline.lake.identity import Identity
 from anabranch.pipeline.lake.maintain import small_groups
 from anabranch.pipeline.lake.partitioning import check_partitions, field_names, folder_of, split
 from anabranch.pipeline.lake.rewrite import without
+from anabranch.pipeline.lake.rows.arrow_types import TIMESTAMP, conform
 from anabranch.pipeline.lake.settings import PartitionField
 from anabranch.pipeline.lake.upsert import (
     PART_BYTES_MAX,

@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 
-from anabranch.pipeline.lake.evolution import grown_columns
-from anabranch.pipeline.lake.infer import capped_fields, count_fields, merged, merged_fields
 from anabranch.pipeline.lake.report import Report
+from anabranch.pipeline.lake.rows.evolution import grown_columns
+from anabranch.pipeline.lake.rows.infer import capped_fields, count_fields, merged, merged_fields
 
 
 def test_long_and_double_make_double_only_in_a_new_column() -> None:

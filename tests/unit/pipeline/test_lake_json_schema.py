@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import OptionError
-from anabranch.pipeline.lake.arrow_types import TIMESTAMP, depth_of
-from anabranch.pipeline.lake.infer import DEPTH_MAX
-from anabranch.pipeline.lake.json_schema import GivenSchema, read_json_schema
+from anabranch.pipeline.lake.rows.arrow_types import TIMESTAMP, depth_of
+from anabranch.pipeline.lake.rows.infer import DEPTH_MAX
+from anabranch.pipeline.lake.rows.json_schema import GivenSchema, read_json_schema
 
 
 def _read(tmp_path: Path, schema: Any) -> GivenSchema:

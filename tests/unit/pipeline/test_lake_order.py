@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.pipeline.lake.arrow_types import TIMESTAMP
 from anabranch.pipeline.lake.order import COLUMNS, Place, comes_later, last_of_each
 from anabranch.pipeline.lake.rewrite import judge
+from anabranch.pipeline.lake.rows.arrow_types import TIMESTAMP
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KINDS = (pa.string(), pa.int32(), pa.int64(), TIMESTAMP)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anabranch.pipeline.lake.arrow_types import TIMESTAMP
-from anabranch.pipeline.lake.infer import DEPTH_MAX
-from anabranch.pipeline.lake.parse import TRACE, JsonParser, Parsed
-from anabranch.pipeline.lake.quick_json import parse_quickly
+from anabranch.pipeline.lake.rows.arrow_types import TIMESTAMP
+from anabranch.pipeline.lake.rows.infer import DEPTH_MAX
+from anabranch.pipeline.lake.rows.parse import TRACE, JsonParser, Parsed
+from anabranch.pipeline.lake.rows.quick_json import parse_quickly
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

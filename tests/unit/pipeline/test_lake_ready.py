@@ -10,10 +10,10 @@ import pytest
 
 from anabranch.errors import OptionError, TableError, TableMissingError
 from anabranch.pipeline.lake.change import Change, SourceState
-from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.formats.table import open_table
 from anabranch.pipeline.lake.ready import check_ready
+from anabranch.pipeline.lake.rows.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.lake.table import open_table
 
 FORMATS = ("iceberg", "delta", "parquet")
 

@@ -48,7 +48,7 @@ def test_what_is_wrong_is_refused_by_name(changes: dict[str, Any], words: str) -
 
 def test_options_of_the_source_are_those_it_knows_and_the_pipeline_does_not_say() -> None:
     from anabranch.pipeline.lake.settings import SAID_BY_THE_PIPELINE
-    from anabranch.pipeline.options import READER_NAMES
+    from anabranch.pipeline.source.options import READER_NAMES
 
     given = {"failOnDataLoss": "false", "minPartitions": "4", "kafka.security.protocol": "PLAINTEXT"}
     assert _settings(options=given).options == given

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import TableError
-from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.formats.table import Table, open_table
 from anabranch.pipeline.lake.report import Report
+from anabranch.pipeline.lake.rows.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
 from anabranch.pipeline.lake.sink import LakeSink
-from anabranch.pipeline.lake.table import Table, open_table
 from support.checkpoints import note_offsets
 from support.lake_tables import settings
 

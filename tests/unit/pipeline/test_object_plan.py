@@ -2,9 +2,9 @@ from uuid import UUID
 
 import pytest
 
-from anabranch.pipeline.object_plan import TASK_BYTES_MAX, object_stretches, rows_of, tasks_of
-from anabranch.pipeline.plan import Range
-from anabranch.record.object_names import ObjectId, Row
+from anabranch.objects.layout.names import ObjectId, Row
+from anabranch.pipeline.source.object_plan import TASK_BYTES_MAX, object_stretches, rows_of, tasks_of
+from anabranch.pipeline.source.plan import Range
 from anabranch.values import Offset, TopicPartition
 
 URL = "file:///store"

@@ -7,16 +7,16 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import CorruptDataError, ObjectGoneError, StoreError, StoreUnavailableError
-from anabranch.pipeline import object_reading, row_loader
-from anabranch.pipeline.object_plan import object_stretches
-from anabranch.pipeline.object_reading import ObjectReader, in_turns
-from anabranch.pipeline.object_store import JobStore, Span
-from anabranch.pipeline.plan import Range
-from anabranch.pipeline.row_loader import RowLoader
+from anabranch.objects.layout.names import ObjectId, Row
+from anabranch.pipeline.source import object_reading, row_loader
+from anabranch.pipeline.source.object_plan import object_stretches
+from anabranch.pipeline.source.object_reading import ObjectReader, in_turns
+from anabranch.pipeline.source.object_store import JobStore, Span
+from anabranch.pipeline.source.plan import Range
+from anabranch.pipeline.source.row_loader import RowLoader
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.columns import columns
-from anabranch.record.object_names import ObjectId, Row
+from anabranch.record.columns.columns import columns
 from anabranch.values import Offset, TopicPartition
 
 PLACE, TOPIC_ID = TopicPartition("orders", 0), UUID(int=7)

@@ -7,8 +7,8 @@ import pytest
 
 from anabranch.errors import ObjectExistsError, ObjectGoneError, PipelineError, StoreUnavailableError
 from anabranch.objects.store import Buffer
-from anabranch.pipeline import object_store
-from anabranch.pipeline.object_store import JobStore
+from anabranch.pipeline.source import object_store
+from anabranch.pipeline.source.object_store import JobStore
 
 
 @pytest.fixture

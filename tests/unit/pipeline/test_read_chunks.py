@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.errors import CorruptDataError, SegmentChangedError
-from anabranch.pipeline.chunks import Chunk, headers_of, offset_after, survey
-from anabranch.pipeline.plan import SegmentFile
-from anabranch.pipeline.segment_files import SegmentReader, sealed_files, why_unreachable
+from anabranch.pipeline.source.chunks import Chunk, headers_of, offset_after, survey
+from anabranch.pipeline.source.plan import SegmentFile
+from anabranch.pipeline.source.segment_files import SegmentReader, sealed_files, why_unreachable
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder
 from anabranch.record.crc32c import crc32c
@@ -115,7 +115,7 @@ def test_a_wrong_index_costs_time_only(folder: Path, damage: bytes) -> None:
 
 
 def test_a_batch_larger_than_a_read_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.pipeline.segment_files.CHUNK_BYTES", 100)
+    monkeypatch.setattr("anabranch.pipeline.source.segment_files.CHUNK_BYTES", 100)
     (tmp_path / "t-0").mkdir()
     for offset, value in ((0, b"v" * 1000), (1, b""), (2, b"v" * 500), (3, b"")):
         with (tmp_path / "t-0" / f"{0:020d}.log").open("ab") as log:
@@ -168,7 +168,7 @@ def test_a_removed_file_is_noticed(folder: Path) -> None:
 def test_a_file_that_goes_away_while_it_is_read_is_read_to_its_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.pipeline.segment_files.CHUNK_BYTES", 200)
+    monkeypatch.setattr("anabranch.pipeline.source.segment_files.CHUNK_BYTES", 200)
     file = sealed_files(str(folder), "t-0")[0]
     found = headers_of(SegmentReader(file, 0, 100).chunks())
     first = next(found).base_offset
@@ -177,7 +177,7 @@ def test_a_file_that_goes_away_while_it_is_read_is_read_to_its_end(
 
 
 def test_chunks_of_a_file_follow_one_another(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anabranch.pipeline.segment_files.CHUNK_BYTES", 200)
+    monkeypatch.setattr("anabranch.pipeline.source.segment_files.CHUNK_BYTES", 200)
     file = sealed_files(str(folder), "t-0")[0]
     chunks = list(SegmentReader(file, 15, 100).chunks())
     assert len(chunks) > 2

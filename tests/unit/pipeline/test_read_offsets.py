@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import OptionError
-from anabranch.pipeline.offsets import (
+from anabranch.pipeline.source.offsets import (
     Bounds,
     Point,
     Progress,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anabranch.pipeline.plan import (
+from anabranch.pipeline.source.plan import (
     Range,
     SegmentFile,
     Span,

@@ -3,8 +3,8 @@
 import pytest
 
 from anabranch.errors import OptionError
-from anabranch.pipeline.offsets import Point
-from anabranch.pipeline.options import (
+from anabranch.pipeline.source.offsets import Point
+from anabranch.pipeline.source.options import (
     Direct,
     check_for_stream,
     reader_options,

@@ -4,12 +4,12 @@ import pyarrow as pa
 import pytest
 
 from anabranch.errors import TableMovedError
+from anabranch.pipeline.jobs.retry import Retries
 from anabranch.pipeline.lake.change import Change, SourceState
 from anabranch.pipeline.lake.files import FilePlan, write_rows
-from anabranch.pipeline.lake.parse import TRACE
+from anabranch.pipeline.lake.formats.table import open_table
+from anabranch.pipeline.lake.rows.parse import TRACE
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.lake.table import open_table
-from anabranch.pipeline.retry import Retries
 
 COLUMNS = TRACE.append(pa.field("id", pa.int64()))
 

@@ -7,10 +7,10 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import DataLossError
-from anabranch.pipeline.backfill import backfill_name
-from anabranch.pipeline.client import Topic
+from anabranch.pipeline.client.client import Topic
+from anabranch.pipeline.jobs.backfill import backfill_name
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.same_topic import check_same_topic
+from anabranch.pipeline.source.same_topic import check_same_topic
 from support.checkpoints import note_offsets
 
 OLD, NEW, ZEROS = UUID(int=1), UUID(int=2), UUID(int=0)

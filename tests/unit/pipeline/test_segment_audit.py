@@ -5,12 +5,12 @@ import threading
 
 import pytest
 
+from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log
-from anabranch.log.real_files import RealFiles
 from anabranch.log.settings import LogConfig
-from anabranch.pipeline import segment_audit
-from anabranch.pipeline.audit import gathered, partition_folders, segment_tasks
-from anabranch.pipeline.segment_audit import audit_segment
+from anabranch.pipeline.jobs import segment_audit
+from anabranch.pipeline.jobs.audit import gathered, partition_folders, segment_tasks
+from anabranch.pipeline.jobs.segment_audit import audit_segment
 from anabranch.record.builder import BatchBuilder
 
 BATCHES = 80

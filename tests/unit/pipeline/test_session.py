@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from anabranch.pipeline import session
+from anabranch.pipeline.spark import session
 
 
 def test_ctrl_c_while_the_jvm_comes_up_is_heard_once_it_is_there():

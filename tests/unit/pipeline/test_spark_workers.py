@@ -9,7 +9,7 @@ from zipimport import zipimporter
 
 import pytest
 
-from anabranch.pipeline.workers import KeptArchive, keep_archives
+from anabranch.pipeline.spark.workers import KeptArchive, keep_archives
 
 Archive = Callable[[str, str], Path]
 

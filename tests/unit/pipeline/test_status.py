@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from anabranch.pipeline.client import EARLIEST, LATEST, Client, Topic
-from anabranch.pipeline.status import PartitionStatus, _partitions
+from anabranch.pipeline.client.client import EARLIEST, LATEST, Client, Topic
+from anabranch.pipeline.jobs.status import PartitionStatus, _partitions
 from anabranch.values import TopicPartition
 
 PLACE = TopicPartition("t", 0)

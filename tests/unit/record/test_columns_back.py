@@ -12,7 +12,7 @@ from kafka.record.default_records import DefaultRecordBatch
 
 from anabranch.errors import InvalidRecordError, UnsupportedCompressionError
 from anabranch.record.batch import HEADER_BYTES, check_batch, read_header
-from anabranch.record.columns import columns, schema_of
+from anabranch.record.columns.columns import columns, schema_of
 from anabranch.record.compression import Codec
 from anabranch.record.record_check import check_records
 from anabranch.record.records import payload_of, records_of

@@ -2,8 +2,8 @@
 
 import pytest
 
-from anabranch.record import columns_numpy
 from anabranch.record.builder import BatchBuilder
+from anabranch.record.columns import numpy_decoder as columns_numpy
 from support.column_rows import by_hand, outcome, read, rows_by_hand
 from support.record_bytes import batch_of, framed, spoiled_sections, varints
 

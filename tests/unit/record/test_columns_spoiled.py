@@ -19,7 +19,7 @@ import pytest
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import HEADER_BYTES, batch_spans, read_header, seal
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.columns import columns
+from anabranch.record.columns.columns import columns
 from anabranch.record.compression import Codec
 from support.column_rows import (
     FORMS,

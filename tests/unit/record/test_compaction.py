@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from anabranch.errors import BatchTooLargeError
 from anabranch.record.batch import check_batch, read_header, with_log_append_time
 from anabranch.record.builder import BatchBuilder, control_batch
-from anabranch.record.compaction import Keep, compacted, keep_latest, without_below
+from anabranch.record.compaction.batches import Keep, compacted, keep_latest, without_below
 from anabranch.record.compression import Codec
 from anabranch.record.records import records_of
 from anabranch.values import Offset

@@ -16,10 +16,10 @@ from anabranch.record.batch import (
     with_log_append_time,
 )
 from anabranch.record.builder import BatchBuilder, control_batch, emptied_batch
-from anabranch.record.compaction_check import OFFER_MS_MAX, check_compacted
-from anabranch.record.compaction_run import CompactionRun
+from anabranch.record.compaction.check import OFFER_MS_MAX, check_compacted
+from anabranch.record.compaction.offset_map import OffsetMap
+from anabranch.record.compaction.run import CompactionRun
 from anabranch.record.compression import Codec
-from anabranch.record.offset_map import OffsetMap
 from anabranch.record.records import Record, records_of
 from anabranch.values import Offset
 

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder, control_batch
-from anabranch.record.compaction_run import CompactionRun, grouped, map_latest
+from anabranch.record.compaction.offset_map import OffsetMap
+from anabranch.record.compaction.run import CompactionRun, grouped, map_latest
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
-from anabranch.record.offset_map import OffsetMap
 from anabranch.record.records import records_of
 from anabranch.values import Offset
 

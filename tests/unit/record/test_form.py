@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from anabranch.record import form
+from anabranch.record import backend as form
 
 
 def told_by_version(*arguments: str, **environment: str) -> str:

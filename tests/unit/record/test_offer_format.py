@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anabranch.errors import OfferRefusedError
-from anabranch.record.offer_format import (
+from anabranch.record.compaction.offer_format import (
     Offer,
     OfferedSource,
     Outcome,

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import read_header
 from anabranch.record.builder import BatchBuilder, emptied_batch
+from anabranch.record.compaction.keys import keyed_records
+from anabranch.record.compaction.keys_pure import keyed_records_pure
 from anabranch.record.compression import Codec
-from anabranch.record.record_keys import keyed_records
-from anabranch.record.record_keys_pure import keyed_records_pure
 from anabranch.record.records import records_of
 
 FORMS = [keyed_records_pure]
 try:
-    from anabranch.record.record_keys_compiled import keyed_records_compiled
+    from anabranch.record.compaction.keys_compiled import keyed_records_compiled
 except ImportError:
     pass  # Not built here; `anabranch version` says so.
 else:

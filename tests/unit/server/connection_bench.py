@@ -8,11 +8,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch.broker.call import Call, HeldBytes
-from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.requests.call import Call, HeldBytes
+from anabranch.broker.requests.memory_budget import MemoryBudget
 from anabranch.server.connection import Connection
 from anabranch.server.poller import Poller
-from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.fakes.clock import FakeClock
 from support.broker_bench import in_loop, turn
 
 

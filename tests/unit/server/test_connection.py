@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from connection_bench import Peer, frame, with_peer
 
-from anabranch.broker.call import Call
+from anabranch.broker.requests.call import Call
 from anabranch.errors import ProtocolError
 from anabranch.server.connection import FREE_BYTES
 from support.broker_bench import turn

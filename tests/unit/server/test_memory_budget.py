@@ -2,7 +2,7 @@
 
 import pytest
 
-from anabranch.broker.memory_budget import MemoryBudget
+from anabranch.broker.requests.memory_budget import MemoryBudget
 from support.workers import HeldWorkers
 
 

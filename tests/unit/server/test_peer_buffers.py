@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from anabranch.server.peer_receiving import BUFFER_BYTES, ROOM_BYTES_MIN, Receiving
-from anabranch.server.peer_sending import Sending
+from anabranch.server.peers.receiving import BUFFER_BYTES, ROOM_BYTES_MIN, Receiving
+from anabranch.server.peers.sending import Sending
 
 
 def filled(received: Receiving, count: int, sign: bytes) -> memoryview:

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from anabranch.server import peer_handshake
-from anabranch.server.peer_handshake import (
+from anabranch.server.peers import handshake as peer_handshake
+from anabranch.server.peers.handshake import (
     HELLO_BYTES_MAX,
     Cause,
     Frame,

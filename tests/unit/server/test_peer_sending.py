@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from anabranch.server.peer_sending import Sending
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.server.peers.sending import Sending
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
 
 
 class Written:

@@ -7,7 +7,7 @@ import pytest
 
 from anabranch.server import poller as module
 from anabranch.server.poller import LINGER_NS, READ, SOON_NS, STAY_NS, Poller
-from anabranch.testing.fake_clock import FakeClock
+from anabranch.testing.fakes.clock import FakeClock
 from support.broker_bench import in_loop
 from unit.server.connection_bench import FakeCore
 

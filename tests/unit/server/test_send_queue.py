@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.broker.call import HeldBytes
-from anabranch.log.real_files import RealFiles
-from anabranch.log.slice import Slice
+from anabranch.broker.requests.call import HeldBytes
+from anabranch.log.disk.real_files import RealFiles
+from anabranch.log.segment.slice import Slice
 from anabranch.server.send_queue import BUFFERS_PER_CALL_MAX, OpenSlice, SendQueue, held, let_go
 
 

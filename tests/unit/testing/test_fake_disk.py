@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from anabranch.errors import DataFolderInUseError
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
-from anabranch.testing.fake_inode import SECTOR_BYTES
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.disk import FakeDisk, PowerLoss
+from anabranch.testing.fakes.inode import SECTOR_BYTES
 
 
 @pytest.fixture

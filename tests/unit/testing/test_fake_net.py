@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from anabranch.broker.peer_messages import (
+from anabranch.broker.peers.messages import (
     Answer,
     BrokerBeat,
     PeerMessage,
@@ -18,10 +18,10 @@ from anabranch.broker.peer_messages import (
     RingLetter,
 )
 from anabranch.errors import NotControllerError, PeerRefusedError, PeerUnreachableError
-from anabranch.replication.ring_messages import Push
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_net import FakeNet, FaultPlan
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.modes.ring.messages import Push
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
+from anabranch.testing.fakes.net import FakeNet, FaultPlan
 from support.numbered import number_of, numbered
 
 

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from anabranch.errors import ObjectExistsError, ObjectGoneError, StoreUnavailableError
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_store import FakeBucket, FakeStore, StoreFaults
-from anabranch.testing.virtual_loop import VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.loop import VirtualLoop
+from anabranch.testing.fakes.store import FakeBucket, FakeStore, StoreFaults
 
 
 class World:

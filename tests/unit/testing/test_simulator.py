@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from anabranch.testing.fake_clock import FakeClock
-from anabranch.testing.fake_disk import FakeDisk, PowerLoss
-from anabranch.testing.simulator import SimulationError, Simulator, produced
-from anabranch.testing.virtual_loop import SimWorkers, VirtualLoop
+from anabranch.testing.fakes.clock import FakeClock
+from anabranch.testing.fakes.disk import FakeDisk, PowerLoss
+from anabranch.testing.fakes.loop import SimWorkers, VirtualLoop
+from anabranch.testing.simulation.simulator import SimulationError, Simulator, produced
 from anabranch.wire.error_codes import ErrorCode
 
 

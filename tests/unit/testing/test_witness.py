@@ -2,8 +2,8 @@
 
 import pytest
 
-from anabranch.testing.simulator import SimulationError
-from anabranch.testing.witness import Sent, Witness
+from anabranch.testing.simulation.simulator import SimulationError
+from anabranch.testing.simulation.witness import Sent, Witness
 
 PLACE = ("t", 0)
 

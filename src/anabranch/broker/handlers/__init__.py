@@ -3,9 +3,9 @@
 `dispatch` takes one call to its handler. A handler takes (broker, call, request) with the request as a dict of its
 table, and returns the response as a dict, or is a coroutine that does, or a generator that yields after each row;
 Produce and Fetch (`raw`) read and answer the bytes themselves. No handler does more than a few rows of work without
-asking `broker.turns`: a generator need not, the dispatcher does it for it. A handler turns refusals into error codes
-where the protocol has room for them; what it lets escape closes the connection. What is not in the table is not
-advertised, and asking for it closes the connection, as Kafka does.
+asking `broker.requests.turns`: a generator need not, the dispatcher does it for it. A handler turns refusals into
+error codes where the protocol has room for them; what it lets escape closes the connection. What is not in the table
+is not advertised, and asking for it closes the connection, as Kafka does.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from functools import partial
 from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers import (
     alter_configs,
     alter_partition_reassignments,
@@ -62,7 +61,8 @@ from anabranch.broker.handlers import (
     unregister_broker,
 )
 from anabranch.broker.handlers.answers import refused
-from anabranch.broker.partial_answers import (
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.partial_answers import (
     ADDED_PARTITIONS,
     CONFIGS,
     CREATED_TOPICS,
@@ -70,7 +70,7 @@ from anabranch.broker.partial_answers import (
     REASSIGNMENTS,
     RowFields,
 )
-from anabranch.broker.turns import (
+from anabranch.broker.requests.turns import (
     BYTES_PER_ROW,
     BYTES_PER_ROW_BY_HAND,
     LONG_BYTES_MIN,

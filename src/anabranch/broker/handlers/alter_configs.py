@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.config_resources import alter_each
-from anabranch.broker.internal_topics import with_required
-from anabranch.cluster.rows import MODE_CONFIG
+from anabranch.broker.requests.call import Call
+from anabranch.broker.topics.internal_topics import with_required
+from anabranch.cluster.metadata.rows import MODE_CONFIG
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.topics import TopicState
+    from anabranch.broker.topics.topics import TopicState
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:

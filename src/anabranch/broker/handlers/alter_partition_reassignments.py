@@ -5,11 +5,11 @@ The answer comes when the wish is in the agreed table; the partition's leader th
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.broker.placing import usual_factor
-from anabranch.cluster.entries import move_entry
-from anabranch.cluster.forms import MODE_OF_FORM
+from anabranch.broker.requests.call import Call
+from anabranch.broker.topics.placing import usual_factor
+from anabranch.cluster.metadata.entries import move_entry
+from anabranch.cluster.metadata.residence import MODE_OF_FORM
 from anabranch.cluster.placement import check_is_kept, check_mode, check_replicas
 from anabranch.errors import (
     AnabranchError,
@@ -20,7 +20,7 @@ from anabranch.errors import (
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.entries import Entry
+    from anabranch.cluster.metadata.entries import Entry
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:

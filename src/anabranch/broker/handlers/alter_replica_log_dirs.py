@@ -5,9 +5,9 @@ folder is there already, and there is no other folder to move anything to.
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
-from anabranch.broker.turns import Rows
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.turns import Rows
 from anabranch.errors import AnabranchError, LogDirNotFoundError, ReplicaNotAvailableError
 
 if TYPE_CHECKING:

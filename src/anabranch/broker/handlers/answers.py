@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.error_table import code_of
-from anabranch.cluster.forms import KEPT
+from anabranch.broker.requests.error_table import code_of
+from anabranch.cluster.metadata.residence import KEPT
 from anabranch.errors import AnabranchError, InvalidRequestError
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.partition import Partition
-    from anabranch.broker.topics import TopicState
-    from anabranch.cluster.rows import Topic
+    from anabranch.broker.topics.partition import Partition
+    from anabranch.broker.topics.topics import TopicState
+    from anabranch.cluster.metadata.rows import Topic
 
 # Without ACLs everybody may do everything; the bits are Kafka's numbers of the operations a resource knows.
 TOPIC_OPERATIONS = 3576
@@ -93,7 +93,7 @@ def _row_of_one(broker: "Broker", index: int, partition: "Partition | None") -> 
 
 def _row_of_view(broker: "Broker", index: int, partition: "Partition | None") -> dict[str, Any]:
     """Of a branch as a topic of its own, which is served by somebody who holds it."""
-    from anabranch.broker.branch_views import BranchView
+    from anabranch.broker.branch.views import BranchView
 
     row = _row_of_one(broker, index, partition)
     if isinstance(partition, BranchView) and broker.branches is not None:

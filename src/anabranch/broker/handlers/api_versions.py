@@ -6,7 +6,7 @@ metric's name, or is refused. Left out: features, which come with a cluster.
 import re
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
+from anabranch.broker.requests.call import Call
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.error_codes import ErrorCode
 

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker import internal_topics
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.entries import broker_draining_entry
-from anabranch.cluster.forms import BRANCH, BRANCHED, OBJECT
+from anabranch.broker.topics import internal_topics
+from anabranch.cluster.metadata.entries import broker_draining_entry
+from anabranch.cluster.metadata.residence import BRANCH, BRANCHED, OBJECT
+from anabranch.cluster.metadata.rows import MODE_CONFIG
 from anabranch.cluster.placement import RING, SOLO, check_ring_possible
-from anabranch.cluster.rows import MODE_CONFIG
 from anabranch.config import ConfigEntry
 from anabranch.errors import AnabranchError, InvalidConfigError, InvalidRequestError
 from anabranch.values import BrokerId
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from anabranch.broker.broker import Broker
-    from anabranch.broker.topics import TopicState
-    from anabranch.cluster.rows import Placement, Topic
+    from anabranch.broker.topics.topics import TopicState
+    from anabranch.cluster.metadata.rows import Placement, Topic
 
 TOPIC, BROKER = 2, 4
 OBJECTS = 100

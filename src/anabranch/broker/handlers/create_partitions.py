@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.broker.placing import check_brokers, first_primaries, of_added
+from anabranch.broker.requests.call import Call
+from anabranch.broker.topics.placing import check_brokers, first_primaries, of_added
 from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:

@@ -1,15 +1,15 @@
-"""CreateTopics, versions 2 to 7, with validate_only. Where the partitions go is decided by `broker.placing`."""
+"""CreateTopics, versions 2 to 7, with validate_only. Where the partitions go is decided by `broker.topics.placing`."""
 
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker import internal_topics
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
-from anabranch.broker.placing import (
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.topics import internal_topics
+from anabranch.broker.topics.placing import (
     Choice,
     by_assignment,
     by_factor,
@@ -17,9 +17,9 @@ from anabranch.broker.placing import (
     first_primaries,
     usual_factor,
 )
-from anabranch.cluster.forms import OBJECT
+from anabranch.cluster.metadata.residence import OBJECT
+from anabranch.cluster.metadata.rows import MODE_CONFIG
 from anabranch.cluster.placement import UNSET
-from anabranch.cluster.rows import MODE_CONFIG
 from anabranch.config import PARTITIONS_MAX, TopicSettings
 from anabranch.errors import AnabranchError, InvalidPartitionsError, InvalidRequestError
 from anabranch.wire.error_codes import ErrorCode

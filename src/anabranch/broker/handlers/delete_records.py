@@ -6,10 +6,10 @@ store, the start is agreed on by the metadata quorum: whichever broker was asked
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
-from anabranch.broker.internal_topics import check_not_internal
-from anabranch.broker.turns import Pace
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.turns import Pace
+from anabranch.broker.topics.internal_topics import check_not_internal
 from anabranch.errors import AnabranchError, OffsetOutOfRangeError, PolicyViolationError
 from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey

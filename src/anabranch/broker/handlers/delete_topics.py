@@ -7,9 +7,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.rows import Topic
+from anabranch.broker.requests.call import Call
+from anabranch.cluster.metadata.rows import Topic
 from anabranch.errors import AnabranchError, InvalidRequestError, TopicDeletionDisabledError
 
 if TYPE_CHECKING:

@@ -9,21 +9,21 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.forms import BRANCHED
+from anabranch.broker.requests.call import Call
+from anabranch.cluster.metadata.residence import BRANCHED
 from anabranch.errors import AnabranchError, InvalidRequestError, UnknownTopicOrPartitionError
-from anabranch.replication.branch_rows import lane_of
+from anabranch.modes.branch.rows import lane_of
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
-    from anabranch.broker.branch_partition import BranchPartition
-    from anabranch.broker.branches import BranchTopics
+    from anabranch.broker.branch.branches import BranchTopics
+    from anabranch.broker.branch.partition import BranchPartition
     from anabranch.broker.broker import Broker
-    from anabranch.broker.partition import Partition
-    from anabranch.broker.topics import TopicState
-    from anabranch.cluster.rows import Topic
-    from anabranch.replication.branch_rows import BranchRow
+    from anabranch.broker.topics.partition import Partition
+    from anabranch.broker.topics.topics import TopicState
+    from anabranch.cluster.metadata.rows import Topic
+    from anabranch.modes.branch.rows import BranchRow
 
     Rows = dict[tuple[UUID, int], list[BranchRow]]
 
@@ -74,7 +74,7 @@ def _rows_by_partition(branches: "BranchTopics | None") -> "Rows":
 def _brokers(broker: "Broker") -> list[dict[str, Any]]:
     if broker.branches is None:
         return []
-    from anabranch.broker.branch_report import brokers_seen  # For those who have such topics.
+    from anabranch.broker.branch.report import brokers_seen  # For those who have such topics.
 
     return brokers_seen(broker)
 
@@ -112,9 +112,9 @@ def _partition(
 def _described(
     broker: "Broker", branches: "BranchTopics", partition: "Partition", known: "Rows"
 ) -> dict[str, Any]:
-    from anabranch.broker.branch_partition import BranchPartition
-    from anabranch.broker.branch_report import describe
-    from anabranch.broker.branch_views import BranchView
+    from anabranch.broker.branch.partition import BranchPartition
+    from anabranch.broker.branch.report import describe
+    from anabranch.broker.branch.views import BranchView
 
     assert isinstance(partition, BranchPartition | BranchView)
     base = partition.base if isinstance(partition, BranchView) else partition

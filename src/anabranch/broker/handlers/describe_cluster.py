@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, controller_id
+from anabranch.broker.requests.call import Call
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.rows import BrokerRow
+    from anabranch.cluster.metadata.rows import BrokerRow
 
 ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS = 1, 2
 

@@ -5,20 +5,20 @@ Our own resource type 100, named by a broker's id, is what that broker says of i
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers import config_resources
 from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
 from anabranch.broker.handlers.config_resources import check_broker, no_such_type, topic_of, with_mode
-from anabranch.broker.placing import usual_factor
-from anabranch.broker.turns import Rows
-from anabranch.cluster.forms import form_in
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.turns import Rows
+from anabranch.broker.topics.placing import usual_factor
+from anabranch.cluster.metadata.residence import form_in
 from anabranch.config import ConfigEntry, host_and_port
 from anabranch.config.setting import ConfigSource, Kind
 from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.rows import Topic
+    from anabranch.cluster.metadata.rows import Topic
 
 CHANGING = "anabranch.mode.changing"
 
@@ -114,7 +114,7 @@ def _change_under_way(topic: "Topic") -> list[ConfigEntry]:
 def _object_facts(broker: "Broker") -> list[ConfigEntry]:
     if broker.objects is None:
         raise InvalidRequestError(f"Broker {broker.id} has no object store: start it with --object-store.")
-    from anabranch.broker.object_report import report
+    from anabranch.broker.object.report import report
 
     facts = report(broker, broker.objects)
     return [

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.groups.messages import DescribedGroup
 from anabranch.broker.handlers.answers import (
     GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
@@ -11,7 +9,9 @@ from anabranch.broker.handlers.answers import (
     accepted,
     refused,
 )
-from anabranch.broker.turns import Rows
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.turns import Rows
+from anabranch.coordination.groups.messages import DescribedGroup
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ by the broker that clients are sent to for it.
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.turns import Rows
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.turns import Rows
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker

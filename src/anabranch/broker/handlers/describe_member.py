@@ -6,8 +6,8 @@ speaks for a member without remembering anything, as the gateway does for sessio
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.requests.call import Call
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ reads objects itself. Any broker answers, once it knows what was agreed on befor
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.requests.call import Call
 from anabranch.errors import (
     AnabranchError,
     InvalidRequestError,
@@ -18,7 +18,7 @@ from anabranch.values import Offset
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.object_entries import Key
+    from anabranch.cluster.objects.entries import Key
 
 ROWS_MAX = 4096
 TO_THE_END = -1
@@ -35,7 +35,7 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 
 def _described(broker: "Broker", request: dict[str, Any]) -> dict[str, Any]:
     key = _key_of(broker, request)
-    from anabranch.record.object_names import pack_rows  # Not for a node without a store.
+    from anabranch.objects.layout.names import pack_rows  # Not for a node without a store.
 
     assert broker.store is not None
     objects = broker.metadata.table.objects

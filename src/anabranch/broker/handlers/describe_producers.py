@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
-from anabranch.broker.turns import Rows
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.turns import Rows
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:

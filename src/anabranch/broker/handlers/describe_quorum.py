@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import refused
-from anabranch.broker.topic_folders import METADATA_TOPIC
-from anabranch.broker.turns import Rows
-from anabranch.cluster.quorum_messages import Member
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.turns import Rows
+from anabranch.broker.topics.topic_folders import METADATA_TOPIC
+from anabranch.cluster.raft.messages import Member
 from anabranch.errors import AnabranchError, UnknownTopicOrPartitionError
 from anabranch.values import BrokerId
 from anabranch.wire.error_codes import ErrorCode

@@ -9,9 +9,9 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import accepted, message_of, refused
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
 from anabranch.errors import (
     AnabranchError,
     ElectionNotNeededError,
@@ -27,7 +27,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.rows import Topic
+    from anabranch.cluster.metadata.rows import Topic
 
 PREFERRED, UNCLEAN = 0, 1
 LOOK = 100

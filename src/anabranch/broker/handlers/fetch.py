@@ -17,13 +17,13 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from anabranch.broker.call import Call, Piece
-from anabranch.broker.error_table import code_of
-from anabranch.broker.fetch_sessions import FetchContext, FetchItem, TopicKey
-from anabranch.broker.fetch_wait import GATHER_PARTITIONS_MIN, WaitingFetch
 from anabranch.broker.handlers.leader_hints import LeaderHints
-from anabranch.broker.partition import Partition
-from anabranch.broker.turns import FREE_ROWS, Rows
+from anabranch.broker.read.fetch_sessions import FetchContext, FetchItem, TopicKey
+from anabranch.broker.read.fetch_wait import GATHER_PARTITIONS_MIN, WaitingFetch
+from anabranch.broker.requests.call import Call, Piece
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.turns import FREE_ROWS, Rows
+from anabranch.broker.topics.partition import Partition
 from anabranch.errors import (
     AnabranchError,
     CorruptDataError,
@@ -32,15 +32,15 @@ from anabranch.errors import (
     TooManyElementsError,
     detached,
 )
-from anabranch.log.slice import Slice
+from anabranch.log.segment.slice import Slice
 from anabranch.values import Generation, Offset
 from anabranch.wire.fetch_fast import FetchRequest, encode_fetch_response, parse_fetch_request
 
 if TYPE_CHECKING:
-    from anabranch.broker.branch_log import BranchLog
+    from anabranch.broker.branch.line_view import BranchLog
     from anabranch.broker.broker import Broker
-    from anabranch.broker.fetch_loads import FetchLoads
-    from anabranch.broker.object_log import ObjectLog
+    from anabranch.broker.object.fetch_loads import FetchLoads
+    from anabranch.broker.object.log import ObjectLog
 
 logger = logging.getLogger(__name__)
 
@@ -352,7 +352,7 @@ class Fetch:
     def _stored(self) -> "FetchLoads":
         """For what lies in the object store; who has none does not even read the code."""
         if self._loads is None:
-            from anabranch.broker.fetch_loads import FetchLoads
+            from anabranch.broker.object.fetch_loads import FetchLoads
 
             self._loads = FetchLoads(self._broker, self._bytes_max, self._request.wait_ms_max, self._loaded)
         return self._loads

@@ -10,12 +10,12 @@ The group without a name has a coordinator too: nobody can join it, but offsets 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.groups.group_base import check_length
+from anabranch.broker.coordination.offsets_topic import index_of
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.broker.offsets_topic import index_of
-from anabranch.broker.topics import OFFSETS_TOPIC
-from anabranch.broker.turns import Rows
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.turns import Rows
+from anabranch.broker.topics.topics import OFFSETS_TOPIC
+from anabranch.coordination.groups.group_base import check_length
 from anabranch.errors import (
     AnabranchError,
     CoordinatorNotAvailableError,

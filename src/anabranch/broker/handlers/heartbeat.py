@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
 from anabranch.errors import AnabranchError
 
 if TYPE_CHECKING:

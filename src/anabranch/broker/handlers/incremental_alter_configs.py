@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.config_resources import alter_each
+from anabranch.broker.requests.call import Call
 from anabranch.config import append_to_list, subtract_from_list
 from anabranch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.topics import TopicState
+    from anabranch.broker.topics.topics import TopicState
 
 SET, DELETE = 0, 1
 

@@ -4,8 +4,8 @@ transactions yet. Ids are handed out from blocks that the metadata log has reser
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
 from anabranch.errors import AnabranchError, InvalidRequestError, TransactionsUnsupportedError
 
 if TYPE_CHECKING:

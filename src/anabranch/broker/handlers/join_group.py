@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
-from anabranch.broker.groups.messages import JoinRequest
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
+from anabranch.coordination.groups.messages import JoinRequest
 from anabranch.errors import AnabranchError, MemberIdRequiredError
 
 if TYPE_CHECKING:

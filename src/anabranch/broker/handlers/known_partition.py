@@ -6,7 +6,7 @@ from anabranch.errors import UnknownTopicOrPartitionError
 from anabranch.values import TopicPartition
 
 if TYPE_CHECKING:
-    from anabranch.broker.topics import TopicKey, Topics
+    from anabranch.broker.topics.topics import TopicKey, Topics
 
 
 def known_partition(topics: "Topics", key: "TopicKey", index: int) -> TopicPartition:

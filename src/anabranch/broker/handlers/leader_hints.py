@@ -7,7 +7,7 @@ librdkafka sends to 3 what it believes to be led by 2, until that changes."""
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from anabranch.broker.call import Client
+from anabranch.broker.requests.call import Client
 from anabranch.errors import AnabranchError, FencedGenerationError, NotOwnerError
 from anabranch.values import BrokerId
 from anabranch.wire.leader_hints import Endpoint, LeaderHint

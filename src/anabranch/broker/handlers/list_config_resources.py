@@ -5,8 +5,8 @@ Types that have none here have an empty list; types that Kafka does not know are
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.config_resources import BROKER, TOPIC, TYPE_NAMES, broker_names
+from anabranch.broker.requests.call import Call
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from collections.abc import Awaitable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
-from anabranch.broker.partition import Partition
-from anabranch.broker.turns import Rows
-from anabranch.broker.unpacking import unpacked
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.turns import Rows
+from anabranch.broker.requests.unpacking import unpacked
+from anabranch.broker.topics.partition import Partition
 from anabranch.errors import (
     AnabranchError,
     InvalidRequestError,
@@ -26,7 +26,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.log.timestamps import Lookup, Moment
+    from anabranch.log.segment.timestamps import Lookup, Moment
 
 
 class Special(IntEnum):

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted
-from anabranch.broker.turns import Rows
-from anabranch.cluster.rows import Placement
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.turns import Rows
+from anabranch.cluster.metadata.rows import Placement
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker

@@ -7,14 +7,14 @@ upon which clients ask again.
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     controller_id,
     topic_row,
 )
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
 from anabranch.errors import (
     AnabranchError,
     InvalidRequestError,
@@ -27,8 +27,8 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.topics import TopicState
-    from anabranch.cluster.rows import BrokerRow
+    from anabranch.broker.topics.topics import TopicState
+    from anabranch.cluster.metadata.rows import BrokerRow
 
 NO_ID = UUID(int=0)
 NULL_NAME_SINCE = 12

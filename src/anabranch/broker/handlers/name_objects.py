@@ -1,14 +1,14 @@
-"""NameObjects, version 0, ours: names for objects that a job is going to store (`broker.object_replacements`)."""
+"""NameObjects, version 0, ours: names for objects that a job is going to store (`broker.object.replacements`)."""
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.requests.call import Call
 from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.object_replacements import ObjectReplacements
+    from anabranch.broker.object.replacements import ObjectReplacements
 
 
 def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ refused by FindCoordinator, InitProducerId and Produce.
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
+from anabranch.broker.requests.call import Call
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.list_offsets import NOTHING, Found, Offsets, Special, searched
-from anabranch.broker.object_partition import ObjectPartition
-from anabranch.broker.partition import Partition
+from anabranch.broker.object.partition import ObjectPartition
+from anabranch.broker.topics.partition import Partition
 from anabranch.errors import AnabranchError, OffsetNotAvailableError, QuorumBusyError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.broker.formed_log import Past
+    from anabranch.broker.object.archived_prefix import Past
 
 STARTS = (Special.EARLIEST, Special.EARLIEST_LOCAL)
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.known_partition import known_partition
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
 from anabranch.errors import AnabranchError
 from anabranch.values import TopicPartition
 

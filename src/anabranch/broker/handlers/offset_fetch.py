@@ -7,11 +7,11 @@ offset is stable.
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
-from anabranch.broker.groups.records import CommittedOffset
 from anabranch.broker.handlers.answers import AnswerRoom
-from anabranch.broker.turns import Rows
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.turns import Rows
+from anabranch.coordination.groups.records import CommittedOffset
 from anabranch.errors import AnabranchError
 from anabranch.values import TopicPartition
 from anabranch.wire.error_codes import ErrorCode

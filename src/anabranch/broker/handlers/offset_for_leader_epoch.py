@@ -4,10 +4,10 @@ something that is no longer there. A partition that one broker keeps has one gen
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
-from anabranch.broker.partition import Partition
-from anabranch.broker.turns import Rows
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.turns import Rows
+from anabranch.broker.topics.partition import Partition
 from anabranch.errors import AnabranchError
 from anabranch.values import Generation
 

@@ -3,29 +3,29 @@
 acks=0 is never answered (an error closes the connection), acks=1 is answered when written (where several brokers keep
 the partition, as acks=all is, unless `ring.acks1` says otherwise), acks=all when the topic's mode calls the records
 safe. Idempotent producers are served; transactional ones are refused. What another broker leads is refused with its
-name, or handed to it (`broker/routing.py`).
+name, or handed to it (`broker/requests/routing.py`).
 """
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from anabranch.broker.append_queue import NEVER_MS, AppendJob, Batch
-from anabranch.broker.call import Call
-from anabranch.broker.error_table import code_of
 from anabranch.broker.handlers.answers import message_of
 from anabranch.broker.handlers.leader_hints import LeaderHints
-from anabranch.broker.intake import (
+from anabranch.broker.requests.call import Call
+from anabranch.broker.requests.error_table import code_of
+from anabranch.broker.requests.turns import FREE_ROWS, Rows
+from anabranch.broker.requests.unpacking import unpack
+from anabranch.broker.topics.internal_topics import check_not_internal
+from anabranch.broker.topics.partition import Partition
+from anabranch.broker.write.append_queue import NEVER_MS, AppendJob, Batch
+from anabranch.broker.write.intake import (
     RECORD_ERRORS_MAX,
     UNPACKED_BYTES_AT_ONCE_MAX,
     WALKED_BYTES_AT_ONCE_MAX,
     check_contents,
     check_envelope,
 )
-from anabranch.broker.internal_topics import check_not_internal
-from anabranch.broker.partition import Partition
-from anabranch.broker.turns import FREE_ROWS, Rows
-from anabranch.broker.unpacking import unpack
 from anabranch.errors import (
     AnabranchError,
     BatchTooLargeError,

@@ -1,17 +1,17 @@
 """ReplaceObjects, version 0, ours: what a job has stored takes the place of what it has read
-(`broker.object_replacements`). Only the broker that named the new objects takes them.
+(`broker.object.replacements`). Only the broker that named the new objects takes them.
 """
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import MESSAGE_LENGTH_MAX, accepted, refused
 from anabranch.broker.handlers.name_objects import replacements_of
+from anabranch.broker.requests.call import Call
 from anabranch.errors import AnabranchError, CorruptDataError, InvalidRequestError
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
-    from anabranch.cluster.object_entries import Replacement
+    from anabranch.cluster.objects.entries import Replacement
 
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
@@ -35,9 +35,9 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 
 def _replacement_of(row: dict[str, Any]) -> "Replacement":
     """Raises InvalidRequestError for rows that cannot be."""
-    from anabranch.cluster.object_entries import Replacement  # Not for a node without a store.
-    from anabranch.record.object_names import ROW_BYTES, unpack_rows
-    from anabranch.record.object_plans import ROWS_PER_REPLACEMENT
+    from anabranch.cluster.objects.entries import Replacement  # Not for a node without a store.
+    from anabranch.objects.layout.names import ROW_BYTES, unpack_rows
+    from anabranch.objects.layout.plans import ROWS_PER_REPLACEMENT
 
     if max(len(row["old_rows"]), len(row["new_rows"])) > 2 * ROWS_PER_REPLACEMENT * ROW_BYTES:
         raise InvalidRequestError(f"More than {ROWS_PER_REPLACEMENT} rows of one partition: ask for fewer.")

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.call import Call
 from anabranch.broker.handlers.answers import accepted, refused
-from anabranch.cluster.entries import broker_removed_entry
+from anabranch.broker.requests.call import Call
+from anabranch.cluster.metadata.entries import broker_removed_entry
 from anabranch.errors import AnabranchError, InvalidRequestError, UnknownBrokerError
 from anabranch.values import BrokerId
 

@@ -49,7 +49,7 @@ def _demo(folder: Path, port: int, *, stay: bool) -> None:
     from rich.console import Console
 
     from anabranch.pipeline.demo.screen import Screen
-    from anabranch.pipeline.java import find_java
+    from anabranch.pipeline.spark.java import find_java
 
     width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
     console = Console(highlight=False, markup=False, width=width)

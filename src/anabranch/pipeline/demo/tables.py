@@ -18,14 +18,14 @@ from anabranch.pipeline.demo.warehouse import JOINED, NAMESPACE, replace_table, 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from anabranch.pipeline.run import Counts, PipelineSettings
+    from anabranch.pipeline.jobs.run import Counts, PipelineSettings
 
 RECORDS_PER_BATCH = 100_000
 SPARK = {"spark.sql.shuffle.partitions": "4", "spark.driver.memory": "1g"}
 
 
 def main(bootstrap: str, folder: Path) -> None:
-    from anabranch.pipeline.session import spark_session
+    from anabranch.pipeline.spark.session import spark_session
 
     spark = spark_session(app="anabranch demo", config=SPARK)
     try:
@@ -38,7 +38,7 @@ def main(bootstrap: str, folder: Path) -> None:
 
 
 def settings_of(topic: str, bootstrap: str, folder: Path) -> "PipelineSettings":
-    from anabranch.pipeline.run import PipelineSettings
+    from anabranch.pipeline.jobs.run import PipelineSettings
 
     return PipelineSettings(
         bootstrap=bootstrap,
@@ -55,7 +55,7 @@ def settings_of(topic: str, bootstrap: str, folder: Path) -> "PipelineSettings":
 
 
 def fill(spark: "SparkSession", settings: "PipelineSettings") -> None:
-    from anabranch.pipeline.run import run_pipeline
+    from anabranch.pipeline.jobs.run import run_pipeline
 
     def on_batch(_number: int, batch: "Counts") -> None:
         say(batch_of=settings.topic, read=batch.read)

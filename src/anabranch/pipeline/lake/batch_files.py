@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from anabranch.pipeline.lake.change import DataFile
     from anabranch.pipeline.lake.files import FilePlan
+    from anabranch.pipeline.lake.formats.table import Table
     from anabranch.pipeline.lake.report import Report
-    from anabranch.pipeline.lake.table import Table
 
 PASSES_MAX = 20
 """How often new columns may send a batch back to its beginning."""
@@ -40,7 +40,7 @@ class BatchFiles:
 
     def _open(self) -> "Table | None":
         """The table if it is there or can be made now."""
-        from anabranch.pipeline.lake.table import open_table
+        from anabranch.pipeline.lake.formats.table import open_table
 
         wanted = {part.column for part in self._settings.partitions()} | set(self._upsert_key())
         if self._settings.schema == "records" and not wanted <= set(self._given.names):
@@ -54,8 +54,8 @@ class BatchFiles:
         return table
 
     def _made(self) -> "Table":
+        from anabranch.pipeline.lake.formats.table import open_table
         from anabranch.pipeline.lake.partitioning import check_partitions
-        from anabranch.pipeline.lake.table import open_table
 
         check_partitions(self._given, self._settings.partitions())
         return open_table(self._settings, self._given)
@@ -184,7 +184,7 @@ class BatchFiles:
 
 
 def remove(paths: list[str]) -> None:
-    from anabranch.pipeline.lake import storage
+    from anabranch.pipeline.lake.formats import storage
 
     storage.remove(paths)
 
@@ -193,8 +193,8 @@ def given_columns(settings: PipelineSettings) -> "tuple[pa.Schema, list[tuple[st
     """What is known of the columns before any record was seen, and which of them must not be null."""
     import pyarrow as pa
 
-    from anabranch.pipeline.lake.json_schema import read_json_schema
-    from anabranch.pipeline.lake.parse import RAW, TRACE
+    from anabranch.pipeline.lake.rows.json_schema import read_json_schema
+    from anabranch.pipeline.lake.rows.parse import RAW, TRACE
 
     if settings.schema == "raw":
         return RAW, []
@@ -206,8 +206,8 @@ def given_columns(settings: PipelineSettings) -> "tuple[pa.Schema, list[tuple[st
 
 def _evolve(table: "Table", schema: "pa.Schema") -> None:
     """Somebody else may evolve it at the same time: then look again, perhaps nothing is left to do."""
-    from anabranch.pipeline.lake.evolution import grown_columns
     from anabranch.pipeline.lake.partitioning import check_new_columns
+    from anabranch.pipeline.lake.rows.evolution import grown_columns
 
     for attempt in range(EVOLVE_MAX):
         wanted = grown_columns(table.schema(), schema, table.widens)

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from anabranch.errors import PipelineError
-from anabranch.pipeline.key_partitions import KeyPartitions
 from anabranch.pipeline.lake import report
 from anabranch.pipeline.lake.upsert import parquet_parts
-from anabranch.pipeline.workers import settle
+from anabranch.pipeline.spark.workers import settle
+from anabranch.pipeline.writer.key_partitions import KeyPartitions
 from anabranch.record.partitioner import LIBRDKAFKA_PARTITIONER
 
 HEADER = "anabranch.dlq."

@@ -14,14 +14,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anabranch.pipeline.lake import report
-from anabranch.pipeline.lake.arrow_types import conform
 from anabranch.pipeline.lake.change import DataFile
-from anabranch.pipeline.lake.parse import JsonParser, Parsed, RawParser
+from anabranch.pipeline.lake.formats.storage import make_folder_of, place
 from anabranch.pipeline.lake.partitioning import Values, folder_of, split
+from anabranch.pipeline.lake.rows.arrow_types import conform
+from anabranch.pipeline.lake.rows.parse import JsonParser, Parsed, RawParser
 from anabranch.pipeline.lake.settings import PartitionField
-from anabranch.pipeline.lake.storage import make_folder_of, place
 from anabranch.pipeline.lake.upsert import Upserts
-from anabranch.pipeline.workers import settle
+from anabranch.pipeline.spark.workers import settle
 
 CHUNK_ROWS_MAX = 100_000
 CHUNK_BYTES_MAX = 32 * 2**20

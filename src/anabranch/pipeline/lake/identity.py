@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from anabranch.errors import TableError
 from anabranch.pipeline.lake.change import SourceState
-from anabranch.pipeline.lake.storage import read_text, write_first_text, write_text
+from anabranch.pipeline.lake.formats.storage import read_text, write_first_text, write_text
 
 FILE = "anabranch.json"
 

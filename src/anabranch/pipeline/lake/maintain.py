@@ -19,12 +19,12 @@ from anabranch.errors import LostRecordsError, TableMovedError
 from anabranch.pipeline.lake import report
 from anabranch.pipeline.lake.change import Change, DataFile
 from anabranch.pipeline.lake.files import FilePlan, write_rows
-from anabranch.pipeline.lake.neighbours import check_alone, without_tables_below
+from anabranch.pipeline.lake.formats.neighbours import check_alone, without_tables_below
+from anabranch.pipeline.lake.formats.storage import listed, remove
+from anabranch.pipeline.lake.formats.table import Table, open_table
 from anabranch.pipeline.lake.settings import PipelineSettings
-from anabranch.pipeline.lake.storage import listed, remove
-from anabranch.pipeline.lake.table import Table, open_table
 from anabranch.pipeline.lake.upsert import read_rows
-from anabranch.pipeline.workers import settle
+from anabranch.pipeline.spark.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

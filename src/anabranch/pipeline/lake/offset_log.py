@@ -2,7 +2,7 @@
 
     v1                                              the version of the format
     {"batchTimestampMs": ...}                       Spark's own
-    {"orders": {"0": 5, "1": 7, "id": "<uuid>"}}    our source's: see `anabranch.pipeline.offsets`
+    {"orders": {"0": 5, "1": 7, "id": "<uuid>"}}    our source's: see `anabranch.pipeline.source.offsets`
 
 Spark writes `offsets/<batch>` before it hands the batch to anybody, and the same file stands when it repeats the batch.
 Records may end earlier than the offsets do: compaction and transactions leave gaps.
@@ -12,8 +12,8 @@ import json
 
 from anabranch.errors import TableError
 from anabranch.pipeline.lake.change import BatchEnd, known_id
-from anabranch.pipeline.lake.storage import listed, read_text
-from anabranch.pipeline.offsets import Progress
+from anabranch.pipeline.lake.formats.storage import listed, read_text
+from anabranch.pipeline.source.offsets import Progress
 
 FOLDER = "offsets"
 VERSION = "v1"

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from anabranch.errors import TableError
-from anabranch.pipeline.lake.arrow_types import type_name
+from anabranch.pipeline.lake.rows.arrow_types import type_name
 from anabranch.pipeline.lake.settings import PartitionField
 
 FORMATS = {"hour": "%Y-%m-%d-%H", "day": "%Y-%m-%d", "month": "%Y-%m"}

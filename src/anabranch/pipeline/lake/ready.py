@@ -14,7 +14,7 @@ from anabranch.pipeline.lake.settings import PipelineSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from anabranch.pipeline.lake.table import Table
+    from anabranch.pipeline.lake.formats.table import Table
 
 
 def check_ready(settings: PipelineSettings) -> None:
@@ -36,7 +36,7 @@ def check_ready(settings: PipelineSettings) -> None:
 
 
 def _table(settings: PipelineSettings) -> "Table | None":
-    from anabranch.pipeline.lake.table import open_table
+    from anabranch.pipeline.lake.formats.table import open_table
 
     try:
         return open_table(settings)
@@ -68,7 +68,7 @@ def _check_folder(option: str, address: str) -> None:
     if address.startswith("file://"):
         _check_local(option, address.removeprefix("file://"))
         return
-    from anabranch.pipeline.lake.storage import place
+    from anabranch.pipeline.lake.formats.storage import place
 
     place(address)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from anabranch.pipeline.lake.change import DataFile
-from anabranch.pipeline.lake.infer import capped_fields, merged_fields
+from anabranch.pipeline.lake.rows.infer import capped_fields, merged_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

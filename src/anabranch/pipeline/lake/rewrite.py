@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anabranch.pipeline.lake import report
-from anabranch.pipeline.lake.arrow_types import conform
 from anabranch.pipeline.lake.change import DataFile
+from anabranch.pipeline.lake.formats.storage import place
 from anabranch.pipeline.lake.order import COLUMNS, Place, are_apart, comes_later
-from anabranch.pipeline.lake.storage import place
+from anabranch.pipeline.lake.rows.arrow_types import conform
 from anabranch.pipeline.lake.upsert import read_parquet, read_rows, row_parts
-from anabranch.pipeline.workers import settle
+from anabranch.pipeline.spark.workers import settle
 
 if TYPE_CHECKING:
     from anabranch.pipeline.lake.files import FilePlan

@@ -137,7 +137,7 @@ class PipelineSettings:
 
     def _check_options(self) -> None:
         """As the source does, but now: the rest of what it is told is ours to say."""
-        from anabranch.pipeline.options import canonical_names, reader_options
+        from anabranch.pipeline.source.options import canonical_names, reader_options
 
         for given, name in canonical_names(self.options).items():
             if name in SAID_BY_THE_PIPELINE:

@@ -27,8 +27,8 @@ from anabranch.pipeline.lake.settings import PipelineSettings, Step
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from anabranch.pipeline.lake.formats.table import Table
     from anabranch.pipeline.lake.report import Report
-    from anabranch.pipeline.lake.table import Table
 
 STEPS = ("writing", "written", "committed", "done")
 COMMITS_MAX = 10

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from anabranch.pipeline.lake import order
-from anabranch.pipeline.lake.arrow_types import conform
 from anabranch.pipeline.lake.change import DataFile
-from anabranch.pipeline.lake.field_numbers import named_as_today, names_then
-from anabranch.pipeline.lake.parse import TRACE
-from anabranch.pipeline.lake.storage import place
+from anabranch.pipeline.lake.formats.field_numbers import named_as_today, names_then
+from anabranch.pipeline.lake.formats.storage import place
+from anabranch.pipeline.lake.rows.arrow_types import conform
+from anabranch.pipeline.lake.rows.parse import TRACE
 
 if TYPE_CHECKING:
     from anabranch.pipeline.lake.files import FilePlan, RejectFile

@@ -3,7 +3,7 @@
 Any broker answers, from what it knows itself: `rows` are those of its branch log, `line` is what it serves now, below
 its high watermark and without what was removed, `held` is what of each lane lies on its disk. Two sides of a split
 therefore answer differently, and everybody alike once they are joined. Without `topics` all topics in mode branch are
-meant, without `partitions` all of a topic's. Kinds of rows are those of `replication.branch_rows.RowKind`.
+meant, without `partitions` all of a topic's. Kinds of rows are those of `modes.branch.rows.RowKind`.
 """
 
 from anabranch.wire.table import Field as F

@@ -1,7 +1,7 @@
 """DescribeObjects, API key 16100, ours: which bytes of which objects hold a partition's records.
 
-`rows` are packed coordinates (`record.object_names`), from the one that holds `start_offset` on. `next_offset` is where
-to go on, -1 if nothing is left before `end_offset` (-1: the partition's end).
+`rows` are packed coordinates (`objects.layout.names`), from the one that holds `start_offset` on. `next_offset` is
+where to go on, -1 if nothing is left before `end_offset` (-1: the partition's end).
 """
 
 from anabranch.wire.table import Field as F

@@ -1,6 +1,6 @@
 """ReplaceObjects, API key 16102, ours: rows that a job has read are to be replaced by those it has stored.
 
-Both are packed (`record.object_names`). Each partition counts for itself: one whose rows are not `old_rows` any more
+Both are packed (`objects.layout.names`). Each partition counts for itself: one whose rows are not `old_rows` any more
 stays as it is, and says so.
 """
 

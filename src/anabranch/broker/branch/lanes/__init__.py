@@ -1,0 +1,1 @@
+"""Lanes: what one leadership wrote, as a log of its own; and the way from a log to lanes and back."""

@@ -1,0 +1,1 @@
+"""Fetches: the sessions they belong to, and those that wait for bytes."""

@@ -1,0 +1,1 @@
+"""What a broker does besides answering requests: retention, compaction, scrubbing, checkpoints."""

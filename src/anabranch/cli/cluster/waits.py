@@ -1,0 +1,147 @@
+"""What a cluster that is not whole waits for: copies under way, brokers that are down, leaders, moves. Pure: what the
+cluster says of itself in, sentences and facts out.
+
+A copy that is not in sync on a broker that is up is being made; how much of it is left is what the leader's log has and
+this one has not. A copy on a broker that is down waits for that broker. A partition without a leader waits for those of
+its brokers that are down; if none is, its replicas are about to elect one.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from anabranch.cli.cluster.plan import Held
+from anabranch.cli.cluster.view import ClusterView, PartitionView
+
+UNITS = ("bytes", "kB", "MB", "GB", "TB")
+Moving = Mapping[tuple[str, int], Collection[int]]
+"""The brokers to which each moving partition comes."""
+
+
+@dataclass(slots=True)
+class BrokerWait:
+    """What is missing on one broker, or because of it."""
+
+    broker_id: int
+    is_up: bool
+    copying: int = 0
+    """Partitions of which it has a copy that is not in sync."""
+    bytes_left: int = 0
+    is_size_known: bool = True
+    coming: int = 0
+    """Partitions that move to it."""
+    leaderless: int = 0
+    """Partitions without a leader that it keeps, and that are not led because it is down."""
+
+
+class Waits(NamedTuple):
+    brokers: list[BrokerWait]
+    electing: int
+    """Partitions without a leader all of whose brokers are up."""
+
+    def sentences(self) -> list[str]:
+        lines = [line for wait in self.brokers for line in _sentences(wait)]
+        if self.electing:
+            lines.append(f"{_partitions(self.electing)} about to elect a leader.")
+        return lines
+
+    def facts(self) -> list[dict[str, object]]:
+        return [
+            {
+                "broker": wait.broker_id,
+                "is_up": wait.is_up,
+                "copying": wait.copying,
+                "bytes_left": wait.bytes_left if wait.is_size_known else None,
+                "coming": wait.coming,
+                "leaderless": wait.leaderless,
+            }
+            for wait in self.brokers
+        ]
+
+
+@dataclass(slots=True)
+class _Found:
+    view: ClusterView
+    held: Held
+    by_broker: dict[int, BrokerWait] = field(default_factory=dict)
+    electing: int = 0
+
+    def of(self, broker_id: int) -> BrokerWait:
+        if broker_id not in self.by_broker:
+            self.by_broker[broker_id] = BrokerWait(broker_id, broker_id in self.view.live)
+        return self.by_broker[broker_id]
+
+
+def waits_of(view: ClusterView, held: Held, moving: Moving) -> Waits:
+    found = _Found(view, held)
+    live = set(view.live)
+    for partition in view.partitions:
+        for broker_id in set(partition.replicas) - set(partition.in_sync):
+            _note_copy(found, partition, broker_id)
+        if partition.leader < 0:
+            down = set(partition.replicas) - live
+            for broker_id in down:
+                found.of(broker_id).leaderless += 1
+            found.electing += not down
+    for coming in moving.values():
+        for broker_id in coming:
+            found.of(broker_id).coming += 1
+    return Waits([wait for _, wait in sorted(found.by_broker.items())], found.electing)
+
+
+def _note_copy(found: _Found, partition: PartitionView, broker_id: int) -> None:
+    wait = found.of(broker_id)
+    wait.copying += 1
+    place = partition.topic, partition.partition
+    leader = found.held.get(partition.leader, {}).get(place)
+    own = found.held.get(broker_id, {}).get(place)
+    if leader is None:
+        wait.is_size_known = False
+    else:
+        wait.bytes_left += max(0, leader.size_bytes - (0 if own is None else own.size_bytes))
+
+
+def _sentences(wait: BrokerWait) -> list[str]:
+    lines = []
+    if not wait.is_up and (wait.copying or wait.leaderless):
+        lines.append(f"Waits for broker {wait.broker_id}, which is down: {_missing(wait)}. Start it again.")
+    elif wait.copying:
+        left = f", {size_of(wait.bytes_left)} left" if wait.is_size_known else ""
+        lines.append(f"Broker {wait.broker_id}: {_partitions(wait.copying)} copying{left}.")
+    if wait.coming:
+        lines.append(f"Broker {wait.broker_id}: {_partitions(wait.coming)} moving there.")
+    return lines
+
+
+def _missing(wait: BrokerWait) -> str:
+    parts = []
+    if wait.copying:
+        parts.append(f"{_partitions(wait.copying)} short of its copy")
+    if wait.leaderless:
+        parts.append(f"{_partitions(wait.leaderless)} without a leader")
+    return ", ".join(parts)
+
+
+def _partitions(count: int) -> str:
+    return "1 partition is" if count == 1 else f"{count} partitions are"
+
+
+def size_of(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in UNITS:
+        if size < 1000 or unit == UNITS[-1]:
+            return f"{size:.0f} {unit}" if unit == UNITS[0] else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError("the last unit takes everything")
+
+
+def moving_to(answer: Mapping[str, object]) -> dict[tuple[str, int], list[int]]:
+    """Of an answer to ListPartitionReassignments."""
+    found: dict[tuple[str, int], list[int]] = defaultdict(list)
+    topics = answer["topics"]
+    assert isinstance(topics, list)
+    for topic in topics:
+        for row in topic["partitions"]:
+            found[topic["name"], row["partition_index"]] = list(row["adding_replicas"])
+    return dict(found)

@@ -1,0 +1,1 @@
+"""`anabranch doctor`: is this machine fit to run a node?"""

@@ -1,0 +1,1 @@
+"""`anabranch log`: a data folder while no node runs on it."""

@@ -1,0 +1,105 @@
+"""Data folders without a node: which partitions are there, and holding the folder while we look.
+
+A partition is any folder with segment files in it, at most two levels down; its name is the folder's. Of a topic in
+mode branch the lanes are such folders, one level further down, and each is named behind its partition. The
+lock of the data folder is taken if there is one, so that no node writes meanwhile; a folder without one
+was never a node's (a copy, or Kafka's own) and needs none.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anabranch.cli.common import Failure, WrongCommandLine
+from anabranch.log import names
+from anabranch.log.disk.real_files import RealFiles
+
+LOCK_NAME = ".lock"
+DEPTH_MAX = 2
+LANE = "lane-"
+SKIPPED = frozenset({"quarantine"})
+
+
+@contextmanager
+def held(path: str) -> Iterator[RealFiles]:
+    """The disk, with the data folder of `path` locked. DataFolderInUseError if a node runs on it."""
+    if not os.path.exists(path):
+        raise WrongCommandLine(f"There is nothing at {path}: give a node's data folder, or one partition's.")
+    files = RealFiles()
+    folder = data_folder_of(path)
+    lock = files.lock(os.path.join(folder, LOCK_NAME)) if folder is not None else None
+    try:
+        check_links(files, path)
+        yield files
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def check_links(files: RealFiles, path: str) -> None:
+    """Refuse a folder with links in it, which would lead to what is not of this node. It may be one itself."""
+    real = os.path.realpath(path)
+    link = files.find_link(real) if os.path.isdir(real) else None
+    if link is not None:
+        raise Failure(
+            f"{link} is a symbolic link, and what is in a data folder must be there itself: put what it points to in "
+            "its place, or remove the link."
+        )
+
+
+def data_folder_of(path: str) -> str | None:
+    """The folder itself or the nearest of its parents that a node has locked before."""
+    folder = os.path.realpath(path)
+    for _ in range(DEPTH_MAX + 2):
+        if os.path.isfile(os.path.join(folder, LOCK_NAME)):
+            return folder
+        folder = os.path.dirname(folder)
+    return None
+
+
+def partition_folders(path: str, wanted: tuple[str, ...]) -> list[str]:
+    """Every partition's folder at or below `path`, sorted; only the wanted ones if any are named."""
+    found = sorted(_walk(os.path.normpath(path), DEPTH_MAX))
+    if not found:
+        raise Failure(f"{path} holds no partition: give a node's data folder, or one partition's.")
+    if not wanted:
+        return found
+    there: dict[str, list[str]] = {}
+    for folder in found:
+        for name in {name_of(folder), name_of(folder).partition("/")[0]}:
+            there.setdefault(name, []).append(folder)
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        raise Failure(f"{path} holds no partition {missing[0]}: it is named like {min(there)}.")
+    return list(dict.fromkeys(folder for name in wanted for folder in there[name]))
+
+
+def name_of(folder: str) -> str:
+    """What a partition, or a lane of one, is called."""
+    name = os.path.basename(folder)
+    return f"{os.path.basename(os.path.dirname(folder))}/{name}" if is_lane(folder) else name
+
+
+def is_lane(folder: str) -> bool:
+    return os.path.basename(folder).startswith(LANE)
+
+
+def _walk(folder: str, depth: int) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        children = list(entries)
+    if any(is_segment(entry.name) for entry in children):
+        yield folder
+        return
+    for entry in children:
+        skipped = entry.name in SKIPPED or entry.name.endswith(names.DELETED)
+        if entry.is_dir(follow_symlinks=False) and not skipped and (depth or entry.name.startswith(LANE)):
+            yield from _walk(entry.path, max(0, depth - 1))
+
+
+def is_segment(name: str) -> bool:
+    base = names.base_offset_of(name)
+    return base is not None and name == f"{base:020d}{names.LOG}"
+
+
+def segment_bases(files: RealFiles, folder: str) -> list[int]:
+    return [int(name[:20]) for name in files.list(folder) if is_segment(name)]

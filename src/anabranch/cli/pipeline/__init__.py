@@ -1,0 +1,1 @@
+"""`anabranch pipeline`: Spark jobs from the command line, one file each."""

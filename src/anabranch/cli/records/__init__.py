@@ -1,0 +1,1 @@
+"""`anabranch produce` and `anabranch consume`, and records as lines of text."""

@@ -1,0 +1,64 @@
+"""The routes of the HTTP port, all of them in one table, behind one doorkeeper."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from anabranch.errors import AnabranchError, GatewayError
+from anabranch.gateway.api import produce as records_api
+from anabranch.gateway.api import read as reading_api
+from anabranch.gateway.api import sessions as sessions_api
+from anabranch.gateway.api import status as status_api
+from anabranch.gateway.api import topics as topics_api
+from anabranch.gateway.api import websocket as socket_api
+from anabranch.gateway.gateway import Gateway
+from anabranch.gateway.http.access import Access
+from anabranch.gateway.http.doorkeeper import Doorkeeper
+from anabranch.gateway.http.errors import error_json, headers_of, status_of
+
+ROUTES = (
+    status_api.routes,
+    topics_api.routes,
+    records_api.routes,
+    reading_api.routes,
+    sessions_api.routes,
+    socket_api.routes,
+)
+"""One line for each file of routes."""
+
+WORDS = {
+    404: (
+        "NOT_FOUND",
+        "There is nothing here: docs/gateway.md lists what there is, and GET / the most of it.",
+    ),
+    405: ("METHOD_NOT_ALLOWED", "That method is not served here: the header Allow says which are."),
+}
+
+
+def make_app(gateway: Gateway, access: Access) -> ASGIApp:
+    routes = [route for each in ROUTES for route in each(gateway)]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={AnabranchError: _refused, HTTPException: _not_served, 500: _defect},  # type: ignore[dict-item]
+    )
+    app.router.redirect_slashes = False
+    timeout_ms = gateway.settings.gateway_request_timeout_ms
+    return Doorkeeper(app, access, lambda: gateway.bodies.waiting_count > 0, timeout_ms)
+
+
+async def _refused(request: Request, error: AnabranchError) -> Response:
+    return Response(error_json(error), status_of(error), headers_of(error), "application/json")
+
+
+async def _defect(request: Request, error: Exception) -> Response:
+    """Whoever runs the node finds it in the log, where the doorkeeper puts it."""
+    body = error_json(GatewayError("A defect of this node: its log says more.", "DEFECT", 500))
+    return Response(body, 500, None, "application/json")
+
+
+async def _not_served(request: Request, error: HTTPException) -> Response:
+    code, message = WORDS.get(error.status_code, ("BAD_REQUEST", str(error.detail)))
+    body = error_json(GatewayError(message, code, error.status_code))
+    return Response(body, error.status_code, error.headers, "application/json")

@@ -1,0 +1,239 @@
+"""How one connection speaks HTTP: uvicorn's protocol, with the limits that it leaves to whoever stands in front of it.
+
+A head (request line and headers) is bounded in bytes, lines and time, so that nobody holds a connection with half a
+request, and refused where it is ambiguous (`heads.py`). More connections than `gateway.connections.max`, or than
+`max.connections.per.ip` from one address, are told so and closed. A connection whose other end is gone without a word
+is found by the system's keep-alive.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
+from anabranch.gateway.http.access import HEALTH
+from anabranch.gateway.http.addresses import Addresses
+from anabranch.gateway.http.heads import ambiguity
+
+HEAD_BYTES_MAX = 32 * 1024
+HEADERS_MAX = 100
+HEAD_SECONDS_MAX = 10.0
+PIPELINED_MAX = 64
+"""Requests that a client sends before the first of them is answered."""
+BEGUN_AT_ONCE = 16
+"""Requests of all connections that begin in one round of the loop: a thousand would hold up everybody else."""
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+"""They change nothing, so nobody need finish them for a client that is gone."""
+READ_BYTES_MAX = 64 * 1024
+"""Read in one turn of the loop. asyncio's quarter of a megabyte could hold thousands of tiny requests, and would lie in
+memory for every connection that does not finish what it began."""
+KEEP_ALIVE_SECONDS = 30
+KEEP_ALIVE_EVERY_SECONDS = 10
+KEEP_ALIVE_TRIES = 3
+
+
+class Link(NamedTuple):
+    """What a request may know of its connection."""
+
+    abort: Callable[[], None]
+    is_closing: Callable[[], bool]
+    lost: asyncio.Event
+    flow: FlowControl
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    connections_max = 10_000
+    addresses = Addresses(10_000)
+    turns: Turns
+    health_turns: Turns
+    """A line of its own, so that health checks do not wait behind a thousand other requests."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._head_bytes = 0
+        self._headers_bytes = 0
+        self._bodiless_bytes = 0
+        """Received behind a head since the last byte of its body: trailers and extensions of chunks."""
+        self._is_in_head = True
+        self._is_refused = False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._lost = asyncio.Event()
+        self._serving: RequestResponseCycle | None = None
+        self._reading: asyncio.Task[None] | None = None
+        """The request that is served, if it changes nothing."""
+        self._host: str | None = None
+        """Where the connection counts; None: nowhere any more."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]  # Of asyncio's own transports.
+        _watch(transport)
+        self._host = host_of(transport)
+        is_welcome = self.addresses.take(self._host)
+        if len(self.connections) > self.connections_max:
+            self._refuse(
+                503, "TOO_MANY_CONNECTIONS", "There are too many connections: try again in a moment."
+            )
+        elif not is_welcome:
+            self._refuse(
+                503,
+                "TOO_MANY_CONNECTIONS",
+                f"This address has {self.addresses.connections_max} connections, and no more may come from one address "
+                "(max.connections.per.ip): close some.",
+            )
+        else:
+            self._begin_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        self._lost.set()
+        self._end_requests()
+        if self._host is not None:
+            self.addresses.give(self._host)
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+        self._host = None  # It counts on, until the WebSocket's protocol hears that it is lost.
+
+    def _end_requests(self) -> None:
+        """Tell every request that its client is gone; uvicorn tells the one that came last. Others would write all of
+        their answers to a connection that is closed, with a warning for each piece. One that only reads ends here."""
+        cycles = [cycle for cycle, _ in self.pipeline]
+        self.pipeline.clear()
+        for cycle in (*cycles, self._serving):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._serving = cycle
+
+        async def in_turn(scope: Any, receive: Any, send: Any) -> None:
+            self._reading = asyncio.current_task() if scope["method"] in SAFE_METHODS else None
+            try:
+                turns = self.health_turns if scope["path"] == HEALTH else self.turns
+                await turns.wait(ROWS_PER_TURN // BEGUN_AT_ONCE)
+                await app(scope, receive, send)
+            except asyncio.CancelledError:
+                if not self._lost.is_set():
+                    raise
+            finally:
+                self._reading = None
+
+        super()._start_asgi_task(cycle, in_turn)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        if self._is_in_head and self._head_timer is None:
+            self._begin_head()
+        if self._is_in_head:
+            self._head_bytes += len(data)
+        else:
+            self._bodiless_bytes += len(data)
+        super().data_received(data)
+        count = self._head_bytes if self._is_in_head else self._bodiless_bytes
+        if count > HEAD_BYTES_MAX and not self.transport.is_closing():
+            self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        self._is_in_head = True
+        self._headers_bytes = 0
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_in_head:
+            super().on_header(name, value)  # Trailers of a chunked body change nothing that the head said.
+        self._headers_bytes += len(name) + len(value)
+        if len(self.headers) > HEADERS_MAX or self._headers_bytes > HEAD_BYTES_MAX:
+            self._refuse_head()
+            raise ConnectionAbortedError("too many headers")  # The parser stops here.
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._head_bytes = self._bodiless_bytes = 0
+        self._end_head()
+        problem = ambiguity(self.headers, self.parser.get_http_version(), self.url)
+        if problem is not None:
+            self._refuse(400, "AMBIGUOUS_REQUEST", problem)
+            raise ConnectionAbortedError("ambiguous head")  # The parser stops here.
+        super().on_headers_complete()
+        link = Link(self.transport.abort, self.transport.is_closing, self._lost, self.flow)
+        self.scope["anabranch.link"] = link  # type: ignore[typeddict-unknown-key]
+        if len(self.pipeline) > PIPELINED_MAX:
+            self._is_refused = True
+            self.transport.abort()  # An answer would be taken for that of the first request.
+            raise ConnectionAbortedError("too many requests at once")  # The parser stops here.
+        if self.pipeline:
+            self.flow.resume_reading()  # uvicorn has paused it, and then nobody would notice that the client has gone.
+
+    def on_body(self, body: bytes) -> None:
+        self._bodiless_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._is_in_head = True
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "BAD_REQUEST", "This is an HTTP port, and that was no HTTP/1.1 request.")
+
+    # --- heads -------------------------------------------------------------------------------------------------
+
+    def _begin_head(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_SECONDS_MAX, self._head_is_late)
+
+    def _end_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if not self._head_bytes:
+            self.transport.close()  # Browsers make connections that they then do not use.
+        elif not self.transport.is_closing():
+            text = f"A request's headers must be complete within {HEAD_SECONDS_MAX:g} s."
+            self._refuse(408, "REQUEST_TIMEOUT", text)
+
+    def _refuse_head(self) -> None:
+        text = f"A request may have {HEADERS_MAX} headers and {HEAD_BYTES_MAX} bytes of them."
+        self._refuse(431, "HEADERS_TOO_LARGE", text)
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        if self._is_refused:
+            return
+        self._is_refused = True
+        if self._serving is not None and not self._serving.response_complete:
+            self.transport.abort()  # This answer would be taken for that of an earlier request, or for a part of it.
+            return
+        body = b'{"error": {"code": "%s", "message": "%s"}}\n' % (code.encode(), message.encode())
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, code.replace("_", " ").title().encode(), len(body), body)
+        )
+        self.transport.close()
+
+
+def host_of(transport: asyncio.BaseTransport) -> str:
+    """The client's address, without its port."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if peer else ""
+
+
+def _watch(transport: asyncio.BaseTransport) -> None:
+    """Have the system find out when the other machine is gone."""
+    link = transport.get_extra_info("socket")
+    if link is None or link.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEP_ALIVE_SECONDS)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEP_ALIVE_EVERY_SECONDS)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEP_ALIVE_TRIES)

@@ -1,0 +1,1 @@
+"""Spark jobs: one file per job, and the tasks they are made of."""

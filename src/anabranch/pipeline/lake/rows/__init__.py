@@ -1,0 +1,1 @@
+"""Records become rows: JSON values into typed Arrow columns, and the columns a table grows to have."""

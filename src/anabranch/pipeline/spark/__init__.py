@@ -1,0 +1,1 @@
+"""Spark itself: the session, the Java that runs it, its workers, its progress, and its failures in one sentence."""

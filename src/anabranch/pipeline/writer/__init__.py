@@ -1,0 +1,1 @@
+"""Rows to topics: the writer behind `df.write.format("anabranch")` and `writeStream`."""

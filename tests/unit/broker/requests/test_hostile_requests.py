@@ -1,0 +1,134 @@
+"""The worst requests of every API, by counted work: how many calls of functions a broker makes between two turns of its
+loop, and how long the answer is. `make hostile` measures the same requests on real nodes, by time and memory."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from anabranch.broker.handlers import HANDLERS, dispatch
+from anabranch.broker.requests.call import Call, Piece
+from anabranch.broker.requests.turns import Turns
+from anabranch.errors import AnabranchError
+from anabranch.wire.api_keys import ApiKey
+from anabranch.wire.header import parse_request_header
+from hostile.kafka_requests import Hostile, Sizes, World, worst_requests
+from support.broker_bench import Bench, in_loop
+
+ELEMENTS = 4000
+SIZES = Sizes(read=ELEMENTS - 100, beyond=ELEMENTS + 1000, tags_beyond=ELEMENTS + 1000, frame_bytes=2**20)
+CALLS_PER_TURN_MAX = 60_000
+"""To decode 4,000 elements, to encode as many rows, or to handle the rows of one turn takes up to half of this; to
+handle 4,000 rows in one go would take several times as much."""
+ANSWER_BYTES_MAX = 40 * 2**20
+"""`request.control.bytes.max`, since an answer repeats names, and `request.answer.bytes.max`."""
+TURNS_MAX = 2000
+
+
+class Asker:
+    """A client that waits for one answer."""
+
+    host = "stranger"
+    local_address = ("here", 9092)
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.bytes_received = 0
+
+    def answered(self, call: Call, pieces: list[Piece] | None) -> None:
+        call.is_settled = self.is_done = True
+        self.bytes_received = sum(len(piece) for piece in pieces or () if not hasattr(piece, "fileno"))
+
+    def settled(self) -> None:
+        self.is_done = True
+
+    def dropped(self, call: Call, reason: str) -> None:
+        self.is_done = True
+
+
+class Work:
+    """Calls of functions."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        def count(frame: object, event: str, argument: object) -> None:
+            if event == "call":
+                self.calls += 1
+
+        sys.setprofile(count)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+
+async def most_calls_in_a_turn(bench: Bench, request: Hostile) -> tuple[int, int]:
+    """Of all turns until the request is settled; and the bytes of its answer."""
+    view = memoryview(bytearray(request.frame))
+    asker, work, most = Asker(), Work(), 0
+    with work.counted():
+        try:
+            header, body = parse_request_header(view, 0, len(view))
+            dispatch(bench.broker, Call(asker, header, view, body, len(view)))
+        except AnabranchError:
+            asker.is_done = True  # The connection is closed.
+        most, work.calls = work.calls, 0
+        for _ in range(TURNS_MAX):
+            if asker.is_done:
+                return most, asker.bytes_received
+            await asyncio.sleep(0)
+            most, work.calls = max(most, work.calls), 0
+    raise AssertionError(f"{request.name} was not answered in {TURNS_MAX} turns")
+
+
+async def a_world(bench: Bench) -> World:
+    partition = await bench.topic("hostile", partitions=4)
+    return World("hostile", partition.topic_id, 4, "readers")
+
+
+NEEDS_OTHERS = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
+"""Answered when others have come, or time has passed."""
+
+
+@pytest.mark.parametrize(
+    "api_key", [key for key in HANDLERS if key not in NEEDS_OTHERS], ids=lambda key: key.name
+)
+def test_no_request_does_more_than_a_turn_has_room_for(api_key: ApiKey) -> None:
+    @in_loop
+    async def body() -> None:
+        bench = Bench(request_elements_max=ELEMENTS)
+        world = await a_world(bench)
+        for request in worst_requests(world, [api_key], SIZES):
+            calls, answer_bytes = await most_calls_in_a_turn(bench, request)
+            assert calls <= CALLS_PER_TURN_MAX, request.name
+            assert answer_bytes <= ANSWER_BYTES_MAX, request.name
+
+    body()
+
+
+@pytest.mark.parametrize(
+    "api_key", [ApiKey.METADATA, ApiKey.FETCH, ApiKey.DELETE_TOPICS], ids=lambda key: key.name
+)
+def test_requests_that_take_no_turns_would_be_noticed(
+    api_key: ApiKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(self: Turns, rows: int = 1) -> None:
+        return
+
+    monkeypatch.setattr(Turns, "take", lambda self, rows=1: True)
+    monkeypatch.setattr(Turns, "wait", at_once)
+
+    @in_loop
+    async def body() -> None:
+        bench = Bench(request_elements_max=ELEMENTS)
+        world = await a_world(bench)
+        requests: list[Any] = list(worst_requests(world, [api_key], SIZES))
+        assert max([(await most_calls_in_a_turn(bench, each))[0] for each in requests]) > CALLS_PER_TURN_MAX
+
+    body()
