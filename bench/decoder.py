@@ -19,7 +19,7 @@ import pyarrow as pa
 from anabranch.record.backend import COMPILED
 from anabranch.record.batch import stamp
 from anabranch.record.builder import BatchBuilder
-from anabranch.record.columns.columns import columns as module
+from anabranch.record.columns import columns as module
 from anabranch.record.compression import Codec
 from anabranch.values import Generation, Offset
 

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch.errors import AnabranchError
 from anabranch.record.batch import batch_spans, read_header
-from anabranch.record.columns.columns import columns as module
+from anabranch.record.columns import columns as module
 from anabranch.record.records import Record, records_of
 
 FORMS = ["compiled", "numpy"]

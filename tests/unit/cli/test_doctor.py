@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from anabranch.cli.doctor import disk as doctor_disk
+from anabranch.cli.doctor import doctor
 from anabranch.cli.doctor import network as doctor_network
-from anabranch.cli.doctor.doctor import doctor
 from anabranch.cli.main import main
 from anabranch.errors import StorageError
 from anabranch.testing import EmbeddedBroker

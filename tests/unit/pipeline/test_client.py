@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 
 from anabranch.errors import TryAgainError
+from anabranch.pipeline.client import client as module
 from anabranch.pipeline.client.client import Client
-from anabranch.pipeline.client.client import client as module
 from anabranch.pipeline.client.connection import Address
 from anabranch.values import TopicPartition
 from anabranch.wire.api_keys import ApiKey

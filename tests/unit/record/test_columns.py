@@ -20,8 +20,8 @@ from anabranch.errors import (
 )
 from anabranch.record.batch import batch_spans, read_header, seal, with_log_append_time
 from anabranch.record.builder import BatchBuilder, control_batch, emptied_batch
+from anabranch.record.columns import columns as module
 from anabranch.record.columns.columns import FIELDS, schema_of, whole_bytes
-from anabranch.record.columns.columns import columns as module
 from anabranch.record.compression import Codec
 from support.column_rows import FORMS, MICROSECONDS_MAX, arrow_batches, read, rows_by_hand
 from support.record_bytes import batch_of, framed, varints

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
-from unit.broker.test_object_upkeep_driver import Stored
 
 from anabranch.broker.object.merges import MergedNames
 from anabranch.broker.object.replacements import (
@@ -28,6 +27,7 @@ from anabranch.testing.fakes.clock import FakeClock
 from anabranch.values import Generation, Offset
 from support.upkeep_world import BROKER, ObjectWorld, Pair, a_batch
 from support.workers import InlineWorkers
+from unit.broker.object.test_object_upkeep_driver import Stored
 
 COLLECT_MS = 60_000
 KEYS_MAX = 100

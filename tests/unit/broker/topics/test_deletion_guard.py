@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 import pytest
-from unit.broker.test_object_upkeep_driver import COLLECT_MS, Driven
 
 from anabranch.cluster.objects.entries import start_entry
 from anabranch.objects.layout.names import ObjectId
 from anabranch.values import Offset
+from unit.broker.object.test_object_upkeep_driver import COLLECT_MS, Driven
 
 LONG_MS = 2 * COLLECT_MS + 60_000
 
