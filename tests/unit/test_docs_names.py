@@ -186,14 +186,14 @@ def test_apis_and_classes_exist(page: Path) -> None:
 
 
 def classes_of_testing() -> set[str]:
-    sources = (ROOT / "src" / "anabranch" / "testing").glob("*.py")
+    sources = (ROOT / "src" / "anabranch" / "testing").rglob("*.py")
     return {name for path in sources for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)}
 
 
 @by_page
 def test_error_codes_exist(page: Path) -> None:
     codes = {code.name for code in ErrorCode} | {api.name for api in ApiKey}
-    gateway = "".join(path.read_text() for path in (ROOT / "src" / "anabranch" / "gateway").glob("*.py"))
+    gateway = "".join(path.read_text() for path in (ROOT / "src" / "anabranch" / "gateway").rglob("*.py"))
     environment = {"ANABRANCH_BOOTSTRAP", "ANABRANCH_PURE"}
     for name in set(re.findall(r"\b[A-Z]{2,}(?:_[A-Z0-9]+)+\b", prose_of(page))):
         is_known = (
@@ -262,7 +262,7 @@ def test_errors_name_documents_that_exist() -> None:
 def test_examples_in_refusals_can_be_used() -> None:
     """What a sentence says one could write for --set and --config would be taken."""
     found = []
-    for source in (ROOT / "src" / "anabranch" / "cli").glob("*.py"):
+    for source in (ROOT / "src" / "anabranch" / "cli").rglob("*.py"):
         found += re.findall(r'pairs_of\([^"]*"(--set|--config)",\s*"([^"=]+)=', source.read_text())
     assert {flag for flag, _ in found} == {"--set", "--config"}
     for flag, name in found:
