@@ -171,17 +171,29 @@ def test_unfinished_small_bodies_count_and_make_room_for_others(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "CROWDED_SECONDS", 0.2)
-    monkeypatch.setattr(web_gateway(broker).bodies, "bytes_max", 200_000)
+    room = 4 * (50_000 - bodies.FREE_BYTES)
+    monkeypatch.setattr(web_gateway(broker).bodies, "bytes_max", room)
     head = b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(raw(broker)) for _ in range(4)]
         for link in slow:
             link.sendall(head + b"content-length: 50000\r\n\r\n" + b"x" * 49_000)
-        wait_until(lambda: web_gateway(broker).bodies.bytes_taken == 200_000, "all of them to count")
+        wait_until(lambda: web_gateway(broker).bodies.bytes_taken == room, "all of them to count")
         assert ask(broker, "POST", "/v1/topics/t/records", {"value": "v" * 5000}).status == 200
         answers = [first_line(link) for link in slow]
     assert b"HTTP/1.1 408 " in answers
     wait_until(lambda: web_gateway(broker).bodies.bytes_taken == 0, "their room to be given back")
+
+
+def test_announced_length_of_a_body_takes_no_memory(broker: EmbeddedBroker) -> None:
+    limit = web_gateway(broker).request_bytes_max
+    head = b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+    with contextlib.ExitStack() as stack:
+        for _ in range(10):
+            link = stack.enter_context(raw(broker))
+            link.sendall(head + b"content-length: %d\r\n\r\n" % limit + b"x" * 100)
+        assert ask(broker, "POST", "/v1/topics/t/records", {"value": "v" * 500_000}).status == 200
+        assert web_gateway(broker).bodies.bytes_taken == 0
 
 
 def first_line(link: socket.socket) -> bytes:

@@ -375,7 +375,9 @@ class NodeSettings:
         low=-1,
     )
     request_memory_bytes_max: int = long(
-        256 * MIB, "Bytes of requests held at once over all connections; beyond, sockets wait.", low=MIB
+        256 * MIB,
+        "Bytes of requests held at once over all connections, counted as they arrive; beyond, sockets wait, addresses take turns, and the slowest requests are closed.",
+        low=MIB,
     )
     append_queue_bytes_max: int = long(
         64 * MIB, "Bytes waiting for the writer; beyond, producers wait.", low=MIB

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from anabranch.broker.requests.call import Call, Piece
 from anabranch.errors import AnabranchError, FrameTooLargeError
 from anabranch.server.poller import READ, WRITE
-from anabranch.server.receive_buffer import AT_ONCE_BYTES_MAX, ReceiveBuffer
+from anabranch.server.receive_buffer import ReceiveBuffer
 from anabranch.server.send_queue import Held, SendQueue, held, let_go
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.foreign import foreign_answer, foreign_protocol
@@ -66,7 +66,8 @@ class Connection:
         self._is_reading = True
         self._is_writing = False
         self._is_flush_due = False
-        self._is_in_line = False
+        self._line_ms_start: int | None = None
+        """Since when we wait for memory that others hold; None: we do not."""
         self._is_known = False
         self._is_closing = False
         self.is_closed = False
@@ -81,7 +82,7 @@ class Connection:
     @property
     def is_in_line(self) -> bool:
         """Waits for memory that others hold."""
-        return self._is_in_line
+        return self._line_ms_start is not None
 
     @property
     def memory_held(self) -> int:
@@ -89,11 +90,16 @@ class Connection:
         return self._counted(self._buffer.capacity)
 
     def sending_ms(self, now_ms: int) -> int:
-        """How long the client has been sending one frame into memory of the common budget, while nothing of ours kept
-        it from that."""
-        if self._frame_ms_start is None or self._is_held or self._is_in_line or not self.memory_held:
+        """How long the client has been sending one frame into memory of the common budget, without the time in which
+        it stood in line for more."""
+        if self._frame_ms_start is None or not self.memory_held:
             return 0
-        return now_ms - self._frame_ms_start
+        return (now_ms if self._line_ms_start is None else self._line_ms_start) - self._frame_ms_start
+
+    @property
+    def frame_bytes_here(self) -> int:
+        """How much of a frame has arrived."""
+        return len(self._buffer)
 
     def overdue(
         self, now_ms: int, frame_ms_max: int, idle_ms_max: int, answer_ms_max: int | None = None
@@ -101,7 +107,7 @@ class Connection:
         """Why this connection should be closed; None: it should not. `answer_ms_max`: how long nobody may take an
         answer, if that is less than being idle."""
         silent_ms = now_ms - self.last_read_ms
-        if len(self._buffer) and not self._is_held and not self._is_in_line:
+        if len(self._buffer) and not self._is_held and not self.is_in_line:
             # Part of a frame has arrived, and nothing of ours keeps the rest from coming.
             frame_ms = silent_ms if self._frame_ms_start is None else now_ms - self._frame_ms_start
             if min(silent_ms, frame_ms) > frame_ms_max:
@@ -170,17 +176,19 @@ class Connection:
 
     def _grow(self) -> bool:
         """Make room for more of the frame at hand. False: memory is short, and we stand in line for it."""
-        if self._is_in_line:
+        if self.is_in_line:
             return False
-        buffer = self._buffer
-        capacity = buffer.capacity_for(max(self._frame_bytes, buffer.capacity + 1))
-        wanted = self._counted(capacity) - self._counted(buffer.capacity)
+        wanted = self._counted(self._next_capacity) - self._counted(self._buffer.capacity)
         if wanted and not self._listener.memory.take(wanted):
-            self._is_in_line = True
-            self._listener.memory.wait(wanted, self._granted)
+            self._line_ms_start = self._listener.clock.monotonic_ms()
+            self._listener.memory.wait(wanted, self._granted, self.host)
             return False
-        buffer.grow(capacity)
+        self._buffer.grow(self._next_capacity)
         return True
+
+    @property
+    def _next_capacity(self) -> int:
+        return self._buffer.capacity_for(max(self._frame_bytes, self._buffer.capacity + 1))
 
     @staticmethod
     def _counted(capacity: int) -> int:
@@ -189,10 +197,11 @@ class Connection:
 
     def _granted(self) -> None:
         """Memory that we stood in line for is ours; nothing was read since, so the same growth is due."""
-        buffer = self._buffer
-        self._is_in_line = False
-        self._frame_ms_start = self._listener.clock.monotonic_ms()
-        buffer.grow(buffer.capacity_for(max(self._frame_bytes, buffer.capacity + 1)))
+        assert self._line_ms_start is not None
+        if self._frame_ms_start is not None:
+            self._frame_ms_start += self._listener.clock.monotonic_ms() - self._line_ms_start
+        self._line_ms_start = None
+        self._buffer.grow(self._next_capacity)
         self._resume_reading()
 
     def _stop_reading(self) -> None:
@@ -241,16 +250,10 @@ class Connection:
         self._expect_frame(frames.bytes_wanted)
 
     def _expect_frame(self, frame_bytes: int) -> None:
-        """Part of a frame is here, or nothing: see to it that the rest has room."""
-        buffer = self._buffer
+        """Part of a frame is here, or nothing. The buffer grows when it is full."""
         self._frame_bytes = frame_bytes
-        if not len(buffer):
-            return
-        if self._frame_ms_start is None:
+        if len(self._buffer) and self._frame_ms_start is None:
             self._frame_ms_start = self._listener.clock.monotonic_ms()
-        # A larger frame grows when the buffer is full, by doubling; growing with every chunk would copy it each time.
-        if buffer.capacity < min(frame_bytes, AT_ONCE_BYTES_MAX) and not self._grow():
-            self._stop_reading()
 
     def _recognise(self) -> bool:
         """Whether the first bytes may be Kafka's; somebody who speaks another protocol is told so."""
@@ -446,8 +449,8 @@ class Connection:
                 let_go(piece)
             if call.on_close is not None and not call.is_settled:
                 call.on_close()
-        if self._is_in_line:
-            self._listener.memory.leave(self._granted)
+        if self.is_in_line:
+            self._listener.memory.leave(self._granted, self.host)
         self._listener.memory.give(self._counted(self._buffer.capacity))
         self._sock.close()
         self._listener.forget(self, reason)

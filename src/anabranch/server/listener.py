@@ -2,8 +2,8 @@
 
 The sweep runs every second: it closes connections that have been idle too long, frames that stopped arriving or
 trickle in, and readers that take nothing of their answers; and takes large buffers back from connections that do
-not use them. When memory for requests is short it is stricter with slow frames, because others stand in line for
-what they hold.
+not use them. When memory for requests is short, the frames that arrive most slowly are closed until those who stand in
+line have what they need.
 """
 
 import asyncio
@@ -28,10 +28,11 @@ logger = logging.getLogger(__name__)
 BACKLOG = 1024
 ACCEPTS_PER_TURN_MAX = 64
 SWEEP_SECONDS = 1.0
+SWEEP_SECONDS_IN_NEED = 0.25
 FRAME_MS_MAX = 30_000
 FRAME_MS_MAX_IN_NEED = 3_000
-SENDING_MS_MAX_IN_NEED = 10_000
-"""How long one frame may take, however steadily it arrives, while others stand in line for what it holds."""
+SENDING_MS_MIN_IN_NEED = 500
+"""How long every frame may take, however slowly it arrives, while others stand in line for what it holds."""
 ANSWER_MS_MAX_IN_NEED = 10_000
 """How long nobody may take an answer when such answers hold all the memory there is for them, or all of that for
 reading from the object store."""
@@ -171,7 +172,8 @@ class Listener:
     # --- the sweep ---------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        seconds = SWEEP_SECONDS_IN_NEED if self.memory.is_short else SWEEP_SECONDS
+        self._sweeper = self._loop.call_later(seconds, self._sweep)
         now_ms = self.clock.monotonic_ms()
         frame_ms_max = FRAME_MS_MAX_IN_NEED if self.memory.is_short else FRAME_MS_MAX
         answer_ms_max = ANSWER_MS_MAX_IN_NEED if self._is_short_for_answers else None
@@ -190,21 +192,27 @@ class Listener:
         return broker.are_answers_too_many or (broker.objects is not None and broker.objects.cache.is_short)
 
     def _end_standoff(self) -> None:
-        """If all who hold memory stand in line for more, nobody would ever give any back: the last to come goes."""
+        """If all who hold memory stand in line for more, nobody would ever give any back: the last to come go."""
         holders = [connection for connection in self.connections if connection.memory_held]
-        if holders and all(connection.is_in_line for connection in holders):
-            newest = max(holders, key=lambda connection: connection.last_read_ms)
-            newest.close("memory for requests is short, and others came first")
+        holders.sort(key=lambda connection: connection.last_read_ms)
+        while holders and all(connection.is_in_line for connection in holders):
+            holders.pop().close("memory for requests is short, and others came first")
 
     def _make_way(self, now_ms: int) -> None:
-        """While others stand in line, whoever has been sending one frame for longest goes, one in each sweep: a byte
-        now and then would otherwise keep the memory of a large frame from them for hours."""
-        if not self.memory.is_short or not self.connections:
+        """While others stand in line, close the frames that arrive most slowly, as many as the line needs: a few bytes
+        now and then would otherwise keep the memory of large frames from them for hours."""
+        if not self.memory.is_short:
             return
-        slowest = max(self.connections, key=lambda connection: connection.sending_ms(now_ms))
-        taken_ms = slowest.sending_ms(now_ms)
-        if taken_ms > SENDING_MS_MAX_IN_NEED:
-            slowest.close(f"a frame has been arriving for {taken_ms} ms, and others wait for its memory")
+        late = [
+            (connection.frame_bytes_here / taken_ms, taken_ms, connection)
+            for connection in self.connections
+            if (taken_ms := connection.sending_ms(now_ms)) > SENDING_MS_MIN_IN_NEED
+        ]
+        late.sort(key=lambda row: row[0])
+        for _, taken_ms, connection in late:
+            if not self.memory.bytes_missing:
+                break
+            connection.close(f"a frame has been arriving for {taken_ms} ms, and others wait for its memory")
 
     def forget(self, connection: Connection, reason: str) -> None:
         if connection in self.connections:

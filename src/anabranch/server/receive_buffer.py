@@ -8,8 +8,9 @@ since most connections say little, and grows as bytes arrive, never on the word 
 SMALL_BYTES = 4 * 1024
 SEVERAL_BYTES_MAX = 64 * 1024
 """Up to here there is room for the frames behind the first: who sends one of 16 KB soon sends the next."""
-AT_ONCE_BYTES_MAX = 1024 * 1024
-"""Up to here a frame gets its room at once; a larger one gets it by doubling, as its bytes come in."""
+GROWTH = 4
+"""How many times what has arrived a buffer may hold. A frame's announced length costs nothing, and a frame of a
+megabyte is copied four times on its way, once in the life of a busy connection."""
 
 
 class ReceiveBuffer:
@@ -44,11 +45,8 @@ class ReceiveBuffer:
         """How large the buffer should become for a frame of that size, given what has arrived."""
         if frame_bytes <= SMALL_BYTES:
             return SMALL_BYTES
-        if frame_bytes <= SEVERAL_BYTES_MAX:
-            return min(4 * frame_bytes, SEVERAL_BYTES_MAX)
-        if frame_bytes <= AT_ONCE_BYTES_MAX:
-            return frame_bytes
-        return min(frame_bytes, max(AT_ONCE_BYTES_MAX, 2 * len(self)))
+        wanted = max(frame_bytes, min(4 * frame_bytes, SEVERAL_BYTES_MAX))
+        return min(wanted, max(SMALL_BYTES, GROWTH * len(self)))
 
     def grow(self, capacity: int) -> None:
         held = self.end - self.start

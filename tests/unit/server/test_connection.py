@@ -10,6 +10,7 @@ from connection_bench import Peer, frame, with_peer
 from anabranch.broker.requests.call import Call
 from anabranch.errors import ProtocolError
 from anabranch.server.connection import FREE_BYTES
+from anabranch.server.receive_buffer import SMALL_BYTES
 from support.broker_bench import turn
 
 PRODUCE, FETCH, HEARTBEAT = 0, 1, 12
@@ -380,6 +381,28 @@ async def test_large_frame_takes_memory_as_it_arrives_and_is_read_whole(peer: Pe
 
 
 @with_peer
+async def test_announced_length_alone_takes_no_memory(peer: Peer) -> None:
+    peer.send(frame(PRODUCE, bytes(1_000_000))[:14])
+    await turn()
+    assert (peer.listener.memory.bytes_taken, peer.connection._buffer.capacity) == (0, SMALL_BYTES)
+
+
+@with_peer
+async def test_time_in_line_does_not_make_a_frame_slow(peer: Peer) -> None:
+    memory, clock = peer.listener.memory, peer.listener.clock
+    assert memory.take(memory.bytes_max)
+    peer.send(frame(PRODUCE, bytes(300_000))[:100_000])
+    await turn()
+    clock.advance(60_000)
+    memory.give(memory.bytes_max)
+    await turn()
+    assert memory.bytes_taken == peer.connection.memory_held > 0
+    assert peer.connection.sending_ms(clock.monotonic_ms()) == 0
+    clock.advance(5)
+    assert peer.connection.sending_ms(clock.monotonic_ms()) == 5
+
+
+@with_peer
 async def test_small_frames_need_no_common_memory(peer: Peer) -> None:
     peer.listener.memory.bytes_taken = peer.listener.memory.bytes_max
     await peer.send_slowly(frame(PRODUCE, bytes(FREE_BYTES - 100)))
@@ -406,7 +429,7 @@ async def test_frame_that_gets_no_memory_waits_in_line_and_goes_on_when_there_is
 async def test_connection_closed_in_line_leaves_it(peer: Peer) -> None:
     memory = peer.listener.memory
     assert memory.take(memory.bytes_max)
-    peer.send(frame(PRODUCE, bytes(200_000))[:100])
+    peer.send(frame(PRODUCE, bytes(200_000))[:100_000])
     await turn()
     assert memory.is_short
     peer.connection.close("test")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from anabranch.server.connection import Connection
-from anabranch.server.listener import ANSWER_MS_MAX_IN_NEED, Listener
+from anabranch.server.listener import ANSWER_MS_MAX_IN_NEED, SENDING_MS_MIN_IN_NEED, Listener
 from support.broker_bench import Bench, in_loop, turn
 
 FRAME = 2_000_000
@@ -69,7 +69,7 @@ async def test_who_stands_in_line_for_somebody_who_makes_progress_is_left_there(
     listener.memory.bytes_max = FRAME - 100_000
     (first, first_sock), (second, second_sock) = connect(listener), connect(listener)
     await push(first_sock, FRAME.to_bytes(4, "big") + bytes(1_000_000))
-    await push(second_sock, FRAME.to_bytes(4, "big") + bytes(60_000))
+    await push(second_sock, FRAME.to_bytes(4, "big") + bytes(800_000))
     assert (first.is_in_line, second.is_in_line) == (False, True)
     listener._sweep()
     assert len(listener.connections) == 2
@@ -79,28 +79,47 @@ async def test_who_stands_in_line_for_somebody_who_makes_progress_is_left_there(
 
 
 @in_loop
-async def test_who_sends_a_byte_now_and_then_does_not_keep_memory_from_others() -> None:
+async def test_as_many_slow_frames_are_closed_as_the_line_needs() -> None:
     bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
-    listener.memory.bytes_max = FRAME
-    slow = [connect(listener), connect(listener)]
-    other, other_sock = connect(listener)
+    slow = [connect(listener) for _ in range(6)]
+    part = 64 * 1024 + 20_000
     for _, sock in slow:
-        await push(sock, (900_000).to_bytes(4, "big") + bytes(800_000))
-    await push(other_sock, (800_000).to_bytes(4, "big") + bytes(800_000))
-    assert other.is_in_line
-    for seconds in range(1, 13):
-        bench.clock.advance(1000)
-        for connection, sock in slow:
-            if not connection.is_closed:
-                await push(sock, b"0")
-        listener._sweep()
-        closed = [connection.is_closed for connection, _ in slow]
-        if seconds <= 10:
-            assert (closed, other.is_in_line) == ([False, False], True)
-    assert sorted(closed) == [False, True], "one is enough"
-    assert not other.is_in_line
+        await push(sock, FRAME.to_bytes(4, "big") + bytes(part))
+    listener.memory.bytes_max = listener.memory.bytes_taken
+    bench.clock.advance(SENDING_MS_MIN_IN_NEED - 100)
+    others = [connect(listener) for _ in range(2)]
+    for _, sock in others:
+        await push(sock, (250_000).to_bytes(4, "big") + bytes(200_000))
+    for connection, sock in slow[:4]:  # These come a little faster than the last two.
+        await push(sock, bytes(20_000))
+        assert not connection.is_in_line
+    listener._sweep()
+    assert [connection.is_in_line for connection, _ in others] == [True, True], "a frame has its time"
+    bench.clock.advance(200)
+    listener._sweep()
+    assert [connection.is_closed for connection, _ in slow] == [False] * 4 + [True, True], "two are enough"
+    assert [connection.is_in_line for connection, _ in others] == [False, False]
     await listener.close(1)
-    for sock in (other_sock, *[sock for _, sock in slow]):
+    for _, sock in (*others, *slow):
+        sock.close()
+
+
+@in_loop
+async def test_half_frames_of_many_connections_keep_no_memory_from_a_large_request() -> None:
+    _bench, listener = make(
+        connections_max=1000,
+        per_host_max=1000,
+        socket_request_max_bytes=FRAME,
+        request_memory_bytes_max=BUDGET,
+    )
+    half = [connect(listener) for _ in range(200)]
+    for _, sock in half:
+        await push(sock, (1_000_000).to_bytes(4, "big") + bytes(10))
+    other, other_sock = connect(listener)
+    await push(other_sock, (900_000).to_bytes(4, "big") + bytes(100_000))
+    assert (other.is_in_line, listener.memory.bytes_taken) == (False, other.memory_held)
+    await listener.close(1)
+    for sock in (other_sock, *[sock for _, sock in half]):
         sock.close()
 
 

@@ -1,4 +1,4 @@
-"""Memory that all connections share: first come, first served, and every byte comes back."""
+"""Memory that all connections share: addresses take turns, and every byte comes back."""
 
 import pytest
 
@@ -48,6 +48,35 @@ def test_who_leaves_the_line_is_not_called() -> None:
     budget.leave(first)
     budget.give(1)
     assert calls == ["second"]
+
+
+def test_addresses_take_turns() -> None:
+    budget = MemoryBudget(10)
+    assert budget.take(10)
+    calls: list[str] = []
+    for number in range(3):
+        budget.wait(2, lambda number=number: calls.append(f"many{number}"), "many")
+    budget.wait(2, lambda: calls.append("few0"), "few")
+    assert (budget.bytes_wanted, budget.bytes_missing) == (8, 8)
+    for _ in range(4):
+        budget.give(2)
+    assert calls == ["many0", "few0", "many1", "many2"]
+    assert (budget.bytes_wanted, budget.bytes_missing, budget.is_short) == (0, 0, False)
+
+
+def test_those_behind_one_who_leaves_are_served_if_they_want_less() -> None:
+    budget = MemoryBudget(10)
+    assert budget.take(8)
+    calls: list[str] = []
+
+    def large() -> None:
+        calls.append("large")
+
+    budget.wait(5, large)
+    budget.wait(2, lambda: calls.append("small"))
+    assert budget.leave(large)
+    assert calls == ["small"]
+    assert not budget.leave(large)
 
 
 def test_giving_back_more_than_was_taken_is_a_defect() -> None:

@@ -2,12 +2,9 @@
 
 import pytest
 
-from anabranch.server.receive_buffer import (
-    AT_ONCE_BYTES_MAX,
-    SEVERAL_BYTES_MAX,
-    SMALL_BYTES,
-    ReceiveBuffer,
-)
+from anabranch.server.receive_buffer import GROWTH, SEVERAL_BYTES_MAX, SMALL_BYTES, ReceiveBuffer
+
+MIB = 2**20
 
 
 def filled(data: bytes, capacity: int = 16) -> ReceiveBuffer:
@@ -59,16 +56,17 @@ def test_buffer_full_to_the_last_byte_says_so() -> None:
     ("frame_bytes", "held", "capacity"),
     [
         (10, 0, SMALL_BYTES),
-        (SMALL_BYTES + 1, 0, 4 * SMALL_BYTES + 4),
-        (SEVERAL_BYTES_MAX // 2, 0, SEVERAL_BYTES_MAX),
-        (SEVERAL_BYTES_MAX + 1, 0, SEVERAL_BYTES_MAX + 1),
-        (AT_ONCE_BYTES_MAX, 0, AT_ONCE_BYTES_MAX),
-        (100 * AT_ONCE_BYTES_MAX, 4, AT_ONCE_BYTES_MAX),
-        (100 * AT_ONCE_BYTES_MAX, AT_ONCE_BYTES_MAX, 2 * AT_ONCE_BYTES_MAX),
-        (AT_ONCE_BYTES_MAX + 1, AT_ONCE_BYTES_MAX, AT_ONCE_BYTES_MAX + 1),
+        (SMALL_BYTES + 1, SMALL_BYTES, GROWTH * SMALL_BYTES),
+        (SEVERAL_BYTES_MAX // 2, SEVERAL_BYTES_MAX // 4, SEVERAL_BYTES_MAX),
+        (SEVERAL_BYTES_MAX + 1, SEVERAL_BYTES_MAX, SEVERAL_BYTES_MAX + 1),
+        (SEVERAL_BYTES_MAX, 14, SMALL_BYTES),
+        (MIB, 14, SMALL_BYTES),
+        (100 * MIB, 4, SMALL_BYTES),
+        (100 * MIB, MIB, GROWTH * MIB),
+        (MIB + 1, MIB, MIB + 1),
     ],
 )
-def test_large_frame_gets_room_as_its_bytes_come_in(frame_bytes: int, held: int, capacity: int) -> None:
+def test_frame_gets_room_as_its_bytes_come_in(frame_bytes: int, held: int, capacity: int) -> None:
     buffer = ReceiveBuffer()
     buffer.end = held
     assert buffer.capacity_for(frame_bytes) == capacity

@@ -2,13 +2,13 @@
 of batches that are unpacked.
 
 A connection takes before it grows its buffer and gives back when it shrinks or closes. Who gets none is put in
-line, does not read meanwhile, and is called back in order of arrival. Nobody holds bytes without end: a frame that
-makes no progress is closed by the listener's sweep, which gives its bytes back. What a batch unpacks to is taken before
-a worker begins and given back when it ends. The two budgets are apart, or requests that hold all memory could wait
-for ever to be unpacked.
+line and does not read meanwhile. Addresses take turns, and within one address the first to come is the first to be
+called back, so that a thousand connections from one place do not keep another place waiting. Nobody holds bytes
+without end: while anybody waits, the listener's sweep closes the frames that arrive most slowly. What a batch unpacks
+to is taken before a worker begins and given back when it ends. The two budgets are apart, or requests that hold all
+memory could wait for ever to be unpacked.
 """
 
-from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -18,36 +18,67 @@ Result = TypeVar("Result")
 
 
 class MemoryBudget:
-    __slots__ = ("_line", "bytes_max", "bytes_taken")
+    __slots__ = ("_lines", "bytes_max", "bytes_taken", "bytes_wanted")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_taken = 0
-        self._line: deque[tuple[int, Callable[[], None]]] = deque()
+        self.bytes_wanted = 0
+        """Of all who stand in line."""
+        self._lines: dict[str, dict[Callable[[], None], int]] = {}
+        """Who waits, by address. The first address is served next and then goes to the end."""
 
     @property
     def is_short(self) -> bool:
         """Somebody stands in line."""
-        return bool(self._line)
+        return bool(self._lines)
+
+    @property
+    def bytes_missing(self) -> int:
+        """What has to come back before everybody in line is served."""
+        return max(0, self.bytes_taken + self.bytes_wanted - self.bytes_max)
 
     def take(self, count: int) -> bool:
         """Whether `count` more bytes may be held; those in line come first."""
-        if self._line or self.bytes_taken + count > self.bytes_max:
+        if self._lines or self.bytes_taken + count > self.bytes_max:
             return False
         self.bytes_taken += count
         return True
 
-    def wait(self, count: int, granted: Callable[[], None]) -> None:
+    def wait(self, count: int, granted: Callable[[], None], address: str = "") -> None:
         """Stand in line for `count` bytes; they are taken when `granted` is called."""
         assert count <= self.bytes_max, "a request may not be larger than all memory for requests"
-        self._line.append((count, granted))
+        self._lines.setdefault(address, {})[granted] = count
+        self.bytes_wanted += count
 
     def give(self, count: int) -> None:
         self.bytes_taken -= count
         assert self.bytes_taken >= 0, "more bytes given back than were taken"
-        while self._line and self.bytes_taken + self._line[0][0] <= self.bytes_max:
-            count_next, granted = self._line.popleft()
-            self.bytes_taken += count_next
+        self._serve()
+
+    def leave(self, granted: Callable[[], None], address: str = "") -> bool:
+        """Give up a place in line. Whether there was one."""
+        line = self._lines.get(address, {})
+        count = line.pop(granted, None)
+        if count is None:
+            return False
+        self.bytes_wanted -= count
+        if not line:
+            del self._lines[address]
+        self._serve()  # Those behind may want less.
+        return True
+
+    def _serve(self) -> None:
+        while self._lines:
+            address, line = next(iter(self._lines.items()))
+            granted, count = next(iter(line.items()))
+            if self.bytes_taken + count > self.bytes_max:
+                return
+            del line[granted], self._lines[address]
+            if line:
+                self._lines[address] = line
+            self.bytes_wanted -= count
+            self.bytes_taken += count
             granted()
 
     def run(
@@ -73,9 +104,3 @@ class MemoryBudget:
         else:
             self.wait(count, begin)
         return lambda: self.leave(begin)
-
-    def leave(self, granted: Callable[[], None]) -> bool:
-        """Give up a place in line. Whether there was one."""
-        length_before = len(self._line)
-        self._line = deque(entry for entry in self._line if entry[1] != granted)
-        return len(self._line) < length_before

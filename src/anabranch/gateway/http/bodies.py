@@ -1,7 +1,8 @@
 """Bodies of requests, read within their bounds: of one request in bytes and time, of all together in bytes.
 
-Room is kept before a body is read, so that many at once wait for each other instead of filling the memory. Whoever
-sends slowly is given up as soon as others wait for its room.
+Memory is taken as a body arrives, never on the word of its announced length, so that many at once wait for each other
+instead of filling the memory, and a client that announces much and sends little keeps nothing from others. Whoever
+sends slowly is given up as soon as others wait for its memory.
 """
 
 import asyncio
@@ -25,6 +26,10 @@ CROWDED_BYTES_PER_SECOND_MIN = 256 * 1024
 rate."""
 PASS_OVER_SECONDS_MAX = 2.0
 PASS_OVER_BYTES_MAX = 16 * 2**20
+FREE_BYTES = 4 * 1024
+"""What of each body may be held without asking, so that small requests always get through."""
+GROWTH = 4
+"""How many times what has arrived may be taken for a body."""
 SILENT_SECONDS_MAX = 60.0
 """Between two pieces of a stream without an end."""
 
@@ -53,29 +58,50 @@ async def body_of(gateway: "Gateway", request: Request) -> AsyncIterator[bytes]:
     if declared is not None and declared > limit:
         await _pass_over(request)
         raise too_large(limit)
-    reserved = limit if declared is None else declared
-    await gateway.hold(reserved)
+    room = Room(gateway, limit if declared is None else declared)
     try:
         lift_deadline()
-        body = await _read(gateway, request, limit)
+        body = await _read(gateway, request, limit, room)
         restart_deadline()
         yield body
     finally:
-        gateway.bodies.give(reserved)
+        room.give_back()
 
 
-async def _read(gateway: "Gateway", request: Request, limit: int) -> bytes:
+class Room:
+    """Memory for one body, taken from that for all bodies."""
+
+    def __init__(self, gateway: "Gateway", bytes_max: int) -> None:
+        self._gateway = gateway
+        self._bytes_max = bytes_max
+        self._bytes_held = FREE_BYTES
+
+    async def grow(self, count: int) -> None:
+        """Have room for `count` bytes that have arrived. Raises GatewayError if none comes for long."""
+        if count <= self._bytes_held:
+            return
+        wanted = max(count, min(GROWTH * count, self._bytes_max))
+        await self._gateway.hold(wanted - self._bytes_held)
+        self._bytes_held = wanted
+
+    def give_back(self) -> None:
+        self._gateway.bodies.give(self._bytes_held - FREE_BYTES)
+        self._bytes_held = FREE_BYTES
+
+
+async def _read(gateway: "Gateway", request: Request, limit: int, room: Room) -> bytes:
     found = bytearray()
     is_more = True
     begun = asyncio.get_running_loop().time()
     while is_more:
         piece, is_more = await _next_in_time(gateway, request, begun, len(found))
-        found += piece
-        if len(found) > limit:
+        if len(found) + len(piece) > limit:
             found.clear()
             if is_more:
                 await _pass_over(request)
             raise too_large(limit)
+        await room.grow(len(found) + len(piece))
+        found += piece
     return bytes(found)
 
 
