@@ -376,7 +376,8 @@ class NodeSettings:
     )
     request_memory_bytes_max: int = long(
         256 * MIB,
-        "Bytes of requests held at once over all connections, counted as they arrive; beyond, sockets wait, addresses take turns, and the slowest requests are closed.",
+        "Bytes of requests held at once over all connections, counted as they arrive; beyond, sockets wait, addresses "
+        "take turns, and the slowest requests are closed.",
         low=MIB,
     )
     append_queue_bytes_max: int = long(
