@@ -1,5 +1,6 @@
 """Hostile requests that a table cannot know: batches that unpack to a thousand times their size, sessions that grow
-step by step, members with large metadata, lookups that have to unpack, one group named again and again."""
+step by step, members with large metadata, lookups that have to unpack, one group named again and again, topics that are
+really created."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -50,6 +51,7 @@ def special_requests(world: World) -> Iterator[Sequence]:
     yield _lookups(world)
     yield _one_group_again_and_again(world)
     yield from _members(world)
+    yield from _created_topics()
 
 
 def _bombs(world: World) -> Sequence:
@@ -127,6 +129,32 @@ def _members(world: World) -> Iterator[Sequence]:
             for number in range(8 if size > 2**21 else 40)
         ]
         yield Sequence(f"JOIN_GROUP v3, {len(frames)} members with {size} bytes of metadata", frames)
+
+
+def _created_topics() -> Iterator[Sequence]:
+    def created(*counts: int) -> bytes:
+        topics = [
+            {
+                "name": f"crowd-{number}",
+                "num_partitions": count,
+                "replication_factor": 1,
+                "assignments": [],
+                "configs": [],
+            }
+            for number, count in enumerate(counts)
+        ]
+        return frame(ApiKey.CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 30_000})
+
+    def deleted(count: int) -> bytes:
+        names = [f"crowd-{number}" for number in range(count)]
+        return frame(ApiKey.DELETE_TOPICS, 5, {"topic_names": names, "timeout_ms": 30_000})
+
+    yield Sequence("CREATE_TOPICS v7, 9,000 partitions, deleted again", [created(9000), deleted(1)])
+    yield Sequence("CREATE_TOPICS v7, 30 topics of 10,000 partitions", [created(*[10_000] * 30)])
+    yield Sequence("CREATE_TOPICS v7, 1,000 topics, deleted again", [created(*[1] * 1000), deleted(1000)])
+    named = {"topics": [{"name": f"crowd-{number}"} for number in range(1000)]}
+    used = frame(ApiKey.METADATA, 9, {**named, "allow_auto_topic_creation": True})
+    yield Sequence("METADATA v9, 1,000 topics created on first use, deleted again", [used, deleted(1000)])
 
 
 def prepare(client: RawClient, partitions: int, broker_id: int = 0) -> World:

@@ -255,6 +255,30 @@ def test_an_absurd_number_of_partitions_is_refused(client: RawClient, count: int
 # --- fetch -----------------------------------------------------------------------------------------------------------
 
 
+def asked_topic(name: str, count: int) -> dict[str, object]:
+    return {"name": name, "num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
+
+
+@pytest.mark.parametrize("first", [10_000, -(2**31)])
+def test_request_for_too_many_partitions_in_all_creates_none(client: RawClient, first: int) -> None:
+    topics = [asked_topic("crowd-0", first), *[asked_topic(f"crowd-{each}", 10_000) for each in range(1, 30)]]
+    answer = client.ask(ApiKey.CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 30_000})
+    assert {row["error_code"] for row in answer["topics"]} == {E.POLICY_VIOLATION}
+    found = client.ask(
+        ApiKey.METADATA, 9, {"topics": [{"name": "crowd-1"}], "allow_auto_topic_creation": False}
+    )
+    assert only(found["topics"])["error_code"] == E.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_partitions_beyond_what_a_broker_may_keep_are_refused(client: RawClient, topic: str) -> None:
+    asked = {"topics": [asked_topic("crowd", 10_000)], "timeout_ms": 30_000}  # Besides those of `topic`.
+    row = only(client.ask(ApiKey.CREATE_TOPICS, 7, asked)["topics"])
+    assert row["error_code"] == E.INVALID_PARTITIONS
+    assert "partitions.max" in row["error_message"]
+    grown = {"topics": [{"name": topic, "count": 10_000, "assignments": None}], "timeout_ms": 30_000}
+    assert client.ask(ApiKey.CREATE_PARTITIONS, 3, grown)["results"][0]["error_code"] == E.INVALID_PARTITIONS
+
+
 @pytest.mark.parametrize("offset", [-1, -(2**63), 4, 2**63 - 1])
 def test_an_offset_outside_the_log_is_out_of_range(client: RawClient, world: World, offset: int) -> None:
     row = client.fetch(world.topic, 0, offset)

@@ -16,6 +16,7 @@ from anabranch.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
+    PolicyViolationError,
 )
 from anabranch.values import BrokerId
 
@@ -23,6 +24,9 @@ UNSET = -1
 SHARED_MAX = 4000
 """Partitions of one broker that others keep too. Each costs it a little all the time: an idle thousand a twentieth of a
 core, and a broker that is late with that for everybody is taken for dead."""
+CREATED_AT_ONCE_MAX = 10_000
+"""Partitions that one request may create, as in Kafka."""
+NO_BROKER = BrokerId(-1)
 SOLO, RING = "solo", "ring"
 """A topic's mode: one copy whatever the cluster, or two and three."""
 Replicas = tuple[BrokerId, ...]
@@ -147,17 +151,55 @@ def check_ring_possible(broker_count: int) -> None:
         )
 
 
-def check_room(kept: Iterable[Replicas], added: Sequence[Replicas]) -> None:
-    """Whether brokers that keep this can keep that too."""
-    shared = Counter(broker for replicas in added if len(replicas) > 1 for broker in replicas)
-    if not shared:
-        return
-    shared.update(broker for replicas in kept if len(replicas) > 1 for broker in replicas)
-    broker, count = shared.most_common(1)[0]
-    if count > SHARED_MAX:
-        raise InvalidPartitionsError(
-            f"Broker {broker} would keep {count} partitions together with others, and can {SHARED_MAX}: take fewer "
-            "partitions or replicas, or add brokers first."
+class BrokerLoads:
+    """How many partitions each broker keeps: all of them, and those that others keep too."""
+
+    def __init__(self, brokers: Iterable[BrokerId], partitions_max: int) -> None:
+        self._brokers = tuple(brokers)
+        self._partitions_max = partitions_max
+        self._all: Counter[BrokerId] = Counter()
+        self._shared: Counter[BrokerId] = Counter()
+
+    def count(self, replicas: Replicas, partitions: int = 1) -> None:
+        """Count partitions that exist, by who keeps them; by nobody in particular (`()`) means by every broker."""
+        for broker in replicas or self._brokers:
+            self._all[broker] += partitions
+            if len(replicas) > 1:
+                self._shared[broker] += partitions
+
+    def add(self, added: Sequence[Replicas]) -> None:
+        """Count partitions that are to be created. Raises InvalidPartitionsError, and counts none, if a broker would
+        keep too many."""
+        before = self._all.copy(), self._shared.copy()
+        for replicas, partitions in Counter(added).items():
+            self.count(replicas, partitions)
+        try:
+            self._check()
+        except InvalidPartitionsError:
+            self._all, self._shared = before
+            raise
+
+    def _check(self) -> None:
+        broker, count = max(self._shared.items(), key=lambda item: item[1], default=(NO_BROKER, 0))
+        if count > SHARED_MAX:
+            raise InvalidPartitionsError(
+                f"Broker {broker} would keep {count} partitions together with others, and can keep {SHARED_MAX}: take "
+                "fewer partitions or replicas, or add brokers first."
+            )
+        broker, count = max(self._all.items(), key=lambda item: item[1], default=(NO_BROKER, 0))
+        if count > self._partitions_max:
+            raise InvalidPartitionsError(
+                f"Broker {broker} would keep {count} partitions, and may keep {self._partitions_max} (partitions.max): "
+                "take fewer partitions, delete topics, or add brokers first."
+            )
+
+
+def check_request(partition_count: int) -> None:
+    """Raise PolicyViolationError if one request would create too many partitions, as Kafka does."""
+    if partition_count > CREATED_AT_ONCE_MAX:
+        raise PolicyViolationError(
+            f"One request would create {partition_count} partitions; at most {CREATED_AT_ONCE_MAX} are created by one: "
+            "send several requests."
         )
 
 

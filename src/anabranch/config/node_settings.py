@@ -342,6 +342,12 @@ class NodeSettings:
     )
     fetch_max_bytes: int = whole(57_671_680, "The most bytes one fetch answers with.", low=1024)
     max_incremental_fetch_session_cache_slots: int = whole(1000, "Fetch sessions remembered at once.")
+    partitions_max: int = whole(
+        10_000,
+        "Partitions that one broker keeps, of all topics, at about 7 kB of memory each. A topic that would bring more "
+        "is refused with INVALID_PARTITIONS; internal topics are not.",
+        low=100,
+    )
     fetch_session_partitions_max: int = whole(
         100_000,
         "Partitions in all fetch sessions together. A consumer that finds no room is served without a session.",

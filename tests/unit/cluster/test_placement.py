@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from anabranch.cluster.metadata.rows import BrokerRow
 from anabranch.cluster.placement import (
+    CREATED_AT_ONCE_MAX,
     SHARED_MAX,
+    BrokerLoads,
     Partitions,
+    Replicas,
     check_factor,
     check_replicas,
-    check_room,
+    check_request,
     check_same_factor,
     default_factor,
     place,
@@ -26,6 +29,7 @@ from anabranch.errors import (
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
+    PolicyViolationError,
 )
 from anabranch.values import BrokerId
 
@@ -131,12 +135,38 @@ def test_partitions_of_a_topic_have_equally_many_replicas() -> None:
         check_same_factor([(BrokerId(1),), (BrokerId(2), BrokerId(3))])
 
 
-def test_a_broker_keeps_only_so_many_partitions_together_with_others() -> None:
-    kept = [(1, 2)] * (SHARED_MAX - 1)
-    check_room(kept, [(2, 3)])
-    check_room(kept, [(2,)] * SHARED_MAX)
+def loads_of(kept: Replicas, count: int, partitions_max: int = 100_000) -> BrokerLoads:
+    loads = BrokerLoads([BrokerId(1), BrokerId(2)], partitions_max)
+    loads.count(kept, count)
+    return loads
+
+
+def test_broker_keeps_a_limited_number_of_shared_partitions() -> None:
+    shared = (BrokerId(1), BrokerId(2))
+    loads_of(shared, SHARED_MAX - 1).add([shared])
+    loads_of(shared, SHARED_MAX - 1).add([(BrokerId(2),)] * SHARED_MAX)
     with pytest.raises(InvalidPartitionsError, match=f"Broker 2 would keep {SHARED_MAX + 1} partitions"):
-        check_room(kept, [(2, 3), (4, 2)])
+        loads_of(shared, SHARED_MAX - 1).add([(BrokerId(2), BrokerId(3)), (BrokerId(4), BrokerId(2))])
+
+
+def test_broker_keeps_a_limited_number_of_partitions_whatever_their_mode() -> None:
+    for kept in ((BrokerId(1),), (), (BrokerId(1), BrokerId(2))):
+        loads_of(kept, 9, partitions_max=10).add([kept])
+        with pytest.raises(InvalidPartitionsError, match=r"may keep 10 \(partitions\.max\)"):
+            loads_of(kept, 9, partitions_max=10).add([kept, kept])
+
+
+def test_refused_partitions_are_not_counted() -> None:
+    loads = loads_of((), 9, partitions_max=10)
+    with pytest.raises(InvalidPartitionsError):
+        loads.add([()] * 2)
+    loads.add([()])
+
+
+def test_one_request_creates_a_limited_number_of_partitions() -> None:
+    check_request(CREATED_AT_ONCE_MAX)
+    with pytest.raises(PolicyViolationError, match="send several requests"):
+        check_request(CREATED_AT_ONCE_MAX + 1)
 
 
 def test_the_roomiest_is_taken_and_of_those_alike_the_one_drawn() -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.requests.error_table import code_of
 from anabranch.cluster.metadata.residence import KEPT
-from anabranch.errors import AnabranchError, InvalidRequestError
+from anabranch.errors import AnabranchError, InvalidRequestError, RequestTimedOutError
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -46,6 +46,30 @@ class AnswerRoom:
                 "a time."
             )
         self._bytes_left -= count
+
+
+PARTITIONS_PER_ROW = 10
+"""How many new partitions cost as much on the loop as a usual row; their files are made in a worker."""
+
+
+class Deadline:
+    """Until when a request's rows may be begun, by its `timeout_ms`; a row that has begun is finished.
+
+    A client that sends 0 does not want to wait for the brokers that learn of it later. It is not refused: nobody here
+    waits for those.
+    """
+
+    def __init__(self, broker: "Broker", timeout_ms: int) -> None:
+        self._clock = broker.clock
+        self._timeout_ms = timeout_ms
+        self._ms_end = broker.clock.monotonic_ms() + timeout_ms
+
+    def check(self) -> None:
+        """Raises RequestTimedOutError for a row that comes too late."""
+        if self._timeout_ms > 0 and self._clock.monotonic_ms() > self._ms_end:
+            raise RequestTimedOutError(
+                f"Not begun within timeout_ms ({self._timeout_ms}): ask again, for less or with more time."
+            )
 
 
 def accepted() -> dict[str, Any]:

@@ -4,9 +4,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.handlers.answers import PARTITIONS_PER_ROW, Deadline, accepted, refused
 from anabranch.broker.requests.call import Call
-from anabranch.broker.topics.placing import check_brokers, first_primaries, of_added
+from anabranch.broker.topics.placing import broker_loads, first_primaries, of_added
+from anabranch.cluster.placement import check_request
 from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -15,18 +16,25 @@ if TYPE_CHECKING:
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     counts = Counter(topic["name"] for topic in request["topics"])
-    pace = broker.turns.pace()
+    topics = {topic["name"]: topic for topic in request["topics"]}
+    try:
+        check_request(sum(_added_count(broker, asked) for asked in topics.values()))
+    except AnabranchError as error:
+        return refuse(request, error)
+    pace, deadline = broker.turns.pace(), Deadline(broker, request["timeout_ms"])
+    loads = broker_loads(broker)
     rows = []
-    for asked in {topic["name"]: topic for topic in request["topics"]}.values():
-        await pace.row()
+    for asked in topics.values():
+        await pace.row(1 + _added_count(broker, asked) // PARTITIONS_PER_ROW)
         name = asked["name"]
         try:
+            deadline.check()
             if counts[name] > 1:
                 raise InvalidRequestError(f"Topic {name} appears {counts[name]} times.")
             broker.topics.check_partition_count(name, asked["count"])
             topic = broker.topics.known(name).topic
             replicas = of_added(broker, topic, asked["count"], asked["assignments"])
-            check_brokers(broker, replicas)
+            loads.add(replicas or [()] * (asked["count"] - topic.partition_count))
             if not request["validate_only"]:
                 grown = replace(topic, partition_count=asked["count"])
                 first = await first_primaries(broker, grown, topic.partition_count) if topic.is_branch else ()
@@ -36,6 +44,12 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
         else:
             rows.append({**accepted(), "name": name})
     return {"results": rows}
+
+
+def _added_count(broker: "Broker", asked: dict[str, Any]) -> int:
+    """How many partitions the topic gets; none if there is no such topic, or it has as many."""
+    state = broker.topics.find(asked["name"])
+    return max(0, asked["count"] - state.topic.partition_count) if state is not None else 0
 
 
 def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:

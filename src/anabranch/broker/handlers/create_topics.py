@@ -4,22 +4,22 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.handlers.answers import AnswerRoom, accepted, refused
+from anabranch.broker.handlers.answers import PARTITIONS_PER_ROW, AnswerRoom, Deadline, accepted, refused
 from anabranch.broker.handlers.config_resources import with_mode
 from anabranch.broker.requests.call import Call
 from anabranch.broker.requests.error_table import code_of
 from anabranch.broker.topics import internal_topics
 from anabranch.broker.topics.placing import (
     Choice,
+    broker_loads,
     by_assignment,
     by_factor,
-    check_brokers,
     first_primaries,
     usual_factor,
 )
 from anabranch.cluster.metadata.residence import OBJECT
 from anabranch.cluster.metadata.rows import MODE_CONFIG
-from anabranch.cluster.placement import UNSET
+from anabranch.cluster.placement import UNSET, BrokerLoads, check_request
 from anabranch.config import PARTITIONS_MAX, TopicSettings
 from anabranch.errors import AnabranchError, InvalidPartitionsError, InvalidRequestError
 from anabranch.wire.error_codes import ErrorCode
@@ -35,14 +35,21 @@ CONFIG_BYTES = 300
 
 async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[str, Any]:
     counts = Counter(topic["name"] for topic in request["topics"])
-    pace, room = broker.turns.pace(), AnswerRoom(broker)
+    topics = {topic["name"]: topic for topic in request["topics"]}
+    try:
+        check_request(sum(_counted(_partition_count(broker, asked)) for asked in topics.values()))
+    except AnabranchError as error:
+        return refuse(request, error)
+    pace, room, deadline = broker.turns.pace(), AnswerRoom(broker), Deadline(broker, request["timeout_ms"])
+    loads = broker_loads(broker)
     rows = []
-    for asked in {topic["name"]: topic for topic in request["topics"]}.values():
-        await pace.row(ROWS_PER_TOPIC)
+    for asked in topics.values():
+        await pace.row(ROWS_PER_TOPIC + _counted(_partition_count(broker, asked)) // PARTITIONS_PER_ROW)
         try:
+            deadline.check()
             if counts[asked["name"]] > 1:
                 raise InvalidRequestError(f"Topic {asked['name']} appears {counts[asked['name']]} times.")
-            rows.append(await _create(broker, asked, room, only_validate=request["validate_only"]))
+            rows.append(await _create(broker, asked, room, loads, only_validate=request["validate_only"]))
         except AnabranchError as error:
             rows.append({**refused(error), "name": asked["name"], "configs": []})
     if broker.objects is not None and any(_is_object(topic) for topic in request["topics"]):
@@ -56,7 +63,7 @@ def _is_object(asked: dict[str, Any]) -> bool:
 
 
 async def _create(
-    broker: "Broker", asked: dict[str, Any], room: AnswerRoom, *, only_validate: bool
+    broker: "Broker", asked: dict[str, Any], room: AnswerRoom, loads: BrokerLoads, *, only_validate: bool
 ) -> dict[str, Any]:
     name = asked["name"]
     configs = asked["configs"]
@@ -70,7 +77,6 @@ async def _create(
     overrides = broker.topics.check_overrides(internal_topics.with_required(name, named))
     internal_topics.check_overrides(name, broker.settings, overrides)
     choice = _choice(broker, asked, overrides.get(MODE_CONFIG))
-    check_brokers(broker, choice.replicas)
     topic = broker.topics.plan(
         name,
         len(choice.replicas),
@@ -79,6 +85,8 @@ async def _create(
         is_pinned=choice.is_pinned,
         copies=choice.copies,
     )
+    if not topic.is_internal:  # Groups must work on full brokers, too.
+        loads.add(choice.replicas)
     if topic.is_branch:
         topic = replace(topic, first=await first_primaries(broker, topic, 0))
     if not only_validate:
@@ -112,6 +120,17 @@ async def _create(
     }
 
 
+def _partition_count(broker: "Broker", asked: dict[str, Any]) -> int:
+    if asked["assignments"]:
+        return len(asked["assignments"])
+    return broker.settings.num_partitions if asked["num_partitions"] == UNSET else asked["num_partitions"]
+
+
+def _counted(count: int) -> int:
+    """What a topic adds to those of its request; an impossible number is refused by itself."""
+    return count if 1 <= count <= PARTITIONS_MAX else 0
+
+
 def _choice(broker: "Broker", asked: dict[str, Any], mode: str | None) -> Choice:
     count, factor, assignments = asked["num_partitions"], asked["replication_factor"], asked["assignments"]
     if assignments:
@@ -120,7 +139,7 @@ def _choice(broker: "Broker", asked: dict[str, Any], mode: str | None) -> Choice
                 "With a replica assignment, partitions and replication factor must be -1."
             )
         return by_assignment(broker, asked["name"], assignments, mode)
-    wanted = broker.settings.num_partitions if count == UNSET else count
+    wanted = _partition_count(broker, asked)
     if not 1 <= wanted <= PARTITIONS_MAX:
         raise InvalidPartitionsError(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {wanted}.")
     return by_factor(broker, asked["name"], wanted, factor, mode)

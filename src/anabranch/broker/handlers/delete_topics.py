@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from anabranch.broker.handlers.answers import accepted, refused
+from anabranch.broker.handlers.answers import Deadline, accepted, refused
 from anabranch.broker.requests.call import Call
 from anabranch.cluster.metadata.rows import Topic
 from anabranch.errors import AnabranchError, InvalidRequestError, TopicDeletionDisabledError
@@ -27,11 +27,11 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     meant = [_key(broker, name, topic_id) for name, topic_id in asked]
     times = Counter(meant)
     distinct = dict(zip(meant, asked, strict=True)).items()
-    pace = broker.turns.pace()
+    pace, deadline = broker.turns.pace(), Deadline(broker, request["timeout_ms"])
     rows = []
     for key, each in distinct:
         await pace.row()
-        rows.append(await _row(broker, *each, is_repeated=times[key] > 1))
+        rows.append(await _row(broker, *each, deadline, is_repeated=times[key] > 1))
     return {"responses": rows}
 
 
@@ -43,8 +43,11 @@ def _key(broker: "Broker", name: str | None, topic_id: UUID) -> tuple[str | None
     return (name, topic_id) if state is None else (state.topic.name, state.topic.topic_id)
 
 
-async def _row(broker: "Broker", name: str | None, topic_id: UUID, *, is_repeated: bool) -> dict[str, Any]:
+async def _row(
+    broker: "Broker", name: str | None, topic_id: UUID, deadline: Deadline, *, is_repeated: bool
+) -> dict[str, Any]:
     try:
+        deadline.check()
         if is_repeated:
             raise InvalidRequestError("One request deletes this topic twice.")
         topic = _find(broker, name, topic_id)

@@ -4,6 +4,7 @@ A choice *pins* the topic: it does not grow with the cluster. Asking for what th
 on one node a topic with one replica is like any other, because nobody could have asked for more.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ from anabranch.cluster.metadata.rows import Placement, Topic
 from anabranch.cluster.placement import (
     RING,
     UNSET,
+    BrokerLoads,
     Partitions,
     Replicas,
     check_factor,
@@ -20,7 +22,6 @@ from anabranch.cluster.placement import (
     check_object_factor,
     check_replicas,
     check_ring_possible,
-    check_room,
     check_same_factor,
     default_factor,
     factor_in,
@@ -32,6 +33,7 @@ from anabranch.errors import (
     InvalidReplicationFactorError,
     NotControllerError,
 )
+from anabranch.values import BrokerId
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -107,8 +109,11 @@ async def make_topic(
     broker: "Broker", name: str, partition_count: int, overrides: Mapping[str, str | None]
 ) -> None:
     """A topic on its first use, on a node without peers. Raises what CreateTopics would answer."""
-    placements = by_factor(broker, name, partition_count).placements
-    await broker.topics.create(broker.topics.plan(name, partition_count, overrides, placements))
+    choice = by_factor(broker, name, partition_count)
+    topic = broker.topics.plan(name, partition_count, overrides, choice.placements)
+    if not topic.is_internal:  # Groups must work on a full broker, too.
+        broker_loads(broker).add(choice.replicas)
+    await broker.topics.create(topic)
 
 
 def by_assignment(
@@ -151,11 +156,18 @@ def of_added(
     return replicas
 
 
-def check_brokers(broker: "Broker", added: Sequence[Replicas]) -> None:
-    """Whether the brokers can keep so many partitions more."""
+def broker_loads(broker: "Broker") -> BrokerLoads:
+    """What every broker keeps at present."""
     table = broker.metadata.table
-    kept = (each.replicas for topic in table.topics.values() for each in table.placements(topic))
-    check_room(kept, added)
+    brokers = broker.orchestrator.rows() or (BrokerId(broker.id),)
+    loads = BrokerLoads(brokers, broker.settings.partitions_max)
+    for topic in table.topics.values():
+        if topic.placements:
+            for replicas, partitions in Counter(each.replicas for each in topic.placements).items():
+                loads.count(replicas, partitions)
+        else:
+            loads.count(table.placement(topic, 0).replicas, topic.partition_count)
+    return loads
 
 
 def _checked(broker: "Broker", assigned: Sequence[Sequence[int]]) -> list[Replicas]:
