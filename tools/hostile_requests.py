@@ -125,7 +125,7 @@ def measure(target: Target, only: list[str]) -> dict[str, list[Cost]]:
     apis = [ApiKey[word] for word in only if word in ApiKey.__members__]
     routes = [word for word in only if word not in ApiKey.__members__]
     costs: dict[str, list[Cost]] = defaultdict(list)
-    with Probes(kafka=target.bootstrap, http=target.http) as probes:
+    with Probes(kafka=target.bootstrap, http=target.http, http_anew=target.http) as probes:
         if apis or not only:
             for name, cost in kafka_costs(target, probes, apis or None):
                 costs[name].append(told(cost))

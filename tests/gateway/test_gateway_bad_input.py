@@ -434,10 +434,73 @@ def test_target_that_names_a_host_names_the_same_one(
 def test_refusal_is_not_taken_for_the_answer_to_an_earlier_request(broker: EmbeddedBroker) -> None:
     with raw(broker) as link:
         link.sendall(
-            b"GET /v1/topics/known/partitions/0/records?from=latest&wait_ms=60000 HTTP/1.1\r\nhost: localhost\r\n\r\n"
+            b"GET /v1/topics/known/partitions/0/records?from=latest&wait_ms=300 HTTP/1.1\r\nhost: localhost\r\n\r\n"
             b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n"
         )
-        assert all_of(link) == b""
+        assert statuses_of(all_of(link)) == [200, 400]
+
+
+CHUNKED = b"transfer-encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"content-length: 5\r\ncontent-length: 5\r\n",
+        b"content-length: 5\r\ncontent-length: 6\r\n",
+        b"content-length: 5, 5\r\n",
+        b"content-length: -5\r\n",
+        b"content-length: 99999999999999999999999\r\n",
+        CHUNKED + CHUNKED,
+        CHUNKED + b"content-length: 5\r\n",
+        b"content-length: 5\r\n" + CHUNKED,
+        b"transfer-encoding: chunked, chunked\r\n",
+        b"transfer-encoding: gzip\r\n",
+        b"transfer-encoding: gzip\r\n" + CHUNKED,
+    ],
+)
+def test_body_without_one_clear_length_is_ambiguous(broker: EmbeddedBroker, headers: bytes) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\n%s\r\n0\r\n\r\n" % headers
+        )
+        assert "send" in refused_by(link, "AMBIGUOUS_REQUEST")
+
+
+@pytest.mark.parametrize("kind", [b"application/octet-stream", b"application/json", b"application/x-ndjson"])
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        b"zz\r\nhello\r\n",
+        b"-1\r\nhello\r\n",
+        b"\r\nhello\r\n",
+        b"5 x\r\nhello\r\n",
+        b"f" * 40 + b"\r\nhello\r\n",
+        b"5\r\nhelloXX\r\n",
+        b"0\r\nno trailer\r\n\r\n",
+        b"zz\r\n" + b"x" * 500_000,
+    ],
+)
+def test_malformed_chunk_is_told(broker: EmbeddedBroker, kind: bytes, chunks: bytes) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: %s\r\n%s\r\n%s"
+            % (kind, CHUNKED, chunks)
+        )
+        assert "chunks" in refused_by(link, "BAD_REQUEST")
+
+
+def statuses_of(answers: bytes) -> list[int]:
+    return [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
+
+
+def refused_by(link: socket.socket, code: str) -> str:
+    """The sentence of the one answer with status 400 and this code, after which the connection is closed."""
+    answer = all_of(link)
+    assert statuses_of(answer) == [400]
+    error = json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+    assert error["code"] == code
+    return str(error["message"])
 
 
 def test_parameter_that_is_there_twice_is_refused(broker: EmbeddedBroker) -> None:

@@ -117,13 +117,62 @@ def test_unfinished_messages_of_many_sockets_are_bounded_together(
     wait_until(lambda: sum(each.bytes_held for each in seen) == 0, "all of it to be forgotten")
 
 
-def test_requests_that_wait_for_the_one_before_them_are_bounded(broker: EmbeddedBroker) -> None:
+WAITING = b"GET /v1/topics/t/partitions/0/records?from=latest&wait_ms=%d HTTP/1.1\r\nhost: localhost\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+def test_requests_that_wait_for_the_one_before_them_are_bounded(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a few KiB the connection is not read any further until there is an answer."""
+    waiting: list[int] = []
+    received = BoundedProtocol.data_received
+
+    def noted(self: BoundedProtocol, data: bytes) -> None:
+        received(self, data)
+        waiting.append(len(self._arrived))
+
+    monkeypatch.setattr(BoundedProtocol, "data_received", noted)
+    count = 20_000
     with raw(broker) as link:
-        request = b"GET /v1/topics/t/partitions/0/records?from=latest%s HTTP/1.1\r\nhost: localhost\r\n\r\n"
-        link.sendall(request % b"&wait_ms=60000" + request % b"" * (protocol.PIPELINED_MAX + 10))
-        with contextlib.suppress(ConnectionError):
-            assert all_of(link) == b""
-    assert ask(broker, "GET", "/healthz").status == 200
+        sending = threading.Thread(target=lambda: link.sendall(WAITING % 500 + HEALTH * count))
+        sending.start()
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 ") <= count:
+            answers += link.recv(65536)
+        sending.join()
+    assert max(waiting) <= protocol.ARRIVED_BYTES_MAX + protocol.READ_BYTES_MAX
+
+
+def test_requests_sent_all_at_once_are_begun_one_per_connection(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one turn of the loop: parsing all that many clients have sent would hold up everybody else."""
+    connections, each = 20, 60
+    turns = [0]
+    begun = BoundedProtocol.on_headers_complete
+
+    def end_turn() -> None:
+        turns.append(0)
+
+    def noted(self: BoundedProtocol) -> None:
+        if not turns[-1]:
+            asyncio.get_running_loop().call_soon(end_turn)
+        turns[-1] += 1
+        begun(self)
+
+    monkeypatch.setattr(BoundedProtocol, "on_headers_complete", noted)
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(raw(broker)) for _ in range(connections)]
+        is_sent = threading.Event()
+        holding = threading.Thread(target=lambda: broker._running().call(lambda: is_sent.wait(20)))
+        holding.start()
+        for link in links:
+            link.sendall(HEALTH * each)
+        is_sent.set()
+        holding.join()
+        wait_until(lambda: sum(turns) == connections * each, "all requests")
+    assert max(turns) <= connections + 2 * protocol.BEGUN_AT_ONCE
 
 
 def test_reader_that_goes_before_its_answers_are_written_causes_no_warnings(

@@ -1,6 +1,8 @@
 """The HTTP port itself: metrics and health, what is loaded when, and nobody holds a connection for ever."""
 
 import http.client
+import socket
+import time
 
 import pytest
 
@@ -116,3 +118,56 @@ def test_broker_stops_with_connections_open_and_with_none_ever_made() -> None:
         assert b"HTTP/1.1" not in all_of(link), "it was closed, and nothing else was said"
     with gateway_broker():
         pass
+
+
+POST = b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: %s\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+BYTES, LINES = b"application/octet-stream", b"application/x-ndjson"
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        (POST % (b"ended", BYTES) + CHUNKED + b"5\r\nhello\r\n0\r\n\r\n", 1),
+        (POST % (b"ended", LINES) + CHUNKED + b"3\r\n{}\n\r\n0\r\n\r\n", 1),
+        (POST % (b"ended", BYTES) + b"content-length: 5\r\n\r\nhello", 1),
+        (b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\n\r\n", 1),
+        (b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\n\r\n" * 5, 5),
+        (b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\n\r\nGET /v1/to", 1),
+    ],
+)
+def test_client_that_closes_its_side_gets_its_answers(broker, sent: bytes, answers: int) -> None:
+    with raw(broker) as link:
+        link.sendall(sent)
+        link.shutdown(socket.SHUT_WR)
+        assert all_of(link).count(b"HTTP/1.1 200 ") == answers
+    wait_until(lambda: connections(broker) == 1, "the end of the connection")
+
+
+def test_client_that_closes_its_side_is_not_waited_for(broker) -> None:
+    """It may be gone: nothing else is seen of that."""
+    topic = broker.create_topic(broker.unused_name("waited"))
+    begun = time.monotonic()
+    with raw(broker) as link:
+        target = f"/v1/topics/{topic}/partitions/0/records?wait_ms=20000"
+        link.sendall(f"GET {target} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+        link.shutdown(socket.SHUT_WR)
+        assert b'"records":[]' in all_of(link)
+    assert time.monotonic() - begun < 10
+
+
+def test_body_that_ends_with_its_connection_is_not_written(broker) -> None:
+    topic = broker.create_topic(broker.unused_name("cut"))
+    for rest in (b"content-length: 50\r\n\r\nhello", CHUNKED + b"5\r\nhello\r\n"):
+        with raw(broker) as link:
+            link.sendall(POST % (topic.encode(), BYTES) + rest)
+            link.shutdown(socket.SHUT_WR)
+            assert all_of(link) == b""
+    assert broker.records(topic) == []
+
+
+def connections(broker) -> int:
+    """With the one that asks."""
+    text = ask(broker, "GET", "/metrics").body.decode()
+    line = next(line for line in text.splitlines() if line.startswith("anabranch_gateway_connections "))
+    return int(float(line.split(" ")[1]))

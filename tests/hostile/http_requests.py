@@ -414,6 +414,9 @@ def heads() -> Iterator[Case]:
     yield Case(route, "1,000 that do not end", half_heads)
     yield Case(route, "10,000 pipelined", lambda client: pipelined(client, "/healthz", 10_000))
     yield Case(route, "2,000 connections that say nothing", connections)
+    for target in ("/healthz", "/metrics", "/v1/topics"):
+        name = f"60 pipelined on each of 600 connections that take no answer, {target}"
+        yield Case(route, name, partial(untaken_pipelines, target=target))
 
 
 def half_heads(client: Client) -> str:
@@ -427,6 +430,14 @@ def half_heads(client: Client) -> str:
 def connections(client: Client) -> str:
     links = [client.connect() for _ in range(2000)]
     time.sleep(1)
+    return f"{len(links)} held"
+
+
+def untaken_pipelines(client: Client, target: str) -> str:
+    links = [client.connect() for _ in range(600)]
+    for link in links:
+        link.sendall(request("GET", target) * 60)
+    time.sleep(3)
     return f"{len(links)} held"
 
 

@@ -1,9 +1,9 @@
 """Clients who do nothing wrong, each in a process of its own, and how long they have to wait.
 
-    with Probes(kafka="127.0.0.1:9092", http="127.0.0.1:8080") as probes:
+    with Probes(kafka="127.0.0.1:9092", http="127.0.0.1:8080", http_anew="127.0.0.1:8080") as probes:
         probes.longest_ms()     # of each, since the last call
 
-One asks for ApiVersions, the other for /healthz, again and again.
+One asks for ApiVersions, one for /healthz, and one for /healthz on a new connection each time, again and again.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Self
 
 PAUSE_SECONDS = 0.002
+PROBE_HOST = "127.0.0.2"
 ANSWER_SECONDS_MAX = 120.0
 CALM_SECONDS, CALM_MS = 3, 50.0
 CALM_SECONDS_MAX = 120.0
@@ -38,22 +39,35 @@ def _probe_kafka(address: str) -> Callable[[], None]:
 
 
 def _probe_http(address: str) -> Callable[[], None]:
-    host, _, port = address.rpartition(":")
-    link = socket.create_connection((host, int(port)), ANSWER_SECONDS_MAX)
+    link = _connected(address)
+    return lambda: _ask_health(link)
 
+
+def _probe_http_anew(address: str) -> Callable[[], None]:
     def once() -> None:
-        link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        head = b""
-        while b"\r\n\r\n" not in head:
-            head += _some(link, 4096)
-        length = next(
-            int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
-        )
-        missing = length - len(head.partition(b"\r\n\r\n")[2])
-        if missing > 0:
-            _exactly(link, missing)
+        with _connected(address) as link:
+            _ask_health(link)
 
     return once
+
+
+def _connected(address: str) -> socket.socket:
+    """From an address of its own, because each may have only so many connections (max.connections.per.ip)."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), ANSWER_SECONDS_MAX, (PROBE_HOST, 0))
+
+
+def _ask_health(link: socket.socket) -> None:
+    link.sendall(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    head = b""
+    while b"\r\n\r\n" not in head:
+        head += _some(link, 4096)
+    length = next(
+        int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
+    )
+    missing = length - len(head.partition(b"\r\n\r\n")[2])
+    if missing > 0:
+        _exactly(link, missing)
 
 
 def _some(link: socket.socket, count: int) -> bytes:
@@ -70,9 +84,12 @@ def _exactly(link: socket.socket, count: int) -> bytes:
     return found
 
 
+PROBES = {"kafka": _probe_kafka, "http": _probe_http, "http_anew": _probe_http_anew}
+
+
 def _probe(kind: str, address: str, pipe: Connection) -> None:
     """Ask over and over; tell the longest wait since the last time it was asked for."""
-    once = _probe_kafka(address) if kind == "kafka" else _probe_http(address)
+    once = PROBES[kind](address)
     longest = 0.0
     while True:
         begun = time.perf_counter()
@@ -87,7 +104,7 @@ def _probe(kind: str, address: str, pipe: Connection) -> None:
 
 class Probes:
     def __init__(self, **addresses: str) -> None:
-        """`kafka` and `http`, or one of them."""
+        """Some of `PROBES`."""
         context = multiprocessing.get_context("fork")
         self._pipes: dict[str, Connection] = {}
         self._processes = []

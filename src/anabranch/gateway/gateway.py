@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.requests import ClientDisconnect
-
 from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
 from anabranch.errors import GatewayError
 from anabranch.gateway.calls import Calls
@@ -27,8 +25,8 @@ BODY_BYTES_MAX = 128 * 2**20
 """Of request bodies and of answers being made, over all connections."""
 
 
-CONNECTION_LOST: ContextVar[asyncio.Event | None] = ContextVar("CONNECTION_LOST", default=None)
-"""Of the request that is being served: set when its client is gone."""
+CLIENT_ENDED: ContextVar[asyncio.Event | None] = ContextVar("CLIENT_ENDED", default=None)
+"""Of the request that is being served: set when its client has closed its side of the connection, or is gone."""
 HOLD_SECONDS_MAX = 5.0
 WOKEN_AT_ONCE = 16
 """Requests that go on in one round of the loop after they have waited for records."""
@@ -72,18 +70,18 @@ class Gateway:
             raise GatewayError("The gateway is busy: try again in a moment.", "BUSY", 503) from None
 
     async def poll(self, waiting: Coroutine[Any, Any, Found]) -> Found | None:
-        """What comes of waiting for records; None: the node stops, and nobody should wait any longer. Raises
-        ClientDisconnect as soon as the client is gone."""
+        """What comes of waiting for records; None: nobody should wait any longer, because the node stops or the client
+        has closed its side, which is all that is seen of one that is gone."""
         task = asyncio.ensure_future(waiting)
-        lost = CONNECTION_LOST.get()
-        gone = asyncio.ensure_future(lost.wait()) if lost is not None else None
+        ended = CLIENT_ENDED.get()
+        gone = asyncio.ensure_future(ended.wait()) if ended is not None else None
         self._polls.add(task)
         try:
             if self.is_closing:
                 task.cancel()
             await asyncio.wait({task} | ({gone} if gone is not None else set()), return_when=FIRST_COMPLETED)
             if not task.done():
-                raise ClientDisconnect
+                return None
             await self._turns.wait(
                 ROWS_PER_TURN // WOKEN_AT_ONCE
             )  # One record may wake a thousand who wait for it.

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from anabranch.errors import AnabranchError, GatewayError
-from anabranch.gateway.gateway import CONNECTION_LOST
+from anabranch.gateway.gateway import CLIENT_ENDED
 from anabranch.gateway.http.access import Access
 from anabranch.gateway.http.deadline import Deadline, set_deadline
 from anabranch.gateway.http.errors import error_json, headers_of, status_of
@@ -73,7 +73,7 @@ class Doorkeeper:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, more: dict[str, str]) -> None:
         has_begun = False
         link: Link = scope["anabranch.link"]
-        CONNECTION_LOST.set(link.lost)
+        CLIENT_ENDED.set(link.ended)
         deadline = Deadline(self._timeout_ms, is_safe=scope["method"] in SAFE_METHODS)
         set_deadline(deadline)
         shared = [NO_GUESSING, *((name.encode(), value.encode("latin-1")) for name, value in more.items())]

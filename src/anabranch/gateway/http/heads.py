@@ -1,4 +1,4 @@
-"""What is ambiguous in the head of a request, and therefore refused. Pure.
+"""What is ambiguous or malformed in a request, and what its sender is told. Pure.
 
 Two readers of one connection, a proxy and this node, must not find different requests in the same bytes, nor one of
 them a different host, origin or token. Whatever HTTP allows only once is taken only once, and a body has one length.
@@ -27,6 +27,8 @@ ONCE = frozenset(
 )
 """A second header of one of these names is refused, even if it is identical. Sec-WebSocket-Protocol and -Extensions are
 lists, which RFC 6455 lets a client spread over several lines."""
+AMBIGUOUS = "AMBIGUOUS_REQUEST"
+TWO_LENGTHS = "Content-Length and Transfer-Encoding both say how long the body is: send one of them."
 _HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)
 
 
@@ -42,7 +44,7 @@ def ambiguity(headers: Headers, http_version: str, target: bytes) -> str | None:
         if http_version != "1.1":
             return "Transfer-Encoding needs HTTP/1.1: send Content-Length."
         if b"content-length" in seen:
-            return "Content-Length and Transfer-Encoding both say how long the body is: send one of them."
+            return TWO_LENGTHS
     if b"upgrade" in seen and http_version != "1.1":
         return "A WebSocket needs HTTP/1.1."
     return _other_host(seen.get(b"host", b""), target)
@@ -55,3 +57,25 @@ def _other_host(host: bytes, target: bytes) -> str | None:
     if is_absolute and scheme.isalpha() and rest.partition(b"/")[0].lower() != host.lower():
         return "The request names one host in its first line and another one in the header host: send one."
     return None
+
+
+def malformation(found: str, *, is_in_body: bool) -> tuple[str, str]:
+    """Code and sentence for what the parser has found wrong, in its words (llhttp's)."""
+    lower = found.lower()
+    if "duplicate content-length" in lower:
+        return AMBIGUOUS, "The header content-length is there twice: send one."
+    if "can't be present with" in lower:
+        return AMBIGUOUS, TWO_LENGTHS
+    if "transfer-encoding" in lower:
+        return AMBIGUOUS, (
+            "Transfer-Encoding may be there once and say chunked once, at its end: send Transfer-Encoding: chunked, or "
+            "Content-Length."
+        )
+    if "content-length" in lower:
+        return AMBIGUOUS, "Content-Length is not one whole number: send how many bytes the body has."
+    if is_in_body:
+        return "BAD_REQUEST", (
+            f"The chunks of the body are malformed ({found}): begin each with its size in hexadecimal digits, and end "
+            "with one of size 0."
+        )
+    return "BAD_REQUEST", f"This is an HTTP port, and that was no HTTP/1.1 request: {found}."

@@ -4,10 +4,14 @@ A head (request line and headers) is bounded in bytes, lines and time, so that n
 request, and refused where it is ambiguous (`heads.py`). More connections than `gateway.connections.max`, or than
 `max.connections.per.ip` from one address, are told so and closed. A connection whose other end is gone without a word
 is found by the system's keep-alive.
+
+One request of a connection is parsed and served at a time. What a client sends behind it (pipelining) waits as bytes
+until the answer has been taken, so that a connection costs a turn of the loop no more than one request.
 """
 
 import asyncio
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,13 +21,21 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
 from anabranch.gateway.http.access import HEALTH
 from anabranch.gateway.http.addresses import Addresses
-from anabranch.gateway.http.heads import ambiguity
+from anabranch.gateway.http.heads import AMBIGUOUS, ambiguity, malformation
+from anabranch.gateway.http.texts import json_text
 
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 HEAD_SECONDS_MAX = 10.0
-PIPELINED_MAX = 64
-"""Requests that a client sends before the first of them is answered."""
+ARRIVED_BYTES_MAX = 16 * 1024
+"""Bytes behind a request that is not answered yet, beyond which a connection is not read any further."""
+END_OF_HEAD = b"\r\n\r\n"
+CHUNKED_BYTES_MIN = 256
+"""Parsed at once of a chunked body, whose end nobody knows before it is parsed: a few requests may hide behind it."""
+PARTING_SECONDS = 1.0
+PARTING_BYTES_MAX = 2**20
+"""What a client still sends after a refusal is passed over up to here: a connection that is closed with bytes unread is
+reset by the system, and many clients then never see the answer."""
 BEGUN_AT_ONCE = 16
 """Requests of all connections that begin in one round of the loop: a thousand would hold up everybody else."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -34,6 +46,7 @@ memory for every connection that does not finish what it began."""
 KEEP_ALIVE_SECONDS = 30
 KEEP_ALIVE_EVERY_SECONDS = 10
 KEEP_ALIVE_TRIES = 3
+TRY_AGAIN = 503
 
 
 class Link(NamedTuple):
@@ -41,7 +54,8 @@ class Link(NamedTuple):
 
     abort: Callable[[], None]
     is_closing: Callable[[], bool]
-    lost: asyncio.Event
+    ended: asyncio.Event
+    """Set when the client has closed its side or is gone: nothing is waited for on its behalf."""
     flow: FlowControl
 
 
@@ -60,8 +74,16 @@ class BoundedProtocol(HttpToolsProtocol):
         """Received behind a head since the last byte of its body: trailers and extensions of chunks."""
         self._is_in_head = True
         self._is_refused = False
+        self._parting_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
-        self._lost = asyncio.Event()
+        self._arrived = bytearray()
+        """Behind the request that is served: not parsed before that is answered."""
+        self._body_bytes_left: int | None = None
+        """As Content-Length says; None: the body is chunked."""
+        self._is_pipelined = False
+        """Whether the next request was already here when the one before it was answered."""
+        self._ended = asyncio.Event()
+        self._is_lost = False
         self._serving: RequestResponseCycle | None = None
         self._reading: asyncio.Task[None] | None = None
         """The request that is served, if it changes nothing."""
@@ -76,11 +98,11 @@ class BoundedProtocol(HttpToolsProtocol):
         is_welcome = self.addresses.take(self._host)
         if len(self.connections) > self.connections_max:
             self._refuse(
-                503, "TOO_MANY_CONNECTIONS", "There are too many connections: try again in a moment."
+                TRY_AGAIN, "TOO_MANY_CONNECTIONS", "There are too many connections: try again in a moment."
             )
         elif not is_welcome:
             self._refuse(
-                503,
+                TRY_AGAIN,
                 "TOO_MANY_CONNECTIONS",
                 f"This address has {self.addresses.connections_max} connections, and no more may come from one address "
                 "(max.connections.per.ip): close some.",
@@ -90,11 +112,19 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
-        self._lost.set()
+        self._ended.set()
+        self._is_lost = True
+        self._arrived.clear()
         self._end_requests()
         if self._host is not None:
             self.addresses.give(self._host)
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open: until whole requests of a client that has closed its side are answered.
+        A client that is gone looks the same, so a request that waits for records is answered with none."""
+        self._ended.set()
+        return self._is_busy and not self.cycle.more_body and not self._is_refused
 
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()
@@ -114,15 +144,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._serving = cycle
+        # Else the health checks of one client, sent all at once, would take the turns of everybody else's.
+        has_own_turns = cycle.scope["path"] == HEALTH and not self._is_pipelined
 
         async def in_turn(scope: Any, receive: Any, send: Any) -> None:
             self._reading = asyncio.current_task() if scope["method"] in SAFE_METHODS else None
             try:
-                turns = self.health_turns if scope["path"] == HEALTH else self.turns
+                turns = self.health_turns if has_own_turns else self.turns
                 await turns.wait(ROWS_PER_TURN // BEGUN_AT_ONCE)
                 await app(scope, receive, send)
             except asyncio.CancelledError:
-                if not self._lost.is_set():
+                if not self._is_lost:
                     raise
             finally:
                 self._reading = None
@@ -131,14 +163,54 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
+            self._parting_bytes += len(data)
+            if self._parting_bytes > PARTING_BYTES_MAX:
+                self.transport.abort()
             return
-        if self._is_in_head and self._head_timer is None:
+        self._arrived += data
+        self._is_pipelined = False
+        self._parse_arrived()
+
+    def on_response_complete(self) -> None:
+        self._is_pipelined = True
+        super().on_response_complete()
+        self._parse_arrived()
+        if self._ended.is_set() and not self._is_busy:
+            self.transport.close()
+
+    @property
+    def _is_busy(self) -> bool:
+        """With a request that is not answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _parse_arrived(self) -> None:
+        """Parse what has arrived, up to the end of the first request that is not answered."""
+        while self._arrived and not (self._is_in_head and self._is_busy):
+            if self._is_refused or self.transport.is_closing():
+                self._arrived.clear()
+                return
+            size = self._piece_bytes()
+            piece = bytes(self._arrived[:size])
+            del self._arrived[:size]
+            self._parse(piece)
+        if self._is_in_head and self._head_bytes and self._head_timer is None and not self._is_refused:
             self._begin_head()
+        if len(self._arrived) > ARRIVED_BYTES_MAX:
+            self.flow.pause_reading()  # Else it is read on, to notice that the client has gone.
+
+    def _piece_bytes(self) -> int:
+        """How much of what has arrived belongs to one request, as far as that can be told before it is parsed."""
+        if not self._is_in_head and self._body_bytes_left is not None:
+            return max(1, self._body_bytes_left)
+        end = self._arrived.find(END_OF_HEAD, 0 if self._is_in_head else CHUNKED_BYTES_MIN)
+        return len(self._arrived) if end < 0 else end + len(END_OF_HEAD)
+
+    def _parse(self, piece: bytes) -> None:
         if self._is_in_head:
-            self._head_bytes += len(data)
+            self._head_bytes += len(piece)
         else:
-            self._bodiless_bytes += len(data)
-        super().data_received(data)
+            self._bodiless_bytes += len(piece)
+        super().data_received(piece)
         count = self._head_bytes if self._is_in_head else self._bodiless_bytes
         if count > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()
@@ -162,20 +234,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end_head()
         problem = ambiguity(self.headers, self.parser.get_http_version(), self.url)
         if problem is not None:
-            self._refuse(400, "AMBIGUOUS_REQUEST", problem)
+            self._refuse(400, AMBIGUOUS, problem)
             raise ConnectionAbortedError("ambiguous head")  # The parser stops here.
+        fields = dict(self.headers)
+        length = fields.get(b"content-length", b"0")
+        self._body_bytes_left = None if b"transfer-encoding" in fields else int(length)
         super().on_headers_complete()
-        link = Link(self.transport.abort, self.transport.is_closing, self._lost, self.flow)
+        link = Link(self.transport.abort, self.transport.is_closing, self._ended, self.flow)
         self.scope["anabranch.link"] = link  # type: ignore[typeddict-unknown-key]
-        if len(self.pipeline) > PIPELINED_MAX:
-            self._is_refused = True
-            self.transport.abort()  # An answer would be taken for that of the first request.
-            raise ConnectionAbortedError("too many requests at once")  # The parser stops here.
-        if self.pipeline:
-            self.flow.resume_reading()  # uvicorn has paused it, and then nobody would notice that the client has gone.
 
     def on_body(self, body: bytes) -> None:
         self._bodiless_bytes = 0
+        if self._body_bytes_left is not None:
+            self._body_bytes_left -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -183,7 +254,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = True
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, "BAD_REQUEST", "This is an HTTP port, and that was no HTTP/1.1 request.")
+        code, message = malformation(str(sys.exception()), is_in_body=not self._is_in_head)
+        self._refuse(400, code, message)
 
     # --- heads -------------------------------------------------------------------------------------------------
 
@@ -211,15 +283,24 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._is_refused = True
-        if self._serving is not None and not self._serving.response_complete:
-            self.transport.abort()  # This answer would be taken for that of an earlier request, or for a part of it.
-            return
-        body = b'{"error": {"code": "%s", "message": "%s"}}\n' % (code.encode(), message.encode())
+        cycle = self._serving
+        if cycle is not None and not cycle.response_complete:
+            if cycle is not self.cycle or cycle.response_started or not cycle.more_body:
+                self.transport.abort()  # This answer would be taken for that of an earlier request, or a part of it.
+                return
+            cycle.disconnected = True  # Its own body is wrong: this is its answer, and nobody else gives one.
+            cycle.message_event.set()
+        body = json_text({"error": {"code": code, "message": message}}) + b"\n"
         self.transport.write(
             b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
             % (status, code.replace("_", " ").title().encode(), len(body), body)
         )
-        self.transport.close()
+        if status == TRY_AGAIN:
+            self.transport.close()  # It is one too many, and should not stay for a moment longer.
+            return
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(PARTING_SECONDS, self.transport.abort)
 
 
 def host_of(transport: asyncio.BaseTransport) -> str:
