@@ -172,7 +172,7 @@ def test_requests_sent_all_at_once_are_begun_one_per_connection(
         is_sent.set()
         holding.join()
         wait_until(lambda: sum(turns) == connections * each, "all requests")
-    assert max(turns) <= connections + 2 * protocol.BEGUN_AT_ONCE
+    assert max(turns) <= connections + protocol.BEGUN_AT_ONCE + protocol.PIPELINED_AT_ONCE
 
 
 def test_reader_that_goes_before_its_answers_are_written_causes_no_warnings(

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
 from anabranch.gateway.figures import Figures
 from anabranch.server.health import health
 from anabranch.server.metrics import render
@@ -26,7 +27,10 @@ anabranch: records in and out by HTTP and WebSocket. docs/gateway.md says how.
 
 
 def routes(gateway: "Gateway") -> list[BaseRoute]:
+    turns = Turns()
+
     async def metrics(request: Request) -> Response:
+        await turns.wait(ROWS_PER_TURN)  # It looks at every partition: many at once would hold up everybody.
         return Response(
             render(gateway.broker, gateway.listener, Figures(gateway)),
             media_type="text/plain; version=0.0.4; charset=utf-8",

@@ -38,6 +38,8 @@ PARTING_BYTES_MAX = 2**20
 reset by the system, and many clients then never see the answer."""
 BEGUN_AT_ONCE = 16
 """Requests of all connections that begin in one round of the loop: a thousand would hold up everybody else."""
+PIPELINED_AT_ONCE = 4
+"""The same of those that a client has sent before it had the answer to the one before."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 """They change nothing, so nobody need finish them for a client that is gone."""
 READ_BYTES_MAX = 64 * 1024
@@ -65,6 +67,8 @@ class BoundedProtocol(HttpToolsProtocol):
     turns: Turns
     health_turns: Turns
     """A line of its own, so that health checks do not wait behind a thousand other requests."""
+    pipelined_turns: Turns
+    """The same, so that nobody waits behind thousands that a few clients have sent all at once."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -144,14 +148,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._serving = cycle
-        # Else the health checks of one client, sent all at once, would take the turns of everybody else's.
-        has_own_turns = cycle.scope["path"] == HEALTH and not self._is_pipelined
+        turns, rows = self.turns, ROWS_PER_TURN // BEGUN_AT_ONCE
+        if self._is_pipelined:
+            turns, rows = self.pipelined_turns, ROWS_PER_TURN // PIPELINED_AT_ONCE
+        elif cycle.scope["path"] == HEALTH:
+            turns = self.health_turns
 
         async def in_turn(scope: Any, receive: Any, send: Any) -> None:
             self._reading = asyncio.current_task() if scope["method"] in SAFE_METHODS else None
             try:
-                turns = self.health_turns if has_own_turns else self.turns
-                await turns.wait(ROWS_PER_TURN // BEGUN_AT_ONCE)
+                await turns.wait(rows)
                 await app(scope, receive, send)
             except asyncio.CancelledError:
                 if not self._is_lost:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.server.listener import Listener
 
-ACCEPTED_AT_ONCE = 8
+ACCEPTED_AT_ONCE = 16
 """Connections taken in one turn of the loop: asyncio takes as many as may wait, and a thousand would hold up everybody
 who is connected already."""
 KEEP_ALIVE_SECONDS = 75
@@ -70,7 +70,7 @@ class Web:
         class Protocol(BoundedProtocol):
             connections_max = most
             addresses = by_address
-            turns, health_turns = Turns(), Turns()
+            turns, health_turns, pipelined_turns = Turns(), Turns(), Turns()
 
         class Socket(SocketProtocol):
             addresses = by_address
