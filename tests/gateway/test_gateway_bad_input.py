@@ -490,6 +490,35 @@ def test_malformed_chunk_is_told(broker: EmbeddedBroker, kind: bytes, chunks: by
         assert "chunks" in refused_by(link, "BAD_REQUEST")
 
 
+IMPOSSIBLE = ("__cluster_metadata", "no%20name", "..", "x" * 250, "%C3%A9", "a:b", "a%00", "a@", "%FF")
+
+
+@pytest.mark.parametrize("name", [*IMPOSSIBLE, "__transaction_state"])
+@pytest.mark.parametrize("target", ["/v1/topics/%s", "/v1/topics/%s/partitions/0/records"])
+def test_name_that_nobody_can_create_is_not_advised_to_be(
+    broker: EmbeddedBroker, target: str, name: str
+) -> None:
+    status = 400 if name in IMPOSSIBLE and "@" not in name else 404
+    assert "topic create" not in refused(ask(broker, "GET", target % name), status)
+
+
+def test_name_that_can_be_created_is_advised_to_be(broker: EmbeddedBroker) -> None:
+    for target in ("/v1/topics/nope", "/v1/topics/nope/partitions/0/records"):
+        assert "topic create nope" in refused(ask(broker, "GET", target), 404)
+
+
+@pytest.mark.parametrize("path", ["/v1/ws", "/v1/topics/known/ws"])
+@pytest.mark.parametrize(
+    "headers", [{}, {"Upgrade": "websocket"}, {"Upgrade": "h2c", "Connection": "Upgrade"}]
+)
+def test_websocket_asked_without_upgrade_says_what_to_do(
+    broker: EmbeddedBroker, path: str, headers: dict[str, str]
+) -> None:
+    answer = ask(broker, "GET", path, headers=headers)
+    assert "Upgrade: websocket" in refused(answer, 426)
+    assert (answer.headers["upgrade"], answer.headers["connection"]) == ("websocket", "Upgrade")
+
+
 def statuses_of(answers: bytes) -> list[int]:
     return [int(part[:3]) for part in answers.split(b"HTTP/1.1 ")[1:]]
 

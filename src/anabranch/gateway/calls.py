@@ -17,18 +17,19 @@ from uuid import UUID
 from anabranch.broker.requests.error_table import code_of
 from anabranch.broker.requests.turns import ROWS_PER_TURN
 from anabranch.broker.requests.unpacking import unpacked
-from anabranch.broker.topics.topics import NAME_LENGTH_MAX
+from anabranch.broker.topics.topics import Topics
 from anabranch.broker.workers import in_heavy_worker
+from anabranch.cluster.metadata.rows import INTERNAL_NAMES
 from anabranch.config import TopicSettings
 from anabranch.errors import (
     AnabranchError,
     BrokerRefusedError,
+    InvalidTopicError,
     NotOwnerError,
     RequestTimedOutError,
 )
 from anabranch.gateway.asking import CLIENT_ID, PATIENCE_MS, READ, WAIT, Asking, Body
 from anabranch.gateway.http.deadline import note_cause
-from anabranch.gateway.http.texts import is_text
 from anabranch.gateway.read.reading import is_little
 from anabranch.record.batch import batch_spans, read_header
 from anabranch.record.buffers import ByteBuffer
@@ -141,10 +142,9 @@ class Calls(Asking):
         view = self.known_topic(name)
         if view is not None:
             return view
-        if not is_text(name) or len(name) > NAME_LENGTH_MAX:
-            raise refusal(
-                ErrorCode.INVALID_TOPIC_EXCEPTION, _no_topic(name, ErrorCode.INVALID_TOPIC_EXCEPTION)
-            )
+        missing = no_topic(name)
+        if missing.code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+            raise missing
         request = {
             "topics": [{"topic_id": UUID(int=0), "name": name}],
             "allow_auto_topic_creation": may_create,
@@ -155,13 +155,15 @@ class Calls(Asking):
         view = self.known_topic(name)
         if view is not None:
             return view
-        raise refusal(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _no_topic(name, code))
+        if code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
+            raise missing
+        raise refusal(code, f"Topic {name} cannot be used: {ErrorCode(code).name}.")
 
     def leader(self, topic: str, partition: int) -> BrokerId | None:
         """Who leads a partition now, as far as this broker knows. Raises BrokerRefusedError if there is none such."""
         state = self._broker.topics.find_readable(topic)
         if state is None:
-            raise refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _no_topic(topic, 0))
+            raise no_topic(topic)
         count = state.topic.partition_count
         if not 0 <= partition < count:
             raise refusal(
@@ -507,14 +509,18 @@ def _words(code: ErrorCode) -> str:
     return f"The broker answered {code.name}{again}."
 
 
-def _no_topic(name: str, code: int) -> str:
+def no_topic(name: str) -> BrokerRefusedError:
+    """Why there is no topic of this name, which this broker does not know, with advice that can work."""
     if "@" in name:
-        return f"There is no branch {name[:NAME_SHOWN_MAX]!a}: `anabranch branch list` tells which there are."
-    if code in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-        return f"There is no topic {name}: make it with `anabranch topic create {name}`."
-    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-        return (
-            f"{name[:NAME_SHOWN_MAX]!a} is no topic: names have 1 to {NAME_LENGTH_MAX} letters, digits, dots, dashes "
-            "and underscores."
+        return refusal(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"There is no branch {name[:NAME_SHOWN_MAX]!a}: `anabranch branch list` tells which there are.",
         )
-    return f"Topic {name} cannot be used: {ErrorCode(code).name}."
+    try:
+        Topics.check_name(name)
+    except InvalidTopicError as error:
+        return refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error))
+    advice = f"make it with `anabranch topic create {name}`"
+    if name in INTERNAL_NAMES:
+        advice = "it is made by brokers alone, when they first need it"
+    return refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}: {advice}.")

@@ -14,6 +14,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from anabranch.errors import GatewayError
+from anabranch.gateway.http.errors import UPGRADE_REQUIRED
 from anabranch.gateway.websocket.outlet import ClientGoneError
 from anabranch.gateway.websocket.protocol import HAND_OVER, SEND_NOW, UTF8_TEXT
 from anabranch.gateway.websocket.session import NotTextError, SocketSession
@@ -41,9 +43,18 @@ def routes(gateway: "Gateway") -> list[BaseRoute]:
         websocket.scope[HAND_OVER](session.take_now)
         await sockets.serve(session)
 
+    async def say_how(request: Request) -> Response:
+        raise GatewayError(
+            "This is a WebSocket: connect with a WebSocket client, as ws://, or send the headers Connection: Upgrade "
+            "and Upgrade: websocket; a proxy in between has to pass them on.",
+            "UPGRADE_REQUIRED",
+            UPGRADE_REQUIRED,
+        )
+
+    paths = ("/v1/ws", "/v1/topics/{topic}/ws")
     return [
-        WebSocketRoute("/v1/ws", serve),
-        WebSocketRoute("/v1/topics/{topic}/ws", serve),
+        *(WebSocketRoute(path, serve) for path in paths),
+        *(Route(path, say_how) for path in paths),
         Route("/v1/anabranch.js", _file("anabranch.js", "text/javascript; charset=utf-8")),
         Route("/v1/demo.js", _file("demo.js", "text/javascript; charset=utf-8")),
         Route("/v1/demo", _file("demo.html", "text/html; charset=utf-8")),

@@ -41,6 +41,7 @@ STATUSES = {
 }
 DEFECT = 500
 TRY_AGAIN = 503
+UPGRADE_REQUIRED = 426
 
 
 def status_of(error: AnabranchError) -> int:
@@ -65,6 +66,8 @@ def headers_of(error: AnabranchError) -> dict[str, str]:
     status = status_of(error)
     if status in (TRY_AGAIN, 429):
         return {"Retry-After": "1"}
+    if status == UPGRADE_REQUIRED:
+        return {"Upgrade": "websocket", "Connection": "Upgrade"}
     if status in (408, 413):
         return {"Connection": "close"}  # What is left of the request is not read.
     return {"WWW-Authenticate": 'Bearer realm="anabranch"'} if status == 401 else {}
