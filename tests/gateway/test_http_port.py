@@ -9,6 +9,7 @@ import pytest
 from anabranch.gateway.calls import Calls
 from anabranch.gateway.http import protocol
 from support.gateway_client import all_of, ask, gateway_broker, raw
+from support.raw_socket import BINARY, TEXT, RawSocket
 from support.waiting import wait_until
 
 
@@ -164,6 +165,43 @@ def test_body_that_ends_with_its_connection_is_not_written(broker) -> None:
             link.shutdown(socket.SHUT_WR)
             assert all_of(link) == b""
     assert broker.records(topic) == []
+
+
+def test_refusals_are_counted_by_reason() -> None:
+    with gateway_broker(gateway_request_bytes_max=1024) as broker:
+        broker.create_topic("t")
+        assert ask(broker, "GET", "/nothing").status == 404
+        assert ask(broker, "GET", "/v1/topics", headers={"Host": "evil.example"}).status == 403
+        assert ask(broker, "GET", "/v1/topics/none").status == 404
+        assert ask(broker, "POST", "/v1/topics/t/records", {"value": "x" * 2000}).status == 413
+        rows = [{"value": 1, "partition": 9}, {"value": 1, "partition": 9}, {"value": 1}]
+        assert ask(broker, "POST", "/v1/topics/t/records", rows).status == 207
+        with raw(broker) as link:
+            link.sendall(b"hello\r\n\r\n")
+            all_of(link)
+        with RawSocket(broker.http_address or "") as socket:
+            socket.send_frame(TEXT, b"{}")
+            socket.hear_of("error")
+            socket.send_frame(BINARY, b"")
+            assert socket.closed()[0] == 1003
+        wait_until(lambda: refusals(broker).get("WEBSOCKET_1003") == 1, "the end of the socket")
+        found = refusals(broker)
+    assert found == {
+        "NOT_FOUND": 1,
+        "HOST_REFUSED": 1,
+        "UNKNOWN_TOPIC_OR_PARTITION": 3,
+        "REQUEST_TOO_LARGE": 1,
+        "BAD_REQUEST": 1,
+        "INVALID_REQUEST": 1,
+        "WEBSOCKET_1003": 1,
+    }
+
+
+def refusals(broker) -> dict[str, int]:
+    prefix = 'anabranch_gateway_refusals_total{reason="'
+    lines = ask(broker, "GET", "/metrics").body.decode().splitlines()
+    found = (line.removeprefix(prefix).split('"} ') for line in lines if line.startswith(prefix))
+    return {reason: int(float(count)) for reason, count in found}
 
 
 def connections(broker) -> int:

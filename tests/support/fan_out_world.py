@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 from uuid import UUID
@@ -86,7 +87,7 @@ class FakeClient:
         self._reads = asyncio.Event()
         self._reads.set()
         self.heard: list[dict[str, Any]] = []
-        self.outlet = Outlet(self._take, lambda text: False, bytes_max)
+        self.outlet = Outlet(self._take, lambda text: False, bytes_max, Counter())
 
     async def _take(self, text: bytes) -> None:
         await self._reads.wait()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from anabranch.server.metrics import counter, gauge
+from anabranch.server.metrics import counter, counters, gauge
 
 if TYPE_CHECKING:
     from anabranch.gateway.gateway import Gateway
@@ -19,6 +19,12 @@ class Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_writers()
+        yield counters(
+            "anabranch_gateway_refusals",
+            "Requests, records, messages and connections that were refused or given up.",
+            "reason",
+            self._gateway.refusals,
+        )
         yield gauge(
             "anabranch_gateway_incoming_bytes",
             "Bytes of WebSocket messages that are not whole or not dealt with yet.",

@@ -6,6 +6,7 @@ coroutine added to `on_close`, called before the last answers leave.
 
 import asyncio
 from asyncio import FIRST_COMPLETED
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,6 +43,8 @@ class Gateway:
         self.clock = broker.clock
         self.calls = Calls(broker)
         self.gather = Gatherer(self.calls, broker.settings, broker.clock)
+        self.refusals: Counter[str] = Counter()
+        """What was refused or given up, by the codes that clients are told: a few dozen, none of a client's making."""
         self.bodies = Budget(BODY_BYTES_MAX)
         self.request_bytes_max = broker.settings.gateway_request_bytes_max
         self.poll_ms_max = broker.settings.gateway_poll_ms_max

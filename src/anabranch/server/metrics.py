@@ -1,6 +1,6 @@
 """What `/metrics` says, gathered when it is asked for: counting costs the requests nothing but an addition."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -182,6 +182,14 @@ def gauge(name: str, text: str, value: float, **labels: str) -> Metric:
 def counter(name: str, text: str, value: float) -> Metric:
     family = CounterMetricFamily(name, text)
     family.add_metric([], value)
+    return family
+
+
+def counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Metric:
+    """One counter for each value of the label, of which there must be few."""
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in sorted(values.items()):
+        family.add_metric([value], count)
     return family
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -56,7 +57,7 @@ def answer_of(app: App, method: str = "GET") -> tuple[int, dict[str, Any], float
         }
         access = Access(NodeSettings.load({"http": "127.0.0.1:0"}))
         begun = loop.time()
-        await Doorkeeper(app, access, lambda: False, TIMEOUT_MS)(scope, receive, send)  # type: ignore[arg-type]
+        await Doorkeeper(app, access, lambda: False, TIMEOUT_MS, Counter())(scope, receive, send)  # type: ignore[arg-type]
         return loop.time() - begun
 
     try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -53,7 +54,12 @@ class Page:
         calls = Calls(broker)
         self._gather = Gatherer(calls, broker.settings, broker.clock)
         gateway: Any = SimpleNamespace(
-            calls=calls, gather=self._gather, settings=broker.settings, broker=broker, clock=broker.clock
+            calls=calls,
+            gather=self._gather,
+            settings=broker.settings,
+            broker=broker,
+            clock=broker.clock,
+            refusals=Counter(),
         )
         self._said: asyncio.Queue[str | None] = asyncio.Queue()
         self._acks = acks

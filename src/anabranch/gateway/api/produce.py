@@ -22,7 +22,7 @@ from anabranch.broker.requests.turns import ROWS_PER_TURN
 from anabranch.errors import AnabranchError, BrokerRefusedError, GatewayError
 from anabranch.gateway.http.bodies import body_of, check_encoding, lines_of
 from anabranch.gateway.http.deadline import lift_deadline
-from anabranch.gateway.http.errors import error_body, headers_of, status_of
+from anabranch.gateway.http.errors import code_word, error_body, headers_of, status_of
 from anabranch.gateway.http.queries import LONG_MAX, check_known, one_of, whole_or_none
 from anabranch.gateway.http.responses import JsonAnswer, StreamedAnswer
 from anabranch.gateway.http.texts import json_text
@@ -116,6 +116,9 @@ class Writing:
                 return _answer_one(await _settled(outcomes))
             lift_deadline()  # Each record has one of its own.
             settled = [await _settled(outcome) for outcome in outcomes]
+            self._gateway.refusals.update(
+                code_word(each) for each in settled if isinstance(each, AnabranchError)
+            )
             if len(settled) > TURN_RECORDS:
                 await self._gateway.calls.turns.wait(ROWS_PER_TURN)
             return _answer_many(settled)
@@ -227,6 +230,7 @@ class Writing:
                     written += 1
                 else:
                     failed += 1
+                    self._gateway.refusals[code_word(settled)] += 1
                 if is_each:
                     ready += _line(_outcome_json(settled))
                 elif not isinstance(settled, Placed):

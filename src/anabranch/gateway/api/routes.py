@@ -1,5 +1,7 @@
 """The routes of the HTTP port, all of them in one table, behind one doorkeeper."""
 
+from collections.abc import Mapping
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,7 +18,7 @@ from anabranch.gateway.api import websocket as socket_api
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.http.access import Access
 from anabranch.gateway.http.doorkeeper import Doorkeeper
-from anabranch.gateway.http.errors import error_json, headers_of, status_of
+from anabranch.gateway.http.errors import code_word, error_json, headers_of, status_of
 
 ROUTES = (
     status_api.routes,
@@ -38,27 +40,26 @@ WORDS = {
 
 
 def make_app(gateway: Gateway, access: Access) -> ASGIApp:
+    def answer(error: AnabranchError, headers: Mapping[str, str] | None = None) -> Response:
+        gateway.refusals[code_word(error)] += 1
+        return Response(error_json(error), status_of(error), headers or headers_of(error), "application/json")
+
+    async def refused(request: Request, error: AnabranchError) -> Response:
+        return answer(error)
+
+    async def defect(request: Request, error: Exception) -> Response:
+        """Whoever runs the node finds it in the log, where the doorkeeper puts it."""
+        return answer(GatewayError("A defect of this node: its log says more.", "DEFECT", 500))
+
+    async def not_served(request: Request, error: HTTPException) -> Response:
+        code, message = WORDS.get(error.status_code, ("BAD_REQUEST", str(error.detail)))
+        return answer(GatewayError(message, code, error.status_code), error.headers)
+
     routes = [route for each in ROUTES for route in each(gateway)]
     app = Starlette(
         routes=routes,
-        exception_handlers={AnabranchError: _refused, HTTPException: _not_served, 500: _defect},  # type: ignore[dict-item]
+        exception_handlers={AnabranchError: refused, HTTPException: not_served, 500: defect},  # type: ignore[dict-item]
     )
     app.router.redirect_slashes = False
     timeout_ms = gateway.settings.gateway_request_timeout_ms
-    return Doorkeeper(app, access, lambda: gateway.bodies.waiting_count > 0, timeout_ms)
-
-
-async def _refused(request: Request, error: AnabranchError) -> Response:
-    return Response(error_json(error), status_of(error), headers_of(error), "application/json")
-
-
-async def _defect(request: Request, error: Exception) -> Response:
-    """Whoever runs the node finds it in the log, where the doorkeeper puts it."""
-    body = error_json(GatewayError("A defect of this node: its log says more.", "DEFECT", 500))
-    return Response(body, 500, None, "application/json")
-
-
-async def _not_served(request: Request, error: HTTPException) -> Response:
-    code, message = WORDS.get(error.status_code, ("BAD_REQUEST", str(error.detail)))
-    body = error_json(GatewayError(message, code, error.status_code))
-    return Response(body, error.status_code, error.headers, "application/json")
+    return Doorkeeper(app, access, lambda: gateway.bodies.waiting_count > 0, timeout_ms, gateway.refusals)

@@ -5,16 +5,12 @@ class Addresses:
     def __init__(self, connections_max: int) -> None:
         """`connections_max`: of one address at once."""
         self.connections_max = connections_max
-        self.refused_total = 0
         self._counts: dict[str, int] = {}
 
     def take(self, host: str) -> bool:
         """Count one more connection. False: it is one too many; it counts all the same until `give`."""
         count = self._counts[host] = self._counts.get(host, 0) + 1
-        if count > self.connections_max:
-            self.refused_total += 1
-            return False
-        return True
+        return count <= self.connections_max
 
     def give(self, host: str) -> None:
         """A connection of this address has ended."""

@@ -3,6 +3,7 @@ do, turns our errors into answers, answers in time whatever the brokers do, and 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 from starlette.requests import ClientDisconnect
@@ -13,7 +14,7 @@ from anabranch.errors import AnabranchError, GatewayError
 from anabranch.gateway.gateway import CLIENT_ENDED
 from anabranch.gateway.http.access import Access
 from anabranch.gateway.http.deadline import Deadline, set_deadline
-from anabranch.gateway.http.errors import error_json, headers_of, status_of
+from anabranch.gateway.http.errors import code_word, error_json, headers_of, status_of
 from anabranch.gateway.http.protocol import SAFE_METHODS, Link
 
 SEND_SECONDS_MAX = 30.0
@@ -32,13 +33,21 @@ class UntakenError(Exception):
 
 
 class Doorkeeper:
-    def __init__(self, app: ASGIApp, access: Access, is_crowded: Callable[[], bool], timeout_ms: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: Access,
+        is_crowded: Callable[[], bool],
+        timeout_ms: int,
+        refusals: Counter[str],
+    ) -> None:
         """`is_crowded`: whether requests wait for memory that answers hold. `timeout_ms`: until when a request is
-        answered."""
+        answered. `refusals`: by their codes."""
         self._timeout_ms = timeout_ms
         self._app = app
         self._access = access
         self._is_crowded = is_crowded
+        self._refusals = refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -63,7 +72,7 @@ class Doorkeeper:
                 return
             self._access.check(scope["path"], headers, scope["query_string"], is_socket=is_socket)
         except GatewayError as error:
-            await _answer(scope, send, error, {})
+            await self._refuse(scope, send, error, {})
             return
         if is_socket:
             await self._app(scope, receive, send)
@@ -97,15 +106,23 @@ class Doorkeeper:
         except TimeoutError:
             if not deadline.has_passed:
                 raise
-            await _answer(scope, send, deadline.error(), more)
+            await self._refuse(scope, send, deadline.error(), more)
         except UntakenError:
             logger.info("a client of the gateway takes no answer: its connection is closed")
+            self._refusals["ANSWER_NOT_TAKEN"] += 1
             link.abort()
         except AnabranchError as error:
             if has_begun:
+                self._refusals[code_word(error)] += 1
                 link.abort()
             else:
-                await _answer(scope, send, error, more)
+                await self._refuse(scope, send, error, more)
+
+    async def _refuse(self, scope: Scope, send: Send, error: AnabranchError, more: dict[str, str]) -> None:
+        self._refusals[code_word(error)] += 1
+        headers = {"content-type": "application/json", **headers_of(error), **more}
+        kind = "http" if scope["type"] == "http" else "websocket.http"
+        await _send(send, status_of(error), headers, error_json(error), kind)
 
     async def _send_slowly(self, send: Send, message: Message) -> None:
         """To a client that does not keep up. It is given up sooner while others wait for the memory it holds."""
@@ -131,12 +148,6 @@ async def _preflight(shared: dict[str, str], send: Send) -> None:
         "vary": "Origin",
     }
     await _send(send, 204, headers, b"", "http")
-
-
-async def _answer(scope: Scope, send: Send, error: AnabranchError, more: dict[str, str]) -> None:
-    headers = {"content-type": "application/json", **headers_of(error), **more}
-    kind = "http" if scope["type"] == "http" else "websocket.http"
-    await _send(send, status_of(error), headers, error_json(error), kind)
 
 
 async def _send(send: Send, status: int, headers: dict[str, str], body: bytes, kind: str) -> None:

@@ -53,8 +53,11 @@ def status_of(error: AnabranchError) -> int:
 
 def error_body(error: AnabranchError) -> dict[str, Any]:
     """For JSON: what went wrong, and what to do."""
-    code = error.code if isinstance(error, GatewayError) else code_of_error(error).name
-    return {"error": {"code": code, "message": str(error)}}
+    return {"error": {"code": code_word(error), "message": str(error)}}
+
+
+def code_word(error: AnabranchError) -> str:
+    return error.code if isinstance(error, GatewayError) else code_of_error(error).name
 
 
 def error_json(error: AnabranchError) -> bytes:

@@ -12,6 +12,7 @@ until the answer has been taken, so that a connection costs a turn of the loop n
 import asyncio
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -64,6 +65,7 @@ class Link(NamedTuple):
 class BoundedProtocol(HttpToolsProtocol):
     connections_max = 10_000
     addresses = Addresses(10_000)
+    refusals: Counter[str]
     turns: Turns
     health_turns: Turns
     """A line of its own, so that health checks do not wait behind a thousand other requests."""
@@ -289,6 +291,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._is_refused = True
+        self.refusals[code] += 1
         cycle = self._serving
         if cycle is not None and not cycle.response_complete:
             if cycle is not self.cycle or cycle.response_started or not cycle.more_body:

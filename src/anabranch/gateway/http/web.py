@@ -65,15 +65,18 @@ class Web:
         self.gateway = Gateway(broker, listener)
         settings = broker.settings
         most = _connections_max(settings.gateway_connections_max)
+        counted = self.gateway.refusals
         by_address = Addresses(settings.connections_per_ip_limit(most))
 
         class Protocol(BoundedProtocol):
             connections_max = most
             addresses = by_address
+            refusals = counted
             turns, health_turns, pipelined_turns = Turns(), Turns(), Turns()
 
         class Socket(SocketProtocol):
             addresses = by_address
+            refusals = counted
             unsent_bytes_max = settings.gateway_subscriber_bytes_max
             incoming = Incoming()
 

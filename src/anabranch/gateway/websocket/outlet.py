@@ -8,6 +8,7 @@ that is longer goes beyond.
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -22,8 +23,14 @@ class Outlet:
     """`send` raises ClientGoneError once there is nobody on the other side."""
 
     def __init__(
-        self, send: Callable[[bytes], Awaitable[None]], send_now: Callable[[bytes], bool], bytes_max: int
+        self,
+        send: Callable[[bytes], Awaitable[None]],
+        send_now: Callable[[bytes], bool],
+        bytes_max: int,
+        refusals: Counter[str],
     ) -> None:
+        """`refusals`: the errors that clients are told, by their codes."""
+        self._refusals = refusals
         self._send = send
         self._send_now = send_now
         self.message_bytes_max = min(MESSAGE_BYTES_MAX, bytes_max // 4)
@@ -33,6 +40,8 @@ class Outlet:
         self.sent_total = 0
 
     async def say(self, message: Mapping[str, Any]) -> None:
+        if message["type"] == "error":
+            self._refusals[message["code"]] += 1
         text = json.dumps(message, separators=(",", ":")).encode()
         async with self.turn:
             await self.send(text)

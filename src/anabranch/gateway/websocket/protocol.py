@@ -8,6 +8,7 @@ What clients send is bounded over all of them, in bytes and in pieces, and read 
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,10 @@ NO_HANDSHAKE = (
 )
 
 
+REFUSALS = frozenset({1002, 1003, 1007, 1009, 1011, 1013})
+"""Codes of closing that are counted as refusals where the node was first to close."""
+
+
 class Incoming:
     """What clients have sent and is still held, over all WebSockets of a node."""
 
@@ -57,6 +62,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     unsent_bytes_max = 1024 * 1024
     incoming = Incoming()
     addresses = Addresses(10_000)
+    refusals: Counter[str]
     _host: str | None = None
     _parting: asyncio.TimerHandle | None = None
     _held_bytes = 0
@@ -94,6 +100,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def _refuse_handshake(self) -> None:
         """The head is whole, and yet it is none: uvicorn would wait for the rest for ever."""
+        self.refusals["BAD_REQUEST"] += 1
         self.transport.write(b"".join(self.conn.data_to_send()) or NO_HANDSHAKE)
         self.transport.close()
 
@@ -193,6 +200,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._parting is not None:
             self._parting.cancel()
+        close = self.conn.close_sent
+        if close is not None and close.code in REFUSALS and not self.conn.close_rcvd_then_sent:
+            self.refusals[f"WEBSOCKET_{close.code:d}"] += 1
         self._note_held(0)
         if self._host is not None:
             self.addresses.give(self._host)

@@ -80,7 +80,7 @@ class SocketSession:
         self._sockets = sockets
         self._line = line
         self._topic = topic
-        self.outlet = Outlet(line.send, line.send_now, sockets.unsent_bytes_max)
+        self.outlet = Outlet(line.send, line.send_now, sockets.unsent_bytes_max, sockets.refusals)
         self._publishes = 0
         self._has_room = asyncio.Event()
         self._is_taking = False

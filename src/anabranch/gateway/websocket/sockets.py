@@ -22,6 +22,7 @@ class Sockets:
     def __init__(self, gateway: "Gateway") -> None:
         self.calls = gateway.calls
         self.gather = gateway.gather
+        self.refusals = gateway.refusals
         settings = gateway.settings
         self.turns = Turns()
         self.unsent_bytes_max = settings.gateway_subscriber_bytes_max
