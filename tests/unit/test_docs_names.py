@@ -193,7 +193,8 @@ def classes_of_testing() -> set[str]:
 @by_page
 def test_error_codes_exist(page: Path) -> None:
     codes = {code.name for code in ErrorCode} | {api.name for api in ApiKey}
-    gateway = "".join(path.read_text() for path in (ROOT / "src" / "anabranch" / "gateway").rglob("*.py"))
+    folder = ROOT / "src" / "anabranch" / "gateway"
+    gateway = "".join(path.read_text() for kind in ("*.py", "*.js") for path in folder.rglob(kind))
     environment = {"ANABRANCH_BOOTSTRAP", "ANABRANCH_PURE"}
     for name in set(re.findall(r"\b[A-Z]{2,}(?:_[A-Z0-9]+)+\b", prose_of(page))):
         is_known = (
