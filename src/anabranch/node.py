@@ -14,7 +14,6 @@ import errno
 import logging
 import os
 import resource
-import shlex
 from typing import TYPE_CHECKING
 
 from anabranch.broker.broker import Broker
@@ -23,7 +22,7 @@ from anabranch.broker.workers import ThreadWorkers, Workers
 from anabranch.clock import Clock, RealClock
 from anabranch.config import NodeSettings
 from anabranch.errors import AnabranchError, StorageError, StoreUnavailableError
-from anabranch.log.disk.files import Files, FolderLock
+from anabranch.log.disk.files import Files, FolderLock, require_no_link
 from anabranch.log.disk.real_files import RealFiles, boot_id
 from anabranch.server.listener import Listener
 
@@ -76,16 +75,11 @@ class Node:
         try:
             self.files.make_folder(self.data_dir)
             self._lock = self.files.lock(f"{self.data_dir}/{LOCK_FILE}")
-            link = self.files.find_link(self.data_dir)
+            require_no_link(self.files, self.data_dir)
         except OSError as error:
             raise StorageError(
-                f"The data folder {self.data_dir} cannot be used: {error.strerror or error}."
+                f"The data folder {self.data_dir} cannot be used: {_reason(error, self.data_dir)}."
             ) from error
-        if link is not None:
-            raise StorageError(
-                f"{link} is a symbolic link, and what is in a data folder must be there itself: put what it points to "
-                f"in its place, or remove the link (rm {shlex.quote(link)})."
-            )
 
     async def _open_port(self) -> None:
         await self._make_broker()
@@ -299,3 +293,9 @@ def raise_open_files_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     return soft if soft != resource.RLIM_INFINITY else 1_048_576
+
+
+def _reason(error: OSError, folder: str) -> str:
+    """Why the system refused, with the name of what it refused if that is not the folder itself."""
+    reason = error.strerror or str(error)
+    return reason if error.filename in (None, folder) else f"{error.filename}: {reason}"

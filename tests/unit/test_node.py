@@ -82,7 +82,7 @@ async def test_node_whose_http_address_cannot_be_had_stops_cleanly() -> None:
     disk.lock(f"{node.data_dir}/.lock").release()
 
 
-@pytest.mark.parametrize("name", ["t-0", "t-0.deleted", "metadata-snapshot", "t-1/quarantine"])
+@pytest.mark.parametrize("name", [".lock", "t-0", "t-0.deleted", "metadata-snapshot", "t-1/quarantine"])
 def test_a_data_folder_with_a_link_in_it_keeps_the_node_from_starting(tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

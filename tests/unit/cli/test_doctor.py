@@ -107,15 +107,15 @@ def test_folder_whose_identity_is_damaged_fails(folder: str) -> None:
     assert "node cannot be used" in finding.detail
 
 
-@pytest.mark.parametrize("place", ["", "orders-0"])
-def test_folder_that_a_node_would_refuse_for_a_link_fails(folder: str, place: str) -> None:
-    os.makedirs(os.path.join(folder, place))
-    link = os.path.join(folder, place, "link")
+@pytest.mark.parametrize("name", ["link", ".lock", "orders-0/link"])
+def test_folder_that_a_node_would_refuse_for_a_link_fails(folder: str, name: str) -> None:
+    link = os.path.join(folder, name)
+    os.makedirs(os.path.dirname(link))
     os.symlink("/tmp", link)
     finding = doctor_disk.data_folder(folder)
     assert finding.verdict == "fail"
     assert f"{link} is a symbolic link" in finding.detail
-    with pytest.raises(StorageError, match="symbolic link"), EmbeddedBroker(data_dir=folder):
+    with pytest.raises(StorageError, match=f"{link} is a symbolic link"), EmbeddedBroker(data_dir=folder):
         pass
 
 

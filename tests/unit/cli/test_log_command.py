@@ -363,6 +363,23 @@ def test_links_in_a_folder_are_refused_and_not_followed(tmp_path, command):
     assert outside.read_bytes() == b"precious"
 
 
+@pytest.mark.parametrize("command", ["verify", "dump", "repair"])
+@pytest.mark.parametrize("below", ["", "t-0"])
+@pytest.mark.parametrize("is_dangling", [False, True])
+def test_lock_that_is_a_link_is_refused_by_its_own_name(tmp_path, command, below, is_dangling):
+    outside = tmp_path / "outside"
+    if not is_dangling:
+        outside.write_bytes(b"precious")
+    (tmp_path / "data" / "t-0").mkdir(parents=True)
+    (tmp_path / "data" / "t-0" / f"{0:020d}.log").write_bytes(b"")
+    (tmp_path / "data" / ".lock").symlink_to(outside)
+    result = run(command, tmp_path / "data" / below)
+    assert result.exit_code == 1
+    assert "/data/.lock is a symbolic link" in result.output
+    assert outside.exists() != is_dangling
+    assert is_dangling or outside.read_bytes() == b"precious"
+
+
 def test_segment_without_records_before_a_gap_needs_no_index(tmp_path):
     """What is left of a topic that was in the object store, then in branches, and is in neither now."""
     folder = tmp_path / "left-0"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from anabranch.cli.common import Failure, WrongCommandLine
 from anabranch.log import names
+from anabranch.log.disk.files import require_no_link
 from anabranch.log.disk.real_files import RealFiles
 
 LOCK_NAME = ".lock"
@@ -27,31 +28,26 @@ def held(path: str) -> Iterator[RealFiles]:
         raise WrongCommandLine(f"There is nothing at {path}: give a node's data folder, or one partition's.")
     files = RealFiles()
     folder = data_folder_of(path)
-    lock = files.lock(os.path.join(folder, LOCK_NAME)) if folder is not None else None
     try:
-        check_links(files, path)
+        lock = files.lock(os.path.join(folder, LOCK_NAME)) if folder is not None else None
+    except OSError as error:
+        raise Failure(f"{error.filename} cannot be locked ({error.strerror}): check its owner.") from error
+    try:
+        real = os.path.realpath(path)
+        if os.path.isdir(real):
+            require_no_link(files, real)
         yield files
     finally:
         if lock is not None:
             lock.release()
 
 
-def check_links(files: RealFiles, path: str) -> None:
-    """Refuse a folder with links in it, which would lead to what is not of this node. It may be one itself."""
-    real = os.path.realpath(path)
-    link = files.find_link(real) if os.path.isdir(real) else None
-    if link is not None:
-        raise Failure(
-            f"{link} is a symbolic link, and what is in a data folder must be there itself: put what it points to in "
-            "its place, or remove the link."
-        )
-
-
 def data_folder_of(path: str) -> str | None:
     """The folder itself or the nearest of its parents that a node has locked before."""
     folder = os.path.realpath(path)
     for _ in range(DEPTH_MAX + 2):
-        if os.path.isfile(os.path.join(folder, LOCK_NAME)):
+        lock = os.path.join(folder, LOCK_NAME)
+        if os.path.isfile(lock) or os.path.islink(lock):  # A link is refused, wherever it leads.
             return folder
         folder = os.path.dirname(folder)
     return None

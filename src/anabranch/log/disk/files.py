@@ -8,8 +8,11 @@ somebody outside holds its number. Nothing is durable before `sync`; a name (cre
 durable before `sync_folder`.
 """
 
+import shlex
 from collections.abc import Sequence
 from typing import Protocol
+
+from anabranch.errors import StorageError
 
 Bytes = bytes | bytearray | memoryview
 
@@ -126,12 +129,26 @@ class Files(Protocol):
 
     def lock(self, path: str) -> FolderLock:
         """Hold a file exclusively, until released or the process ends; DataFolderInUseError if another holds
-        it."""
+        it, StorageError if it is a symbolic link."""
         ...
 
 
 def folder_of(path: str) -> str:
     return path.rpartition("/")[0] or "."
+
+
+def require_no_link(files: Files, folder: str) -> None:
+    """Refuse a folder with links in it, which would lead to what is not of this node. It may be one itself."""
+    link = files.find_link(folder)
+    if link is not None:
+        raise link_refusal(link)
+
+
+def link_refusal(path: str) -> StorageError:
+    return StorageError(
+        f"{path} is a symbolic link, and what is in a data folder must be there itself: put what it points to in its "
+        f"place, or remove the link (rm {shlex.quote(path)})."
+    )
 
 
 def write_fully(file: File, buffers: Sequence[Bytes], position: int) -> int:

@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 from anabranch.errors import DataFolderInUseError
-from anabranch.log.disk.files import Bytes, folder_of
+from anabranch.log.disk.files import Bytes, folder_of, link_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -332,7 +332,10 @@ class RealLock:
     """flock on a small file that also names the process, for the message of whoever comes second."""
 
     def __init__(self, path: str) -> None:
-        self._descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            self._descriptor = _open(path, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise (link_refusal(path) if error.errno == errno.ELOOP else error) from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
