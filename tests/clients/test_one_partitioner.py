@@ -21,8 +21,9 @@ from support.topics import make_topic, send
 
 PROGRAM = Path(sys.executable).with_name("anabranch")
 PARTITIONS = 7
-KEYS = [f"key-{number}" for number in range(40)]
-LIBRDKAFKA = {"murmur2": "murmur2_random", "crc32": "consistent_random"}
+KEYS = ["", *(f"key-{number}" for number in range(40))]
+"""The empty one is a key too."""
+LIBRDKAFKA = {"murmur2": "murmur2_random", "crc32": "consistent"}
 """How a stock librdkafka is told to choose as the topic's partitioner does."""
 
 
@@ -104,10 +105,14 @@ def test_librdkafka_set_to_the_topics_partitioner_agrees(node: NodeProcess, topi
 
 
 @each_partitioner("crc32")
-def test_librdkafka_as_it_comes_agrees_with_crc32(node: NodeProcess, topic: str) -> None:
+def test_librdkafka_as_it_comes_agrees_with_crc32_except_for_empty_keys(
+    node: NodeProcess, topic: str
+) -> None:
     by_command_line(node.bootstrap, topic)
-    send(node.bootstrap, topic, [(key.encode(), b"librdkafka") for key in KEYS])
-    assert all(len(places) == 1 for places in partitions_by_key(node.bootstrap, topic).values())
+    sent = [(key.encode(), b"librdkafka") for key in [*KEYS, *[""] * 100]]
+    send(node.bootstrap, topic, sent, **{"sticky.partitioning.linger.ms": 0})
+    found = partitions_by_key(node.bootstrap, topic)
+    assert [key for key, places in found.items() if len(places) != 1] == [""], "spread by consistent_random"
 
 
 @each_partitioner(DEFAULT_PARTITIONER)

@@ -70,8 +70,9 @@ class TopicSettings:
     anabranch_partitioner: str = choice(
         "murmur2",
         "Which partition a key belongs to, for the gateway, the command line, the Spark writer and the broker for "
-        "tests: as Java's clients do (murmur2), as librdkafka does unless told otherwise (crc32), or an even share of "
-        "the ring for each (murmur3). Other clients choose for themselves: set theirs to the same.",
+        "tests: as Java's clients do (murmur2), as librdkafka does unless told otherwise (crc32; but it spreads "
+        "records with an empty key unless set to partitioner=consistent), or an even share of the ring for each "
+        "(murmur3). Other clients choose for themselves: set theirs to the same.",
         "murmur2",
         "murmur3",
         "crc32",

@@ -4,8 +4,12 @@ Every writer of ours asks `partition_for`: the gateway, the command line, the Sp
 key has one partition whoever writes it, which order by key, compaction and upserts rest on.
 
     murmur2   Java's clients, and librdkafka with `partitioner=murmur2_random`
-    crc32     librdkafka as it comes (`partitioner=consistent_random`)
+    crc32     librdkafka with `partitioner=consistent`; as it comes (`consistent_random`) it differs in empty keys
     murmur3   an even share of the circle of tokens for each partition, as brokers divide it; no stock client has it
+
+An empty key is a key: it is hashed as any other, and has one partition. librdkafka does the same with `consistent`,
+`murmur2` and `murmur2_random`, and so do Java's clients. Only its `consistent_random` takes an empty key for none and
+spreads its records, which is why no producer of ours leaves the choice to it.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +29,7 @@ _POSITIVE = 0x7FFF_FFFF
 
 
 def partition_for(key: bytes | None, partition_count: int, partitioner: str) -> int | None:
-    """The partition of a key; None if the key does not decide and the writer may spread its records.
+    """The partition of a key; None of a record without key, which the writer may spread.
 
     `partitioner` is the topic's config `anabranch.partitioner`.
     """
@@ -42,12 +46,11 @@ def _by_murmur3(key: bytes, partition_count: int) -> int:
     return partition_of(murmur3(key), partition_count)
 
 
-def _by_crc32(key: bytes, partition_count: int) -> int | None:
-    """librdkafka takes an empty key for none here, and here alone."""
-    return crc32(key) % partition_count if key else None
+def _by_crc32(key: bytes, partition_count: int) -> int:
+    return crc32(key) % partition_count
 
 
-PARTITIONERS: Mapping[str, Callable[[bytes, int], int | None]] = {
+PARTITIONERS: Mapping[str, Callable[[bytes, int], int]] = {
     "murmur2": _by_murmur2,
     "murmur3": _by_murmur3,
     "crc32": _by_crc32,

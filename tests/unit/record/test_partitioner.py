@@ -36,7 +36,15 @@ def test_record_without_key_may_go_anywhere(name: str) -> None:
 
 def test_crc32_is_librdkafkas() -> None:
     assert partition_for(b"foobar", 7, "crc32") == crc32(b"foobar") % 7
-    assert partition_for(b"", 7, "crc32") is None, "librdkafka takes an empty key for none"
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    # CRC-32 of nothing is 0; Kafka's Utils.murmur2 of it is 275646681; MurmurHash3 of it is 0.
+    [("crc32", 0), ("murmur2", 275646681 % 7), ("murmur3", 0)],
+)
+def test_empty_key_is_hashed_as_any_other(name: str, partition: int) -> None:
+    assert partition_for(b"", 7, name) == partition
 
 
 def test_partitioners_are_those_a_topic_may_name() -> None:
