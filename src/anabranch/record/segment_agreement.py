@@ -14,6 +14,8 @@ LOG_FILE = ".log"
 INDEX_FILE = ".index"
 TIME_INDEX_FILE = ".timeindex"
 
+HEADS_PROBLEM = "the sum over batch heads does not hold: an offset or a generation was changed"
+
 Problem = tuple[str, int | None, str]
 """The file by its suffix, the position in the log (None: nowhere in particular), and what is wrong."""
 
@@ -103,8 +105,7 @@ class Agreement:
         self._heads.append(head)
         if self.position + size >= region.end:
             if region.crc is not None and crc32c(b"".join(self._heads)) != region.crc:
-                problem = "the sum over batch heads does not hold: an offset or a generation was changed"
-                self._wrong.append((LOG_FILE, region.start, problem))
+                self._wrong.append((LOG_FILE, region.start, HEADS_PROBLEM))
             self._heads.clear()
             self._region = next(self._regions, None)
 

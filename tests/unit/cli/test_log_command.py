@@ -95,6 +95,91 @@ def test_flipped_bit_in_a_record_is_found_where_it_is(data, number):
     assert "checksum" in found[0]["problem"]
 
 
+def whole_report(data):
+    (report,) = json.loads(run("verify", data, "--format", "json").stdout)
+    return report
+
+
+def batch_positions(path):
+    lines = run("dump", path, "--format", "ndjson").stdout.splitlines()
+    return [json.loads(line)["position"] for line in lines]
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_every_damaged_stretch_is_listed_with_its_bytes_and_records(data, is_sealed):
+    """Two of one segment, one of two batches of another, and the length of a batch in a third."""
+    one, two, three = segments(data)[1:4]
+    at = {path: [*batch_positions(path), path.stat().st_size] for path in (one, two, three)}
+    for path, batch, byte in ((one, 1, 70), (one, 4, 70), (two, 2, 70), (two, 3, 70), (three, 3, 9)):
+        flip(path, at[path][batch] + byte)
+    if not is_sealed:
+        for path in (one, two, three):
+            path.with_suffix(".seal").unlink()
+    report = whole_report(data)
+    assert [
+        (found["file"], found["position"], found["end"], found["damaged_records"])
+        for found in report["findings"]
+    ] == [
+        (one.name, at[one][1], at[one][2], 1),
+        (one.name, at[one][4], at[one][5], 1),
+        (two.name, at[two][2], at[two][4], 2),
+        (three.name, at[three][3], at[three][4], 1),
+    ]
+    assert (report["end_offset"], report["damaged_records"], report["batches"]) == (BATCHES, 5, BATCHES - 5)
+    assert report["intact_behind_damage"] == BATCHES - int(one.stem) - 1 - 5
+    assert report["missing_offsets"] == 0
+    said = run("verify", data).stdout
+    assert f"{report['intact_behind_damage']} intact records lie behind the first damage" in said
+    assert f"ends at offset {BATCHES}" in said
+
+
+def test_what_lies_behind_a_stretch_of_zeros_is_found_without_a_seal(data):
+    path = segments(data)[1]
+    path.with_suffix(".seal").unlink()
+    at = [*batch_positions(path), path.stat().st_size]
+    content = bytearray(path.read_bytes())
+    content[at[2] + 30 : at[5] + 30] = bytes(at[5] - at[2])
+    path.write_bytes(content)
+    (found,) = whole_report(data)["findings"]
+    assert (found["position"], found["end"], found["damaged_records"]) == (at[2], at[6], 4)
+
+
+def test_batch_that_lies_about_its_offset_is_told_from_those_it_contradicts(data):
+    """The walk ends at the batch behind it, which holds."""
+    path = segments(data)[-1]
+    at = batch_positions(path)
+    flip(path, at[1] + 6)  # 256 more than it was.
+    report = whole_report(data)
+    found = [(found["kind"], found["position"], found["end"]) for found in report["findings"]]
+    assert found == [("data", at[2], None), ("heads", at[1], at[2])]
+    assert (report["end_offset"], report["damaged_records"]) == (BATCHES, 1)
+    assert report["intact_behind_damage"] == len(at) - 2
+
+
+def test_changed_head_behind_damage_is_found_too(data):
+    path = segments(data)[1]
+    flip(path, 70)
+    later = segments(data)[3]
+    at = batch_positions(later)
+    flip(later, at[2] + 15)
+    found = [(found["kind"], found["file"], found["position"]) for found in findings(data)]
+    assert found == [("data", path.name, 0), ("heads", later.name, at[2])]
+    steps = json.loads(run("repair", data, "--dry-run", "--format", "json").stdout)["steps"]
+    assert {step["step"] for step in steps[1:]} == {"move to quarantine/"}
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_end_of_a_log_whose_last_batch_is_damaged(data, is_sealed):
+    """The seal tells it; without one the last intact record does."""
+    path = segments(data)[-1]
+    flip(path, path.stat().st_size - 3)
+    if not is_sealed:
+        path.with_suffix(".seal").unlink()
+    report = whole_report(data)
+    assert (report["end_offset"], report["damaged_records"]) == (BATCHES if is_sealed else BATCHES - 1, 1)
+    assert report["intact_behind_damage"] == 0
+
+
 def test_changed_generation_which_no_crc_covers_is_found_by_the_seal(data):
     path = segments(data)[0]
     flip(path, 15)
@@ -105,6 +190,16 @@ def test_cut_tail_is_found(data):
     path = segments(data)[-1]
     os.truncate(path, path.stat().st_size - 5)
     assert ("data", path.name) in kinds(data)
+
+
+def test_what_is_left_of_a_cut_tail_counts_as_intact(data):
+    path = segments(data)[-1]
+    at = batch_positions(path)
+    os.truncate(path, at[4] + 5)
+    report = whole_report(data)
+    found = [(found["position"], found["end"]) for found in report["findings"] if found["kind"] != "index"]
+    assert found == [(at[4], at[4] + 5)]
+    assert report["end_offset"] == int(path.stem) + 4
 
 
 def test_missing_segment_is_found(data):

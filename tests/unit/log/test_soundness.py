@@ -70,6 +70,20 @@ def test_a_changed_byte_anywhere_costs_its_own_batch_alone(
     assert readable(log) == dict(enumerate(written))
 
 
+def test_neighbours_that_are_damaged_together_cost_nobody_else(open_log: Open, disk: FakeDisk) -> None:
+    """As a bad sector does it; the sum over the heads of the region still tells that all of these are right."""
+    log = open_log(index_interval_bytes=200)
+    written = fill(log, 12)
+    log.roll()
+    starts = [sum(map(len, written[:number])) for number in range(12)]
+    for victims in ((0, 1), (4, 5, 6), (10, 11)):
+        for victim in victims:
+            disk.flip_bit(LOG, starts[victim] + 70, 3)
+        assert readable(log) == {n: batch for n, batch in enumerate(written) if n not in victims}
+        for victim in victims:
+            disk.flip_bit(LOG, starts[victim] + 70, 3)
+
+
 def test_regions_that_are_closed_hold_to_the_byte_as_well(open_log: Open, disk: FakeDisk) -> None:
     """Batches of 9 kB: a region is closed after eight of them, and the active segment has several."""
     log = open_log()

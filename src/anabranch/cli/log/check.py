@@ -3,6 +3,9 @@
 Every batch: length, order of offsets, CRC. Every index entry: does a batch begin there, with that offset and
 that largest time? Every seal: do size, successor and the sums over batch heads hold? Between segments: does
 the next one begin where this one ends?
+
+Damage does not end the check: every damaged stretch of a segment is listed (`damage.py`), and what is intact behind the
+first one is counted.
 """
 
 from collections.abc import Callable
@@ -10,15 +13,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
+from anabranch.cli.log.damage import Survey, survey_segment
 from anabranch.cli.log.offline import name_of, segment_bases
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
 from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.segment.index import OffsetIndex, TimeIndex
-from anabranch.log.segment.scan import Scan
-from anabranch.log.segment.seal import Seal, load_seal
+from anabranch.log.segment.scan import Scan, headers_from
+from anabranch.log.segment.seal import HeadSums, Region, Seal, load_seal
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
-from anabranch.record.segment_agreement import Agreement, gap_problem, seal_problems
+from anabranch.record.segment_agreement import HEADS_PROBLEM, Agreement, gap_problem, seal_problems
 from anabranch.values import Offset, is_lane_gap
 
 Loaded = TypeVar("Loaded")
@@ -28,7 +32,7 @@ class Kind(Enum):
     DATA = "data"
     """Records: the log cannot go on here."""
     HEADS = "heads"
-    """Records: somewhere in a stretch an offset or a generation was changed; reads of it are refused."""
+    """Records: in a stretch an offset or a generation was changed; reads of it are refused."""
     INDEX = "index"
     """Derived from the records: can be made again without loss."""
 
@@ -40,6 +44,17 @@ class Finding(NamedTuple):
     file: str
     position: int | None
     problem: str
+    end: int | None = None
+    """Where the file holds again; None if nothing but the beginning is known."""
+    damaged_records: int = 0
+
+
+class Cut(NamedTuple):
+    """Of one segment, what is at the first damage of the partition or behind it."""
+
+    file: str
+    damaged_records: int
+    intact_records: int
 
 
 @dataclass
@@ -51,14 +66,33 @@ class Report:
     batches: int = 0
     start_offset: int = 0
     end_offset: int = 0
+    """Behind the last record that is intact, or that a seal vouches for."""
     size_bytes: int = 0
     missing_offsets: int = 0
     gaps_allowed: bool = False
     findings: list[Finding] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    """Of the segment with the first damage, and of all behind it."""
+
+    @property
+    def damaged_records(self) -> int:
+        return sum(finding.damaged_records for finding in self.findings)
+
+    @property
+    def intact_behind_damage(self) -> int:
+        """Records that a node serves all the same, and that a repair moves aside."""
+        return sum(cut.intact_records for cut in self.cuts)
 
     def as_json(self) -> dict[str, object]:
+        facts = {name: value for name, value in vars(self).items() if name != "cuts"}
         findings = [{**finding._asdict(), "kind": finding.kind.value} for finding in self.findings]
-        return {**vars(self), "findings": findings, "intact": not self.findings}
+        return {
+            **facts,
+            "damaged_records": self.damaged_records,
+            "intact_behind_damage": self.intact_behind_damage,
+            "findings": findings,
+            "intact": not self.findings,
+        }
 
 
 def check_partition(
@@ -107,38 +141,90 @@ class SegmentCheck:
             seal.sums.regions(0, seal.log_bytes) if seal else (),
         )
         # A batch that reaches into the next segment, or beyond what an index can name, is damage too.
-        offsets = range(self.base, self.following or self.base + RELATIVE_OFFSET_MAX + 1)
-        scan = Scan(self.file, 0, self.size_bytes, offsets, check_crc=True)
+        self.offsets = range(self.base, self.following or self.base + RELATIVE_OFFSET_MAX + 1)
+        scan = Scan(self.file, 0, self.size_bytes, self.offsets, check_crc=True)
         for batches in scan:
             before = walk.position
             for batch in batches:
                 walk.note(*batch)
             on_bytes(walk.position - before)
-        self.file.close()
+        on_bytes(self.size_bytes - walk.position)
         self._conclude(scan, walk, seal)
+        self.file.close()
 
     def _conclude(self, scan: Scan, walk: Agreement, seal: Seal | None) -> None:
         report = self.report
-        report.batches += walk.batches
+        problems = list(walk.problems()) if scan.reason is None else []
+        seen = Survey(walk.batches, scan.next_offset, walk.missing_offsets)
+        if scan.reason is not None or any(suffix == names.LOG for suffix, _, _ in problems):
+            seen = self._survey(scan, seal)
+        report.batches += seen.batches
         report.size_bytes += self.size_bytes
-        report.end_offset = scan.next_offset
-        if scan.reason is not None:
-            self._find(Kind.DATA, names.LOG, scan.position, scan.reason)
-        self._check_gaps(walk.missing_offsets, scan)
-        if scan.reason is None:
-            for suffix, position, problem in walk.problems():
-                self._find(Kind.HEADS if suffix == names.LOG else Kind.INDEX, suffix, position, problem)
+        report.end_offset = seen.next_offset
+        self._find_damage(seen, scan)
+        self._check_gaps(seen)
+        for suffix, position, problem in problems:
+            if suffix != names.LOG:
+                self._find(Kind.INDEX, suffix, position, problem)
+        report.end_offset = max(report.end_offset, self._sealed_end(seal) or 0)
         if seal is not None and seal.final:
             for broken in seal_problems(seal, self.size_bytes, self.following):
                 self._find(Kind.DATA, *broken)
+        self._count_behind(seen, scan)
 
-    def _check_gaps(self, missing_offsets: int, scan: Scan) -> None:
-        following = self.following
-        if following is not None and scan.reason is None and not is_lane_gap(scan.next_offset, following):
-            missing_offsets += following - scan.next_offset
+    def _survey(self, scan: Scan, seal: Seal | None) -> Survey:
+        size = self.size_bytes
+        regions = [
+            region
+            if region.end <= size
+            else Region(region.start, size, None)  # Its sum is over more than there is.
+            for region in (seal.sums if seal else HeadSums()).regions(0, size)
+        ]
+        end = self.following if self.following is not None else self._sealed_end(seal)
+        if end is not None and is_lane_gap(scan.next_offset, end):
+            end = None  # The next lane says nothing about where this one ended.
+        return survey_segment(self._path(names.LOG), regions, self.offsets, scan, end)
+
+    def _sealed_end(self, seal: Seal | None) -> int | None:
+        """The offset behind the segment, if its seal tells. That of a clean stop may be older than the file."""
+        is_current = seal is not None and (seal.final or seal.log_bytes == self.size_bytes)
+        return seal.next_base if seal is not None and is_current else None
+
+    def _find_damage(self, seen: Survey, scan: Scan) -> None:
+        ended_at = None if scan.reason is None else scan.position
+        if scan.reason is not None and all(stretch.start != ended_at for stretch in seen.stretches):
+            # It holds, and a batch before it, which is among the stretches, lies about its offset.
+            self._find(Kind.DATA, names.LOG, ended_at, scan.reason)
+        for start, end, records, is_in_heads in seen.stretches:
+            kind, problem = (Kind.HEADS, HEADS_PROBLEM) if is_in_heads else (Kind.DATA, "no batch here holds")
+            if scan.reason is not None and start == ended_at:
+                kind, problem = Kind.DATA, scan.reason
+            self._find(kind, names.LOG, start, problem, end, records)
+
+    def _check_gaps(self, seen: Survey) -> None:
+        following, missing_offsets = self.following, seen.missing_offsets
+        ends_whole = not seen.stretches or seen.stretches[-1].end < self.size_bytes
+        if following is not None and ends_whole and not is_lane_gap(seen.next_offset, following):
+            missing_offsets += following - seen.next_offset
         self.report.missing_offsets += missing_offsets
         if missing_offsets and not self.gaps_allowed:
             self._find(Kind.DATA, *gap_problem(missing_offsets))
+
+    def _count_behind(self, seen: Survey, scan: Scan) -> None:
+        report, damaged, intact = self.report, 0, 0
+        first = next((finding for finding in report.findings if finding.kind is Kind.DATA), None)
+        if first is None:
+            return
+        if report.cuts:
+            damaged = sum(stretch.records for stretch in seen.stretches)
+            intact = self._records() if seen.intact_records is None else seen.intact_records
+        elif first.position is not None:
+            damaged = sum(stretch.records for stretch in seen.stretches if stretch.end > scan.position)
+            intact = seen.intact_behind
+        report.cuts.append(Cut(f"{self.base:020d}{names.LOG}", damaged, intact))
+
+    def _records(self) -> int:
+        return sum(header.record_count for header in headers_from(self.file, 0, self.size_bytes))
 
     def _load(self, suffix: str, load: Callable[[bytes], Loaded]) -> Loaded | None:
         """A sidecar; None if it is missing or cannot be true, which is noted."""
@@ -153,9 +239,17 @@ class SegmentCheck:
             self._find(Kind.INDEX, suffix, None, f"cannot be used: {error}")
         return None
 
-    def _find(self, kind: Kind, suffix: str, position: int | None, problem: str) -> None:
+    def _find(
+        self,
+        kind: Kind,
+        suffix: str,
+        position: int | None,
+        problem: str,
+        end: int | None = None,
+        records: int = 0,
+    ) -> None:
         name = f"{self.base:020d}{suffix}"
-        self.report.findings.append(Finding(kind, name, position, problem))
+        self.report.findings.append(Finding(kind, name, position, problem, end, records))
 
     def _path(self, suffix: str) -> str:
         return names.segment_path(self.folder, Offset(self.base), suffix)

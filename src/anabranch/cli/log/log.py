@@ -108,12 +108,28 @@ def _show_reports(reports: "list[Report]") -> None:
         ],
     )
     rows = [
-        (report.partition, finding.kind.value, finding.file, finding.position, finding.problem)
+        (
+            report.partition,
+            finding.kind.value,
+            finding.file,
+            finding.position,
+            finding.end,
+            finding.damaged_records or None,
+            finding.problem,
+        )
         for report in reports
         for finding in report.findings
     ]
     if rows:
-        show_table(["partition", "kind", "file", "#position", "problem"], rows)
+        columns = ["partition", "kind", "file", "#from byte", "#to byte", "#damaged records", "problem"]
+        show_table(columns, rows)
+    for report in reports:
+        if report.cuts:
+            intact = report.intact_behind_damage
+            click.echo(
+                f"{report.partition}: {intact} intact {'record lies' if intact == 1 else 'records lie'} behind the "
+                f"first damage, and the log ends at offset {report.end_offset}."
+            )
 
 
 # --- dump -------------------------------------------------------------------------------------------------

@@ -4,20 +4,16 @@ The work itself is the storage engine's recovery, run over the whole log as if n
 there is one way to make a log whole, and it is the one that the crash tests test. The plan foretells it.
 """
 
-import mmap
 from typing import NamedTuple
 
-from anabranch.cli.log.check import Kind, Report
+from anabranch.cli.log.check import Finding, Kind, Report
 from anabranch.cli.log.offline import segment_bases
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
 from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log
-from anabranch.log.segment.seal import Region, load_seal
-from anabranch.log.segment.soundness import survey
+from anabranch.log.segment.seal import load_seal
 from anabranch.log.settings import LogConfig
-from anabranch.record.batch import HEADER_BYTES, MAGIC, read_header
-from anabranch.record.index_format import RELATIVE_OFFSET_MAX
 
 
 class Step(NamedTuple):
@@ -35,23 +31,21 @@ def plan(files: RealFiles, folder: str, report: Report) -> list[Step]:
     """What recovery will do about these findings: it ends the log at the first bad place."""
     steps: list[Step] = []
     first_bad = next((finding for finding in report.findings if finding.kind is Kind.DATA), None)
-    last_base = None
     if first_bad is not None:
-        last_base = int(first_bad.file[:20])
-        bases = segment_bases(files, folder)
-        later = [base for base in bases if base > last_base]
         position = first_bad.position
         size = files.size(f"{folder}/{first_bad.file}")
         step = "end the log after it" if position is None else f"cut {size - position} bytes at {position}"
-        lost = _removed(f"{folder}/{first_bad.file}", size if position is None else position, later[:1])
-        steps.append(Step(report.partition, f"{step}, keep a copy", first_bad.file, *lost, first_bad.problem))
-        reason = f"it follows {first_bad.file}"
-        for number, base in enumerate(later):
-            name = f"{base:020d}{names.LOG}"
-            lost = _removed(f"{folder}/{name}", 0, later[number + 1 : number + 2])
-            steps.append(Step(report.partition, "move to quarantine/", name, *lost, reason))
+        cut, *later = report.cuts
+        lost = cut.damaged_records, cut.intact_records
+        steps.append(Step(report.partition, f"{step}, keep a copy", cut.file, *lost, first_bad.problem))
+        for cut in later:
+            lost = cut.damaged_records, cut.intact_records
+            why = f"it follows {first_bad.file}"
+            steps.append(Step(report.partition, "move to quarantine/", cut.file, *lost, why))
     for finding in report.findings:
-        if finding.kind is Kind.INDEX and (last_base is None or int(finding.file[:20]) <= last_base):
+        if first_bad is not None and _is_cut(finding, first_bad):
+            continue
+        if finding.kind is Kind.INDEX:
             steps.append(Step(report.partition, "make anew", finding.file, 0, 0, finding.problem))
         elif finding.kind is Kind.HEADS:
             step = "leave, reads of the batch are refused"
@@ -59,41 +53,12 @@ def plan(files: RealFiles, folder: str, report: Report) -> list[Step]:
     return steps
 
 
-def _removed(path: str, position: int, following: list[int]) -> tuple[int, int]:
-    """How many records from this position of a segment on are damaged, and how many are intact."""
-    with open(path, "rb") as file:
-        size = file.seek(0, 2)
-        if position >= size:
-            return 0, 0
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole, memoryview(whole) as data:
-            return _counted(data, position, int(path[-24:-4]), following)
-
-
-def _counted(data: memoryview, position: int, base: int, following: list[int]) -> tuple[int, int]:
-    end = following[0] if following else base + RELATIVE_OFFSET_MAX + 1
-    with data[:position] as before, data[position:] as rest:
-        good = survey(before, Region(0, position, None))
-        at, reached, damaged = good[-1].last_offset + 1 if good else base, position, 0
-        sound = survey(rest, Region(position, len(data), None), range(at, end))
-        intact = sum(read_header(data, batch.position).record_count for batch in sound)
-        for batch in sound:
-            if (
-                batch.position != reached
-            ):  # Where bytes are whole, offsets that are missing were compacted away.
-                damaged += max(1, batch.base_offset - at)
-            at, reached = batch.last_offset + 1, batch.end
-        if reached < len(data):
-            damaged += max(1, end - at) if following else _claimed(data, reached)
-        return damaged, intact
-
-
-def _claimed(data: memoryview, position: int) -> int:
-    """How many records a damaged batch at the end says it has, if that can be believed."""
-    if len(data) - position < HEADER_BYTES:
-        return 1
-    header = read_header(data, position)
-    is_likely = header.magic == MAGIC and 0 < header.record_count == header.last_offset_delta + 1
-    return header.record_count if is_likely and header.record_count <= len(data) - position else 1
+def _is_cut(finding: Finding, first_bad: Finding) -> bool:
+    """Whether it is about what lies behind the place where the log is cut."""
+    base, cut_base = int(finding.file[:20]), int(first_bad.file[:20])
+    if base != cut_base or finding.kind is Kind.INDEX or finding.position is None:
+        return base > cut_base
+    return first_bad.position is not None and finding.position >= first_bad.position
 
 
 def repair_partition(files: RealFiles, folder: str, *, gaps_allowed: bool) -> None:

@@ -95,13 +95,29 @@ def _walk(data: memoryview) -> Walked:
         end = _end_of(data, at)
         if end is not None and crc_holds(data, at, end):
             walked.append((at, end, True))
-        elif end is not None and (end == size or _is_sound(data, end)):
-            walked.append((at, end, False))  # Its length is right.
+        elif chain := _damaged_chain(data, at):
+            walked.extend(chain)
+            end = chain[-1][1]
         else:
             end = _next_sound(data, at + 1)
             walked.append((at, end, False))
         at = end
     return walked
+
+
+def _damaged_chain(data: memoryview, at: int) -> Walked:
+    """The damaged batches from `at` up to one that holds, or the end of the data, if their lengths lead there: then
+    they are right. Else nothing."""
+    chain: Walked = []
+    while at < len(data):
+        end = _end_of(data, at)
+        if end is None:
+            return []
+        if chain and crc_holds(data, at, end):
+            break
+        chain.append((at, end, False))
+        at = end
+    return chain
 
 
 def _end_of(data: memoryview, at: int) -> int | None:
