@@ -103,7 +103,12 @@ def test_broker_with_the_only_copy_may_not_leave(cluster: ClusterProcesses) -> N
 def test_dead_broker_is_taken_out_once_others_keep_what_it_kept(cluster: ClusterProcesses) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     admin.delete_topics(["alone"])["alone"].result()
+    before = ask(cluster, "status")
+    assert (before["unconfirmed"], before["disputed"], before["under_replicated"]) == ([], [], [])
     cluster.kill(3)
+    at_once = ask(cluster, "status")
+    assert at_once["brokers"][3]["state"] != "up", "the others have not missed it yet"
+    assert at_once["unconfirmed"] or at_once["under_replicated"]
     wait_until(
         lambda: ask(cluster, "status")["brokers"][3]["state"] == "fenced", "it is missed", seconds_max=60
     )

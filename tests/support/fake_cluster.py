@@ -22,6 +22,8 @@ class FakeCluster:
         self.fenced: set[int] = set()
         self.silent: set[int] = set()
         self.out_of_sync: set[int] = set()
+        self.unaware: set[int] = set()
+        """Brokers that have not heard yet who is out of sync."""
         self.generation = 7
         self.moving: dict[tuple[str, int], list[int]] = {}
         self.refuses: str | None = None
@@ -196,13 +198,14 @@ class FakeCluster:
             ],
             "controller_id": 0,
             "cluster_id": "fake",
-            "topics": [self._topic_row(name) for name in wanted if name in self.topics],
+            "topics": [self._topic_row(broker, name) for name in wanted if name in self.topics],
         }
 
-    def _topic_row(self, name: str) -> Body:
+    def _topic_row(self, broker: int, name: str) -> Body:
         partitions = []
+        missed = self.fenced | (set() if broker in self.unaware else self.out_of_sync)
         for index, replicas in enumerate(self.topics[name]):
-            in_sync = [number for number in replicas if number not in self.fenced | self.out_of_sync]
+            in_sync = [number for number in replicas if number not in missed]
             is_branch = name in self.branches
             if is_branch and replicas[0] in self.draining:
                 self.topics[name][index] = [*replicas[1:], replicas[0]]

@@ -61,6 +61,36 @@ def test_status_of_a_sound_cluster_says_so(cluster):
     assert "Every partition has a leader and all its copies." in run(cluster, "status").stdout
 
 
+def test_status_claims_nothing_of_a_broker_that_does_not_answer(cluster):
+    """For about a second after a kill the others go on naming it."""
+    cluster.silent.add(3)
+    facts = answer(cluster, "status")
+    assert [row["state"] for row in facts["brokers"]] == ["up", "up", "up", "silent"]
+    assert facts["unconfirmed"] == ["orders-1", "orders-2", "orders-3"]
+    lines = run(cluster, "status").stdout.splitlines()
+    assert "Broker 3 does not answer." in lines
+    assert "In sync as far as the others have heard: orders-1, orders-2, orders-3." in lines
+    assert "Every partition has a leader and all its copies." not in lines
+
+
+def test_status_asks_the_leaders_themselves_who_is_in_sync(cluster):
+    cluster.out_of_sync.add(2)
+    cluster.unaware |= {0, 3}
+    facts = answer(cluster, "status")
+    assert (facts["unconfirmed"], facts["disputed"]) == ([], ["orders-1", "orders-2"])
+    lines = run(cluster, "status").stdout.splitlines()
+    assert lines[-1].endswith("so ask again: orders-1, orders-2.")
+
+
+def test_copy_on_a_broker_that_does_not_answer_waits_for_it(cluster):
+    cluster.out_of_sync.add(3)
+    cluster.silent.add(3)
+    facts = answer(cluster, "status")
+    assert [(wait["broker"], wait["is_up"], wait["copying"]) for wait in facts["waits_for"]] == [
+        (3, False, 3)
+    ]
+
+
 def test_status_does_not_count_a_leader_of_whom_nobody_has_heard(cluster):
     cluster.generation = -1
     assert answer(cluster, "status")["without_leader"][1:] == ["orders-0", "orders-1", "orders-2", "orders-3"]

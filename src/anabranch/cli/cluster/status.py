@@ -21,13 +21,17 @@ SHOWN_MAX = 20
 @broker_options
 @format_option()
 def status(broker: Broker, format: str) -> None:
-    """Show the brokers, the metadata quorum, partitions that lack a copy, and what they wait for."""
-    from anabranch.cli.cluster.view import read_quorum, read_view
+    """Show the brokers, the metadata quorum, partitions that lack a copy, and what they wait for.
+
+    Every broker is asked itself: of one that does not answer nobody knows whether its copies are in sync.
+    """
+    from anabranch.cli.cluster.view import checked, read_own_views, read_quorum, read_view
     from anabranch.local_cluster.cluster_client import ClusterClient
 
     broker.require_answer()
     with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
         view, quorum = read_view(client), read_quorum(client)
+        view = checked(view, read_own_views(client, view.live))
         waits = read_waits(client, view)
     if format == "json":
         show_json({**status_facts(view, quorum), "waits_for": waits.facts(), "electing": waits.electing})
@@ -66,6 +70,8 @@ def status_facts(view: "ClusterView", quorum: "QuorumView") -> dict[str, object]
         "brokers": _broker_rows(view, quorum),
         "under_replicated": [_short_facts(partition) for partition in view.partitions if partition.is_short],
         "without_leader": [partition.name for partition in view.partitions if partition.leader < 0],
+        "unconfirmed": [partition.name for partition in view.partitions if view.is_unconfirmed(partition)],
+        "disputed": [partition.name for partition in view.partitions if partition.is_disputed],
         "without_failover": [partition.name for partition in view.partitions if partition.has_no_failover],
     }
 
@@ -90,7 +96,7 @@ def _broker_rows(view: "ClusterView", quorum: "QuorumView") -> list[dict[str, ob
             "id": broker_id,
             "kafka": seen.address,
             "rack": seen.rack,
-            "state": "fenced" if seen.is_fenced else "up",
+            "state": seen.state,
             "role": quorum.role_of(broker_id),
             "metadata_lag": lags.get(broker_id),
             "leads": sum(partition.leader == broker_id for partition in view.partitions),
@@ -104,11 +110,18 @@ def trouble(view: "ClusterView") -> list[str]:
     """What somebody should look at, or that there is nothing."""
     nobody = [partition.name for partition in view.partitions if partition.leader < 0]
     short = [partition.name for partition in view.partitions if partition.is_short]
+    unconfirmed = [partition.name for partition in view.partitions if view.is_unconfirmed(partition)]
+    disputed = [partition.name for partition in view.partitions if partition.is_disputed]
     lines = [f"Broker {broker.broker_id} is fenced." for broker in view.brokers.values() if broker.is_fenced]
+    lines += [f"Broker {broker_id} does not answer." for broker_id in view.silent]
     if nobody:
         lines.append(f"Without a leader: {_some(nobody)}.")
     if short:
         lines.append(f"Under-replicated: {_some(short)}.")
+    if unconfirmed:
+        lines.append(f"In sync as far as the others have heard: {_some(unconfirmed)}.")
+    if disputed:
+        lines.append(f"Changing, for their leaders say something else, so ask again: {_some(disputed)}.")
     return lines or ["Every partition has a leader and all its copies."]
 
 

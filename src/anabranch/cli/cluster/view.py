@@ -1,6 +1,7 @@
 """What a running cluster says of itself, gathered by Kafka's own questions: brokers, quorum, who keeps what."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import ClusterAnswerError, ClusterBusyError
@@ -21,6 +22,12 @@ class BrokerView:
     address: str
     rack: str | None
     is_fenced: bool
+    is_silent: bool = False
+    """It was asked and did not answer; the others may not have missed it yet."""
+
+    @property
+    def state(self) -> str:
+        return "fenced" if self.is_fenced else "silent" if self.is_silent else "up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,8 @@ class PartitionView:
     is_internal: bool = False
     mode: str = ""
     """Of its topic, as far as the cluster says."""
+    is_disputed: bool = False
+    """Its leader was asked, and says that another leads or that fewer are in sync."""
 
     @property
     def name(self) -> str:
@@ -88,7 +97,17 @@ class ClusterView:
 
     @property
     def live(self) -> list[int]:
-        return sorted(broker.broker_id for broker in self.brokers.values() if not broker.is_fenced)
+        return sorted(
+            each.broker_id for each in self.brokers.values() if not (each.is_fenced or each.is_silent)
+        )
+
+    @property
+    def silent(self) -> list[int]:
+        return [broker_id for broker_id, each in self.brokers.items() if each.is_silent]
+
+    def is_unconfirmed(self, partition: PartitionView) -> bool:
+        """Nobody knows whether it is as the cluster says: a broker does not answer that is said to be in sync."""
+        return bool(partition.replicas) and not {partition.leader, *partition.in_sync}.isdisjoint(self.silent)
 
 
 def read_view(client: "ClusterClient") -> ClusterView:
@@ -112,6 +131,48 @@ def read_view(client: "ClusterClient") -> ClusterView:
     return ClusterView(
         described["cluster_id"], described["controller_id"], dict(sorted(brokers.items())), partitions
     )
+
+
+OwnView = Mapping[tuple[str, int], tuple[int, frozenset[int]]]
+"""Who leads each partition and which copies are in sync, as one broker says."""
+
+
+def read_own_views(client: "ClusterClient", broker_ids: list[int]) -> dict[int, OwnView]:
+    """What each broker itself says. One that does not answer is left out."""
+    from anabranch.wire.api_keys import ApiKey
+
+    found: dict[int, OwnView] = {}
+    for broker_id in broker_ids:
+        try:
+            answer = client.ask(
+                ApiKey.METADATA, {"topics": None, "allow_auto_topic_creation": False}, broker_id
+            )
+        except ClusterAnswerError:
+            continue
+        found[broker_id] = {
+            (topic["name"], row["partition_index"]): (row["leader_id"], frozenset(row["isr_nodes"]))
+            for topic in answer["topics"]
+            for row in topic["partitions"]
+        }
+    return found
+
+
+def checked(view: ClusterView, heard: Mapping[int, OwnView]) -> ClusterView:
+    """The view with what those told who were asked themselves. What one broker says of another may be old by as long as
+    it takes to miss it."""
+    brokers = {
+        broker_id: replace(each, is_silent=not each.is_fenced and broker_id not in heard)
+        for broker_id, each in view.brokers.items()
+    }
+    partitions = [replace(each, is_disputed=_is_disputed(each, heard)) for each in view.partitions]
+    return replace(view, brokers=brokers, partitions=partitions)
+
+
+def _is_disputed(partition: PartitionView, heard: Mapping[int, OwnView]) -> bool:
+    if partition.leader not in heard or not partition.is_assigned:
+        return False
+    leader, in_sync = heard[partition.leader].get((partition.topic, partition.partition), (-1, frozenset()))
+    return leader != partition.leader or not in_sync.issuperset(partition.in_sync)
 
 
 def _modes(client: "ClusterClient", topics: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
