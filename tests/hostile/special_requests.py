@@ -52,6 +52,7 @@ def special_requests(world: World) -> Iterator[Sequence]:
     yield _one_group_again_and_again(world)
     yield from _members(world)
     yield from _created_topics()
+    yield _wide_topic()
 
 
 def _bombs(world: World) -> Sequence:
@@ -131,24 +132,47 @@ def _members(world: World) -> Iterator[Sequence]:
         yield Sequence(f"JOIN_GROUP v3, {len(frames)} members with {size} bytes of metadata", frames)
 
 
+def created(*counts: int) -> bytes:
+    topics = [
+        {
+            "name": f"crowd-{number}",
+            "num_partitions": count,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
+        for number, count in enumerate(counts)
+    ]
+    return frame(ApiKey.CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 30_000})
+
+
+def deleted(count: int) -> bytes:
+    names = [f"crowd-{number}" for number in range(count)]
+    return frame(ApiKey.DELETE_TOPICS, 5, {"topic_names": names, "timeout_ms": 30_000})
+
+
+def _wide_topic() -> Sequence:
+    """Short requests that are answered with thousands of rows."""
+    partitions = range(9000)
+    named = {
+        "name": "crowd-0",
+        "partitions": [{"partition_index": each, "timestamp": 1} for each in partitions],
+    }
+    asked = [
+        frame(ApiKey.METADATA, 9, {"topics": None, "allow_auto_topic_creation": False}),
+        frame(
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            0,
+            {"topics": [{"name": "crowd-0"}], "response_partition_limit": 2000},
+        ),
+        frame(ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}),
+        frame(ApiKey.LIST_OFFSETS, 7, {"replica_id": -1, "topics": [named]}),
+    ]
+    frames: list[Frame] = [created(len(partitions)), *asked * 5, deleted(1)]
+    return Sequence("METADATA v9 and others, a topic of 9,000 partitions", frames)
+
+
 def _created_topics() -> Iterator[Sequence]:
-    def created(*counts: int) -> bytes:
-        topics = [
-            {
-                "name": f"crowd-{number}",
-                "num_partitions": count,
-                "replication_factor": 1,
-                "assignments": [],
-                "configs": [],
-            }
-            for number, count in enumerate(counts)
-        ]
-        return frame(ApiKey.CREATE_TOPICS, 7, {"topics": topics, "timeout_ms": 30_000})
-
-    def deleted(count: int) -> bytes:
-        names = [f"crowd-{number}" for number in range(count)]
-        return frame(ApiKey.DELETE_TOPICS, 5, {"topic_names": names, "timeout_ms": 30_000})
-
     yield Sequence("CREATE_TOPICS v7, 9,000 partitions, deleted again", [created(9000), deleted(1)])
     yield Sequence("CREATE_TOPICS v7, 30 topics of 10,000 partitions", [created(*[10_000] * 30)])
     yield Sequence("CREATE_TOPICS v7, 1,000 topics, deleted again", [created(*[1] * 1000), deleted(1000)])

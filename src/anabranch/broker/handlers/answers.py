@@ -49,7 +49,8 @@ class AnswerRoom:
 
 
 PARTITIONS_PER_ROW = 10
-"""How many new partitions cost as much on the loop as a usual row; their files are made in a worker."""
+"""How many partitions of one topic cost as much on the loop as a usual row: to describe, or to make, since the files of
+new ones are made in a worker."""
 
 
 class Deadline:
@@ -126,15 +127,27 @@ def _row_of_view(broker: "Broker", index: int, partition: "Partition | None") ->
     return row
 
 
-def topic_row(broker: "Broker", state: "TopicState", *, operations: bool) -> dict[str, Any]:
-    """A topic as Metadata and DescribeTopicPartitions tell of it."""
+def partition_count(broker: "Broker", state: "TopicState") -> int:
+    """How many partitions `topic_row` tells of."""
+    return len(state.partitions) if _is_by_state(broker, state) else state.topic.partition_count
+
+
+def _is_by_state(broker: "Broker", state: "TopicState") -> bool:
+    return broker.peers is None or state.topic.topic_id not in broker.metadata.table.topics_by_id
+
+
+def topic_row(
+    broker: "Broker", state: "TopicState", *, operations: bool, indexes: range | None = None
+) -> dict[str, Any]:
+    """A topic as Metadata and DescribeTopicPartitions tell of it; with these partitions, if not with all."""
     topic = state.topic
-    if broker.peers is not None and topic.topic_id not in broker.metadata.table.topics_by_id:
-        rows = [_row_of_view(broker, index, each) for index, each in enumerate(state.partitions)]
-    elif broker.peers is None:
-        rows = [_row_of_one(broker, index, each) for index, each in enumerate(state.partitions)]
+    if indexes is None:
+        indexes = range(partition_count(broker, state))
+    if _is_by_state(broker, state):
+        row_of = _row_of_one if broker.peers is None else _row_of_view
+        rows = [row_of(broker, index, state.partitions[index]) for index in indexes]
     else:
-        rows = [partition_row(broker, topic, index) for index in range(topic.partition_count)]
+        rows = [partition_row(broker, topic, index) for index in indexes]
     return {
         "error_code": ErrorCode.NONE,
         "name": topic.name,

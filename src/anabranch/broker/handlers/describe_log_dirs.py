@@ -4,13 +4,17 @@ The object store, if there is one, looks like a second folder. So that nothing i
 by the broker that clients are sent to for it.
 """
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from anabranch.broker.handlers.answers import PARTITIONS_PER_ROW
 from anabranch.broker.requests.call import Call
 from anabranch.broker.requests.turns import Rows
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+
+PartitionRows = list[dict[str, Any]]
 
 UNKNOWN = (-1, -1)
 """How much room a store has."""
@@ -20,23 +24,15 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
     kept, stored = [], []
     for name, indexes in _wanted(broker, request["topics"]).items():
         yield
-        here = _in_store(broker, name, indexes, False)
-        if here:
-            kept.append(_topic(broker, name, here))
-        there = _in_store(broker, name, indexes, True) if broker.store is not None else ()
-        if there:
-            stored.append(_named_here(broker, name, list(there)))
+        here, there = yield from _partitions(broker, name, indexes)
+        if here is not None:
+            kept.append({"name": name, "partitions": here})
+        if there is not None:
+            stored.append({"name": name, "partitions": there})
     results = [_result(broker.data_dir, kept, broker.disk_room())]
     if broker.store is not None:
         results.append(_result(broker.store.url, stored, UNKNOWN))
     return {"error_code": 0, "results": results}
-
-
-def _in_store(broker: "Broker", name: str, indexes: list[int], is_stored: bool) -> list[int]:
-    """Of these partitions, those that there are and that are in the object store, or are not."""
-    topic = broker.topics.known(name).topic
-    there = [index for index in indexes if 0 <= index < topic.partition_count]
-    return [index for index in there if topic.is_stored(index) == is_stored]
 
 
 def _result(name: str, topics: list[dict[str, Any]], room: tuple[int, int]) -> dict[str, Any]:
@@ -60,27 +56,30 @@ def _wanted(broker: "Broker", asked: list[dict[str, Any]] | None) -> dict[str, l
     return {name: list(indexes) for name, indexes in wanted.items()}
 
 
-def _named_here(broker: "Broker", name: str, indexes: list[int]) -> dict[str, Any]:
-    state = broker.topics.known(name)
-    here = [
-        index
-        for index in indexes
-        if 0 <= index < state.topic.partition_count and broker.leader_of(state, index) == broker.id
-    ]
-    return _topic(broker, name, here)
-
-
-def _topic(broker: "Broker", name: str, indexes: list[int]) -> dict[str, Any]:
-    partitions = [(index, broker.topics.find_partition(name, index)) for index in indexes]
-    return {
-        "name": name,
-        "partitions": [
-            {
-                "partition_index": index,
-                "partition_size": partition.log.size_bytes,
-                "offset_lag": partition.lag,
-            }
-            for index, partition in partitions
-            if partition is not None
-        ],
-    }
+def _partitions(
+    broker: "Broker", name: str, indexes: list[int]
+) -> Generator[None, None, tuple[PartitionRows | None, PartitionRows | None]]:
+    """Of these partitions, those that are on the disk and those in the object store; None: none is meant to be."""
+    state = broker.topics.find(name)
+    here: PartitionRows | None = None
+    there: PartitionRows | None = None
+    for number, index in enumerate(indexes, start=1):
+        if number % PARTITIONS_PER_ROW == 0:
+            yield
+        if state is None or broker.topics.find(state.topic.topic_id) is None:
+            break  # It has been deleted meanwhile.
+        if not 0 <= index < state.topic.partition_count:
+            continue
+        if not state.topic.is_stored(index):
+            rows = here = [] if here is None else here
+        elif broker.store is not None:
+            rows = there = [] if there is None else there
+            if broker.leader_of(state, index) != broker.id:
+                continue
+        else:
+            continue
+        partition = broker.topics.find_partition(name, index)
+        if partition is not None:
+            size_bytes, lag = partition.log.size_bytes, partition.lag
+            rows.append({"partition_index": index, "partition_size": size_bytes, "offset_lag": lag})
+    return here, there

@@ -2,7 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from anabranch.broker.handlers.answers import TOPIC_OPERATIONS, topic_row
+from anabranch.broker.handlers.answers import (
+    PARTITIONS_PER_ROW,
+    TOPIC_OPERATIONS,
+    partition_count,
+    topic_row,
+)
 from anabranch.broker.requests.call import Call
 from anabranch.broker.requests.error_table import code_of
 from anabranch.broker.requests.turns import Rows
@@ -30,21 +35,22 @@ def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> Rows:
         if left <= 0:
             return {"topics": rows, "next_cursor": {"topic_name": name, "partition_index": 0}}
         yield
-        row = _row(broker, name)
-        partitions = row["partitions"][first_partition:]
-        row["partitions"] = partitions[:left]
+        row, count = _row(broker, name, first_partition, left)
         rows.append(row)
-        if len(partitions) > left:
+        for _ in range(len(row["partitions"]) // PARTITIONS_PER_ROW):
+            yield
+        if count > first_partition + left:
             return {
                 "topics": rows,
                 "next_cursor": {"topic_name": name, "partition_index": first_partition + left},
             }
-        left -= len(partitions)
+        left -= len(row["partitions"])
         first_partition = 0
     return {"topics": rows, "next_cursor": None}
 
 
-def _row(broker: "Broker", name: str) -> dict[str, Any]:
+def _row(broker: "Broker", name: str, first: int, count_max: int) -> tuple[dict[str, Any], int]:
+    """A topic with so many of its partitions from the first on; and how many it has."""
     try:
         state = broker.topics.find_readable(name)
         if state is None:
@@ -56,10 +62,12 @@ def _row(broker: "Broker", name: str) -> dict[str, Any]:
             "name": name,
             "partitions": [],
             "topic_authorized_operations": TOPIC_OPERATIONS,
-        }
-    row = topic_row(broker, state, operations=True)
+        }, 0
+    count = partition_count(broker, state)
+    indexes = range(min(first, count), min(first + count_max, count))
+    row = topic_row(broker, state, operations=True, indexes=indexes)
     for partition in row["partitions"]:
         # Empty, not null: the Java client reads these lists without asking.
         partition["eligible_leader_replicas"] = []
         partition["last_known_elr"] = []
-    return row
+    return row, count

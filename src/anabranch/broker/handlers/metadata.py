@@ -10,7 +10,9 @@ from uuid import UUID
 from anabranch.broker.handlers.answers import (
     CLUSTER_OPERATIONS,
     OPERATIONS_NOT_ASKED,
+    PARTITIONS_PER_ROW,
     controller_id,
+    partition_count,
     topic_row,
 )
 from anabranch.broker.requests.call import Call
@@ -27,6 +29,7 @@ from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
+    from anabranch.broker.requests.turns import Pace
     from anabranch.broker.topics.topics import TopicState
     from anabranch.cluster.metadata.rows import BrokerRow
 
@@ -42,11 +45,11 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     if asked is None or (version == 0 and not asked):
         for state in list(broker.topics):
             await pace.row()
-            rows.append(_row(broker, state, request))
+            rows.append(await _row(broker, state, request, pace))
     else:
         for topic in _distinct(asked):
             await pace.row()
-            rows.append(await _asked_row(broker, topic, request, version))
+            rows.append(await _asked_row(broker, topic, request, version, pace))
     return {
         "brokers": [_broker(broker, call, row) for row in broker.orchestrator.available()],
         "cluster_id": broker.cluster_id,
@@ -67,18 +70,20 @@ def _distinct(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({(topic["name"], topic["topic_id"]): topic for topic in asked}.values())
 
 
-def _row(broker: "Broker", state: "TopicState", request: dict[str, Any]) -> dict[str, Any]:
+async def _row(
+    broker: "Broker", state: "TopicState", request: dict[str, Any], pace: "Pace"
+) -> dict[str, Any]:
+    await pace.row(partition_count(broker, state) // PARTITIONS_PER_ROW)
     return topic_row(broker, state, operations=request["include_topic_authorized_operations"])
 
 
 async def _asked_row(
-    broker: "Broker", topic: dict[str, Any], request: dict[str, Any], version: int
+    broker: "Broker", topic: dict[str, Any], request: dict[str, Any], version: int, pace: "Pace"
 ) -> dict[str, Any]:
     name, topic_id = topic["name"], topic["topic_id"]
     try:
-        return _row(
-            broker, await _find(broker, name, topic_id, request["allow_auto_topic_creation"]), request
-        )
+        state = await _find(broker, name, topic_id, request["allow_auto_topic_creation"])
+        return await _row(broker, state, request, pace)
     except AnabranchError as error:
         return {
             "error_code": _code_of(error),

@@ -188,8 +188,9 @@ class Pace:
 
     async def row(self, rows: int = 1) -> None:
         """Return when the next row may be handled, which costs as much as `rows` usual ones."""
-        if self._left <= 0:
-            await self._turns.wait()
+        if self._left < rows:
+            portion = max(PORTION, rows - self._left)
+            await self._turns.wait(portion)
             self._turns.works()
-            self._left += PORTION
+            self._left += portion
         self._left -= rows

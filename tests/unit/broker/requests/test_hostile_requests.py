@@ -14,7 +14,8 @@ from anabranch.broker.requests.call import Call, Piece
 from anabranch.broker.requests.turns import Turns
 from anabranch.errors import AnabranchError
 from anabranch.wire.api_keys import ApiKey
-from anabranch.wire.header import parse_request_header
+from anabranch.wire.codec import encode_request
+from anabranch.wire.header import parse_request_header, request_header
 from hostile.kafka_requests import Hostile, Sizes, World, worst_requests
 from support.broker_bench import Bench, in_loop
 
@@ -68,20 +69,21 @@ class Work:
             sys.setprofile(None)
 
 
-async def most_calls_in_a_turn(bench: Bench, request: Hostile) -> tuple[int, int]:
-    """Of all turns until the request is settled; and the bytes of its answer."""
-    view = memoryview(bytearray(request.frame))
-    asker, work, most = Asker(), Work(), 0
+async def most_calls_in_a_turn(bench: Bench, request: Hostile, clients: int = 1) -> tuple[int, int]:
+    """Of all turns until the request of each client is settled; and the bytes of the longest answer."""
+    askers, work, most = [Asker() for _ in range(clients)], Work(), 0
     with work.counted():
-        try:
-            header, body = parse_request_header(view, 0, len(view))
-            dispatch(bench.broker, Call(asker, header, view, body, len(view)))
-        except AnabranchError:
-            asker.is_done = True  # The connection is closed.
+        for asker in askers:
+            view = memoryview(bytearray(request.frame))
+            try:
+                header, body = parse_request_header(view, 0, len(view))
+                dispatch(bench.broker, Call(asker, header, view, body, len(view)))
+            except AnabranchError:
+                asker.is_done = True  # The connection is closed.
         most, work.calls = work.calls, 0
         for _ in range(TURNS_MAX):
-            if asker.is_done:
-                return most, asker.bytes_received
+            if all(asker.is_done for asker in askers):
+                return most, max(asker.bytes_received for asker in askers)
             await asyncio.sleep(0)
             most, work.calls = max(most, work.calls), 0
     raise AssertionError(f"{request.name} was not answered in {TURNS_MAX} turns")
@@ -108,6 +110,32 @@ def test_no_request_does_more_than_a_turn_has_room_for(api_key: ApiKey) -> None:
             calls, answer_bytes = await most_calls_in_a_turn(bench, request)
             assert calls <= CALLS_PER_TURN_MAX, request.name
             assert answer_bytes <= ANSWER_BYTES_MAX, request.name
+
+    body()
+
+
+WIDE_PARTITIONS, WIDE_CLIENTS = 2000, 20
+WIDE = {
+    ApiKey.METADATA: {"topics": None, "allow_auto_topic_creation": False},
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {"topics": [{"name": "wide"}], "response_partition_limit": 2000},
+    ApiKey.DESCRIBE_LOG_DIRS: {"topics": None},
+}
+"""One row of each names thousands of partitions."""
+
+
+@pytest.mark.parametrize("api_key", WIDE, ids=lambda key: key.name)
+def test_partitions_of_a_wide_topic_are_counted(api_key: ApiKey) -> None:
+    @in_loop
+    async def body() -> None:
+        bench = Bench()
+        await bench.topic("wide", partitions=WIDE_PARTITIONS)
+        version = HANDLERS[api_key].versions[-1]
+        frame = request_header(api_key, version, 7, "many") + encode_request(api_key, version, WIDE[api_key])
+        request = Hostile(api_key, version, "a wide topic", frame)
+        alone, answer_bytes = await most_calls_in_a_turn(bench, request)
+        together, _ = await most_calls_in_a_turn(bench, request, WIDE_CLIENTS)
+        assert answer_bytes > 10 * WIDE_PARTITIONS
+        assert together < max(CALLS_PER_TURN_MAX, 5 * alone)
 
     body()
 
