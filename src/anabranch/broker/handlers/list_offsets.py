@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.requests.call import Call
 from anabranch.broker.requests.error_table import code_of
-from anabranch.broker.requests.turns import Rows
+from anabranch.broker.requests.turns import Rows, Turns
 from anabranch.broker.requests.unpacking import unpacked
 from anabranch.broker.topics.partition import Partition
 from anabranch.errors import (
@@ -22,6 +22,7 @@ from anabranch.errors import (
     UnsupportedVersionError,
     detached,
 )
+from anabranch.log.segment.timestamps import WALKED_BYTES_MAX
 from anabranch.wire.error_codes import ErrorCode
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ NEVER = 2**15
 NOT_AVAILABLE_SINCE = 5
 """Older clients are told to look for the leader again."""
 NOTHING = (-1, -1, -1)
+WALKED_BYTES_PER_ROW = 1024
+WALKED_ROWS_MAX = WALKED_BYTES_MAX // WALKED_BYTES_PER_ROW
+"""Of batches that a lookup by time passes; the smallest legal ones have 68 bytes."""
 
 
 Offsets = tuple[int, int, int]
@@ -122,19 +126,28 @@ async def _look_up(broker: "Broker", name: str, index: int, timestamp: int, foun
 
 
 async def searched(broker: "Broker", lookup: "Lookup") -> "Moment | None":
-    """What a lookup by time finds. Each batch is read and unpacked by a worker."""
+    """What a lookup by time finds. Each batch is read and unpacked by a worker; the way there is walked in turns."""
+    turns = broker.turns
     try:
+        await _room(turns)
         search = next(lookup)
         while True:
+            turns.spend((search.position - search.walked_from) // WALKED_BYTES_PER_ROW)
             try:
                 moment = await unpacked(broker, [search.header], search.run)
             except (OSError, AnabranchError) as error:
                 search = lookup.throw(error)
             else:
+                await _room(turns)
                 search = lookup.send(moment)
     except StopIteration as ended:
         found: Moment | None = ended.value
         return found
+
+
+async def _room(turns: Turns) -> None:
+    if not turns.has_room:
+        await turns.wait(WALKED_ROWS_MAX)
 
 
 def _answer(broker: "Broker", call: Call, request: dict[str, Any], found: Found) -> Rows:

@@ -17,8 +17,9 @@ from anabranch.record.batch import BatchHeader, crc_holds, read_header
 from anabranch.record.records import records_of
 from anabranch.values import Generation, Offset
 
-WALKED_BYTES_MAX = 4 * 2**20
-"""So much of a segment is checked at once; a walk that is longer is checked on the way.
+WALKED_BYTES_MAX = 256 * 2**10
+"""So much of a segment is walked at once, which takes 2 ms where batches are small; a walk that is longer is checked on
+the way.
 A batch that is searched for that reason has no such record unless its head is wrong."""
 
 

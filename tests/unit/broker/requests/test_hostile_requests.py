@@ -13,6 +13,8 @@ from anabranch.broker.handlers import HANDLERS, dispatch
 from anabranch.broker.requests.call import Call, Piece
 from anabranch.broker.requests.turns import Turns
 from anabranch.errors import AnabranchError
+from anabranch.record.builder import BatchBuilder
+from anabranch.values import Offset
 from anabranch.wire.api_keys import ApiKey
 from anabranch.wire.codec import encode_request
 from anabranch.wire.header import parse_request_header, request_header
@@ -136,6 +138,36 @@ def test_partitions_of_a_wide_topic_are_counted(api_key: ApiKey) -> None:
         together, _ = await most_calls_in_a_turn(bench, request, WIDE_CLIENTS)
         assert answer_bytes > 10 * WIDE_PARTITIONS
         assert together < max(CALLS_PER_TURN_MAX, 5 * alone)
+
+    body()
+
+
+SMALL_BATCHES, LOOKUPS = 12_000, 10
+
+
+def test_lookups_by_time_pass_small_batches_in_turns() -> None:
+    """No time index entry leads anywhere: the first batch and the last are newer than all between them."""
+
+    @in_loop
+    async def body() -> None:
+        bench = Bench()
+        partition = await bench.topic("slow")
+        now_ms = 1_700_000_000_000
+        times = [now_ms + 100, *[now_ms] * SMALL_BATCHES, now_ms + 200]
+        for offset, time_ms in enumerate(times):
+            builder = BatchBuilder(base_offset=offset)
+            builder.add(None, None, timestamp_ms=time_ms)
+            partition.log.append([(builder.build(), Offset(offset), Offset(offset), time_ms)], now_ms)
+        partition.high_watermark = partition.log.end_offset
+        asked = [{"partition_index": 0, "timestamp": now_ms + 150}]
+        wanted = {"replica_id": -1, "topics": [{"name": "slow", "partitions": asked}]}
+        frame = request_header(ApiKey.LIST_OFFSETS, 7, 7, "many") + encode_request(
+            ApiKey.LIST_OFFSETS, 7, wanted
+        )
+        request = Hostile(ApiKey.LIST_OFFSETS, 7, "by time", frame)
+        calls, answer_bytes = await most_calls_in_a_turn(bench, request, LOOKUPS)
+        assert answer_bytes > 0
+        assert calls <= CALLS_PER_TURN_MAX
 
     body()
 
