@@ -1,11 +1,18 @@
-"""What a node gives back to the system of the memory it freed. By virtual time."""
+"""What a node gives back to the system of the memory it freed, by virtual time; and how long it looks for garbage."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from anabranch.cli.node.memory import KEPT_BYTES_MAX, PAUSE_SECONDS_MAX, return_freed_memory
+from anabranch.cli.node.memory import (
+    KEPT_BYTES_MAX,
+    LONG_COLLECTION_SECONDS,
+    OLDEST,
+    PAUSE_SECONDS_MAX,
+    LongCollections,
+    return_freed_memory,
+)
 from anabranch.record.backend import COMPILED
 from anabranch.testing.fakes.clock import FakeClock
 from anabranch.testing.fakes.loop import VirtualLoop
@@ -86,3 +93,59 @@ def test_compiled_module_gives_freed_memory_back() -> None:
     del kept[:-1]  # Whatever lies behind what is kept cannot be given back by shrinking the heap.
     release()
     assert resident_bytes() < taken - 100 * MIB
+
+
+class Heap:
+    """Objects that a collection looks through, a microsecond each, and those that it leaves out."""
+
+    def __init__(self) -> None:
+        self.alive, self.frozen, self.now = 0, 100_000, 0.0
+        self._long = LongCollections(self, lambda: self.now)
+
+    def freeze(self) -> None:
+        self.frozen, self.alive = self.frozen + self.alive, 0
+
+    def unfreeze(self) -> None:
+        self.frozen, self.alive = 0, self.frozen + self.alive
+
+    def get_freeze_count(self) -> int:
+        return self.frozen
+
+    def collect(self, generation: int = OLDEST) -> float:
+        info = {"generation": generation}
+        self._long.heard("start", info)
+        seconds = self.alive / 1e6
+        self.now += seconds
+        self._long.heard("stop", info)
+        return seconds
+
+
+def test_what_lives_through_a_long_collection_is_left_out_of_the_next() -> None:
+    heap = Heap()
+    heap.alive = 60_000
+    assert heap.collect() > LONG_COLLECTION_SECONDS
+    assert heap.collect() == 0
+
+
+def test_what_lives_through_short_collections_or_those_of_young_objects_is_looked_through_again() -> None:
+    heap = Heap()
+    heap.alive = 40_000
+    heap.collect()
+    assert heap.alive == 40_000
+    heap.alive = 60_000
+    heap.collect(generation=1)
+    assert heap.alive == 60_000
+
+
+def test_everything_is_looked_through_once_twice_as_much_is_left_out() -> None:
+    heap = Heap()
+    for _ in range(2):
+        heap.alive = 60_000
+        heap.collect()
+    assert heap.alive == 220_000, "the next collection looks through all"
+    heap.alive = 150_000  # The rest was garbage.
+    heap.collect()
+    assert (heap.alive, heap.frozen) == (0, 150_000)
+    heap.alive = 60_000
+    heap.collect()
+    assert heap.alive == 0, "twice as many as were left then are not left out yet"

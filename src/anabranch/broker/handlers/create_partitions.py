@@ -8,6 +8,7 @@ from anabranch.broker.handlers.answers import PARTITIONS_PER_ROW, Deadline, acce
 from anabranch.broker.requests.call import Call
 from anabranch.broker.topics.placing import broker_loads, first_primaries, of_added
 from anabranch.cluster.placement import check_request
+from anabranch.config import PARTITIONS_MAX
 from anabranch.errors import AnabranchError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -47,9 +48,11 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
 
 
 def _added_count(broker: "Broker", asked: dict[str, Any]) -> int:
-    """How many partitions the topic gets; none if there is no such topic, or it has as many."""
+    """How many partitions the topic gets; none if it will be refused by itself."""
     state = broker.topics.find(asked["name"])
-    return max(0, asked["count"] - state.topic.partition_count) if state is not None else 0
+    if state is None or asked["count"] > PARTITIONS_MAX:
+        return 0
+    return max(0, asked["count"] - state.topic.partition_count)
 
 
 def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:

@@ -1,19 +1,26 @@
 """The memory policy of a node's process: what it looks through for garbage, keeps of what it freed, and gives back.
 
-`settle_memory` is called once the node is up. `return_freed_memory` runs as long as the node does: memory that requests
-have taken and freed lies between what is still used, where glibc keeps it for good unless it is told to give it back.
+`settle_memory` is called once the node is up. From then on `LongCollections` keeps the search for garbage from holding
+up requests on a node that has come to keep ten thousand partitions. `return_freed_memory` runs as long as the node
+does: memory that requests have taken and freed lies between what is still used, where glibc keeps it for good unless it
+is told to give it back.
 """
 
 import asyncio
 import gc
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from anabranch.record.backend import COMPILED
 
 KEPT_BYTES_MAX = 32 * 1024 * 1024
 """What the process may keep of the memory it freed: batches come and go, and each wants about as much as the last."""
+LONG_COLLECTION_SECONDS = 0.05
+OLDEST = 2
+"""The generation whose collection looks through everything."""
 PAUSE_SECONDS_MIN = 1.0
 PAUSE_SECONDS_MAX = 16.0
 WORTH_BYTES = 4 * 1024 * 1024
@@ -26,10 +33,52 @@ def settle_memory() -> None:
     what requests free for the next ones."""
     gc.freeze()
     gc.enable()
+    gc.callbacks.append(LongCollections(gc).heard)
     if COMPILED:
         from anabranch.record._fast import keep_freed_memory
 
         keep_freed_memory(KEPT_BYTES_MAX)
+
+
+class Collector(Protocol):
+    """The module `gc`."""
+
+    def freeze(self) -> None: ...
+    def unfreeze(self) -> None: ...
+    def get_freeze_count(self) -> int: ...
+
+
+class LongCollections:
+    """Leaves what has lived through a long collection out of the next ones, so that each looks through what is new.
+
+    Objects that were left out and have become garbage in cycles since stay in memory. So once twice as many are left
+    out as before, the next collection looks through all of them, however long that takes.
+    """
+
+    def __init__(self, collector: Collector, seconds: Callable[[], float] = time.perf_counter) -> None:
+        self._collector = collector
+        self._seconds = seconds
+        self._begun = 0.0
+        self._frozen_count_max = 2 * collector.get_freeze_count()
+
+    def heard(self, phase: str, info: dict[str, int]) -> None:
+        """For `gc.callbacks`."""
+        if info["generation"] != OLDEST:
+            return
+        if phase == "start":
+            self._begun = self._seconds()
+        elif self._seconds() - self._begun > LONG_COLLECTION_SECONDS:
+            self._freeze()
+
+    def _freeze(self) -> None:
+        collector = self._collector
+        was_all_looked_through = collector.get_freeze_count() == 0
+        collector.freeze()
+        frozen_count = collector.get_freeze_count()
+        if was_all_looked_through:
+            self._frozen_count_max = 2 * frozen_count
+        elif frozen_count > self._frozen_count_max:
+            collector.unfreeze()
 
 
 def can_return_memory() -> bool:
