@@ -7,7 +7,6 @@ line have what they need.
 """
 
 import asyncio
-import errno
 import logging
 import socket
 from collections import Counter, deque
@@ -19,13 +18,13 @@ from anabranch.broker.requests.call import Call
 from anabranch.clock import Clock
 from anabranch.config import host_and_port
 from anabranch.record.backend import COMPILED
+from anabranch.server.accepting import BACKLOG, Acceptor
 from anabranch.server.bound_socket import address_of, bind
 from anabranch.server.connection import FREE_BYTES, Connection
 from anabranch.server.poller import Poller
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 1024
 ACCEPTS_PER_TURN_MAX = 64
 SWEEP_SECONDS = 1.0
 SWEEP_SECONDS_IN_NEED = 0.25
@@ -66,6 +65,7 @@ class Listener:
         self._send_buffer_bytes = settings.socket_send_buffer_bytes
         self._idle_ms_max = settings.connections_max_idle_ms
         self._sock: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_drained: asyncio.Event | None = None
@@ -110,35 +110,11 @@ class Listener:
     def start(self) -> None:
         """Answer those who connect, after `listen`."""
         assert self._sock is not None
-        self._loop.add_reader(self._sock.fileno(), self._accept)
+        self._acceptor = Acceptor(self._sock, self._welcome, ACCEPTS_PER_TURN_MAX)
+        self._acceptor.start()
         self.poller.start()
         self.take_plain = _plain_lane(self.broker)
         self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
-
-    def _accept(self) -> None:
-        assert self._sock is not None
-        for _ in range(ACCEPTS_PER_TURN_MAX):
-            try:
-                sock, address = self._sock.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                self._pause_accepting(error)
-                return
-            self._welcome(sock, address[0])
-
-    def _pause_accepting(self, error: OSError) -> None:
-        """Out of descriptors: those who are connected go on; newcomers wait in the backlog for a second."""
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            raise error
-        assert self._sock is not None
-        logger.warning("cannot accept connections for a second: %s", error)
-        self._loop.remove_reader(self._sock.fileno())
-        self._loop.call_later(1.0, self._accept_again)
-
-    def _accept_again(self) -> None:
-        if self._sock is not None:
-            self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def _welcome(self, sock: socket.socket, host: str) -> None:
         refusal = None
@@ -153,7 +129,6 @@ class Listener:
                 logger.warning("refused a connection from %s: %s", host, refusal)
             return
         try:
-            sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._send_buffer_bytes > 0:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
@@ -228,10 +203,10 @@ class Listener:
     # --- closing ---------------------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
-        if self._sock is not None:
-            self._loop.remove_reader(self._sock.fileno())
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        elif self._sock is not None:
             self._sock.close()
-            self._sock = None
 
     async def close(self, seconds_max: float) -> None:
         """Answer what was accepted, for at most `seconds_max`, then close whatever is left."""

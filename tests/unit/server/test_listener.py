@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import socket
 from typing import Any
 
@@ -180,47 +179,6 @@ async def test_newcomer_that_is_gone_already_leaves_nothing_open() -> None:
     theirs.close()
 
 
-class FailingSocket:
-    def __init__(self, code: int) -> None:
-        self._pair = socket.socketpair()
-        self._code = code
-
-    def accept(self) -> Any:
-        raise OSError(self._code, "no")
-
-    def fileno(self) -> int:
-        return self._pair[0].fileno()
-
-    def close(self) -> None:
-        for sock in self._pair:
-            sock.close()
-
-
-@in_loop
-async def test_without_descriptors_accepting_rests_and_others_go_on() -> None:
-    _, listener = make()
-    listener._sock = FailingSocket(errno.EMFILE)
-    asyncio.get_running_loop().add_reader(listener._sock.fileno(), listener._accept)
-    listener._accept()
-    assert not asyncio.get_running_loop().remove_reader(listener._sock.fileno())
-    listener._accept_again()
-    assert asyncio.get_running_loop().remove_reader(listener._sock.fileno())
-    listener.stop_accepting()
-    listener._accept_again()  # After the end it does nothing.
-
-
-@in_loop
-async def test_peer_that_gave_up_in_the_backlog_is_no_error_and_another_error_is() -> None:
-    _, listener = make()
-    listener._sock = FailingSocket(errno.ECONNABORTED)
-    listener._accept()
-    listener.stop_accepting()
-    listener._sock = FailingSocket(errno.EBADF)
-    with pytest.raises(OSError, match="no"):
-        listener._accept()
-    listener.stop_accepting()
-
-
 @in_loop
 async def test_close_gives_up_on_a_reader_that_takes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     _, listener = make()
@@ -299,7 +257,9 @@ async def test_one_address_gets_only_some_of_the_connections() -> None:
 
     def come_from(host: str) -> None:
         theirs.append(socket.create_connection(door.getsockname()))
-        listener._welcome(door.accept()[0], host)
+        ours = door.accept()[0]
+        ours.setblocking(False)
+        listener._welcome(ours, host)
 
     for host in ("here", "here", "here", "there", "here"):
         come_from(host)

@@ -52,7 +52,8 @@ def _added_count(broker: "Broker", asked: dict[str, Any]) -> int:
     state = broker.topics.find(asked["name"])
     if state is None or asked["count"] > PARTITIONS_MAX:
         return 0
-    return max(0, asked["count"] - state.topic.partition_count)
+    count: int = asked["count"]
+    return max(0, count - state.topic.partition_count)
 
 
 def refuse(request: dict[str, Any], error: AnabranchError) -> dict[str, Any]:

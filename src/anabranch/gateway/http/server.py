@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from anabranch.broker.workers import in_heavy_worker
 from anabranch.config import http_host_and_port
 from anabranch.gateway.http.access import Access
+from anabranch.server.accepting import BACKLOG
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.gateway.http.web import Web
     from anabranch.server.listener import Listener
 
-BACKLOG = 1024
 CLOSE_SECONDS_MAX = 2.0
 
 logger = logging.getLogger(__name__)

@@ -16,16 +16,15 @@ from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.http.access import Access
 from anabranch.gateway.http.addresses import Addresses
 from anabranch.gateway.http.protocol import BoundedProtocol
-from anabranch.gateway.http.server import BACKLOG
 from anabranch.gateway.websocket.protocol import Incoming, SocketProtocol
+from anabranch.server.accepting import Acceptor
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
     from anabranch.server.listener import Listener
 
 ACCEPTED_AT_ONCE = 16
-"""Connections taken in one turn of the loop: asyncio takes as many as may wait, and a thousand would hold up everybody
-who is connected already."""
+"""Connections that begin in one turn of the loop: a thousand would hold up everybody who is connected already."""
 KEEP_ALIVE_SECONDS = 75
 """How long a connection may stay without a request: longer than proxies keep theirs (nginx: 60 s), or they would send
 requests into connections that are just being closed."""
@@ -101,14 +100,26 @@ class Web:
         self._state = ServerState()
         self.gateway.connection_count = lambda: len(self._state.connections)
         self.gateway.incoming_bytes = lambda: Socket.incoming.bytes_held
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self._connecting: set[asyncio.Task[None]] = set()
         self._dates: asyncio.TimerHandle | None = None
 
     async def start(self, bound: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         self._note_date()
-        self._server = await loop.create_server(self._connection, sock=bound, backlog=ACCEPTED_AT_ONCE)
-        bound.listen(BACKLOG)  # So many may wait for it all the same.
+        self._acceptor = Acceptor(bound, self._welcome, ACCEPTED_AT_ONCE)
+        self._acceptor.start()
+
+    def _welcome(self, sock: socket.socket, host: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect(sock))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, sock: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._connection, sock)
+        except OSError as error:  # Gone before it was welcomed.
+            logger.debug("a client of the HTTP port did not stay: %s", error)
+            sock.close()
 
     def _connection(self) -> BoundedProtocol:
         return self._protocol(config=self._config, server_state=self._state, app_state={})
@@ -120,8 +131,8 @@ class Web:
 
     async def stop(self) -> None:
         """Accept nothing more; let what is under way end."""
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.stop()
         await self.gateway.close()
         for connection in list(self._state.connections):
             connection.shutdown()

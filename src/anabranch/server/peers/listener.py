@@ -9,7 +9,6 @@ takes a few milliseconds. Whoever is linked already is never touched.
 """
 
 import asyncio
-import errno
 import logging
 import secrets
 import socket
@@ -17,6 +16,7 @@ from collections import Counter
 from functools import partial
 
 from anabranch.errors import PeerError
+from anabranch.server.accepting import BACKLOG, Acceptor
 from anabranch.server.bound_socket import address_of, bind
 from anabranch.server.peers.dialler import HANDSHAKE_SECONDS_MAX
 from anabranch.server.peers.handshake import NONCE_BYTES, Cause, HandshakeError, accept
@@ -30,7 +30,6 @@ STRANGERS_MAX = 256
 STRANGERS_PER_ADDRESS_MAX = 64
 ACCEPTED_PER_TURN_MAX = 8
 """A full backlog is emptied soon, and those who are linked are heard in between."""
-BACKLOG = 1024
 
 
 class PeerListener:
@@ -39,6 +38,7 @@ class PeerListener:
         self._links = links
         self._loop = asyncio.get_running_loop()
         self._sock: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
         self._strangers: dict[asyncio.Task[None], str] = {}
         """With the address they come from."""
         self._counts: Counter[str] = Counter()
@@ -52,13 +52,14 @@ class PeerListener:
 
     def start(self) -> None:
         assert self._sock is not None
-        self._loop.add_reader(self._sock.fileno(), self._accept)
+        self._acceptor = Acceptor(self._sock, self._take, ACCEPTED_PER_TURN_MAX)
+        self._acceptor.start()
 
     async def close(self) -> None:
-        if self._sock is not None:
-            self._loop.remove_reader(self._sock.fileno())
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        elif self._sock is not None:
             self._sock.close()
-            self._sock = None
         strangers = list(self._strangers)
         for task in strangers:
             task.cancel()
@@ -66,30 +67,13 @@ class PeerListener:
 
     # --- accepting ---------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
-        for _ in range(ACCEPTED_PER_TURN_MAX):
-            if self._sock is None or not self._accept_one(self._sock):
-                return
-
-    def _accept_one(self, listening: socket.socket) -> bool:
-        """Whether there may be more."""
-        try:
-            sock, address = listening.accept()
-        except ConnectionAbortedError:
-            return True
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as error:
-            self._pause_accepting(error)
-            return False
-        sock.setblocking(False)
-        self._make_room(address[0])
+    def _take(self, sock: socket.socket, host: str) -> None:
+        self._make_room(host)
         link = self._new_link()
-        task = self._loop.create_task(self._welcome(link, sock, address[0]))
-        self._strangers[task] = address[0]
-        self._counts[address[0]] += 1
+        task = self._loop.create_task(self._welcome(link, sock, host))
+        self._strangers[task] = host
+        self._counts[host] += 1
         task.add_done_callback(partial(self._done, link, sock))
-        return True
 
     def _make_room(self, host: str) -> None:
         if self._counts[host] >= STRANGERS_PER_ADDRESS_MAX:
@@ -133,19 +117,6 @@ class PeerListener:
         if not link.is_up:
             link.close("it was not made")
             sock.close()
-
-    def _pause_accepting(self, error: OSError) -> None:
-        """Out of descriptors: those who are connected go on; newcomers wait in the backlog for a second."""
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-            raise error
-        assert self._sock is not None
-        logger.warning("cannot accept peer links for a second: %s", error)
-        self._loop.remove_reader(self._sock.fileno())
-        self._loop.call_later(1.0, self._accept_again)
-
-    def _accept_again(self) -> None:
-        if self._sock is not None:
-            self._loop.add_reader(self._sock.fileno(), self._accept)
 
     async def _welcome(self, link: PeerLink, sock: socket.socket, host: str) -> None:
         try:

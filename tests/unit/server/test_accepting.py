@@ -1,0 +1,129 @@
+"""Connections taken from a listening socket, and handed out address by address."""
+
+import asyncio
+import errno
+import socket
+from collections import deque
+from typing import Any
+
+import pytest
+
+from anabranch.server import accepting
+from anabranch.server.accepting import Acceptor
+from support.broker_bench import in_loop
+
+
+class Door:
+    """A listening socket at which connections of these addresses wait."""
+
+    def __init__(self, *addresses: str, error: int = errno.EAGAIN) -> None:
+        self._pair = socket.socketpair()
+        self._pair[1].sendall(b"!")  # Always ready to be read.
+        self._waiting = deque(addresses)
+        self._error = error
+        self.is_closed = False
+
+    def accept(self) -> Any:
+        if self._waiting:
+            return socket.socket(), (self._waiting.popleft(), 0)
+        raise OSError(self._error, "no")
+
+    def fileno(self) -> int:
+        return self._pair[0].fileno()
+
+    def close(self) -> None:
+        self.is_closed = True
+        for sock in self._pair:
+            sock.close()
+
+
+class Guests:
+    def __init__(self, door: Door, per_turn: int) -> None:
+        self.welcomed: list[str] = []
+        self.turns: list[int] = []
+        self.acceptor = Acceptor(door, self._welcome, per_turn)  # type: ignore[arg-type]
+        self.acceptor.start()
+
+    def _welcome(self, sock: socket.socket, host: str) -> None:
+        sock.close()
+        self.welcomed.append(host)
+
+    async def turn(self, count: int = 1) -> None:
+        for _ in range(count):
+            before = len(self.welcomed)
+            await asyncio.sleep(0)
+            self.turns.append(len(self.welcomed) - before)
+
+
+def is_read(door: Door) -> bool:
+    """Whether connections are still taken. They are not, afterwards."""
+    return asyncio.get_running_loop().remove_reader(door.fileno())
+
+
+@in_loop
+async def test_a_crowd_of_one_address_keeps_another_waiting_for_few_turns() -> None:
+    door = Door(*["crowd"] * 200, "somebody")
+    guests = Guests(door, per_turn=16)
+    await guests.turn(4)
+    assert "somebody" in guests.welcomed[:2]
+    assert max(guests.turns) == 16
+    await guests.turn(20)
+    assert len(guests.welcomed) == 201
+    guests.acceptor.stop()
+    assert door.is_closed
+
+
+@in_loop
+async def test_who_comes_alone_is_welcomed_at_once() -> None:
+    guests = Guests(Door("somebody"), per_turn=16)
+    await guests.turn(2)
+    assert guests.welcomed == ["somebody"]
+    guests.acceptor.stop()
+
+
+@in_loop
+async def test_no_more_are_taken_than_may_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "TAKEN_MAX", 8)
+    monkeypatch.setattr(accepting, "TAKEN_PER_TURN_MAX", 8)
+    door = Door(*["crowd"] * 20)
+    guests = Guests(door, per_turn=4)
+    await guests.turn(2)
+    assert not is_read(door), "the others wait in the system's queue"
+    await guests.turn(20)
+    assert len(guests.welcomed) == 20
+    guests.acceptor.stop()
+
+
+@in_loop
+async def test_who_was_taken_and_not_welcomed_is_hung_up_on_at_the_end() -> None:
+    guests = Guests(Door(*["crowd"] * 20), per_turn=4)
+    await guests.turn(2)
+    guests.acceptor.stop()
+    count = len(guests.welcomed)
+    await guests.turn(3)
+    assert len(guests.welcomed) == count < 20
+
+
+@in_loop
+async def test_without_descriptors_accepting_rests_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "PAUSE_SECONDS", 0.01)
+    door = Door("somebody", error=errno.EMFILE)
+    guests = Guests(door, per_turn=16)
+    await guests.turn(2)
+    assert guests.welcomed == ["somebody"]
+    assert not is_read(door)
+    await asyncio.sleep(0.02)
+    guests.acceptor.stop()
+    guests.acceptor.start()  # After the end it does nothing.
+
+
+@in_loop
+async def test_client_that_gave_up_in_the_queue_is_no_error_and_another_error_is() -> None:
+    door = Door("somebody", error=errno.EBADF)
+    guests = Guests(door, per_turn=16)
+    with pytest.raises(OSError, match="no"):
+        guests.acceptor._take()
+    guests.acceptor.stop()
+    gave_up = Guests(Door(error=errno.ECONNABORTED), per_turn=16)
+    gave_up.acceptor._take()
+    gave_up.acceptor.stop()
