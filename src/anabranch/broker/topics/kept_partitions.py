@@ -4,6 +4,7 @@ Which partitions those are, `Topics` reads from the metadata table; here are the
 is in the object store has no folder. All that touches many files is done in a worker.
 """
 
+import asyncio
 import contextlib
 import logging
 import uuid
@@ -26,6 +27,10 @@ logger = logging.getLogger(__name__)
 OPENED_SIDE_BY_SIDE_MAX = 64
 """Few logs may have much to read each, which pays in threads. Of many most have little, and threads that wait for
 each other's turn take twice as long."""
+
+
+CLOSED_PER_TURN = 200
+"""So many are closed before the loop has its turn."""
 
 
 class KeptPartitions:
@@ -196,6 +201,12 @@ class KeptPartitions:
         partitions = [each for each in partitions if not each.is_object]
         if not partitions:
             return
+        for start in range(0, len(partitions), CLOSED_PER_TURN):
+            if start:
+                await asyncio.sleep(0)
+            await self._close_for_good(partitions[start : start + CLOSED_PER_TURN])
+
+    async def _close_for_good(self, partitions: list[Partition]) -> None:
         for partition in partitions:
             async with partition.upkeep:
                 await self._core.syncer.idle(partition)
