@@ -8,9 +8,11 @@ since most connections say little, and grows as bytes arrive, never on the word 
 SMALL_BYTES = 4 * 1024
 SEVERAL_BYTES_MAX = 64 * 1024
 """Up to here there is room for the frames behind the first: who sends one of 16 KB soon sends the next."""
-GROWTH = 4
+GROWTH, GROWTH_OF_LARGE = 4, 2
 """How many times what has arrived a buffer may hold. A frame's announced length costs nothing, and a frame of a
 megabyte is copied four times on its way, once in the life of a busy connection."""
+LARGE_BYTES = 1024 * 1024
+"""From here on a buffer grows more slowly: much of what it may hold would be kept from others."""
 
 
 class ReceiveBuffer:
@@ -46,7 +48,8 @@ class ReceiveBuffer:
         if frame_bytes <= SMALL_BYTES:
             return SMALL_BYTES
         wanted = max(frame_bytes, min(4 * frame_bytes, SEVERAL_BYTES_MAX))
-        return min(wanted, max(SMALL_BYTES, GROWTH * len(self)))
+        growth = GROWTH if len(self) < LARGE_BYTES else GROWTH_OF_LARGE
+        return min(wanted, max(SMALL_BYTES, growth * len(self)))
 
     def grow(self, capacity: int) -> None:
         held = self.end - self.start

@@ -2,7 +2,13 @@
 
 import pytest
 
-from anabranch.server.receive_buffer import GROWTH, SEVERAL_BYTES_MAX, SMALL_BYTES, ReceiveBuffer
+from anabranch.server.receive_buffer import (
+    GROWTH,
+    GROWTH_OF_LARGE,
+    SEVERAL_BYTES_MAX,
+    SMALL_BYTES,
+    ReceiveBuffer,
+)
 
 MIB = 2**20
 
@@ -62,7 +68,7 @@ def test_buffer_full_to_the_last_byte_says_so() -> None:
         (SEVERAL_BYTES_MAX, 14, SMALL_BYTES),
         (MIB, 14, SMALL_BYTES),
         (100 * MIB, 4, SMALL_BYTES),
-        (100 * MIB, MIB, GROWTH * MIB),
+        (100 * MIB, MIB, GROWTH_OF_LARGE * MIB),
         (MIB + 1, MIB, MIB + 1),
     ],
 )
