@@ -34,6 +34,7 @@ BRANCH_TOPIC, RING_TOPIC = "branchy", "ringy"
 CLIENT = Path(__file__).parents[1] / "clients" / "split_client.py"
 START_S_MAX = 60.0
 FINISH_S_MAX = 300.0
+SPLIT_LONGER_S_MAX = 30.0
 SETTLE_S = 5.0
 """So long after a split nothing is expected of a client: brokers and clients have to notice."""
 
@@ -123,7 +124,7 @@ class SplitRun:
                 for name, command in self._commands(network, bootstrap)
             ]
             self._wait_for_first(clients)
-            cycles = self._split_and_heal(network)
+            cycles = self._split_and_heal(network, clients)
             for client in clients:
                 client.ask_to_end()
             outcomes = [client.finish() for client in clients]
@@ -172,7 +173,7 @@ class SplitRun:
 
     # --- splits ------------------------------------------------------------------------------------------------
 
-    def _split_and_heal(self, network: Network) -> list[dict[str, Any]]:
+    def _split_and_heal(self, network: Network, clients: list[SideProcess]) -> list[dict[str, Any]]:
         rng = random.Random(self.seed)
         cycles = []
         for number in range(self.cycles):
@@ -181,13 +182,25 @@ class SplitRun:
             network.split([[*lone, MINORITY_HOST], [*others, MAJORITY_HOST]])
             begun_ms = now_ms()
             self.say(f"cycle {number + 1}: brokers {lone} are cut off from {others}")
-            time.sleep(self.split_seconds)
+            self._stay_split(clients)
             healed_ms = now_ms()
             network.heal()
             self.say(f"cycle {number + 1}: healed")
             time.sleep(self.calm_seconds)
             cycles.append({"minority": lone, "begun_ms": begun_ms, "healed_ms": healed_ms})
         return cycles
+
+    def _stay_split(self, clients: list[SideProcess]) -> None:
+        """Longer on a busy machine: until something was acknowledged to every client that is to go on."""
+        time.sleep(SETTLE_S)
+        branchy = [client for client in clients if client.name.endswith(BRANCH_TOPIC)]
+        before = [client.acked for client in branchy]
+        time.sleep(max(0.0, self.split_seconds - SETTLE_S))
+        deadline = time.monotonic() + SPLIT_LONGER_S_MAX
+        while any(client.acked == count for client, count in zip(branchy, before, strict=True)):
+            if time.monotonic() > deadline:
+                return  # The report says to whom.
+            time.sleep(0.2)
 
     # --- what came of it -----------------------------------------------------------------------------------------
 
