@@ -151,47 +151,55 @@ def check_ring_possible(broker_count: int) -> None:
         )
 
 
-class BrokerLoads:
-    """How many partitions each broker keeps: all of them, and those that others keep too."""
+def check_room(
+    kept: Mapping[Replicas, int],
+    added: Sequence[Replicas],
+    brokers: Collection[BrokerId],
+    partitions_max: int,
+) -> None:
+    """Raise InvalidPartitionsError if one of the brokers that get new partitions would keep too many.
 
-    def __init__(self, brokers: Iterable[BrokerId], partitions_max: int) -> None:
-        self._brokers = tuple(brokers)
-        self._partitions_max = partitions_max
-        self._all: Counter[BrokerId] = Counter()
-        self._shared: Counter[BrokerId] = Counter()
+    `kept`: how many partitions there are of each set of replicas; `()`: each of `brokers` has them open. A broker that
+    gets none does not matter, however many it has.
+    """
+    new = Counter(added)
+    all_new, shared_new = _by_broker(new, brokers)
+    all_kept, shared_kept = _by_broker(kept, brokers)
+    broker, count = _fullest(shared_new, shared_kept)
+    if count > SHARED_MAX:
+        raise InvalidPartitionsError(
+            f"Broker {broker} would keep {count} partitions together with others, and can keep {SHARED_MAX}: take "
+            "fewer partitions or replicas, or add brokers first."
+        )
+    broker, count = _fullest(all_new, all_kept)
+    if count > partitions_max:
+        raise InvalidPartitionsError(
+            f"Broker {broker} would keep {count} partitions, and may keep {partitions_max} (partitions.max): take "
+            "fewer partitions, delete topics, or add brokers first."
+        )
 
-    def count(self, replicas: Replicas, partitions: int = 1) -> None:
-        """Count partitions that exist, by who keeps them; by nobody in particular (`()`) means by every broker."""
-        for broker in replicas or self._brokers:
-            self._all[broker] += partitions
+
+def _by_broker(
+    partitions: Mapping[Replicas, int], brokers: Collection[BrokerId]
+) -> tuple[Counter[BrokerId], Counter[BrokerId]]:
+    """How many each broker keeps, and how many of them others keep too."""
+    in_all: Counter[BrokerId] = Counter()
+    shared: Counter[BrokerId] = Counter()
+    for replicas, count in partitions.items():
+        for broker in replicas or brokers:
+            in_all[broker] += count
             if len(replicas) > 1:
-                self._shared[broker] += partitions
+                shared[broker] += count
+    return in_all, shared
 
-    def add(self, added: Sequence[Replicas]) -> None:
-        """Count partitions that are to be created. Raises InvalidPartitionsError, and counts none, if a broker would
-        keep too many."""
-        before = self._all.copy(), self._shared.copy()
-        for replicas, partitions in Counter(added).items():
-            self.count(replicas, partitions)
-        try:
-            self._check()
-        except InvalidPartitionsError:
-            self._all, self._shared = before
-            raise
 
-    def _check(self) -> None:
-        broker, count = max(self._shared.items(), key=lambda item: item[1], default=(NO_BROKER, 0))
-        if count > SHARED_MAX:
-            raise InvalidPartitionsError(
-                f"Broker {broker} would keep {count} partitions together with others, and can keep {SHARED_MAX}: take "
-                "fewer partitions or replicas, or add brokers first."
-            )
-        broker, count = max(self._all.items(), key=lambda item: item[1], default=(NO_BROKER, 0))
-        if count > self._partitions_max:
-            raise InvalidPartitionsError(
-                f"Broker {broker} would keep {count} partitions, and may keep {self._partitions_max} (partitions.max): "
-                "take fewer partitions, delete topics, or add brokers first."
-            )
+def _fullest(new: Counter[BrokerId], kept: Counter[BrokerId]) -> tuple[BrokerId, int]:
+    """Of the brokers that get new partitions, the one that would keep most, and how many."""
+    return max(
+        ((broker, new[broker] + kept[broker]) for broker in new),
+        key=lambda row: row[1],
+        default=(NO_BROKER, 0),
+    )
 
 
 def check_request(partition_count: int) -> None:

@@ -345,7 +345,7 @@ class NodeSettings:
     partitions_max: int = whole(
         10_000,
         "Partitions that one broker keeps, of all topics, at about 7 kB of memory each. A topic that would bring more "
-        "is refused with INVALID_PARTITIONS; internal topics are not.",
+        "is refused with INVALID_PARTITIONS; only __consumer_offsets of offsets.topic.num.partitions is not.",
         low=100,
     )
     fetch_session_partitions_max: int = whole(
@@ -382,8 +382,8 @@ class NodeSettings:
     )
     request_memory_bytes_max: int = long(
         256 * MIB,
-        "Bytes of requests held at once over all connections, counted as they arrive; beyond, sockets wait, addresses "
-        "take turns, and the slowest requests are closed.",
+        "Buffers of unfinished requests over all connections, which grow as bytes arrive; the first 64 KiB of each are "
+        "free. Beyond, connections wait, addresses take turns, and the slowest requests of the largest are closed.",
         low=MIB,
     )
     append_queue_bytes_max: int = long(

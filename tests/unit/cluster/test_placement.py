@@ -11,12 +11,12 @@ from anabranch.cluster.metadata.rows import BrokerRow
 from anabranch.cluster.placement import (
     CREATED_AT_ONCE_MAX,
     SHARED_MAX,
-    BrokerLoads,
     Partitions,
     Replicas,
     check_factor,
     check_replicas,
     check_request,
+    check_room,
     check_same_factor,
     default_factor,
     place,
@@ -135,32 +135,33 @@ def test_partitions_of_a_topic_have_equally_many_replicas() -> None:
         check_same_factor([(BrokerId(1),), (BrokerId(2), BrokerId(3))])
 
 
-def loads_of(kept: Replicas, count: int, partitions_max: int = 100_000) -> BrokerLoads:
-    loads = BrokerLoads([BrokerId(1), BrokerId(2)], partitions_max)
-    loads.count(kept, count)
-    return loads
+ONE, TWO, THREE, FOUR = map(BrokerId, (1, 2, 3, 4))
+
+
+def check(kept: Replicas, count: int, *added: Replicas, partitions_max: int = 100_000) -> None:
+    check_room({kept: count}, added, [ONE, TWO], partitions_max)
 
 
 def test_broker_keeps_a_limited_number_of_shared_partitions() -> None:
-    shared = (BrokerId(1), BrokerId(2))
-    loads_of(shared, SHARED_MAX - 1).add([shared])
-    loads_of(shared, SHARED_MAX - 1).add([(BrokerId(2),)] * SHARED_MAX)
+    shared = (ONE, TWO)
+    check(shared, SHARED_MAX - 1, shared)
+    check(shared, SHARED_MAX - 1, *[(TWO,)] * SHARED_MAX)
     with pytest.raises(InvalidPartitionsError, match=f"Broker 2 would keep {SHARED_MAX + 1} partitions"):
-        loads_of(shared, SHARED_MAX - 1).add([(BrokerId(2), BrokerId(3)), (BrokerId(4), BrokerId(2))])
+        check(shared, SHARED_MAX - 1, (TWO, THREE), (FOUR, TWO))
 
 
 def test_broker_keeps_a_limited_number_of_partitions_whatever_their_mode() -> None:
-    for kept in ((BrokerId(1),), (), (BrokerId(1), BrokerId(2))):
-        loads_of(kept, 9, partitions_max=10).add([kept])
+    for kept in ((ONE,), (), (ONE, TWO)):
+        check(kept, 9, kept, partitions_max=10)
         with pytest.raises(InvalidPartitionsError, match=r"may keep 10 \(partitions\.max\)"):
-            loads_of(kept, 9, partitions_max=10).add([kept, kept])
+            check(kept, 9, kept, kept, partitions_max=10)
 
 
-def test_refused_partitions_are_not_counted() -> None:
-    loads = loads_of((), 9, partitions_max=10)
-    with pytest.raises(InvalidPartitionsError):
-        loads.add([()] * 2)
-    loads.add([()])
+def test_broker_with_too_many_partitions_does_not_keep_others_from_new_ones() -> None:
+    check((ONE,), 11, (TWO,), partitions_max=10)
+    check((ONE, THREE), SHARED_MAX + 1, (TWO, FOUR))
+    with pytest.raises(InvalidPartitionsError, match="Broker 1 would keep 12"):
+        check((ONE,), 11, (), partitions_max=10)
 
 
 def test_one_request_creates_a_limited_number_of_partitions() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from anabranch.broker.handlers.answers import PARTITIONS_PER_ROW, Deadline, accepted, refused
 from anabranch.broker.requests.call import Call
-from anabranch.broker.topics.placing import broker_loads, first_primaries, of_added
+from anabranch.broker.topics.placing import first_primaries, of_added
 from anabranch.cluster.placement import check_request
 from anabranch.config import PARTITIONS_MAX
 from anabranch.errors import AnabranchError, InvalidRequestError
@@ -23,7 +23,6 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     except AnabranchError as error:
         return refuse(request, error)
     pace, deadline = broker.turns.pace(), Deadline(broker, request["timeout_ms"])
-    loads = broker_loads(broker)
     rows = []
     for asked in topics.values():
         await pace.row(1 + _added_count(broker, asked) // PARTITIONS_PER_ROW)
@@ -35,7 +34,7 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
             broker.topics.check_partition_count(name, asked["count"])
             topic = broker.topics.known(name).topic
             replicas = of_added(broker, topic, asked["count"], asked["assignments"])
-            loads.add(replicas or [()] * (asked["count"] - topic.partition_count))
+            broker.topics.check_room(replicas or [()] * (asked["count"] - topic.partition_count))
             if not request["validate_only"]:
                 grown = replace(topic, partition_count=asked["count"])
                 first = await first_primaries(broker, grown, topic.partition_count) if topic.is_branch else ()

@@ -11,7 +11,6 @@ from anabranch.broker.requests.error_table import code_of
 from anabranch.broker.topics import internal_topics
 from anabranch.broker.topics.placing import (
     Choice,
-    broker_loads,
     by_assignment,
     by_factor,
     first_primaries,
@@ -19,7 +18,7 @@ from anabranch.broker.topics.placing import (
 )
 from anabranch.cluster.metadata.residence import OBJECT
 from anabranch.cluster.metadata.rows import MODE_CONFIG
-from anabranch.cluster.placement import UNSET, BrokerLoads, check_request
+from anabranch.cluster.placement import UNSET, check_request
 from anabranch.config import PARTITIONS_MAX, TopicSettings
 from anabranch.errors import AnabranchError, InvalidPartitionsError, InvalidRequestError
 from anabranch.wire.error_codes import ErrorCode
@@ -41,7 +40,6 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     except AnabranchError as error:
         return refuse(request, error)
     pace, room, deadline = broker.turns.pace(), AnswerRoom(broker), Deadline(broker, request["timeout_ms"])
-    loads = broker_loads(broker)
     rows = []
     for asked in topics.values():
         await pace.row(ROWS_PER_TOPIC + _counted(_partition_count(broker, asked)) // PARTITIONS_PER_ROW)
@@ -49,7 +47,7 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
             deadline.check()
             if counts[asked["name"]] > 1:
                 raise InvalidRequestError(f"Topic {asked['name']} appears {counts[asked['name']]} times.")
-            rows.append(await _create(broker, asked, room, loads, only_validate=request["validate_only"]))
+            rows.append(await _create(broker, asked, room, only_validate=request["validate_only"]))
         except AnabranchError as error:
             rows.append({**refused(error), "name": asked["name"], "configs": []})
     if broker.objects is not None and any(_is_object(topic) for topic in request["topics"]):
@@ -63,7 +61,7 @@ def _is_object(asked: dict[str, Any]) -> bool:
 
 
 async def _create(
-    broker: "Broker", asked: dict[str, Any], room: AnswerRoom, loads: BrokerLoads, *, only_validate: bool
+    broker: "Broker", asked: dict[str, Any], room: AnswerRoom, *, only_validate: bool
 ) -> dict[str, Any]:
     name = asked["name"]
     configs = asked["configs"]
@@ -85,8 +83,6 @@ async def _create(
         is_pinned=choice.is_pinned,
         copies=choice.copies,
     )
-    if not topic.is_internal:  # Groups must work on full brokers, too.
-        loads.add(choice.replicas)
     if topic.is_branch:
         topic = replace(topic, first=await first_primaries(broker, topic, 0))
     if not only_validate:

@@ -4,7 +4,6 @@ A choice *pins* the topic: it does not grow with the cluster. Asking for what th
 on one node a topic with one replica is like any other, because nobody could have asked for more.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +12,6 @@ from anabranch.cluster.metadata.rows import Placement, Topic
 from anabranch.cluster.placement import (
     RING,
     UNSET,
-    BrokerLoads,
     Partitions,
     Replicas,
     check_factor,
@@ -33,7 +31,6 @@ from anabranch.errors import (
     InvalidReplicationFactorError,
     NotControllerError,
 )
-from anabranch.values import BrokerId
 
 if TYPE_CHECKING:
     from anabranch.broker.broker import Broker
@@ -111,8 +108,6 @@ async def make_topic(
     """A topic on its first use, on a node without peers. Raises what CreateTopics would answer."""
     choice = by_factor(broker, name, partition_count)
     topic = broker.topics.plan(name, partition_count, overrides, choice.placements)
-    if not topic.is_internal:  # Groups must work on a full broker, too.
-        broker_loads(broker).add(choice.replicas)
     await broker.topics.create(topic)
 
 
@@ -154,20 +149,6 @@ def of_added(
             f"The partitions of {topic.name} have {factor} replicas each: assign as many to the new ones."
         )
     return replicas
-
-
-def broker_loads(broker: "Broker") -> BrokerLoads:
-    """What every broker keeps at present."""
-    table = broker.metadata.table
-    brokers = broker.orchestrator.rows() or (BrokerId(broker.id),)
-    loads = BrokerLoads(brokers, broker.settings.partitions_max)
-    for topic in table.topics.values():
-        if topic.placements:
-            for replicas, partitions in Counter(each.replicas for each in topic.placements).items():
-                loads.count(replicas, partitions)
-        else:
-            loads.count(table.placement(topic, 0).replicas, topic.partition_count)
-    return loads
 
 
 def _checked(broker: "Broker", assigned: Sequence[Sequence[int]]) -> list[Replicas]:

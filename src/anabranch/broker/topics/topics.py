@@ -36,6 +36,7 @@ from anabranch.cluster.metadata.entries import (
 )
 from anabranch.cluster.metadata.residence import BRANCHED
 from anabranch.cluster.metadata.rows import INTERNAL_NAMES, Placement, Topic
+from anabranch.cluster.placement import Replicas, check_room
 from anabranch.config import PARTITIONS_MAX, NodeSettings, TopicSettings, validate_topic_overrides
 from anabranch.errors import (
     AnabranchError,
@@ -306,7 +307,19 @@ class Topics:
         may_be = topic.is_placed or (topic.is_branch and name == OFFSETS_TOPIC)
         if topic.is_internal and not may_be:
             raise InvalidConfigError(f"{name} is internal, and kept by brokers: leave its mode out.")
+        self._check_topic_room(topic)
         return topic
+
+    def _check_topic_room(self, topic: Topic) -> None:
+        if topic.is_internal and topic.partition_count <= self._settings.offsets_topic_num_partitions:
+            return  # Groups must work on full brokers, too.
+        self.check_room([each.replicas for each in topic.placements] or [()] * topic.partition_count)
+
+    def check_room(self, added: Sequence[Replicas]) -> None:
+        """Raises InvalidPartitionsError if brokers would keep too many partitions with these."""
+        table = self._metadata.table
+        brokers = {*table.brokers, BrokerId(self._settings.broker_id)}
+        check_room(table.partitions_by_replicas, added, brokers, self._settings.partitions_max)
 
     def _check_free(self, name: str) -> None:
         if name in self._states:
@@ -360,6 +373,7 @@ class Topics:
     async def create(self, topic: Topic) -> None:
         async with self._metadata.lock:
             self._check_free(topic.name)
+            self._check_topic_room(topic)  # Again: others may have been made since it was planned.
             await self._prepare(topic, self.kept.indexes(topic))
             await self._commit(topic_entry(topic), topic)
             if topic.topic_id not in self._metadata.table.topics_by_id:
@@ -372,13 +386,14 @@ class Topics:
         self,
         name: str,
         count: int,
-        replicas: Sequence[Sequence[BrokerId]] = (),
+        replicas: Sequence[Replicas] = (),
         first: Sequence[BrokerId] = (),
     ) -> None:
         """`replicas`: of each of the new ones; `first`: in mode branch, who is to be primary of each."""
         async with self._metadata.lock:
             current = self.check_partition_count(name, count)
             topic = self.known(name).topic
+            self.check_room(replicas or [()] * (count - current))
             added = [Placement(tuple(each)) for each in replicas] or [
                 self._metadata.table.placement(replace(topic, placements=()), 0)
             ] * (count - current)

@@ -13,6 +13,7 @@ ever registered.
 
 import uuid
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,6 +53,8 @@ class MetadataTable:
         self.founder: BrokerId | None = None
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[uuid.UUID, Topic] = {}
+        self.partitions_by_replicas: Counter[tuple[BrokerId, ...]] = Counter()
+        """How many partitions there are of each set of replicas; `()`: those that no broker in particular keeps."""
         self.producer_id_next = 0
         self.slots: dict[str, int] = {}
         """Of each disk that ever registered, by its directory id: never given to another."""
@@ -152,6 +155,7 @@ class MetadataTable:
             match entry["type"]:
                 case "topic-removed":
                     del self.topics[topic.name], self.topics_by_id[topic.topic_id]
+                    self.partitions_by_replicas -= _count_by_replicas(topic)
                     if self._objects is not None:
                         self._objects.remove_topic(topic.topic_id, topic.partition_count)
                 case "partitions":
@@ -447,6 +451,10 @@ class MetadataTable:
         self._put(replace(topic, placements=tuple(placements)))
 
     def _put(self, topic: Topic) -> None:
+        replaced = self.topics.get(topic.name)
+        if replaced is not None:
+            self.partitions_by_replicas -= _count_by_replicas(replaced)
+        self.partitions_by_replicas += _count_by_replicas(topic)
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
 
@@ -499,6 +507,7 @@ class MetadataTable:
         self.brokers.clear()
         self.topics.clear()
         self.topics_by_id.clear()
+        self.partitions_by_replicas.clear()
         for row in snapshot.get("brokers", ()):
             self.brokers[BrokerId(row["broker"])] = _broker_of(row, row["epoch"])
         self.founder = snapshot.get("founder")
@@ -518,6 +527,7 @@ class MetadataTable:
             (self.brokers, other.brokers),
             (self.topics, other.topics),
             (self.topics_by_id, other.topics_by_id),
+            (self.partitions_by_replicas, other.partitions_by_replicas),
         ):
             mine.clear()
             mine.update(its)  # type: ignore[arg-type]  # Of the same kind each.
@@ -578,6 +588,12 @@ def _broker_of(entry: Entry, epoch: int) -> BrokerRow:
         entry["fenced"],
         entry.get("draining", False),
     )
+
+
+def _count_by_replicas(topic: Topic) -> Counter[tuple[BrokerId, ...]]:
+    if topic.placements:
+        return Counter(each.replicas for each in topic.placements)
+    return Counter({(): topic.partition_count})
 
 
 def _topic_row(topic: Topic) -> dict[str, Any]:

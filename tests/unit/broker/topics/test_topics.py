@@ -1,6 +1,7 @@
 """Topics: making, changing and removing them, with a disk that refuses at every step."""
 
 import asyncio
+import contextlib
 import errno
 import uuid
 
@@ -141,6 +142,35 @@ async def test_two_who_use_a_topic_first_get_the_same_one() -> None:
     bench = Bench()
     one, other = await asyncio.gather(bench.topics.create_on_use("t"), bench.topics.create_on_use("t"))
     assert one is other
+
+
+@in_loop
+async def test_topics_made_at_once_stay_within_what_a_broker_may_keep() -> None:
+    bench = Bench(partitions_max=100)
+    planned = [bench.topics.plan(name, 60, {}) for name in ("a", "b", "c")]
+    results = await asyncio.gather(*map(bench.topics.create, planned), return_exceptions=True)
+    assert sorted(type(result).__name__ for result in results) == [
+        "InvalidPartitionsError",
+        "InvalidPartitionsError",
+        "NoneType",
+    ]
+    (name,) = bench.broker.metadata.table.topics
+    grown = [bench.topics.add_partitions(name, count) for count in (99, 101)]
+    results = await asyncio.gather(*grown, return_exceptions=True)
+    assert [type(result) for result in results] == [type(None), InvalidPartitionsError]
+    assert len(bench.topics.known(name).partitions) == 99
+    await bench.topics.delete(name)
+    assert bench.broker.metadata.table.partitions_by_replicas.total() == 0
+    await bench.topic("d", 100)
+
+
+@in_loop
+async def test_offsets_topic_has_room_on_a_full_broker_at_its_usual_width_alone() -> None:
+    bench = Bench(partitions_max=100, offsets_topic_num_partitions=7)
+    await bench.topic("full", 100)
+    for count, is_possible in ((8, False), (7, True)):
+        with contextlib.nullcontext() if is_possible else pytest.raises(InvalidPartitionsError):
+            await bench.topics.create(bench.topics.plan("__consumer_offsets", count, {}))
 
 
 @in_loop
