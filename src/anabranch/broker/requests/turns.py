@@ -27,7 +27,9 @@ BYTES_PER_ROW = 16
 BYTES_PER_ROW_BY_HAND = 128
 """Of a Fetch request, which is not decoded by a table."""
 FREE_ROWS = 32
-"""The first rows of a request are not counted: a short request does not stand in line behind long ones."""
+"""The first rows of a request are handled at once: a short request does not wait behind long ones."""
+FREE_ROWS_PER_TURN = 1000
+"""Of all requests together; with a thousand clients even short requests take turns."""
 SHORT_BYTES_MAX = 1024
 """A request up to here is decoded without being counted, for the same reason."""
 LONG_BYTES_MIN = 4096
@@ -41,6 +43,7 @@ One that has done no rows for this long does wait, and another may begin."""
 class Turns:
     def __init__(self) -> None:
         self._rows_left = ROWS_PER_TURN
+        self._free_rows_left = FREE_ROWS_PER_TURN
         self._rows_promised = 0
         """Of the next turn, to those who were let out of the line in this one."""
         self._line: deque[tuple[asyncio.Future[None], int]] = deque()
@@ -93,6 +96,7 @@ class Turns:
         """Begin a turn. Waiters released in the last one run right after this callback: it was scheduled first."""
         self._is_renewal_due = False
         self._rows_left = ROWS_PER_TURN
+        self._free_rows_left = FREE_ROWS_PER_TURN
         if self._rows_promised or self._line:
             self._spend(self._rows_promised)
         self._rows_promised = 0
@@ -111,14 +115,24 @@ class Turns:
     def drive(self, rows: Rows) -> "Body | Coroutine[Any, Any, Body]":
         """Build a response row by row: at once if this turn has room for all of them, else in later turns."""
         try:
-            for _ in range(FREE_ROWS):
-                next(rows)
+            self._begin(rows)
             while self.take():
                 for _ in range(PORTION):
                     next(rows)
         except StopIteration as ended:
             return cast(Body, ended.value)
         return self._drive_on(rows)
+
+    def _begin(self, rows: Rows) -> None:
+        """Handle the first rows at once, while this turn has some for that. Raises StopIteration if those were all."""
+        done, free = 0, min(FREE_ROWS, self._free_rows_left)
+        try:
+            while done < free:
+                next(rows)
+                done += 1
+        finally:
+            self._free_rows_left -= done
+            self._renew_soon()
 
     async def driven(self, rows: Rows) -> Body:
         """The same for coroutines."""
