@@ -1,8 +1,8 @@
 """Acceptor: takes the connections of a listening socket, and hands them out one address after the other.
 
-To take a connection costs little, and to serve it costs more. So many are taken from the system's queue at once, where
-the first to come is the first to be served; of those that have been taken, addresses take turns. A thousand connections
-from one address then keep another address waiting for a few turns of the loop only.
+To take a connection costs little, and to serve it costs more. So many are taken at once from the system's queue, which
+is first come, first served; of those that have been taken, addresses take turns. A thousand connections from one
+address then keep another address waiting for only a few turns of the loop.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
+from anabranch.server.bound_socket import network_of
+
 logger = logging.getLogger(__name__)
 
 BACKLOG = 1024
@@ -20,6 +22,19 @@ TAKEN_PER_TURN_MAX = 256
 TAKEN_MAX = 1024
 """Beyond, the others stay in the system's queue: each that was taken holds a descriptor."""
 PAUSE_SECONDS = 1.0
+LOST_BEFORE = (
+    errno.ECONNABORTED,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENONET,
+    errno.ENOPROTOOPT,
+    errno.EOPNOTSUPP,
+    errno.EPERM,
+    errno.EPROTO,
+)
+"""What went wrong on a connection before it was accepted, as accept(2) has it; it costs that connection alone."""
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -35,7 +50,8 @@ class Acceptor:
         self._welcome = welcome
         self._per_turn_max = per_turn_max
         self._loop = asyncio.get_running_loop()
-        self._taken: dict[str, deque[socket.socket]] = {}
+        self._taken: dict[str, deque[tuple[socket.socket, str]]] = {}
+        """Not handed out yet, with their addresses, by what they count for (`network_of`)."""
         self._taken_count = 0
         self._is_due = False
         """The next turn hands out more."""
@@ -50,12 +66,12 @@ class Acceptor:
             self._loop.add_reader(self._listening.fileno(), self._take)
 
     def stop(self) -> None:
-        """Accept nothing more. Whoever was not handed out is hung up on."""
+        """Accept nothing more. Connections that were not handed out are closed."""
         self._is_over = True
         self._rest()
         self._listening.close()
         for sockets in self._taken.values():
-            for sock in sockets:
+            for sock, _ in sockets:
                 sock.close()
         self._taken.clear()
 
@@ -65,28 +81,36 @@ class Acceptor:
             self._loop.remove_reader(self._listening.fileno())
 
     def _take(self) -> None:
-        for _ in range(TAKEN_PER_TURN_MAX):
-            try:
-                sock, address = self._listening.accept()
-            except ConnectionAbortedError:
-                continue
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError as error:
+        try:
+            for _ in range(TAKEN_PER_TURN_MAX):
+                if not self._take_one():
+                    break
+        finally:
+            if self._taken_count >= TAKEN_MAX:
+                self._rest()
+            if not self._is_due:
+                self._hand_out()
+
+    def _take_one(self) -> bool:
+        """False: there are no more now."""
+        try:
+            sock, address = self._listening.accept()
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            if error.errno in OUT_OF_DESCRIPTORS:
                 self._pause(error)
-                break
-            sock.setblocking(False)
-            self._taken.setdefault(address[0], deque()).append(sock)
-            self._taken_count += 1
-        if self._taken_count >= TAKEN_MAX:
-            self._rest()
-        if not self._is_due:
-            self._hand_out()
+                return False
+            if error.errno in LOST_BEFORE:
+                return True
+            raise
+        sock.setblocking(False)
+        self._taken.setdefault(network_of(address[0]), deque()).append((sock, address[0]))
+        self._taken_count += 1
+        return True
 
     def _pause(self, error: OSError) -> None:
         """Out of descriptors: those who are connected go on; newcomers wait in the system's queue."""
-        if error.errno not in OUT_OF_DESCRIPTORS:
-            raise error
         logger.warning("cannot accept connections for %.0f s: %s", PAUSE_SECONDS, error)
         self._rest()
         self._is_pausing = True
@@ -101,15 +125,19 @@ class Acceptor:
         for _ in range(min(self._per_turn_max, self._taken_count)):
             if self._is_over:
                 return
-            address, sockets = next(iter(self._taken.items()))
-            sock = sockets.popleft()
-            del self._taken[address]
+            network, sockets = next(iter(self._taken.items()))
+            sock, address = sockets.popleft()
+            del self._taken[network]
             if sockets:
-                self._taken[address] = sockets  # At the end of the line.
+                self._taken[network] = sockets  # At the end of the line.
             self._taken_count -= 1
-            self._welcome(sock, address)
+            try:
+                self._welcome(sock, address)
+            except Exception:  # A defect of ours costs this connection, and nobody else anything.
+                logger.exception("a connection from %s could not be served: this is a defect", address)
+                sock.close()
         if self._taken_count:
             self._is_due = True
             self._loop.call_soon(self._hand_out)
-        else:
+        if self._taken_count <= TAKEN_MAX // 2:
             self.start()

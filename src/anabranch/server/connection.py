@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from anabranch.broker.requests.call import Call, Piece
 from anabranch.errors import AnabranchError, FrameTooLargeError
+from anabranch.server.bound_socket import network_of
 from anabranch.server.poller import READ, WRITE
 from anabranch.server.receive_buffer import ReceiveBuffer
 from anabranch.server.send_queue import Held, SendQueue, held, let_go
@@ -44,6 +45,8 @@ API_KEY_POSITION = SIZE_BYTES + 1
 SHORT_ANSWER_BYTES_MAX = 32 * 1024
 """An answer up to here is sent alone and at once; a longer one is likely to need the queue anyway."""
 
+NO_BYTES = memoryview(b"")
+
 GOODBYE_READS_MAX = 16
 """Somebody who never stops sending is not waited for."""
 
@@ -51,6 +54,8 @@ GOODBYE_READS_MAX = 16
 class Connection:
     def __init__(self, listener: "Listener", sock: socket.socket, host: str) -> None:
         self.host = host
+        self.network = network_of(host)
+        """Whom the connection counts for, where addresses have limits or take turns."""
         self.local_address: tuple[str, int] = sock.getsockname()[:2]
         self.last_read_ms = listener.clock.monotonic_ms()
         self._listener = listener
@@ -66,6 +71,8 @@ class Connection:
         self._is_reading = True
         self._is_writing = False
         self._is_flush_due = False
+        self._growth = 0
+        """By how much the buffer grows next, in bytes of the common budget."""
         self._line_ms_start: int | None = None
         """Since when we wait for memory that others hold; None: we do not."""
         self._is_known = False
@@ -89,10 +96,19 @@ class Connection:
         """Bytes of the common budget that this connection has taken."""
         return self._counted(self._buffer.capacity)
 
+    @property
+    def memory_wanted(self) -> int:
+        """Bytes of it that this connection waits for."""
+        return self._growth if self.is_in_line else 0
+
+    @property
+    def buffer_bytes(self) -> int:
+        """What its buffer takes, counted or not."""
+        return self._buffer.capacity
+
     def sending_ms(self, now_ms: int) -> int:
-        """How long the client has been sending one frame into memory of the common budget, without the time in which
-        it stood in line for more."""
-        if self._frame_ms_start is None or not self.memory_held:
+        """How long the client has been sending one frame, without the time in which it waited for memory."""
+        if self._frame_ms_start is None:
             return 0
         return (now_ms if self._line_ms_start is None else self._line_ms_start) - self._frame_ms_start
 
@@ -125,7 +141,10 @@ class Connection:
     def _hang_up_ms(self, frame_ms_max: int) -> int:
         """How long a client that hung up while we do not read is left alone: what it sent before may be records, which
         are still to be written. A long request without records is of no use to anybody any more."""
-        is_of_no_use = bool(self._calls) and self._calls[-1].holds and self._calls[-1].keeps_bytes
+        last = self._calls[-1] if self._calls else None
+        is_of_no_use = (
+            last is not None and last.holds and (last.keeps_bytes or last.header.api_key != ApiKey.PRODUCE)
+        )
         return 0 if is_of_no_use else frame_ms_max
 
     def _is_hung_up(self) -> bool:
@@ -135,9 +154,15 @@ class Connection:
         return bool(poll.poll(0))
 
     def shrink(self) -> None:
-        """Let go of a buffer that holds nothing: nobody has used it for a while, or others need the room."""
-        if not self.is_closed and not len(self._buffer) and not self._calls and self._buffer.capacity:
-            self._listener.memory.give(self._counted(self._buffer.drop()))
+        """Free a buffer that holds nothing: nobody has used it for a while, or others need the room. Requests under
+        way may keep it from that only while they read their bytes (`Call.keeps_bytes`), not while they wait."""
+        if self.is_closed or len(self._buffer) or not self._buffer.capacity:
+            return
+        if self._calls and (self._core.is_turn_open or any(call.keeps_bytes for call in self._calls)):
+            return
+        for call in self._calls:
+            call.view = NO_BYTES
+        self._listener.memory.give(self._counted(self._buffer.drop()))
 
     # --- reading ---------------------------------------------------------------------------------------------
 
@@ -178,10 +203,10 @@ class Connection:
         """Make room for more of the frame at hand. False: memory is short, and we stand in line for it."""
         if self.is_in_line:
             return False
-        wanted = self._counted(self._next_capacity) - self._counted(self._buffer.capacity)
+        self._growth = wanted = self._counted(self._next_capacity) - self._counted(self._buffer.capacity)
         if wanted and not self._listener.memory.take(wanted):
             self._line_ms_start = self._listener.clock.monotonic_ms()
-            self._listener.memory.wait(wanted, self._granted, self.host)
+            self._listener.memory.wait(wanted, self._granted, self.network)
             return False
         self._buffer.grow(self._next_capacity)
         return True
@@ -450,7 +475,7 @@ class Connection:
             if call.on_close is not None and not call.is_settled:
                 call.on_close()
         if self.is_in_line:
-            self._listener.memory.leave(self._granted, self.host)
+            self._listener.memory.leave(self._granted, self.network)
         self._listener.memory.give(self._counted(self._buffer.capacity))
         self._sock.close()
         self._listener.forget(self, reason)

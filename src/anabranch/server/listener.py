@@ -2,15 +2,16 @@
 
 The sweep runs every second: it closes connections that have been idle too long, frames that stopped arriving or
 trickle in, and readers that take nothing of their answers; and takes large buffers back from connections that do
-not use them. When memory for requests is short, the frames that arrive most slowly are closed until those who stand in
-line have what they need.
+not use them. When memory for requests is short, the sweep closes the frames that arrive most slowly, of the addresses
+that hold most, until those who wait have what they need.
 """
 
 import asyncio
 import logging
 import socket
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.handlers import dispatch
@@ -19,7 +20,7 @@ from anabranch.clock import Clock
 from anabranch.config import host_and_port
 from anabranch.record.backend import COMPILED
 from anabranch.server.accepting import BACKLOG, Acceptor
-from anabranch.server.bound_socket import address_of, bind
+from anabranch.server.bound_socket import address_of, bind, network_of
 from anabranch.server.connection import FREE_BYTES, Connection
 from anabranch.server.poller import Poller
 
@@ -59,9 +60,10 @@ class Listener:
         self.requests_total = 0
         self.connections_total = 0
         self.connections_refused_total = 0
+        self.closed_for_memory_total = 0
         self._connections_max = connections_max
         self._per_host_max = per_host_max
-        self._per_host: Counter[str] = Counter()
+        self._per_network: Counter[str] = Counter()
         self._send_buffer_bytes = settings.socket_send_buffer_bytes
         self._idle_ms_max = settings.connections_max_idle_ms
         self._sock: socket.socket | None = None
@@ -120,8 +122,8 @@ class Listener:
         refusal = None
         if len(self.connections) >= self._connections_max:
             refusal = f"{len(self.connections)} are open (max.connections)"
-        elif self._per_host[host] >= self._per_host_max:
-            refusal = f"{self._per_host[host]} are open from there (max.connections.per.ip)"
+        elif (there := self._per_network[network_of(host)]) >= self._per_host_max:
+            refusal = f"{there} are open from there (max.connections.per.ip)"
         if refusal is not None:
             self.connections_refused_total += 1
             sock.close()
@@ -142,7 +144,7 @@ class Listener:
     def remember(self, connection: Connection) -> None:
         self.connections_total += 1
         self.connections.add(connection)
-        self._per_host[connection.host] += 1
+        self._per_network[connection.network] += 1
 
     # --- the sweep ---------------------------------------------------------------------------------------------
 
@@ -150,13 +152,14 @@ class Listener:
         seconds = SWEEP_SECONDS_IN_NEED if self.memory.is_short else SWEEP_SECONDS
         self._sweeper = self._loop.call_later(seconds, self._sweep)
         now_ms = self.clock.monotonic_ms()
-        frame_ms_max = FRAME_MS_MAX_IN_NEED if self.memory.is_short else FRAME_MS_MAX
+        is_short = self.memory.is_short
+        frame_ms_max = FRAME_MS_MAX_IN_NEED if is_short else FRAME_MS_MAX
         answer_ms_max = ANSWER_MS_MAX_IN_NEED if self._is_short_for_answers else None
         for connection in list(self.connections):
             reason = connection.overdue(now_ms, frame_ms_max, self._idle_ms_max, answer_ms_max)
             if reason is not None:
                 connection.close(reason)
-            elif self.memory.is_short or now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
+            elif is_short or now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
                 connection.shrink()
         self._end_standoff()
         self._make_way(now_ms)
@@ -167,34 +170,74 @@ class Listener:
         return broker.are_answers_too_many or (broker.objects is not None and broker.objects.cache.is_short)
 
     def _end_standoff(self) -> None:
-        """If all who hold memory stand in line for more, nobody would ever give any back: the last to come go."""
+        """If all who hold memory wait for more, nobody would ever give any back: the newest are closed."""
         holders = [connection for connection in self.connections if connection.memory_held]
         holders.sort(key=lambda connection: connection.last_read_ms)
-        while holders and all(connection.is_in_line for connection in holders):
-            holders.pop().close("memory for requests is short, and others came first")
+        for connection in self._largest_claims_first(holders):
+            if not all(each.is_in_line for each in holders if not each.is_closed):
+                return
+            self._close_for_memory(connection, "others came first")
 
     def _make_way(self, now_ms: int) -> None:
-        """While others stand in line, close the frames that arrive most slowly, as many as the line needs: a few bytes
-        now and then would otherwise keep the memory of large frames from them for hours."""
-        if not self.memory.is_short:
+        """While others wait for memory, close the frames that arrive most slowly, as many as it takes: a few bytes now
+        and then would otherwise keep the memory of large frames from them for hours. The same where the small buffers,
+        which nobody waits for, take as much together as all large ones may."""
+        excess = 0
+        if len(self.connections) * FREE_BYTES > self.memory.bytes_max:
+            small = sum(connection.buffer_bytes - connection.memory_held for connection in self.connections)
+            excess = small - self.memory.bytes_max
+        if not self.memory.is_short and excess <= 0:
             return
         late = [
             (connection.frame_bytes_here / taken_ms, taken_ms, connection)
             for connection in self.connections
-            if (taken_ms := connection.sending_ms(now_ms)) > SENDING_MS_MIN_IN_NEED
+            if (connection.memory_held or excess > 0)
+            and (taken_ms := connection.sending_ms(now_ms)) > SENDING_MS_MIN_IN_NEED
         ]
-        late.sort(key=lambda row: row[0])
-        for _, taken_ms, connection in late:
-            if not self.memory.bytes_missing:
-                break
-            connection.close(f"a frame has been arriving for {taken_ms} ms, and others wait for its memory")
+        late.sort(key=lambda row: row[0], reverse=True)
+        for connection in self._largest_claims_first([row[2] for row in late]):
+            if not self.memory.bytes_missing and excess <= 0:
+                return
+            excess -= connection.buffer_bytes - connection.memory_held
+            self._close_for_memory(connection, f"a frame took {connection.sending_ms(now_ms)} ms so far")
+
+    def _largest_claims_first(self, candidates: list[Connection]) -> Iterator[Connection]:
+        """Whom to close, one after the other: each time a connection of the address whose connections hold and want
+        most, of those the last in `candidates`. An address that claims less than an even share keeps its connections,
+        so that a flood costs the flood."""
+        claims: Counter[str] = Counter()
+        for connection in self.connections:
+            claims[connection.network] += connection.buffer_bytes + connection.memory_wanted
+        share = min(self.memory.bytes_max, claims.total()) // max(1, len(claims))
+        by_network: defaultdict[str, list[Connection]] = defaultdict(list)
+        for connection in candidates:
+            by_network[connection.network].append(connection)
+        heap = [(-claims[network], network) for network in by_network]
+        heapify(heap)
+        while heap and -heap[0][0] >= share:
+            claim, network = heappop(heap)
+            connection = by_network[network].pop()
+            if by_network[network]:
+                freed = connection.buffer_bytes + connection.memory_wanted
+                heappush(heap, (claim + freed, network))
+            yield connection
+
+    def _close_for_memory(self, connection: Connection, why: str) -> None:
+        self.closed_for_memory_total += 1
+        logger.warning(
+            "closing a connection from %s that sends a request: %s, and memory for requests is short "
+            "(request.memory.bytes.max)",
+            connection.host,
+            why,
+        )
+        connection.close(f"memory for requests is short: {why}")
 
     def forget(self, connection: Connection, reason: str) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
-            self._per_host[connection.host] -= 1
-            if not self._per_host[connection.host]:
-                del self._per_host[connection.host]
+            self._per_network[connection.network] -= 1
+            if not self._per_network[connection.network]:
+                del self._per_network[connection.network]
         self.broker.fetch_sessions.client_left(connection)
         logger.debug("closed %s: %s", connection.host, reason)
         if self._is_drained is not None and not self.connections:

@@ -42,8 +42,13 @@ class NodeCollector(Collector):
         yield counter("anabranch_connections_accepted", "Connections accepted.", listener.connections_total)
         yield counter(
             "anabranch_connections_refused",
-            "Connections beyond max.connections.",
+            "Connections beyond max.connections or max.connections.per.ip.",
             listener.connections_refused_total,
+        )
+        yield counter(
+            "anabranch_connections_closed_for_memory",
+            "Connections closed because others waited for the memory of their requests.",
+            listener.closed_for_memory_total,
         )
         yield gauge(
             "anabranch_request_memory_bytes",

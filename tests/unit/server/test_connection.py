@@ -440,12 +440,34 @@ async def test_connection_closed_in_line_leaves_it(peer: Peer) -> None:
 @with_peer
 async def test_empty_buffer_is_given_back_after_a_while(peer: Peer) -> None:
     await peer.send_slowly(frame(PRODUCE, bytes(300_000)))
+    peer.calls[0].keeps_bytes = True
     assert peer.connection.memory_held > 0
     peer.connection.shrink()
-    assert peer.connection.memory_held > 0, "the request is not answered yet"
+    assert peer.connection.memory_held > 0, "the request still reads its bytes"
     peer.calls[0].answer(None)
     await turn()
     peer.connection.shrink()
+    assert (peer.connection.memory_held, peer.listener.memory.bytes_taken) == (0, 0)
+
+
+@with_peer
+async def test_request_that_waits_holds_no_memory_that_others_want(peer: Peer) -> None:
+    await peer.send_slowly(frame(PRODUCE, bytes(300_000)))
+    peer.calls[0].answer([b"1"])
+    peer.send(frame(FETCH))
+    await turn()
+    assert (len(peer.calls), peer.calls[1].is_settled) == (2, False)
+    peer.listener.core.is_turn_open = True
+    peer.connection.shrink()
+    assert peer.connection.memory_held > 0, "the turn in which a request came may still read it"
+    peer.listener.core.is_turn_open = False
+    peer.connection.shrink()
+    peer.calls[1].answer([b"2"])
+    await turn()
+    assert peer.received() == b"12"
+    peer.send(frame(FETCH))
+    await turn()
+    assert len(peer.calls) == 3
     assert (peer.connection.memory_held, peer.listener.memory.bytes_taken) == (0, 0)
 
 

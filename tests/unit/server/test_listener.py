@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.server.connection import Connection
+from anabranch.server.connection import FREE_BYTES, Connection
 from anabranch.server.listener import ANSWER_MS_MAX_IN_NEED, SENDING_MS_MIN_IN_NEED, Listener
 from support.broker_bench import Bench, in_loop, turn
 
@@ -22,11 +22,11 @@ def make(connections_max: int = 10, per_host_max: int = 10, **settings: Any) -> 
     return bench, listener
 
 
-def connect(listener: Listener) -> tuple[Connection, socket.socket]:
+def connect(listener: Listener, host: str = "peer") -> tuple[Connection, socket.socket]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
-    connection = Connection(listener, ours, "peer")
+    connection = Connection(listener, ours, host)
     listener.remember(connection)
     return connection, theirs
 
@@ -119,6 +119,78 @@ async def test_half_frames_of_many_connections_keep_no_memory_from_a_large_reque
     assert (other.is_in_line, listener.memory.bytes_taken) == (False, other.memory_held)
     await listener.close(1)
     for sock in (other_sock, *[sock for _, sock in half]):
+        sock.close()
+
+
+@in_loop
+async def test_flood_of_one_address_costs_connections_of_that_address_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench, listener = make(
+        connections_max=100, per_host_max=100, socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET
+    )
+    honest, honest_sock = connect(listener, "192.0.2.1")
+    await push(honest_sock, (600_000).to_bytes(4, "big") + bytes(200_000))
+    bench.clock.advance(SENDING_MS_MIN_IN_NEED + 100)  # It is the slowest of all.
+    flood = [connect(listener, "192.0.2.66") for _ in range(30)]
+    for _, sock in flood:
+        await push(sock, FRAME.to_bytes(4, "big") + bytes(250_000))
+    assert listener.memory.is_short
+    for _ in range(20):
+        listener._sweep()
+        bench.clock.advance(250)
+        if not listener.memory.is_short:
+            break
+    assert not listener.memory.is_short
+    assert not honest.is_closed
+    assert 0 < listener.closed_for_memory_total == sum(connection.is_closed for connection, _ in flood) < 30
+    assert "192.0.2.66" in caplog.text
+    assert "192.0.2.1 " not in caplog.text
+    await listener.close(1)
+    for _, sock in (*flood, (honest, honest_sock)):
+        sock.close()
+    assert listener.memory.bytes_taken == 0
+
+
+@in_loop
+async def test_standoff_ends_at_the_cost_of_the_address_that_holds_most() -> None:
+    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    flood = [connect(listener, "192.0.2.66") for _ in range(3)]
+    honest, honest_sock = connect(listener, "192.0.2.1")
+    everybody = [*flood, (honest, honest_sock)]
+    for _, sock in everybody:
+        await push(sock, FRAME.to_bytes(4, "big") + bytes(250_000))
+    listener.memory.bytes_max = 1_600_000
+    for _, sock in everybody:
+        await push(sock, bytes(900_000))
+    assert all(connection.is_in_line for connection, _ in everybody)
+    listener._sweep()
+    assert not honest.is_closed
+    assert 1 <= sum(connection.is_closed for connection, _ in flood) < 3
+    assert not all(connection.is_in_line for connection, _ in everybody if not connection.is_closed)
+    await listener.close(1)
+    for _, sock in everybody:
+        sock.close()
+
+
+@in_loop
+async def test_small_buffers_of_half_frames_are_limited_together() -> None:
+    bench, listener = make(
+        connections_max=200, per_host_max=200, socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET
+    )
+    listener.memory.bytes_max = 20 * FREE_BYTES
+    half = [connect(listener, "192.0.2.66") for _ in range(40)]
+    for _, sock in half:
+        await push(sock, FRAME.to_bytes(4, "big") + bytes(FREE_BYTES - 1000))
+    honest, honest_sock = connect(listener, "192.0.2.1")
+    await push(honest_sock, (50_000).to_bytes(4, "big") + bytes(20_000))
+    assert listener.memory.bytes_taken == 0, "small buffers are everybody's right"
+    bench.clock.advance(SENDING_MS_MIN_IN_NEED + 1)
+    listener._sweep()
+    assert not honest.is_closed
+    assert sum(connection.buffer_bytes for connection in listener.connections) <= 20 * FREE_BYTES
+    await listener.close(1)
+    for _, sock in (*half, (honest, honest_sock)):
         sock.close()
 
 
@@ -269,6 +341,6 @@ async def test_one_address_gets_only_some_of_the_connections() -> None:
     come_from("here")
     assert len(listener.connections) == 3
     await listener.close(1)
-    assert not listener._per_host
+    assert not listener._per_network
     for sock in (door, *theirs):
         sock.close()

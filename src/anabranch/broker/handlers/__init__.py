@@ -265,6 +265,7 @@ async def _in_turn(broker: "Broker", call: Call, api: Api, rows: int) -> Body | 
                 lease = await turns.lease()
             await turns.wait(rows)
             call.on_close = None
+            call.keeps_bytes = False  # It is decoded now, or says itself that it goes on reading.
             if api.raw is not None:
                 api.raw(broker, call)
                 return None
