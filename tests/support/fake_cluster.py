@@ -1,6 +1,7 @@
 """A cluster that only answers questions about itself: real sockets, real frames, a table instead of brokers.
 
-Moves finish one at each ListPartitionReassignments. `silent` brokers accept connections and hang up.
+Moves finish one at each ListPartitionReassignments. `silent` brokers accept connections and hang up,
+`paused` ones accept them and never answer, as a stopped process does.
 """
 
 import socket
@@ -21,6 +22,7 @@ class FakeCluster:
         self.topics = topics
         self.fenced: set[int] = set()
         self.silent: set[int] = set()
+        self.paused: set[int] = set()
         self.out_of_sync: set[int] = set()
         self.unaware: set[int] = set()
         """Brokers that have not heard yet who is out of sync."""
@@ -107,7 +109,8 @@ class FakeCluster:
                     return
                 if not frame:
                     return
-                link.sendall(self._answer(broker, frame))
+                if broker not in self.paused:
+                    link.sendall(self._answer(broker, frame))
 
     def _frame(self, link: socket.socket) -> bytes:
         size = link.recv(4, socket.MSG_WAITALL)

@@ -9,6 +9,9 @@ is a ClusterBusyError if the same question may be answered later.
 import socket
 import struct
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -24,6 +27,9 @@ Address = tuple[str, int]
 
 ANSWER_BYTES_MAX = 2**28
 CONNECT_SECONDS_MAX = 3.0
+EACH_SECONDS_MAX = 3.0
+"""How long each broker may take to answer when several are asked at once."""
+ASKED_AT_ONCE_MAX = 32
 _SIZE = struct.Struct(">i")
 
 
@@ -97,6 +103,9 @@ class ClusterClient:
         """The answer of that broker, or of any."""
         if broker is not None and broker not in self._brokers:
             self.metadata([])
+        return self._ask(api, body, broker)
+
+    def _ask(self, api: ApiKey, body: Body, broker: int | None) -> Body:
         if broker is not None and broker not in self._brokers:
             raise ClusterAnswerError(
                 f"Broker {broker} is not in the cluster at {self._bootstrap}, or is fenced."
@@ -112,6 +121,26 @@ class ClusterClient:
                 problems.append(f"{address[0]}:{address[1]}: {_reason(error)}")
         who = f"No broker of {self._bootstrap}" if broker is None else f"Broker {broker}"
         raise kind(f"{who} could answer {api.name} ({'; '.join(problems)}).")
+
+    def ask_each(self, api: ApiKey, bodies: Mapping[int, Body]) -> dict[int, Body | ClusterAnswerError]:
+        """The answer of each broker to its own request, or why there is none.
+
+        All are asked side by side, each over a connection of its own: brokers that accept connections and then say
+        nothing cost one short wait, not one each.
+        """
+        if not bodies.keys() <= self._brokers.keys():
+            self.metadata([])
+        with ThreadPoolExecutor(min(ASKED_AT_ONCE_MAX, max(1, len(bodies)))) as threads:
+            answers = threads.map(partial(self._answer_of, api), bodies, bodies.values())
+            return dict(zip(bodies, answers, strict=True))
+
+    def _answer_of(self, api: ApiKey, broker: int, body: Body) -> Body | ClusterAnswerError:
+        with ClusterClient(self._bootstrap, min(EACH_SECONDS_MAX, self._seconds_max)) as client:
+            client._brokers = self._brokers
+            try:
+                return client._ask(api, body, broker)
+            except ClusterAnswerError as error:
+                return error
 
     def _anybody(self) -> list[Address]:
         """Those that already answered, then all we have heard of."""

@@ -1,6 +1,7 @@
 """`anabranch cluster status|ring|add|drain|remove` against a cluster that only answers questions."""
 
 import json
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from anabranch.cli.cluster import change as cluster_change
 from anabranch.cli.main import main
 from anabranch.errors import ClusterAnswerError
+from anabranch.local_cluster import cluster_client
 from anabranch.local_cluster.cluster_client import ClusterClient
 from anabranch.wire.api_keys import ApiKey
 from support.fake_cluster import FakeCluster
@@ -71,6 +73,20 @@ def test_status_claims_nothing_of_a_broker_that_does_not_answer(cluster):
     assert "Broker 3 does not answer." in lines
     assert "In sync as far as the others have heard: orders-1, orders-2, orders-3." in lines
     assert "Every partition has a leader and all its copies." not in lines
+
+
+@pytest.mark.parametrize("command", ["status", "ring"])
+def test_brokers_that_stay_silent_are_waited_for_together(cluster, monkeypatch, command):
+    """Three whose processes are stopped: the system still accepts connections for them."""
+    monkeypatch.setattr(cluster_client, "EACH_SECONDS_MAX", 1.0)
+    cluster.paused |= {1, 2, 3}
+    start = time.monotonic()
+    facts = answer(cluster, command)
+    assert time.monotonic() - start < 5, "not the --timeout of even one of them"
+    if command == "status":
+        assert [row["state"] for row in facts["brokers"]] == ["up", "silent", "silent", "silent"]
+    else:
+        assert [row["leader_answers"] for row in facts] == [True, False, False, False]
 
 
 def test_status_asks_the_leaders_themselves_who_is_in_sync(cluster):

@@ -9,6 +9,7 @@ from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, Failure, format_option, show_json, show_table
 
 if TYPE_CHECKING:
+    from anabranch.errors import ClusterAnswerError
     from anabranch.local_cluster.cluster_client import ClusterClient
 
 OBJECTS_RESOURCE = 100
@@ -26,7 +27,7 @@ def segments(broker: Broker, format: str) -> None:
 
     broker.require_answer()
     with ClusterClient(broker.bootstrap, broker.seconds_max) as client:
-        answers = {broker_id: read_facts(client, broker_id) for broker_id in read_view(client).live}
+        answers = read_facts(client, read_view(client).live)
     known = {broker_id: facts for broker_id, facts in answers.items() if isinstance(facts, dict)}
     refusals = {broker_id: facts for broker_id, facts in answers.items() if isinstance(facts, str)}
     if not known:
@@ -43,20 +44,31 @@ def segments(broker: Broker, format: str) -> None:
         click.echo(line)
 
 
-def read_facts(client: "ClusterClient", broker_id: int) -> Facts | str:
-    """What a broker says of its object store, or why it says nothing."""
-    from anabranch.errors import ClusterAnswerError
+def read_facts(client: "ClusterClient", broker_ids: list[int]) -> dict[int, Facts | str]:
+    """What each broker says of its object store, or why it says nothing."""
     from anabranch.wire.api_keys import ApiKey
 
-    resource = {
-        "resource_type": OBJECTS_RESOURCE,
-        "resource_name": str(broker_id),
-        "configuration_keys": None,
+    bodies = {
+        broker_id: {
+            "resources": [
+                {
+                    "resource_type": OBJECTS_RESOURCE,
+                    "resource_name": str(broker_id),
+                    "configuration_keys": None,
+                }
+            ]
+        }
+        for broker_id in broker_ids
     }
-    try:
-        answer = client.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource]}, broker_id)
-    except ClusterAnswerError as error:
-        return str(error)
+    answers = client.ask_each(ApiKey.DESCRIBE_CONFIGS, bodies)
+    return {broker_id: _facts(broker_id, answer) for broker_id, answer in answers.items()}
+
+
+def _facts(broker_id: int, answer: "dict[str, Any] | ClusterAnswerError") -> Facts | str:
+    from anabranch.errors import ClusterAnswerError
+
+    if isinstance(answer, ClusterAnswerError):
+        return str(answer)
     (row,) = answer["results"]
     if row["error_code"]:
         return row["error_message"] or f"Broker {broker_id} does not say."

@@ -175,7 +175,7 @@ def _show_ring(topic: str | None, internal: bool, broker: Broker, format: str) -
         if topic is not None and not shown:
             raise Failure(f"There is no topic called {topic}: `anabranch topic list` shows those there are.")
         replicas = read_replicas(client, view.live)
-        ends = client.ends(_by_leader(shown))
+        ends = client.ends(_by_leader([part for part in shown if part.leader in replicas]))
     rows = [ring_facts(partition, ends, replicas) for partition in shown]
     if format == "json":
         show_json(rows)

@@ -141,20 +141,16 @@ def read_own_views(client: "ClusterClient", broker_ids: list[int]) -> dict[int, 
     """What each broker itself says. One that does not answer is left out."""
     from anabranch.wire.api_keys import ApiKey
 
-    found: dict[int, OwnView] = {}
-    for broker_id in broker_ids:
-        try:
-            answer = client.ask(
-                ApiKey.METADATA, {"topics": None, "allow_auto_topic_creation": False}, broker_id
-            )
-        except ClusterAnswerError:
-            continue
-        found[broker_id] = {
+    body = {"topics": None, "allow_auto_topic_creation": False}
+    return {
+        broker_id: {
             (topic["name"], row["partition_index"]): (row["leader_id"], frozenset(row["isr_nodes"]))
             for topic in answer["topics"]
             for row in topic["partitions"]
         }
-    return found
+        for broker_id, answer in client.ask_each(ApiKey.METADATA, dict.fromkeys(broker_ids, body)).items()
+        if not isinstance(answer, ClusterAnswerError)
+    }
 
 
 def checked(view: ClusterView, heard: Mapping[int, OwnView]) -> ClusterView:
@@ -250,19 +246,17 @@ def read_replicas(
     """What each broker holds. One that does not answer is left out."""
     from anabranch.wire.api_keys import ApiKey
 
-    found = {}
-    for broker_id in broker_ids:
-        try:
-            answer = client.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}, broker_id)
-        except ClusterAnswerError:
-            continue
-        found[broker_id] = {
+    bodies = {broker_id: {"topics": None} for broker_id in broker_ids}
+    return {
+        broker_id: {
             (topic["name"], row["partition_index"]): ReplicaView(row["partition_size"], row["offset_lag"])
             for folder in answer["results"]
             for topic in folder["topics"]
             for row in topic["partitions"]
         }
-    return found
+        for broker_id, answer in client.ask_each(ApiKey.DESCRIBE_LOG_DIRS, bodies).items()
+        if not isinstance(answer, ClusterAnswerError)
+    }
 
 
 def require(code: int, message: str | None, what: str) -> None:
