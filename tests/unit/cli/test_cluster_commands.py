@@ -102,9 +102,11 @@ def test_copy_on_a_broker_that_does_not_answer_waits_for_it(cluster):
     cluster.out_of_sync.add(3)
     cluster.silent.add(3)
     facts = answer(cluster, "status")
-    assert [(wait["broker"], wait["is_up"], wait["copying"]) for wait in facts["waits_for"]] == [
-        (3, False, 3)
-    ]
+    (wait,) = facts["waits_for"]
+    assert (wait["broker"], wait["state"], wait["is_up"], wait["copying"]) == (3, "silent", None, 3)
+    text = run(cluster, "status").stdout
+    assert "Waits for broker 3, which does not answer: 3 partitions are short of its copy." in text
+    assert "down" not in text
 
 
 def test_status_does_not_count_a_leader_of_whom_nobody_has_heard(cluster):

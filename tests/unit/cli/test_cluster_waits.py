@@ -4,8 +4,13 @@ from anabranch.cli.cluster.view import BrokerView, ClusterView, PartitionView, R
 from anabranch.cli.cluster.waits import moving_to, size_of, waits_of
 
 
-def view(*partitions: PartitionView, fenced: tuple[int, ...] = ()) -> ClusterView:
-    brokers = {each: BrokerView(each, f"h:{each}", None, each in fenced) for each in range(4)}
+def view(
+    *partitions: PartitionView, fenced: tuple[int, ...] = (), silent: tuple[int, ...] = ()
+) -> ClusterView:
+    brokers = {
+        each: BrokerView(each, f"h:{each}", None, is_fenced=each in fenced, is_silent=each in silent)
+        for each in range(4)
+    }
     return ClusterView("c", 0, brokers, list(partitions))
 
 
@@ -26,7 +31,15 @@ def test_copies_under_way_are_told_with_what_is_left() -> None:
     waits = waits_of(view(partition(0, 0, (0, 1)), partition(1, 0, (0, 1))), held, {})
     assert waits.sentences() == ["Broker 2: 2 partitions are copying, 1.2 MB left."]
     assert waits.facts() == [
-        {"broker": 2, "is_up": True, "copying": 2, "bytes_left": 1_200_500, "coming": 0, "leaderless": 0}
+        {
+            "broker": 2,
+            "state": "up",
+            "is_up": True,
+            "copying": 2,
+            "bytes_left": 1_200_500,
+            "coming": 0,
+            "leaderless": 0,
+        }
     ]
 
 
@@ -47,6 +60,25 @@ def test_a_broker_that_is_down_is_what_is_waited_for() -> None:
         "Waits for broker 2, which is down: 3 partitions are short of its copy, 2 partitions are without a leader. "
         "Start it again.",
     ]
+
+
+def test_a_broker_that_does_not_answer_is_not_called_down() -> None:
+    """It may be slow, paused, or out of reach from here only."""
+    waits = waits_of(view(partition(0, 0, (0, 1)), silent=(2,)), {}, {})
+    assert waits.sentences() == [
+        "Waits for broker 2, which does not answer: 1 partition is short of its copy. Check that its process runs and "
+        "is not paused, and that its address can be reached from here."
+    ]
+    assert [(fact["state"], fact["is_up"]) for fact in waits.facts()] == [("silent", None)]
+
+
+def test_a_broker_that_has_left_the_cluster_is_not_called_down() -> None:
+    left = PartitionView("t", 0, 9, 0, 1, (0, 9), (0,))
+    waits = waits_of(view(left), {}, {})
+    assert waits.sentences() == [
+        "Waits for broker 9, which is not in the cluster: 1 partition is short of its copy. Start it again."
+    ]
+    assert [(fact["state"], fact["is_up"]) for fact in waits.facts()] == [("unregistered", False)]
 
 
 def test_elections_and_moves_are_told() -> None:

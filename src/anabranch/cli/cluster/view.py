@@ -13,6 +13,7 @@ QUORUM_TOPIC = "__cluster_metadata"
 MODE_CONFIG = "anabranch.mode"
 CHANGING_CONFIG = "anabranch.mode.changing"
 OBJECT, BRANCH = "object", "branch"
+UP, SILENT, FENCED = "up", "silent", "fenced"
 TOPIC_RESOURCE = 2
 
 
@@ -27,7 +28,7 @@ class BrokerView:
 
     @property
     def state(self) -> str:
-        return "fenced" if self.is_fenced else "silent" if self.is_silent else "up"
+        return FENCED if self.is_fenced else SILENT if self.is_silent else UP
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from anabranch.cli.cluster.plan import Held
-from anabranch.cli.cluster.view import ClusterView, PartitionView
+from anabranch.cli.cluster.view import FENCED, SILENT, UP, ClusterView, PartitionView
 
+UNREGISTERED = "unregistered"
+ABSENT = {
+    SILENT: (
+        "does not answer",
+        "Check that its process runs and is not paused, and that its address can be reached from here.",
+    ),
+    FENCED: ("is down", "Start it again."),
+    UNREGISTERED: ("is not in the cluster", "Start it again."),
+}
+"""What is wrong with a broker that is not up, and what to do, by its state."""
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 Moving = Mapping[tuple[str, int], Collection[int]]
 """The brokers to which each moving partition comes."""
@@ -24,7 +34,8 @@ class BrokerWait:
     """What is missing on one broker, or because of it."""
 
     broker_id: int
-    is_up: bool
+    state: str
+    """`BrokerView.state`, or `unregistered` if the cluster does not know the broker."""
     copying: int = 0
     """Partitions of which it has a copy that is not in sync."""
     bytes_left: int = 0
@@ -32,7 +43,12 @@ class BrokerWait:
     coming: int = 0
     """Partitions that move to it."""
     leaderless: int = 0
-    """Partitions without a leader that it keeps, and that are not led because it is down."""
+    """Partitions without a leader that it keeps, and that are not led because it is not up."""
+
+    @property
+    def is_up(self) -> bool | None:
+        """None if it does not answer: it may be down, slow, paused, or out of reach from here."""
+        return None if self.state == SILENT else self.state == UP
 
 
 class Waits(NamedTuple):
@@ -50,6 +66,7 @@ class Waits(NamedTuple):
         return [
             {
                 "broker": wait.broker_id,
+                "state": wait.state,
                 "is_up": wait.is_up,
                 "copying": wait.copying,
                 "bytes_left": wait.bytes_left if wait.is_size_known else None,
@@ -69,7 +86,8 @@ class _Found:
 
     def of(self, broker_id: int) -> BrokerWait:
         if broker_id not in self.by_broker:
-            self.by_broker[broker_id] = BrokerWait(broker_id, broker_id in self.view.live)
+            seen = self.view.brokers.get(broker_id)
+            self.by_broker[broker_id] = BrokerWait(broker_id, UNREGISTERED if seen is None else seen.state)
         return self.by_broker[broker_id]
 
 
@@ -105,7 +123,8 @@ def _note_copy(found: _Found, partition: PartitionView, broker_id: int) -> None:
 def _sentences(wait: BrokerWait) -> list[str]:
     lines = []
     if not wait.is_up and (wait.copying or wait.leaderless):
-        lines.append(f"Waits for broker {wait.broker_id}, which is down: {_missing(wait)}. Start it again.")
+        why, advice = ABSENT[wait.state]
+        lines.append(f"Waits for broker {wait.broker_id}, which {why}: {_missing(wait)}. {advice}")
     elif wait.copying:
         left = f", {size_of(wait.bytes_left)} left" if wait.is_size_known else ""
         lines.append(f"Broker {wait.broker_id}: {_partitions(wait.copying)} copying{left}.")
