@@ -245,6 +245,74 @@ def test_a_gap_is_none_where_a_topic_came_out_of_branches(tmp_path):
         assert len(findings(tmp_path)) == count
 
 
+def compacted(tmp_path, *batches):
+    """A partition of a compacted topic with these batches in one segment, and where each of them begins."""
+    folder = tmp_path / "demo-0"
+    folder.mkdir()
+    path = folder / f"{0:020d}.log"
+    path.write_bytes(b"".join(map(bytes, batches)))
+    return path, [sum(map(len, batches[:number])) for number in range(len(batches) + 1)]
+
+
+def thinned(*offsets):
+    """A batch of which the cleaner has left these records."""
+    builder = BatchBuilder(base_offset=offsets[0])
+    for offset in offsets:
+        builder.add(b"key", b"value", timestamp_ms=1_700_000_000_000, offset=offset)
+    return builder.build()
+
+
+def counts(tmp_path):
+    """Damaged records by `verify` and by `repair`."""
+    (report,) = json.loads(run("verify", tmp_path, "--gaps-allowed", "--format", "json").stdout)
+    planned = run("repair", tmp_path, "--gaps-allowed", "--dry-run", "--format", "json")
+    steps = json.loads(planned.stdout)["steps"]
+    return report["damaged_records"], sum(step["damaged_records"] for step in steps)
+
+
+def test_offsets_that_compaction_left_empty_are_not_counted_as_damaged_records(tmp_path):
+    path, at = compacted(
+        tmp_path, batch_at(0), thinned(10, 14, 19), batch_at(500), batch_at(1_000_000), batch_at(1_000_001)
+    )
+    flip(path, at[1] + 70)
+    assert counts(tmp_path) == (3, 3)
+    flip(path, at[2] + 70)
+    assert counts(tmp_path) == (4, 4)
+
+
+def test_offsets_between_a_damaged_batch_and_the_next_segment_are_not_counted_either(tmp_path):
+    path, at = compacted(tmp_path, batch_at(0), thinned(10, 14, 19))
+    path.with_name(f"{1_000_000:020d}.log").write_bytes(batch_at(1_000_000))
+    flip(path, at[1] + 70)
+    assert counts(tmp_path) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("position", "records"), [(9, 3), (16, 1), (57, 1)], ids=["its length", "its magic", "its record count"]
+)
+def test_damaged_head_is_believed_where_it_can_be_and_else_counts_as_one_record(tmp_path, position, records):
+    path, at = compacted(tmp_path, batch_at(0), thinned(10, 14, 19), batch_at(1_000_000))
+    flip(path, at[1] + position)
+    assert counts(tmp_path) == (records, records)
+
+
+def test_offsets_that_no_damaged_batch_had_are_missing(tmp_path):
+    """The finding names --gaps-allowed, for a folder that does not tell whether it was compacted."""
+    path, at = compacted(tmp_path, batch_at(0), batch_at(1), batch_at(1_000))
+    flip(path, at[1] + 70)
+    found = findings(tmp_path)
+    assert [each["damaged_records"] for each in found] == [1, 0]
+    assert "998 offsets are missing" in found[1]["problem"]
+    assert len(findings(tmp_path, "--gaps-allowed")) == 1
+
+
+def test_damaged_record_count_is_not_believed_in_a_log_without_gaps(tmp_path):
+    path, at = compacted(tmp_path, batch_at(0), thinned(1, 2, 3), batch_at(4))
+    flip(path, at[1] + 60)  # 2 instead of 3.
+    (found,) = findings(tmp_path)
+    assert found["damaged_records"] == 3
+
+
 # --- dump --------------------------------------------------------------------------------------------------
 
 

@@ -183,7 +183,8 @@ class SegmentCheck:
         end = self.following if self.following is not None else self._sealed_end(seal)
         if end is not None and is_lane_gap(scan.next_offset, end):
             end = None  # The next lane says nothing about where this one ended.
-        return survey_segment(self._path(names.LOG), regions, self.offsets, scan, end)
+        path, gaps_allowed = self._path(names.LOG), self.gaps_allowed
+        return survey_segment(path, regions, self.offsets, scan, end, gaps_allowed=gaps_allowed)
 
     def _sealed_end(self, seal: Seal | None) -> int | None:
         """The offset behind the segment, if its seal tells. That of a clean stop may be older than the file."""

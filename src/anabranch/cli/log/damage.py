@@ -12,7 +12,7 @@ from typing import NamedTuple
 from anabranch.log.segment.scan import Scan
 from anabranch.log.segment.seal import Region
 from anabranch.log.segment.soundness import SoundBatch, survey
-from anabranch.record.batch import HEADER_BYTES, MAGIC, read_header
+from anabranch.record.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 
 class Stretch(NamedTuple):
@@ -21,7 +21,8 @@ class Stretch(NamedTuple):
     start: int
     end: int
     records: int
-    """How many cannot be read any more; where not even a header can be, at least so many."""
+    """How many cannot be read any more. Where the heads of its batches are damaged too and the log may have gaps, at
+    least so many."""
     is_in_heads: bool
     """Every CRC holds: only the sum over batch heads, or the order of offsets, does not."""
 
@@ -40,7 +41,9 @@ class Survey:
     stretches: list[Stretch] = field(default_factory=list)
 
 
-def survey_segment(path: str, regions: list[Region], offsets: range, scan: Scan, end: int | None) -> Survey:
+def survey_segment(
+    path: str, regions: list[Region], offsets: range, scan: Scan, end: int | None, *, gaps_allowed: bool
+) -> Survey:
     """Of a segment in which `scan` met damage, or whose heads disagree with their sums. `end` is the offset that must
     follow the segment; None if nothing tells."""
     with (
@@ -59,12 +62,21 @@ def survey_segment(path: str, regions: list[Region], offsets: range, scan: Scan,
             if batch.position == reached:
                 seen.missing_offsets += batch.base_offset - seen.next_offset
             else:
-                holes = _stretches(data, reached, batch.position, seen.next_offset, batch.base_offset, scan)
-                seen.stretches.extend(holes)
+                stretch = data, reached, batch.position, seen.next_offset, batch.base_offset
+                _add(seen, _stretches(*stretch, scan, gaps_allowed), batch.base_offset)
             reached, seen.next_offset = batch.end, batch.last_offset + 1
         if reached < len(data):
-            seen.stretches.extend(_stretches(data, reached, len(data), seen.next_offset, end, scan))
+            _add(seen, _stretches(data, reached, len(data), seen.next_offset, end, scan, gaps_allowed), end)
         return seen
+
+
+def _add(seen: Survey, found: Iterator[Stretch], following: int | None) -> None:
+    """Offsets of a stretch that none of its records had are missing, as they are between batches that hold."""
+    stretches = list(found)
+    seen.stretches.extend(stretches)
+    if following is not None:
+        damaged = sum(stretch.records for stretch in stretches)
+        seen.missing_offsets += max(0, following - seen.next_offset - damaged)
 
 
 def _sound(data: memoryview, regions: list[Region], offsets: range) -> list[SoundBatch]:
@@ -79,16 +91,32 @@ def _sound(data: memoryview, regions: list[Region], offsets: range) -> list[Soun
 
 
 def _stretches(
-    data: memoryview, start: int, end: int, offset: int, following: int | None, scan: Scan
+    data: memoryview,
+    start: int,
+    end: int,
+    offset: int,
+    following: int | None,
+    scan: Scan,
+    gaps_allowed: bool,
 ) -> Iterator[Stretch]:
     """The stretch of these bytes, which should hold the records from `offset` up to `following`; two of them if the
-    walk ended between. What it passed has records enough to be counted."""
+    walk ended between."""
     if start < scan.position < end:
         middle = scan.next_offset if following is None else min(scan.next_offset, following)
-        yield Stretch(start, scan.position, max(1, middle - offset), _holds(data, start, scan.position))
+        records = _count(data, start, scan.position, middle - offset, gaps_allowed)
+        yield Stretch(start, scan.position, records, _holds(data, start, scan.position))
         start, offset = scan.position, max(offset, middle)
-    records = _claimed(data, start) if following is None else max(1, following - offset)
-    yield Stretch(start, end, records, _holds(data, start, end))
+    span = None if following is None else following - offset
+    yield Stretch(start, end, _count(data, start, end, span, gaps_allowed), _holds(data, start, end))
+
+
+def _count(data: memoryview, start: int, end: int, span: int | None, gaps_allowed: bool) -> int:
+    """How many records the damaged batches of these bytes had: what their heads say, but no more than the `span` of
+    offsets between the batches around them. Where a head is damaged, a log without gaps had one record per offset."""
+    claimed, is_believable = _claimed(data, start, end, gaps_allowed)
+    if span is None:
+        return claimed
+    return min(max(1, span), claimed) if is_believable or gaps_allowed else max(1, span)
 
 
 def _holds(data: memoryview, start: int, end: int) -> bool:
@@ -99,10 +127,23 @@ def _holds(data: memoryview, start: int, end: int) -> bool:
         )
 
 
-def _claimed(data: memoryview, position: int) -> int:
-    """How many records a damaged batch at the end says it has, if that can be believed."""
-    if len(data) - position < HEADER_BYTES:
-        return 1
-    header = read_header(data, position)
-    is_likely = header.magic == MAGIC and 0 < header.record_count == header.last_offset_delta + 1
-    return header.record_count if is_likely and header.record_count <= len(data) - position else 1
+def _claimed(data: memoryview, start: int, end: int, gaps_allowed: bool) -> tuple[int, bool]:
+    """How many records the heads of these batches say they have, at least one each, and whether all can be believed."""
+    records, is_believable = 0, True
+    while start < end:
+        if end - start < HEADER_BYTES:
+            return records + 1, False
+        header = read_header(data, start)
+        is_likely = header.magic == MAGIC and _fits(header, end - start, gaps_allowed)
+        records += max(1, header.record_count) if is_likely else 1
+        is_believable = is_believable and is_likely
+        if header.magic != MAGIC or not HEADER_BYTES <= header.size_bytes <= end - start:
+            return records, False
+        start += header.size_bytes
+    return records, is_believable
+
+
+def _fits(header: BatchHeader, size_bytes: int, gaps_allowed: bool) -> bool:
+    """Whether a batch may have so many records, by its offsets and, with the cleaner's gaps among those, its bytes."""
+    count, offsets = header.record_count, header.last_offset_delta + 1
+    return 0 <= count <= min(offsets, size_bytes) if gaps_allowed else 0 < count == offsets

@@ -21,7 +21,7 @@ class Step(NamedTuple):
     step: str
     file: str
     damaged_records: int
-    """How many cannot be read any more; where not even a header can be, at least so many."""
+    """How many cannot be read any more; see `damage.Stretch.records`."""
     intact_records: int
     """How many can be read, and go too because they lie behind the damage."""
     why: str
