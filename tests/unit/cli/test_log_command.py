@@ -1,5 +1,6 @@
 """`anabranch log` on folders that are whole, damaged, or in use."""
 
+import errno
 import fcntl
 import json
 import os
@@ -465,6 +466,28 @@ def test_folder_of_a_running_node_is_refused(data, name):
         result = run(name, data / "demo-0")
     assert result.exit_code == 1
     assert "is in use" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EROFS, "mount it read-write, or copy the folder elsewhere and check the copy."),
+        (errno.EACCES, "run this as the owner of the folder, or change its owner."),
+        (errno.ENOSPC, "make room on the disk."),
+        (errno.EIO, "check the disk."),
+    ],
+)
+@pytest.mark.parametrize("is_named", [True, False])
+def test_advice_about_a_lock_follows_from_the_error(data, monkeypatch, number, advice, is_named):
+    """A write to the lock file fails without its name."""
+    lock, why = str(data / LOCK_NAME), os.strerror(number)
+
+    def refuse(files, path):
+        raise OSError(number, why, path) if is_named else OSError(number, why)
+
+    monkeypatch.setattr(RealFiles, "lock", refuse)
+    result = run("verify", data)
+    assert (result.exit_code, result.stderr) == (1, f"Error: {lock} cannot be locked ({why}): {advice}\n")
 
 
 @pytest.mark.parametrize("name", ["verify", "dump", "repair"])

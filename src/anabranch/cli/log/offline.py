@@ -6,6 +6,7 @@ lock of the data folder is taken if there is one, so that no node writes meanwhi
 was never a node's (a copy, or Kafka's own) and needs none.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,18 @@ LOCK_NAME = ".lock"
 DEPTH_MAX = 2
 LANE = "lane-"
 SKIPPED = frozenset({"quarantine"})
+_OWNER, _ROOM = "run this as the owner of the folder, or change its owner", "make room on the disk"
+_FILES = "let this process open more files (`ulimit -n`)"
+ADVICE = {
+    errno.EACCES: _OWNER,
+    errno.EPERM: _OWNER,
+    errno.EROFS: "mount it read-write, or copy the folder elsewhere and check the copy",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+}
+"""What to do about a folder that cannot be locked, by the error."""
 
 
 @contextmanager
@@ -28,10 +41,14 @@ def held(path: str) -> Iterator[RealFiles]:
         raise WrongCommandLine(f"There is nothing at {path}: give a node's data folder, or one partition's.")
     files = RealFiles()
     folder = data_folder_of(path)
+    lock_path = os.path.join(folder or path, LOCK_NAME)
     try:
-        lock = files.lock(os.path.join(folder, LOCK_NAME)) if folder is not None else None
+        lock = files.lock(lock_path) if folder is not None else None
     except OSError as error:
-        raise Failure(f"{error.filename} cannot be locked ({error.strerror}): check its owner.") from error
+        advice = ADVICE.get(error.errno or 0, "check the disk")
+        raise Failure(
+            f"{error.filename or lock_path} cannot be locked ({error.strerror or error}): {advice}."
+        ) from error
     try:
         real = os.path.realpath(path)
         if os.path.isdir(real):
