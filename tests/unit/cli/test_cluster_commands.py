@@ -71,7 +71,7 @@ def test_status_claims_nothing_of_a_broker_that_does_not_answer(cluster):
     assert facts["unconfirmed"] == ["orders-1", "orders-2", "orders-3"]
     lines = run(cluster, "status").stdout.splitlines()
     assert "Broker 3 does not answer." in lines
-    assert "In sync as far as the others have heard: orders-1, orders-2, orders-3." in lines
+    assert "Reported in sync, but a replica does not answer: orders-1, orders-2, orders-3." in lines
     assert "Every partition has a leader and all its copies." not in lines
 
 
@@ -95,7 +95,7 @@ def test_status_asks_the_leaders_themselves_who_is_in_sync(cluster):
     facts = answer(cluster, "status")
     assert (facts["unconfirmed"], facts["disputed"]) == ([], ["orders-1", "orders-2"])
     lines = run(cluster, "status").stdout.splitlines()
-    assert lines[-1].endswith("so ask again: orders-1, orders-2.")
+    assert lines[-1] == "Their leader reports something else; run this again: orders-1, orders-2."
 
 
 def test_copy_on_a_broker_that_does_not_answer_waits_for_it(cluster):

@@ -119,9 +119,9 @@ def trouble(view: "ClusterView") -> list[str]:
     if short:
         lines.append(f"Under-replicated: {_some(short)}.")
     if unconfirmed:
-        lines.append(f"In sync as far as the others have heard: {_some(unconfirmed)}.")
+        lines.append(f"Reported in sync, but a replica does not answer: {_some(unconfirmed)}.")
     if disputed:
-        lines.append(f"Changing, for their leaders say something else, so ask again: {_some(disputed)}.")
+        lines.append(f"Their leader reports something else; run this again: {_some(disputed)}.")
     return lines or ["Every partition has a leader and all its copies."]
 
 
