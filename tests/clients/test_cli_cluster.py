@@ -113,7 +113,7 @@ def test_dead_broker_is_taken_out_once_others_keep_what_it_kept(cluster: Cluster
         lambda: ask(cluster, "status")["brokers"][3]["state"] == "fenced", "it is missed", seconds_max=60
     )
     refused = run(cluster, "remove", 3, "--yes")
-    assert "Too few copies are up of drained-" in json.loads(refused.stderr)["error"]
+    assert "Too few copies are up to move drained-" in json.loads(refused.stderr)["error"]
     admin.delete_topics(["drained"])["drained"].result()
     assert ask(cluster, "remove", 3, "--yes")["removed"] == 3
     assert [broker["id"] for broker in ask(cluster, "status")["brokers"]] == [0, 1, 2]

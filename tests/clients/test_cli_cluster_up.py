@@ -110,7 +110,7 @@ def test_broker_that_dies_is_said_aloud_and_the_others_go_on(tmp_path: Path) -> 
         assert answers(line["brokers"][0]["kafka"])
         code, _, err = stopped(process)
     assert code == 1
-    assert "Broker 1 ended before" in json.loads(err)["error"]
+    assert "Broker 1 exited before" in json.loads(err)["error"]
 
 
 def test_command_ends_when_no_broker_is_left(tmp_path: Path) -> None:
@@ -165,8 +165,8 @@ def test_remembered_port_that_is_taken_is_named_with_the_file(tmp_path: Path) ->
         (("--brokers", 17), "1 to 16"),
         (("--brokers", 0), "1 to 16"),
         (("--set", "num.partition=3"), "did you mean num.partitions?"),
-        (("--set", "listen=127.0.0.1:1"), "listen differs from broker to broker"),
-        (("--set", "broker.rack=a"), "broker.rack differs from broker to broker"),
+        (("--set", "listen=127.0.0.1:1"), "listen differs between brokers"),
+        (("--set", "broker.rack=a"), "broker.rack differs between brokers"),
         (("--listen-base", 65530), "65535 is the last"),
     ],
 )
@@ -192,7 +192,7 @@ def test_another_number_of_brokers_than_the_folder_has_is_refused(tmp_path: Path
         assert stopped(process)[0] == 0
     assert "a cluster of 1 brokers, not 2" in refused("cluster", "up", "--data-dir", tmp_path, "--brokers", 2)
     assert f"begin at {base}" in refused("cluster", "up", "--data-dir", tmp_path, "--listen-base", base + 1)
-    assert "say --workers 1" in refused("up", "--workers", 2, "--data-dir", tmp_path)
+    assert "use --workers 1" in refused("up", "--workers", 2, "--data-dir", tmp_path)
 
 
 def test_workers_listen_on_consecutive_ports(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_copy_on_a_broker_that_does_not_answer_waits_for_it(cluster):
     (wait,) = facts["waits_for"]
     assert (wait["broker"], wait["state"], wait["is_up"], wait["copying"]) == (3, "silent", None, 3)
     text = run(cluster, "status").stdout
-    assert "Waits for broker 3, which does not answer: 3 partitions are short of its copy." in text
+    assert "Waiting for broker 3, which does not answer: 3 partitions are missing its copy." in text
     assert "down" not in text
 
 
@@ -117,7 +117,7 @@ def test_status_does_not_count_a_leader_of_whom_nobody_has_heard(cluster):
 def test_status_says_which_partitions_have_no_failover():
     with FakeCluster(3, {"pairs": [[0, 1], [1, 2]], "rings": [[0, 1, 2]], "alone": [[2]]}) as fake:
         assert answer(fake, "status")["without_failover"] == ["pairs-0", "pairs-1"]
-        assert "No failover, since two brokers keep them, and both must be up: pairs-0, pairs-1." in (
+        assert "No failover, because only two brokers keep them and both must be up: pairs-0, pairs-1." in (
             run(fake, "status").stdout
         )
 
@@ -147,7 +147,7 @@ def test_recover_looks_first_and_acts_only_when_the_loss_is_accepted(cluster):
     found = ["What there is.", "What is lost."]
     assert done == {"topic": "orders", "partition": 0, "is_done": True, "found": found}
     misplaced = run(cluster, "ring", "--topic", "orders", "recover", "orders", 0, "--accept-loss")
-    assert "belong behind recover" in misplaced.stderr
+    assert "belong after recover" in misplaced.stderr
     refused = run(cluster, "ring", "recover", "orders", 1, "--accept-loss")
     assert (refused.exit_code, refused.stderr) == (1, "Error: It has one (ELECTION_NOT_NEEDED).\n")
     assert cluster.elections == [100, 1, 1]
@@ -171,7 +171,7 @@ def test_ring_does_not_call_a_leader_in_sync_that_does_not_answer(cluster):
     lines = run(cluster, "ring").stdout.splitlines()
     (row,) = [words for line in lines if (words := line.split())[:2] == ["orders", "3"]]
     assert row[2:10] == ["3?", "7", "3", "0", "1", "3?", "0", "1"]
-    assert lines[-1] == "Broker 3 does not answer: what is marked with ? is what the others heard last."
+    assert lines[-1] == "Broker 3 does not answer: values with a ? are what the others heard last."
 
 
 def test_ring_does_not_believe_a_copy_that_is_not_in_sync_and_says_that_it_lacks_nothing(cluster):
@@ -239,7 +239,7 @@ def test_moves_that_stop_half_way_are_an_error_and_no_endless_wait(cluster, monk
     cluster.forgets = True
     result = run(cluster, "drain", 2)
     assert result.exit_code == 1
-    assert "Nothing moves any more" in result.stderr
+    assert "Nothing is moving any more" in result.stderr
 
 
 def test_drain_of_a_broker_that_dies_with_an_only_copy_says_what_it_waits_for_and_gives_up(
@@ -251,9 +251,9 @@ def test_drain_of_a_broker_that_dies_with_an_only_copy_says_what_it_waits_for_an
     cluster.dies_in_a_move = 2
     result = run(cluster, "drain", 2)
     assert result.exit_code == 1
-    why = "too few copies are up of orders-0; down are the brokers 2."
+    why = "too few copies are up to move orders-0 (brokers down: 2)."
     assert f"Waiting: {why}\n" in result.stderr
-    assert f"The moves wait: {why} Start those again" in result.stderr
+    assert f"The moves are stuck: {why} Start those brokers again" in result.stderr
     cluster.dies_in_a_move = None
     cluster.fenced.clear()
     assert run(cluster, "drain", 2).exit_code == 0
@@ -297,7 +297,7 @@ def test_dead_broker_whose_partitions_cannot_move_is_not_waited_for(cluster):
     cluster.fenced.add(3)
     result = run(cluster, "remove", 3, "--yes")
     assert result.exit_code == 1
-    assert "Too few copies are up of two-0" in result.stderr
+    assert "Too few copies are up to move two-0" in result.stderr
     assert (cluster.unregistered, cluster.moving) == ([], {})
 
 
@@ -401,7 +401,7 @@ def test_drain_leaves_topics_in_mode_branch_to_themselves_and_waits_for_them(clu
     cluster.branches.add("branched")
     result = run(cluster, "drain", 1)
     assert result.exit_code == 0, result.output
-    assert "Waiting until others have branched-0" in result.stderr
+    assert "Waiting for other brokers to take over branched-0" in result.stderr
     assert cluster.topics["branched"] == [[2, 1], [2, 1]]
     assert "branched" not in {move["topic"] for move in answer(cluster, "add", 1)["moved"]}
 
@@ -421,7 +421,7 @@ def test_drain_gives_up_on_what_stays_with_the_broker(cluster, monkeypatch):
     cluster.branches.add("branched")
     result = run(cluster, "drain", 1)
     assert result.exit_code == 1
-    assert "Others do not have branched-0 yet" in result.stderr
+    assert "Other brokers have not taken over branched-0 yet" in result.stderr
 
 
 def test_drain_waits_until_who_writes_a_branch_now_has_all_of_it(cluster):
@@ -430,7 +430,7 @@ def test_drain_waits_until_who_writes_a_branch_now_has_all_of_it(cluster):
     cluster.branch_lag = 9
     result = run(cluster, "drain", 1)
     assert result.exit_code == 0, result.output
-    assert "Waiting until others have branched-0" in result.stderr
+    assert "Waiting for other brokers to take over branched-0" in result.stderr
     assert cluster.branch_lag == 0
 
 
@@ -441,9 +441,10 @@ def test_drain_waits_for_a_broker_that_does_not_say_what_it_holds_of_a_branch(cl
     cluster.branches.add("branched")
     cluster.silent.add(1)
     result = run(cluster, "drain", 1)
-    assert (result.exit_code, "Others do not have branched-0 yet" in result.stderr) == (1, True), (
-        result.output
-    )
+    assert (result.exit_code, "Other brokers have not taken over branched-0 yet" in result.stderr) == (
+        1,
+        True,
+    ), result.output
     cluster.silent.discard(1)
     assert run(cluster, "drain", 1).exit_code == 0
     cluster.fenced.add(1)

@@ -55,9 +55,9 @@ def test_a_broker_that_is_down_is_what_is_waited_for() -> None:
     )
     assert waits.sentences() == [
         "Broker 0: 1 partition is copying.",
-        "Waits for broker 1, which is down: 2 partitions are short of its copy, 2 partitions are without a leader. "
+        "Waiting for broker 1, which is down: 2 partitions are missing its copy, 2 partitions are without a leader. "
         "Start it again.",
-        "Waits for broker 2, which is down: 3 partitions are short of its copy, 2 partitions are without a leader. "
+        "Waiting for broker 2, which is down: 3 partitions are missing its copy, 2 partitions are without a leader. "
         "Start it again.",
     ]
 
@@ -66,7 +66,7 @@ def test_a_broker_that_does_not_answer_is_not_called_down() -> None:
     """It may be slow, paused, or out of reach from here only."""
     waits = waits_of(view(partition(0, 0, (0, 1)), silent=(2,)), {}, {})
     assert waits.sentences() == [
-        "Waits for broker 2, which does not answer: 1 partition is short of its copy. Check that its process runs and "
+        "Waiting for broker 2, which does not answer: 1 partition is missing its copy. Check that its process runs and "
         "is not paused, and that its address can be reached from here."
     ]
     assert [(fact["state"], fact["is_up"]) for fact in waits.facts()] == [("silent", None)]
@@ -76,7 +76,7 @@ def test_a_broker_that_has_left_the_cluster_is_not_called_down() -> None:
     left = PartitionView("t", 0, 9, 0, 1, (0, 9), (0,))
     waits = waits_of(view(left), {}, {})
     assert waits.sentences() == [
-        "Waits for broker 9, which is not in the cluster: 1 partition is short of its copy. Start it again."
+        "Waiting for broker 9, which is not in the cluster: 1 partition is missing its copy. Start it again."
     ]
     assert [(fact["state"], fact["is_up"]) for fact in waits.facts()] == [("unregistered", False)]
 
@@ -85,7 +85,7 @@ def test_elections_and_moves_are_told() -> None:
     answer = {"topics": [{"name": "t", "partitions": [{"partition_index": 5, "adding_replicas": [3]}]}]}
     waits = waits_of(view(partition(0, -1, (0, 1, 2))), {}, moving_to(answer))
     assert waits.sentences() == [
-        "Broker 3: 1 partition is moving there.",
+        "Broker 3: 1 partition is moving to it.",
         "1 partition is about to elect a leader.",
     ]
 

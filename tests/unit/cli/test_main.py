@@ -134,7 +134,7 @@ def test_broker_is_taken_from_the_environment():
         (("up", "--workers", "0"), "a local cluster has 1 to"),
         (("cluster", "up", "--brokers", "99"), "a local cluster has 1 to"),
         (("cluster", "up", "--listen-base", "65535"), "65535 is the last"),
-        (("cluster", "up", "--set", "broker.id=1"), "differs from broker to broker"),
+        (("cluster", "up", "--set", "broker.id=1"), "differs between brokers"),
         (("cluster", "up", "--object-store", "ftp://x"), "object.store"),
         (("cluster", "restore", "--object-store", "ftp://x", "--dry-run"), "object.store is no URL"),
         (("cluster", "restore", "--object-store", "file:///tmp"), "--data-dir"),

@@ -1,9 +1,9 @@
-"""`anabranch cluster add|drain|remove`: let partitions move onto a broker, off it, and take it out of the cluster.
+"""`anabranch cluster add|drain|remove`: move partitions onto or off a broker, and take a broker out of the cluster.
 
-The moves are Kafka's AlterPartitionReassignments; the command waits until every partition is where it should be, as
-long as ListPartitionReassignments says that they move. Ctrl-C ends the waiting, not the moves; the same command again
-takes up where it was. While brokers restart or elect a leader of the metadata quorum, every question is repeated for a
-while: all that is asked here may be done twice.
+The moves are Kafka's AlterPartitionReassignments. The command waits until every partition is where it should be, for as
+long as ListPartitionReassignments lists moves. Ctrl-C ends the waiting, not the moves; running the same command again
+resumes it. While brokers restart or the metadata quorum elects a leader, every request is retried for a while: all of
+them are safe to repeat.
 """
 
 import time
@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 LOOK_SECONDS = 0.5
 MOVES_PER_REQUEST = 1000
-"""A broker reads so many elements of one request (`request.elements.max`), and a move has one for each replica."""
+"""Keeps a request below `request.elements.max`: a move has one element for each replica."""
 NAMED_MAX = 20
 PATIENCE_SECONDS = 30.0
-"""A cluster that changes its leaders may be silent for a moment, and no move be listed; longer is told."""
+"""How long a cluster that changes its leaders may be silent or list no moves before that is an error."""
 
 LOOK_AT_BROKERS_SECONDS = 2.0
 
@@ -50,7 +50,7 @@ def add(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
         view = _view(client, broker_id)
         if view.brokers[broker_id].is_fenced:
             raise Failure(
-                f"Broker {broker_id} is fenced, so nothing can move there: start it, then ask again."
+                f"Broker {broker_id} is fenced, so nothing can move there: start it, then run this again."
             )
         moves = moves_onto(view, broker_id)
         _say_draining(client, broker_id, is_draining=False)
@@ -79,15 +79,15 @@ def drain(broker_id: int, no_wait: bool, broker: Broker, format: str) -> None:
 @broker_argument
 @click.option(
     "--stop-timeout", type=click.FloatRange(min=0), default=120.0, show_default=True, metavar="SECONDS",
-    help="How long to wait until its process has been stopped.",
+    help="How long to wait for its process to stop.",
 )  # fmt: skip
 @yes_option
 @broker_options
 @format_option()
 def remove(broker_id: int, stop_timeout: float, yes: bool, broker: Broker, format: str) -> None:
-    """Take a broker out of the cluster for good, once others keep what it keeps and its process has stopped.
+    """Take a broker out of the cluster for good, once its partitions have moved and its process has stopped.
 
-    Refused while it holds the only copy of anything: `anabranch cluster drain` moves those away.
+    Refused while it holds the only copy of a partition: `anabranch cluster drain` moves those away.
     """
     with _client(broker) as client:
         view = _view(client, broker_id)
@@ -98,14 +98,14 @@ def remove(broker_id: int, stop_timeout: float, yes: bool, broker: Broker, forma
         _carry_out(client, moves, wait=True, format=format)
         _wait_for_others(client, broker_id, format)
         view = _wait_for_stop(client, broker_id, stop_timeout, format)
-        # What was placed there since.
+        # Partitions may have been placed there in the meantime.
         _require_copies(view, broker_id)
         _carry_out(client, _drain_plan(view, broker_id), wait=True, format=format)
         _unregister(client, broker_id)
     if format == "json":
         show_json({"removed": broker_id, "moved": len(moves)})
     else:
-        click.echo(f"Removed broker {broker_id}; its folder is not needed any more.")
+        click.echo(f"Removed broker {broker_id}; its data folder is no longer needed.")
 
 
 def _require_copies(view: "ClusterView", broker_id: int) -> None:
@@ -120,16 +120,16 @@ def _require_copies(view: "ClusterView", broker_id: int) -> None:
 
 
 def _wait_for_stop(client: "ClusterClient", broker_id: int, seconds_max: float, format: str) -> "ClusterView":
-    """Until the broker is gone: one that runs would only join again."""
+    """Wait until the broker is fenced: one that still ran would only join again."""
     deadline = time.monotonic() + seconds_max
     view = _view(client, broker_id)
     if not view.brokers[broker_id].is_fenced and format != "json":
-        click.echo(f"Broker {broker_id} keeps nothing any more: stop its process now.", err=True)
+        click.echo(f"Broker {broker_id} no longer keeps anything: stop its process now.", err=True)
     while not view.brokers[broker_id].is_fenced:
         if time.monotonic() > deadline:
             raise Failure(
-                f"Broker {broker_id} keeps nothing any more, but still runs and would join again: stop its process, "
-                "then ask again."
+                f"Broker {broker_id} no longer keeps anything, but still runs and would join again: stop its process, "
+                "then run this again."
             )
         time.sleep(LOOK_SECONDS)
         view = _view(client, broker_id)
@@ -147,7 +147,7 @@ def _client(broker: Broker) -> "ClusterClient":
 
 
 def patiently(ask: Callable[[], T]) -> T:
-    """The answer, once there is one. Raises ClusterBusyError after a while without."""
+    """Retry until there is an answer. Raises ClusterBusyError if there is none for a while."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -175,8 +175,8 @@ def _drain_plan(view: "ClusterView", broker_id: int) -> "list[Move]":
     frozen = cannot_move(view, moves)
     if frozen:
         raise Failure(
-            f"Too few copies are up of {_named(frozen)}, so they cannot move: start broker {broker_id} again first, "
-            "with an empty folder if its disk is lost."
+            f"Too few copies are up to move {_named(frozen)}: start broker {broker_id} again first, with an empty "
+            "folder if its disk is lost."
         )
     movable = {(move.topic, move.partition) for move in moves}
     stuck = [
@@ -187,10 +187,10 @@ def _drain_plan(view: "ClusterView", broker_id: int) -> "list[Move]":
         and (partition.topic, partition.partition) not in movable
     ]
     if stuck:
-        raise Failure(f"No other broker is up that could take {_named(stuck)}: start or join one first.")
+        raise Failure(f"No other broker that is up could take {_named(stuck)}: start or add one first.")
     fewer = shrunk(moves)
     if fewer:
-        click.echo(f"Fewer copies than before, because brokers are too few: {_named(fewer)}.", err=True)
+        click.echo(f"Fewer copies than before, because there are too few brokers: {_named(fewer)}.", err=True)
     return moves
 
 
@@ -216,7 +216,7 @@ def _carry_out(client: "ClusterClient", moves: "list[Move]", *, wait: bool, form
             elif left and time.monotonic() - heard > PATIENCE_SECONDS:
                 stuck = [f"{move.topic}-{move.partition}" for move in left]
                 raise Failure(
-                    f"Nothing moves any more, but not where they should be are {_named(stuck)}: ask again."
+                    f"Nothing is moving any more, but not all partitions have arrived: {_named(stuck)}. Run this again."
                 )
         progress(len(moves) - len(left), len(moves))
         if left:
@@ -224,8 +224,8 @@ def _carry_out(client: "ClusterClient", moves: "list[Move]", *, wait: bool, form
 
 
 def _wait_for_others(client: "ClusterClient", broker_id: int, format: str) -> None:
-    """Until others write and have what no reassignment moves: topics in mode branch, and those that are on their way
-    to the object store."""
+    """Wait until other brokers write and hold what no reassignment moves: topics in mode branch, and topics on their
+    way to the object store."""
     from anabranch.cli.cluster.plan import left_by_themselves
     from anabranch.cli.cluster.view import read_replicas
 
@@ -239,17 +239,17 @@ def _wait_for_others(client: "ClusterClient", broker_id: int, format: str) -> No
         if now_left != left:
             left, heard = now_left, time.monotonic()
             if format != "json":
-                click.echo(f"Waiting until others have {_named(left)}", err=True)
+                click.echo(f"Waiting for other brokers to take over {_named(left)}", err=True)
         elif time.monotonic() - heard > PATIENCE_SECONDS:
             raise Failure(
-                f"Others do not have {_named(left)} yet, and nothing has changed for a while: look at `anabranch "
-                "cluster status` and `anabranch topic describe`, then ask again."
+                f"Other brokers have not taken over {_named(left)} yet, and nothing has changed for a while: look at "
+                "`anabranch cluster status` and `anabranch topic describe`, then run this again."
             )
         time.sleep(LOOK_SECONDS)
 
 
 class BrokersMissed:
-    """Watches over moves that wait for brokers which are down: says so, and after a while gives up waiting."""
+    """Watch for moves that wait for brokers which are down: report them, and give up after a while."""
 
     def __init__(self, *, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
@@ -270,16 +270,18 @@ class BrokersMissed:
             return
         kept_by = [move.before for move in left if f"{move.topic}-{move.partition}" in frozen]
         missed = sorted({each for replicas in kept_by for each in replicas if each not in view.live})
-        why = f"too few copies are up of {_named(sorted(frozen))}; down are the brokers {', '.join(map(str, missed))}"
+        why = f"too few copies are up to move {_named(sorted(frozen))} (brokers down: {', '.join(map(str, missed))})"
         if now - self._since > PATIENCE_SECONDS:
-            raise Failure(f"The moves wait: {why}. Start those again: the moves go on by themselves then.")
+            raise Failure(
+                f"The moves are stuck: {why}. Start those brokers again: the moves then continue on their own."
+            )
         if why != self._said and not self._is_quiet:
             self._said = why
             click.echo(f"Waiting: {why}.", err=True)
 
 
 def not_there_yet(moves: "list[Move]", metadata: dict[str, Any]) -> "list[Move]":
-    """Moves whose partition is still kept by others than it should. A topic that is gone needs none."""
+    """Moves whose partition is not kept by the right brokers yet. A deleted topic needs none."""
     kept = {
         (topic["name"], row["partition_index"]): set(row["replica_nodes"])
         for topic in metadata["topics"]
@@ -308,13 +310,13 @@ def _reassign_once(client: "ClusterClient", moves: "list[Move]") -> None:
         topics.setdefault(move.topic, []).append(row)
     body = {"topics": [{"name": name, "partitions": rows} for name, rows in topics.items()]}
     answer = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
-    require(answer["error_code"], answer["error_message"], "The cluster did not take the moves")
+    require(answer["error_code"], answer["error_message"], "The cluster did not accept the moves")
     rows = [(topic["name"], row) for topic in answer["responses"] for row in topic["partitions"]]
     refused = [
         f"{name}-{row['partition_index']}: {refusal(row['error_code'], row['error_message'])}"
         for name, row in rows
         if row["error_code"]
-        not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # Gone: nothing to move.
+        not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # Deleted: nothing to move.
     ]
     passing = (
         ErrorCode.NONE,
@@ -323,9 +325,9 @@ def _reassign_once(client: "ClusterClient", moves: "list[Move]") -> None:
         ErrorCode.REQUEST_TIMED_OUT,
     )
     if refused and all(row["error_code"] in passing for _, row in rows):
-        raise ClusterBusyError(f"Not every partition moves yet: {_named(refused)}. Ask again.")
+        raise ClusterBusyError(f"Some partitions are not moving yet: {_named(refused)}. Run this again.")
     if refused:
-        raise Failure(f"Not every partition may move: {_named(refused)}.")
+        raise Failure(f"Some partitions may not move: {_named(refused)}.")
 
 
 def under_way(client: "ClusterClient") -> set[tuple[str, int]]:
@@ -341,19 +343,25 @@ def under_way(client: "ClusterClient") -> set[tuple[str, int]]:
 
 
 def _say_draining(client: "ClusterClient", broker_id: int, *, is_draining: bool) -> None:
-    """Whether new partitions may be placed there; otherwise a drained broker would soon have some again."""
+    """Set whether new partitions may be placed there; otherwise a drained broker would soon have some again."""
     from anabranch.cli.cluster.view import require
     from anabranch.wire.api_keys import ApiKey
 
     config = {"name": "broker.draining", "config_operation": 0, "value": "true" if is_draining else "false"}
     resource = {"resource_type": 4, "resource_name": str(broker_id), "configs": [config]}
 
+    verb = "starts" if is_draining else "stops"
+
     def ask() -> None:
         answer = client.ask(
             ApiKey.INCREMENTAL_ALTER_CONFIGS, {"resources": [resource], "validate_only": False}
         )
         row = answer["responses"][0]
-        require(row["error_code"], row["error_message"], f"Broker {broker_id} was not told whether it drains")
+        require(
+            row["error_code"],
+            row["error_message"],
+            f"The cluster did not accept that broker {broker_id} {verb} draining",
+        )
 
     patiently(ask)
 
@@ -370,14 +378,14 @@ def _unregister(client: "ClusterClient", broker_id: int) -> None:
         tries += 1
         answer = client.ask(ApiKey.UNREGISTER_BROKER, {"broker_id": broker_id})
         if tries > 1 and answer["error_code"] == ErrorCode.BROKER_ID_NOT_REGISTERED:
-            return  # An earlier try has done it.
+            return  # An earlier attempt has done it.
         require(answer["error_code"], answer["error_message"], f"Broker {broker_id} was not removed")
 
     patiently(ask)
 
 
 def _progress(format: str) -> Callable[[int, int], None]:
-    """Says on stderr how far it is, whenever that changes; nothing when JSON was asked for."""
+    """Report progress on stderr whenever it changes; say nothing when JSON was asked for."""
     last = [-1]
 
     def say(done: int, total: int) -> None:

@@ -13,7 +13,7 @@ from anabranch.cli.common import Group
 
 @click.group(cls=Group)
 def command() -> None:
-    """Start a local cluster; see and change who keeps what in a running one; bring one back."""
+    """Start a local cluster; inspect, change or restore one."""
 
 
 for subcommand in (

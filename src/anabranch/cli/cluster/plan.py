@@ -1,7 +1,7 @@
-"""Which partitions have to move when a broker comes or goes. Pure: a view of the cluster in, a plan out.
+"""Which partitions have to move when a broker joins or leaves. Pure: a view of the cluster in, a plan out.
 
-Partitions keep their number of copies, and what need not move stays. Where a partition goes is decided by its token on
-the ring of those brokers that may keep it, as everywhere in a cluster.
+Partitions keep their number of copies, and copies that need not move stay where they are. As everywhere in a cluster, a
+partition's token on the ring of the brokers that may keep it decides where it goes.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from anabranch.cluster.tokens import partition_token, replicas_of, ring_order
 from anabranch.values import BrokerId
 
 Held = Mapping[int, Mapping[tuple[str, int], ReplicaView]]
-"""What each broker has of each partition, as far as it answers."""
+"""What each broker that answers has of each partition."""
 
 
 class Move(NamedTuple):
@@ -23,7 +23,7 @@ class Move(NamedTuple):
 
 
 def moves_onto(view: ClusterView, broker_id: int) -> list[Move]:
-    """The partitions that the ring with this broker would give to it, and that it does not keep yet."""
+    """The partitions that a ring with this broker would give to it, and that it does not keep yet."""
     ring = [BrokerId(live) for live in view.live]
     moves = []
     for partition in view.partitions:
@@ -36,7 +36,7 @@ def moves_onto(view: ClusterView, broker_id: int) -> list[Move]:
 
 
 def moves_off(view: ClusterView, broker_id: int) -> list[Move]:
-    """A new place for every copy this broker keeps, as far as there are brokers for them."""
+    """A new place for every copy that this broker keeps, as far as there are brokers for it."""
     others = [BrokerId(live) for live in view.live if live != broker_id]
     return [
         Move(partition.topic, partition.partition, partition.replicas, after)
@@ -48,7 +48,7 @@ def moves_off(view: ClusterView, broker_id: int) -> list[Move]:
 
 
 def _without(partition: PartitionView, broker_id: int, others: Collection[BrokerId]) -> tuple[int, ...]:
-    """The copies that stay, and one on the next broker of the ring that has none; in the ring's order."""
+    """The copies that stay, and a new one on the next broker of the ring that has none; in ring order."""
     ring = ring_order(_token(partition), list(others))
     staying = [replica for replica in partition.replicas if replica != broker_id]
     new = [live for live in ring if live not in staying][: len(partition.replicas) - len(staying)]
@@ -70,8 +70,8 @@ def kept_nowhere_else(view: ClusterView, broker_id: int) -> list[str]:
 
 
 def left_by_themselves(view: ClusterView, held: Held, broker_id: int) -> list[str]:
-    """Partitions that nobody assigns, and that this broker must not take along yet: it writes them, or no other has
-    all of them. They leave by themselves when it drains. While it runs and does not say what it holds, it may have
+    """Partitions that no reassignment moves, and that this broker cannot leave yet: it writes them, or no other broker
+    has all of them. They move on their own while it drains. A broker that runs but does not say what it holds may have
     something of each."""
     is_silent = broker_id in view.live and broker_id not in held
     return [
@@ -83,7 +83,7 @@ def left_by_themselves(view: ClusterView, held: Held, broker_id: int) -> list[st
 
 
 def _needs(partition: PartitionView, held: Held, broker_id: int) -> bool:
-    """Whether a partition in mode branch would miss this broker. Who reigns may still copy what others have."""
+    """Whether a partition in mode branch needs this broker. Its primary may still be copying what others have."""
     place = partition.topic, partition.partition
     seen = held.get(broker_id, {}).get(place)
     has_records = seen is not None and seen.size_bytes > 0
@@ -99,7 +99,7 @@ def shrunk(moves: Collection[Move]) -> list[str]:
 
 
 def cannot_move(view: ClusterView, moves: Collection[Move]) -> list[str]:
-    """Partitions of which too few copies are up: a ring changes by the word of more than half of its replicas."""
+    """Partitions with too few copies up: a ring changes only if more than half of its replicas agree."""
     live = set(view.live)
     return [
         f"{move.topic}-{move.partition}"

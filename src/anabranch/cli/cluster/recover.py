@@ -1,4 +1,4 @@
-"""`anabranch cluster ring recover`: let a partition go on that cannot get a leader by its own rules any more."""
+"""`anabranch cluster ring recover`: let a partition continue that can no longer get a leader by its own rules."""
 
 import click
 
@@ -6,21 +6,21 @@ from anabranch.cli.client import Broker, broker_options
 from anabranch.cli.common import Command, Failure, format_option, show_json
 
 UNCLEAN, LOOK = 1, 100
-"""Kafka's type of election, and ours that only tells."""
+"""Kafka's unclean election, and our own type that only reports."""
 
 
 @click.command(cls=Command)
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
-@click.option("--accept-loss", is_flag=True, help="Do it; without this, only say what would be lost.")
+@click.option("--accept-loss", is_flag=True, help="Do it; without this, only show what would be lost.")
 @broker_options
 @format_option()
 def recover(topic: str, partition: int, accept_loss: bool, broker: Broker, format: str) -> None:
-    """Let a partition without a leader go on with what is left of it.
+    """Let a partition without a leader continue with what is left of it.
 
-    Only where too many of its replicas are gone, or came back without their disk: then nobody can say what was
-    acknowledged, and it has no leader until somebody accepts that what nobody has is lost. Start the brokers that
-    are away first, if their disks live.
+    This is for partitions of which too many replicas are gone or came back without their disk. No broker can tell
+    then what was acknowledged, and the partition has no leader until you accept the loss of what no replica has. If
+    the disks of missing brokers are intact, start those brokers first.
     """
     from anabranch.local_cluster.cluster_client import ClusterClient, refusal
     from anabranch.wire.api_keys import ApiKey

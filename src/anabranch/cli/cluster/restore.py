@@ -14,20 +14,22 @@ if TYPE_CHECKING:
 
 INCARNATION_DIGITS = 16
 PROGRESS_SECONDS = 2.0
-"""Between two lines about the same."""
+"""Between two lines on the same subject."""
 INTERRUPTED = 130
 
 
 @click.command(cls=Command)
 @click.option("--object-store", required=True, metavar="URL", help="Where the cluster kept its records.")
-@click.option("--data-dir", metavar="DIR", help="The folder to make for its first broker; it must be new.")
-@click.option("--broker-id", type=click.IntRange(min=0), default=0, show_default=True, help="Of that broker.")
+@click.option("--data-dir", metavar="DIR", help="The folder to create for its first broker; it must be new.")
+@click.option(
+    "--broker-id", type=click.IntRange(min=0), default=0, show_default=True, help="The id of that broker."
+)
 @click.option(
     "--credentials-file", metavar="FILE", help="The store's credentials. [those of the environment]"
 )
 @click.option("--incarnation", metavar="HEX", help="Which cluster, if the store holds several.")
-@click.option("--accept-loss", is_flag=True, help="Go on although some records cannot be brought back.")
-@click.option("--dry-run", is_flag=True, help="Only say what would come back; nothing is written.")
+@click.option("--accept-loss", is_flag=True, help="Continue even if some records cannot be restored.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be restored; nothing is written.")
 @format_option()
 def restore(
     object_store: str,
@@ -39,31 +41,29 @@ def restore(
     dry_run: bool,
     format: str,
 ) -> None:
-    """Bring a cluster back from its object store alone.
+    """Restore a cluster from its object store alone.
 
-    Topics in mode object come back with everything that was acknowledged: up to the last snapshot in the store under
-    the same offsets, what is newer behind a gap, where some records may be there twice. Topics in other modes come
-    back empty. Committed offsets of groups come back as old as their last snapshot.
+    Topics in mode object come back with everything that was acknowledged. Records up to the last snapshot in the
+    store keep their offsets; newer ones follow after a gap, and some of those may appear twice. Topics in other modes
+    come back empty. The committed offsets of groups are those of their last snapshot.
 
     Stop whatever is left of the old cluster first: what it acknowledges later is not in the new one. Then start the
     first broker with `anabranch up --data-dir DIR --object-store URL`; others join it as usual.
 
-    Requests that the store refuses in passing are repeated. A restore that was interrupted can be run again.
+    Requests that fail temporarily are retried. A restore that was interrupted can be run again.
     """
     import asyncio
 
     from anabranch.broker.restore.restoring import RestoreWish
 
     if data_dir is None and not dry_run:
-        raise click.UsageError(
-            "Say with --data-dir where the first broker's folder shall be, or try --dry-run."
-        )
+        raise click.UsageError("Name the first broker's folder with --data-dir, or use --dry-run.")
     folder = os.path.realpath(data_dir) if data_dir else ""
     wish = RestoreWish(folder, broker_id, _incarnation(incarnation), dry_run, accept_loss)
     try:
         report = asyncio.run(_restore(object_store, credentials_file, wish))
     except KeyboardInterrupt:
-        click.echo("Interrupted. Run the same command again: it begins from the start.", err=True)
+        click.echo("Interrupted. Run the same command again: it starts from the beginning.", err=True)
         raise SystemExit(INTERRUPTED) from None
     if format == "json":
         show_json({**report.json(), "data_dir": data_dir, "is_done": not dry_run})
@@ -71,7 +71,7 @@ def restore(
     for line in report.lines():
         click.echo(line)
     click.echo(
-        "Nothing was written: leave --dry-run out to do it."
+        "Nothing was written: run this without --dry-run to do it."
         if dry_run
         else f"Done. Start it with: anabranch up --data-dir {data_dir} --object-store {object_store}"
         + (f" --broker-id {broker_id}" if broker_id else "")
@@ -87,7 +87,7 @@ def _incarnation(text: str | None) -> int | None:
     except ValueError:
         pass
     raise click.UsageError(
-        f"--incarnation {text} is no incarnation: it has {INCARNATION_DIGITS} hexadecimal digits."
+        f"--incarnation {text} is not an incarnation: one has {INCARNATION_DIGITS} hexadecimal digits."
     )
 
 
@@ -117,7 +117,7 @@ async def _restore(url: str, credentials_file: str | None, wish: "RestoreWish") 
 
 
 class _Said:
-    """How far it is, on the standard error: a line now and then, and one at the end of each part."""
+    """Progress on standard error: a line every few seconds, and one at the end of each part."""
 
     def __init__(self) -> None:
         self._progress_due = 0.0
@@ -134,5 +134,5 @@ class _Said:
         import time
 
         if time.monotonic() >= self._retry_due:
-            click.echo(f"Trying again: {error}", err=True)
+            click.echo(f"Retrying: {error}", err=True)
             self._retry_due = time.monotonic() + PROGRESS_SECONDS

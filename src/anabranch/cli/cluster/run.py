@@ -1,7 +1,7 @@
-"""A local cluster from its banner to its end, for `cluster up` and `up --workers`.
+"""Run a local cluster from its banner to its end, for `cluster up` and `up --workers`.
 
-The first SIGINT or SIGTERM stops all brokers cleanly, a second one kills them. Exit code 0: all ran until they were
-asked to stop, and stopped in order; 1: one of them ended by itself or did not stop.
+The first SIGINT or SIGTERM stops all brokers cleanly, a second one kills them. Exit code 0: all brokers ran until they
+were asked to stop, and stopped cleanly; 1: one of them exited on its own or did not stop.
 """
 
 import signal
@@ -33,9 +33,9 @@ def run_cluster(layout: "Layout", arguments: list[str], format: str, *, ephemera
         supervisor.watch(stopping, lambda process: _tell_end(process, format))
     unclean = supervisor.stop()
     if supervisor.ended:
-        raise Failure(f"{_brokers(supervisor.ended)} ended before the cluster was stopped.")
+        raise Failure(f"{_brokers(supervisor.ended)} exited before the cluster was stopped.")
     if unclean:
-        raise Failure(f"{_brokers(unclean)} did not stop in order: the next start recovers as after a crash.")
+        raise Failure(f"{_brokers(unclean)} did not stop cleanly: the next start recovers as after a crash.")
 
 
 def _stop_on_signals(supervisor: "Supervisor") -> threading.Event:
@@ -65,11 +65,11 @@ def _announce(supervisor: "Supervisor", format: str, ephemeral: bool) -> None:
 def _tell_end(process: "BrokerProcess", format: str) -> None:
     code = process.exit_code
     assert code is not None
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
     words = process.last_sentence()
-    text = f"Broker {process.broker_id} (process {process.pid}) has ended with {how}; the others go on."
+    text = f"Broker {process.broker_id} (process {process.pid}) {how}; the others keep running."
     if words:
-        text += f" Its last words: {words}"
+        text += f" Its last message: {words}"
     click.echo(_as_json(process, code, words) if format == "json" else text, err=True)
 
 

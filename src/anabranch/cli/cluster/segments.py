@@ -1,4 +1,4 @@
-"""`anabranch cluster segments`: what each broker gathers for the object store now, and what lies in it."""
+"""`anabranch cluster segments`: the segments that brokers collect for the object store, and its objects."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ Facts = dict[str, Any]
 @broker_options
 @format_option()
 def segments(broker: Broker, format: str) -> None:
-    """Show the segments that brokers gather for the object store, their states, and the objects in it."""
+    """Show the segments that brokers collect for the object store, their states, and the objects in it."""
     from anabranch.cli.cluster.view import read_view
     from anabranch.local_cluster.cluster_client import ClusterClient
 
@@ -71,7 +71,7 @@ def _facts(broker_id: int, answer: "dict[str, Any] | ClusterAnswerError") -> Fac
         return str(answer)
     (row,) = answer["results"]
     if row["error_code"]:
-        return row["error_message"] or f"Broker {broker_id} does not say."
+        return row["error_message"] or f"Broker {broker_id} refused without a reason."
     facts = {config["name"]: json.loads(config["value"]) for config in row["configs"]}
     return {
         "store": facts["store"],
@@ -108,11 +108,11 @@ def _rows(broker_id: int, facts: Facts) -> list[tuple[object, ...]]:
 
 
 def _title(known: dict[int, Facts]) -> str:
-    """What is agreed on, from whoever knows most of it."""
+    """The agreed totals, from the broker that knows most of them."""
     facts = max(known.values(), key=lambda each: int(each["objects"]["rows"]))
     objects = facts["objects"]
     waiting = objects["unreferenced"] + objects["tombstoned"]
     return (
         f"{facts['store']['url']}: {objects['written']} written and {objects['merged']} merged objects hold "
-        f"{objects['bytes']} bytes of {objects['partitions']} partitions; {waiting} wait to be deleted"
+        f"{objects['bytes']} bytes of {objects['partitions']} partitions; {waiting} are waiting to be deleted"
     )

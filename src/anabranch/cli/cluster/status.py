@@ -1,4 +1,4 @@
-"""`anabranch cluster status` and `cluster ring`: what a running cluster looks like, through any of its brokers."""
+"""`anabranch cluster status` and `cluster ring`: show a running cluster, through any of its brokers."""
 
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ SHOWN_MAX = 20
 def status(broker: Broker, format: str) -> None:
     """Show the brokers, the metadata quorum, partitions that lack a copy, and what they wait for.
 
-    Every broker is asked itself: of one that does not answer nobody knows whether its copies are in sync.
+    Each broker is asked directly. If one does not answer, nobody knows whether its copies are in sync.
     """
     from anabranch.cli.cluster.view import checked, read_own_views, read_quorum, read_view
     from anabranch.local_cluster.cluster_client import ClusterClient
@@ -107,7 +107,7 @@ def _broker_rows(view: "ClusterView", quorum: "QuorumView") -> list[dict[str, ob
 
 
 def trouble(view: "ClusterView") -> list[str]:
-    """What somebody should look at, or that there is nothing."""
+    """What needs attention, or one line saying that nothing does."""
     nobody = [partition.name for partition in view.partitions if partition.leader < 0]
     short = [partition.name for partition in view.partitions if partition.is_short]
     unconfirmed = [partition.name for partition in view.partitions if view.is_unconfirmed(partition)]
@@ -126,10 +126,12 @@ def trouble(view: "ClusterView") -> list[str]:
 
 
 def without_failover(view: "ClusterView") -> list[str]:
-    """That two copies are kept safe by both, and by nobody else."""
+    """Which partitions have two copies only, so that both brokers must be up."""
     pairs = [partition.name for partition in view.partitions if partition.has_no_failover]
     return (
-        [f"No failover, since two brokers keep them, and both must be up: {_some(pairs)}."] if pairs else []
+        [f"No failover, because only two brokers keep them and both must be up: {_some(pairs)}."]
+        if pairs
+        else []
     )
 
 
@@ -147,7 +149,7 @@ def _who(leader: int) -> str:
 
 
 @click.group(cls=Group, invoke_without_command=True)
-@click.option("--topic", help="This topic only.")
+@click.option("--topic", help="Show only this topic.")
 @click.option("--internal", is_flag=True, help="Show internal topics too.")
 @broker_options
 @format_option()
@@ -155,12 +157,12 @@ def _who(leader: int) -> str:
 def ring(context: click.Context, topic: str | None, internal: bool, broker: Broker, format: str) -> None:
     """Show who leads and follows each partition, its generation, and how far each copy is behind.
 
-    A broker that does not answer is marked with a `?`: what is said of it is what the others heard last.
+    A `?` marks a broker that does not answer: what is shown of it is what the others heard last.
     """
     if context.invoked_subcommand is None:
         _show_ring(topic, internal, broker, format)
     elif any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
-        raise click.UsageError(f"Options belong behind {context.invoked_subcommand}.")
+        raise click.UsageError(f"Options belong after {context.invoked_subcommand}.")
 
 
 def _show_ring(topic: str | None, internal: bool, broker: Broker, format: str) -> None:
@@ -187,9 +189,9 @@ def _show_ring(topic: str | None, internal: bool, broker: Broker, format: str) -
         silent = sorted({copy for part in shown for copy in (*part.replicas, part.leader)} - {-1, *replicas})
         if silent:
             who = f"Broker {silent[0]} does" if len(silent) == 1 else f"Brokers {_listed(silent)} do"
-            click.echo(f"{who} not answer: what is marked with ? is what the others heard last.")
+            click.echo(f"{who} not answer: values with a ? are what the others heard last.")
     else:
-        click.echo("There are no topics yet: make one with `anabranch topic create demo`.")
+        click.echo("There are no topics yet: create one with `anabranch topic create demo`.")
 
 
 def _is_wanted(partition: "PartitionView", topic: str | None, internal: bool) -> bool:
@@ -209,8 +211,9 @@ def ring_facts(
     ends: dict[tuple[str, int], int],
     replicas: "dict[int, dict[tuple[str, int], ReplicaView]]",
 ) -> dict[str, object]:
-    """`replicas` has the brokers that answered. Of one that did not, nobody knows whether it is in sync: None. The
-    others may have heard of it last before it died, and without a quorum they do not agree on anything newer."""
+    """The row of one partition. `replicas` has the brokers that answered; whether a copy on any other is in sync is
+    unknown (None). Those may have died after the others last heard from them, and without a quorum the others agree on
+    nothing newer."""
     place = (partition.topic, partition.partition)
     kept = {broker_id: replicas.get(broker_id, {}).get(place) for broker_id in partition.replicas}
     return {
@@ -239,7 +242,7 @@ def _is_in_sync(partition: "PartitionView", broker_id: int, *, answers: bool) ->
 
 
 def _lag(told: int, *, is_in_sync: bool) -> int | None:
-    """A copy that is not in sync and knows of nothing missing has not heard of it: None."""
+    """None for a copy that is not in sync but reports no lag: it has not heard yet of what it lacks."""
     return told if told or is_in_sync else None
 
 

@@ -1,7 +1,7 @@
 """`anabranch cluster up`: a local cluster of real processes, one per broker, in one folder.
 
-The first start chooses ports and writes them to DIR/cluster.toml; every later one finds the same cluster there.
-Settings given here hold for this run and for every broker.
+The first start chooses ports and writes them to DIR/cluster.toml; every later start finds the same cluster there.
+Settings given here apply to every broker, for this run only.
 """
 
 import os
@@ -22,17 +22,17 @@ OF_ONE_BROKER = frozenset(
     {"broker.id", "listen", "advertise", "http", "data.dir", "peer.listen", "peer.advertise", "peer.join"}
     | {"cluster.secret.file", "broker.rack"}
 )
-"""What cannot be the same for all brokers, or is decided by the folder."""
+"""Settings that cannot be the same for all brokers, or that the folder decides."""
 
 
 @click.command(name="up", cls=Command)
-@click.option("--brokers", type=int, metavar="N", help="How many. [3, or as many as the folder has]")
+@click.option("--brokers", type=int, metavar="N", help="How many brokers. [3, or as many as the folder has]")
 @click.option(
     "--data-dir",
     default="anabranch-cluster",
     metavar="DIR",
     show_default=True,
-    help="The folder of them all.",
+    help="The folder of the whole cluster.",
 )
 @click.option(
     "--listen-base",
@@ -49,10 +49,10 @@ OF_ONE_BROKER = frozenset(
     help="Where topics in mode object are kept: file:///PATH, s3://BUCKET/PREFIX ... Remembered in DIR/cluster.toml.",
 )
 @click.option(
-    "--config", "config_file", metavar="FILE", help="Read settings of all brokers from a TOML file."
+    "--config", "config_file", metavar="FILE", help="Read settings for all brokers from a TOML file."
 )
 @click.option(
-    "--set", "sets", metavar="NAME=VALUE", multiple=True, help="A setting of all brokers; may be repeated."
+    "--set", "sets", metavar="NAME=VALUE", multiple=True, help="A setting for all brokers; may be repeated."
 )
 @click.option(
     "--log-level", type=click.Choice(LEVELS), help="What brokers write to their log files. [warning]"
@@ -76,13 +76,13 @@ def command(
 
 
 def settings_for_all(config_file: str | None, options: dict[str, object]) -> dict[str, object]:
-    """What every broker is started with, checked here, before anything is started."""
+    """The settings that every broker is started with, checked before anything starts."""
     from anabranch.cli.node.up import given_settings, require_shared_store
     from anabranch.config import NodeSettings
 
     settings = given_settings(config_file, options)
     for name in sorted(OF_ONE_BROKER & settings.keys()):
-        raise WrongCommandLine(f"{name} differs from broker to broker and is chosen here: leave it out.")
+        raise WrongCommandLine(f"{name} differs between brokers and is chosen by this command: leave it out.")
     NodeSettings.load(settings)
     require_shared_store(settings)
     return settings
@@ -107,8 +107,8 @@ def _as_text(value: object) -> str:
 
 
 def with_store(layout: "Layout", settings: dict[str, object]) -> "Layout":
-    """The same cluster with the object store that was named now. It is remembered: without it, or in another, what the
-    topics there hold could not be found."""
+    """The same cluster with the object store that was named now. It is remembered, because without it, or with another,
+    the records in it could not be found."""
     from dataclasses import replace
 
     named = settings.get("object.store")
@@ -116,14 +116,14 @@ def with_store(layout: "Layout", settings: dict[str, object]) -> "Layout":
         return layout
     if layout.object_store is not None:
         raise Failure(
-            f"{layout.config_file} names another object store, and what the topics hold is there: leave --object-store "
-            "out, or, if all objects were moved, change it in the file."
+            f"{layout.config_file} names another object store, which holds the records of its topics: leave "
+            "--object-store out or, if all objects were moved, change it in the file."
         )
     return replace(layout, object_store=str(named))
 
 
 def choose_layout(folder: Path, count: int | None, listen_base: int | None) -> "Layout":
-    """The cluster of this folder, or a new one on free ports. Raises LocalClusterError for what cannot be."""
+    """The cluster of this folder, or a new one on free ports. Raises LocalClusterError if there cannot be one."""
     from anabranch.local_cluster.layout import (
         LOCAL_HOST,
         hold,

@@ -1,4 +1,4 @@
-"""What a running cluster says of itself, gathered by Kafka's own questions: brokers, quorum, who keeps what."""
+"""The state of a running cluster, read with Kafka's own requests: brokers, quorum, who keeps what."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ class BrokerView:
     rack: str | None
     is_fenced: bool
     is_silent: bool = False
-    """It was asked and did not answer; the others may not have missed it yet."""
+    """It was asked and did not answer; the others may not have noticed yet."""
 
     @property
     def state(self) -> str:
@@ -37,16 +37,16 @@ class PartitionView:
     partition: int
     partition_count: int
     leader: int
-    """-1: nobody leads it now."""
+    """-1 if it has none now."""
     generation: int
     replicas: tuple[int, ...]
-    """None of a topic in the object store: no broker keeps it, and each of them could serve it."""
+    """Empty for a topic in the object store: no broker keeps it, and each of them can serve it."""
     in_sync: tuple[int, ...]
     is_internal: bool = False
     mode: str = ""
-    """Of its topic, as far as the cluster says."""
+    """The mode of its topic; empty if the cluster does not tell."""
     is_disputed: bool = False
-    """Its leader was asked, and says that another leads or that fewer are in sync."""
+    """Its leader, asked directly, names another leader or fewer copies in sync."""
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class PartitionView:
 
     @property
     def is_assigned(self) -> bool:
-        """Somebody may say which brokers keep it; of the others that follows from their mode."""
+        """A reassignment may choose the brokers that keep it; in the other modes they follow from the mode."""
         return self.mode not in (OBJECT, BRANCH)
 
 
@@ -107,7 +107,7 @@ class ClusterView:
         return [broker_id for broker_id, each in self.brokers.items() if each.is_silent]
 
     def is_unconfirmed(self, partition: PartitionView) -> bool:
-        """Nobody knows whether it is as the cluster says: a broker does not answer that is said to be in sync."""
+        """Whether its reported state may be outdated: its leader, or a copy said to be in sync, does not answer."""
         return bool(partition.replicas) and not {partition.leader, *partition.in_sync}.isdisjoint(self.silent)
 
 
@@ -115,7 +115,7 @@ def read_view(client: "ClusterClient") -> ClusterView:
     from anabranch.wire.api_keys import ApiKey
 
     described = client.ask(ApiKey.DESCRIBE_CLUSTER, {"include_fenced_brokers": True})
-    require(described["error_code"], described["error_message"], "The cluster was not described")
+    require(described["error_code"], described["error_message"], "The cluster could not be described")
     brokers = {
         row["broker_id"]: BrokerView(
             row["broker_id"], f"{row['host']}:{row['port']}", row["rack"], row["is_fenced"]
@@ -135,11 +135,11 @@ def read_view(client: "ClusterClient") -> ClusterView:
 
 
 OwnView = Mapping[tuple[str, int], tuple[int, frozenset[int]]]
-"""Who leads each partition and which copies are in sync, as one broker says."""
+"""Who leads each partition and which copies are in sync, according to one broker."""
 
 
 def read_own_views(client: "ClusterClient", broker_ids: list[int]) -> dict[int, OwnView]:
-    """What each broker itself says. One that does not answer is left out."""
+    """What each broker says when asked directly. Brokers that do not answer are left out."""
     from anabranch.wire.api_keys import ApiKey
 
     body = {"topics": None, "allow_auto_topic_creation": False}
@@ -155,8 +155,8 @@ def read_own_views(client: "ClusterClient", broker_ids: list[int]) -> dict[int, 
 
 
 def checked(view: ClusterView, heard: Mapping[int, OwnView]) -> ClusterView:
-    """The view with what those told who were asked themselves. What one broker says of another may be old by as long as
-    it takes to miss it."""
+    """The view, corrected by what each broker said when asked directly. What one broker says of another may be as old
+    as it takes to notice that the other is gone."""
     brokers = {
         broker_id: replace(each, is_silent=not each.is_fenced and broker_id not in heard)
         for broker_id, each in view.brokers.items()
@@ -173,8 +173,8 @@ def _is_disputed(partition: PartitionView, heard: Mapping[int, OwnView]) -> bool
 
 
 def _modes(client: "ClusterClient", topics: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Of each topic what is configured about its mode. Metadata calls whoever is meant to serve a topic in the object
-    store its only replica, and gives one in mode branch no generation."""
+    """The settings of each topic that concern its mode. Metadata names the broker that should serve a topic in the
+    object store as its only replica, and gives a topic in mode branch no generation."""
     from anabranch.wire.api_keys import ApiKey
 
     if not topics:
@@ -193,10 +193,10 @@ def _modes(client: "ClusterClient", topics: list[dict[str, Any]]) -> dict[str, d
 
 def _partition(topic: dict[str, Any], row: dict[str, Any], configs: dict[str, str]) -> PartitionView:
     mode = configs.get(MODE_CONFIG, "")
-    # One that changes its mode may still be kept by those whom Metadata names.
+    # A topic that changes its mode may still be kept by the brokers that Metadata names.
     is_changing = CHANGING_CONFIG in configs
     is_stored = mode == OBJECT and not is_changing
-    # Of a leader that nobody has heard of a broker says who it should be, and no generation; branches have none.
+    # If no leader is known, a broker names the one there should be, without a generation; branches have none.
     is_branch = mode == BRANCH or is_changing
     is_known = row["leader_epoch"] >= 0 or len(row["replica_nodes"]) == 1 or is_branch
     return PartitionView(
@@ -217,9 +217,9 @@ def read_quorum(client: "ClusterClient") -> QuorumView:
 
     asked = [{"topic_name": QUORUM_TOPIC, "partitions": [{"partition_index": 0}]}]
     answer = client.ask(ApiKey.DESCRIBE_QUORUM, {"topics": asked})
-    require(answer["error_code"], answer["error_message"], "The quorum was not described")
+    require(answer["error_code"], answer["error_message"], "The quorum could not be described")
     (row,) = answer["topics"][0]["partitions"]
-    require(row["error_code"], row["error_message"], "The quorum was not described")
+    require(row["error_code"], row["error_message"], "The quorum could not be described")
     end = max((voter["log_end_offset"] for voter in row["current_voters"]), default=0)
     return QuorumView(
         row["leader_id"],
@@ -244,7 +244,7 @@ class ReplicaView:
 def read_replicas(
     client: "ClusterClient", broker_ids: list[int]
 ) -> dict[int, dict[tuple[str, int], ReplicaView]]:
-    """What each broker holds. One that does not answer is left out."""
+    """What each broker holds. Brokers that do not answer are left out."""
     from anabranch.wire.api_keys import ApiKey
 
     bodies = {broker_id: {"topics": None} for broker_id in broker_ids}

@@ -1,9 +1,9 @@
-"""What a cluster that is not whole waits for: copies under way, brokers that are down, leaders, moves. Pure: what the
-cluster says of itself in, sentences and facts out.
+"""What an incomplete cluster is waiting for: copies in progress, brokers that are not up, leaders, moves. Pure: a view
+of the cluster in, sentences and facts out.
 
-A copy that is not in sync on a broker that is up is being made; how much of it is left is what the leader's log has and
-this one has not. A copy on a broker that is down waits for that broker. A partition without a leader waits for those of
-its brokers that are down; if none is, its replicas are about to elect one.
+A copy that is not in sync on a broker that is up is being made; it still needs what the leader's log has beyond it. A
+copy on a broker that is not up waits for that broker. A partition without a leader waits for those of its brokers that
+are not up; if all are, they are about to elect one.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ ABSENT = {
 """What is wrong with a broker that is not up, and what to do, by its state."""
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 Moving = Mapping[tuple[str, int], Collection[int]]
-"""The brokers to which each moving partition comes."""
+"""The brokers that each moving partition is moving to."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class BrokerWait:
     state: str
     """`BrokerView.state`, or `unregistered` if the cluster does not know the broker."""
     copying: int = 0
-    """Partitions of which it has a copy that is not in sync."""
+    """Partitions whose copy on it is not in sync."""
     bytes_left: int = 0
     is_size_known: bool = True
     coming: int = 0
@@ -124,19 +124,19 @@ def _sentences(wait: BrokerWait) -> list[str]:
     lines = []
     if not wait.is_up and (wait.copying or wait.leaderless):
         why, advice = ABSENT[wait.state]
-        lines.append(f"Waits for broker {wait.broker_id}, which {why}: {_missing(wait)}. {advice}")
+        lines.append(f"Waiting for broker {wait.broker_id}, which {why}: {_missing(wait)}. {advice}")
     elif wait.copying:
         left = f", {size_of(wait.bytes_left)} left" if wait.is_size_known else ""
         lines.append(f"Broker {wait.broker_id}: {_partitions(wait.copying)} copying{left}.")
     if wait.coming:
-        lines.append(f"Broker {wait.broker_id}: {_partitions(wait.coming)} moving there.")
+        lines.append(f"Broker {wait.broker_id}: {_partitions(wait.coming)} moving to it.")
     return lines
 
 
 def _missing(wait: BrokerWait) -> str:
     parts = []
     if wait.copying:
-        parts.append(f"{_partitions(wait.copying)} short of its copy")
+        parts.append(f"{_partitions(wait.copying)} missing its copy")
     if wait.leaderless:
         parts.append(f"{_partitions(wait.leaderless)} without a leader")
     return ", ".join(parts)
@@ -156,7 +156,7 @@ def size_of(size_bytes: int) -> str:
 
 
 def moving_to(answer: Mapping[str, object]) -> dict[tuple[str, int], list[int]]:
-    """Of an answer to ListPartitionReassignments."""
+    """The brokers each partition is moving to, from an answer to ListPartitionReassignments."""
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
     topics = answer["topics"]
     assert isinstance(topics, list)

@@ -1,7 +1,7 @@
 """`anabranch up --workers N`: one broker process per core, as brokers of one cluster on this machine.
 
-Their Kafka ports follow each other from `--listen` on; the ports between them are free ones, remembered in the data
-folder as those of `cluster up` are. Options that make sense for one broker only are refused.
+Their Kafka ports are consecutive from `--listen` on. Their peer ports are free ones, remembered in the data folder as
+those of `cluster up` are. Options that make sense for one broker only are refused.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ OF_ONE_BROKER = {
     "advertise": "--advertise",
 }
 PEER_PORTS_ABOVE = 100
-"""Peers listen on free ports from so far above the Kafka port on."""
+"""Peer ports are the first free ones this far above the Kafka ports."""
 
 
 def run_workers(
@@ -72,7 +72,7 @@ def _layout(folder: Path, count: int, host: str, first: int, http: tuple[str, in
     known = read_layout(folder)
     if known is not None and len(known.places) != count:
         raise Failure(
-            f"{folder} holds a cluster of {len(known.places)} brokers, not {count}: say --workers "
+            f"{folder} holds a cluster of {len(known.places)} brokers, not {count}: use --workers "
             f"{len(known.places)}, or choose another --data-dir."
         )
     if first == 0:
