@@ -130,7 +130,7 @@ def test_every_damaged_stretch_is_listed_with_its_bytes_and_records(data, is_sea
     assert report["intact_behind_damage"] == BATCHES - int(one.stem) - 1 - 5
     assert report["missing_offsets"] == 0
     said = run("verify", data).stdout
-    assert f"{report['intact_behind_damage']} intact records lie behind the first damage" in said
+    assert f"{report['intact_behind_damage']} intact records follow the first damage" in said
     assert f"ends at offset {BATCHES}" in said
 
 
@@ -499,7 +499,7 @@ def test_place_without_partitions_is_refused(tmp_path, name):
 
 def test_unknown_partition_is_refused_with_how_they_are_named(data):
     assert (
-        "holds no partition demo-7: it is named like demo-0"
+        "holds no partition demo-7: one that it holds is demo-0"
         in run("verify", data, "--partition", "demo-7").stderr
     )
 

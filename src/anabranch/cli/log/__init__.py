@@ -1,1 +1,1 @@
-"""`anabranch log`: a data folder while no node runs on it."""
+"""`anabranch log`: verify, dump and repair a data folder while no node runs on it."""

@@ -1,11 +1,11 @@
-"""Checks one partition's folder against itself, reading everything and changing nothing.
+"""Check of one partition's folder against itself: it reads everything and changes nothing.
 
 Every batch: length, order of offsets, CRC. Every index entry: does a batch begin there, with that offset and
 that largest time? Every seal: do size, successor and the sums over batch heads hold? Between segments: does
 the next one begin where this one ends?
 
-Damage does not end the check: every damaged stretch of a segment is listed (`damage.py`), and what is intact behind the
-first one is counted.
+Damage does not end the check: every damaged stretch of a segment is listed (`damage.py`), and the intact records after
+the first one are counted.
 """
 
 from collections.abc import Callable
@@ -30,27 +30,27 @@ Loaded = TypeVar("Loaded")
 
 class Kind(Enum):
     DATA = "data"
-    """Records: the log cannot go on here."""
+    """Records: the log cannot continue past this place."""
     HEADS = "heads"
-    """Records: in a stretch an offset or a generation was changed; reads of it are refused."""
+    """Records: an offset or a generation in this stretch was changed; reads of it are refused."""
     INDEX = "index"
-    """Derived from the records: can be made again without loss."""
+    """Derived from the records: can be rebuilt without loss."""
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong: in which file, where (None: in all of it), what."""
+    """One problem: the file, the position in it (None: all of it), and what is wrong."""
 
     kind: Kind
     file: str
     position: int | None
     problem: str
     end: int | None = None
-    """Where the file holds again; None if nothing but the beginning is known."""
+    """Where the file is intact again; None if only the beginning of the damage is known."""
     damaged_records: int = 0
 
 
 class Cut(NamedTuple):
-    """Of one segment, what is at the first damage of the partition or behind it."""
+    """The records of one segment at or after the first damage of its partition."""
 
     file: str
     damaged_records: int
@@ -66,13 +66,13 @@ class Report:
     batches: int = 0
     start_offset: int = 0
     end_offset: int = 0
-    """Behind the last record that is intact, or that a seal vouches for."""
+    """After the last record that is intact, or that a seal vouches for."""
     size_bytes: int = 0
     missing_offsets: int = 0
     gaps_allowed: bool = False
     findings: list[Finding] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
-    """Of the segment with the first damage, and of all behind it."""
+    """One for the segment with the first damage, and one for each segment after it."""
 
     @property
     def damaged_records(self) -> int:
@@ -80,7 +80,7 @@ class Report:
 
     @property
     def intact_behind_damage(self) -> int:
-        """Records that a node serves all the same, and that a repair moves aside."""
+        """Records after the first damage, which a node still serves and a repair moves aside."""
         return sum(cut.intact_records for cut in self.cuts)
 
     def as_json(self) -> dict[str, object]:
@@ -98,7 +98,7 @@ class Report:
 def check_partition(
     files: RealFiles, folder: str, *, gaps_allowed: bool, on_bytes: Callable[[int], None] = lambda count: None
 ) -> Report:
-    """Reads the whole partition. `gaps_allowed` is for compacted topics, whose cleaner leaves holes."""
+    """Read the whole partition. `gaps_allowed` is for compacted topics, in which the cleaner leaves gaps."""
     bases = segment_bases(files, folder)
     report = Report(name_of(folder), len(bases), start_offset=bases[0], end_offset=bases[0])
     report.gaps_allowed = gaps_allowed
@@ -177,7 +177,7 @@ class SegmentCheck:
         regions = [
             region
             if region.end <= size
-            else Region(region.start, size, None)  # Its sum is over more than there is.
+            else Region(region.start, size, None)  # Its sum covers more than is left.
             for region in (seal.sums if seal else HeadSums()).regions(0, size)
         ]
         end = self.following if self.following is not None else self._sealed_end(seal)
@@ -187,17 +187,19 @@ class SegmentCheck:
         return survey_segment(path, regions, self.offsets, scan, end, gaps_allowed=gaps_allowed)
 
     def _sealed_end(self, seal: Seal | None) -> int | None:
-        """The offset behind the segment, if its seal tells. That of a clean stop may be older than the file."""
+        """The offset after the segment, if its seal tells. The seal of a clean stop may be older than the file."""
         is_current = seal is not None and (seal.final or seal.log_bytes == self.size_bytes)
         return seal.next_base if seal is not None and is_current else None
 
     def _find_damage(self, seen: Survey, scan: Scan) -> None:
         ended_at = None if scan.reason is None else scan.position
         if scan.reason is not None and all(stretch.start != ended_at for stretch in seen.stretches):
-            # It holds, and a batch before it, which is among the stretches, lies about its offset.
+            # This batch is intact; one before it, which is among the stretches, has a wrong offset.
             self._find(Kind.DATA, names.LOG, ended_at, scan.reason)
         for start, end, records, is_in_heads in seen.stretches:
-            kind, problem = (Kind.HEADS, HEADS_PROBLEM) if is_in_heads else (Kind.DATA, "no batch here holds")
+            kind, problem = (
+                (Kind.HEADS, HEADS_PROBLEM) if is_in_heads else (Kind.DATA, "no batch here is intact")
+            )
             if scan.reason is not None and start == ended_at:
                 kind, problem = Kind.DATA, scan.reason
             self._find(kind, names.LOG, start, problem, end, records)
@@ -228,12 +230,12 @@ class SegmentCheck:
         return sum(header.record_count for header in headers_from(self.file, 0, self.size_bytes))
 
     def _load(self, suffix: str, load: Callable[[bytes], Loaded]) -> Loaded | None:
-        """A sidecar; None if it is missing or cannot be true, which is noted."""
+        """Load a sidecar file. None if it is missing or invalid, which is noted where it matters."""
         try:
             return load(self.files.read(self._path(suffix)))
         except FileNotFoundError:
-            # The active segment keeps its indexes in memory; a seal needs a clean roll or stop. One without records,
-            # which says where a log begins that begins with a gap, has nothing to index.
+            # The active segment keeps its indexes in memory; a seal needs a clean roll or stop. A segment
+            # without records, which marks where a log begins that begins with a gap, has nothing to index.
             if suffix != names.SEAL and self.following is not None and self.size_bytes:
                 self._find(Kind.INDEX, suffix, None, "is missing")
         except CorruptDataError as error:

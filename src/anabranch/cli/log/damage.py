@@ -1,7 +1,7 @@
 """The damaged stretches of one segment, and how many records are intact around them.
 
-A segment is surveyed as a node does that serves it (`log/segment/soundness.py`), from its beginning: where a batch lies
-about its offset, only those on both sides of it tell which one it is.
+A segment is surveyed from its beginning, as a node that serves it does (`log/segment/soundness.py`): only the batches
+on both sides of a batch with a wrong offset tell which one is wrong.
 """
 
 import mmap
@@ -16,7 +16,7 @@ from anabranch.record.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 
 class Stretch(NamedTuple):
-    """Bytes between two batches that hold."""
+    """Bytes between two intact batches."""
 
     start: int
     end: int
@@ -29,23 +29,23 @@ class Stretch(NamedTuple):
 
 @dataclass(slots=True)
 class Survey:
-    """`next_offset` is behind the last record that is intact."""
+    """What a segment holds. `next_offset` follows its last intact record."""
 
     batches: int
     next_offset: int
     missing_offsets: int
     intact_records: int | None = None
-    """None: nobody has counted them, since nothing is damaged."""
+    """None if nothing is damaged: they are not counted then."""
     intact_behind: int = 0
-    """Those behind the place where the walk over the segment ended."""
+    """Intact records after the place where the walk over the segment ended."""
     stretches: list[Stretch] = field(default_factory=list)
 
 
 def survey_segment(
     path: str, regions: list[Region], offsets: range, scan: Scan, end: int | None, *, gaps_allowed: bool
 ) -> Survey:
-    """Of a segment in which `scan` met damage, or whose heads disagree with their sums. `end` is the offset that must
-    follow the segment; None if nothing tells."""
+    """Survey a segment in which `scan` met damage, or whose heads disagree with their sums. `end` is the offset that
+    must follow the segment; None if that is unknown."""
     with (
         open(path, "rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole,
@@ -71,7 +71,7 @@ def survey_segment(
 
 
 def _add(seen: Survey, found: Iterator[Stretch], following: int | None) -> None:
-    """Offsets of a stretch that none of its records had are missing, as they are between batches that hold."""
+    """Add these stretches, and count the offsets that none of their records had as missing."""
     stretches = list(found)
     seen.stretches.extend(stretches)
     if following is not None:
@@ -99,8 +99,8 @@ def _stretches(
     scan: Scan,
     gaps_allowed: bool,
 ) -> Iterator[Stretch]:
-    """The stretch of these bytes, which should hold the records from `offset` up to `following`; two of them if the
-    walk ended between."""
+    """The stretch of these bytes, which should have the records from `offset` up to `following`; two stretches if the
+    walk ended within."""
     if start < scan.position < end:
         middle = scan.next_offset if following is None else min(scan.next_offset, following)
         records = _count(data, start, scan.position, middle - offset, gaps_allowed)

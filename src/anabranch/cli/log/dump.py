@@ -26,7 +26,7 @@ from anabranch.values import Offset
 
 
 class Dumped(NamedTuple):
-    """One batch: where it lies, its header and all of its bytes."""
+    """One batch: its place, its header and all of its bytes."""
 
     file: str
     position: int
@@ -47,7 +47,7 @@ def batches_below(files: RealFiles, path: str, wanted: tuple[str, ...], start: i
 def _segments(files: RealFiles, path: str, wanted: tuple[str, ...], start: int) -> Iterator[str]:
     if os.path.isfile(path):
         if not is_segment(os.path.basename(path)):
-            raise WrongCommandLine(f"{path} is not a segment: its name is twenty digits and .log.")
+            raise WrongCommandLine(f"{path} is not a segment: the name of one is twenty digits and .log.")
         yield path
         return
     for folder in partition_folders(path, wanted):
@@ -143,7 +143,7 @@ def codec_name(header: BatchHeader) -> str:
 
 
 def _records(batch: Dumped) -> list[Record]:
-    """The records of a batch whose checksum holds; of any other nothing can be believed."""
+    """The records of a batch whose checksum holds; nothing in any other can be trusted."""
     if not _crc_holds(batch):
         return []
     try:

@@ -1,8 +1,8 @@
 """`anabranch log`: verify, dump and repair a data folder while no node runs on it.
 
-`verify` only reads. `repair` does what a node does when it starts after a crash, but over the whole log: cut
-to the last good batch, move aside (never delete) the damage and what follows it, make indexes anew. It shows its
-plan first, with the number of records that go.
+`verify` only reads. `repair` does what a node does when it starts after a crash, but over the whole log: it cuts
+back to the last good batch, moves the damage and what follows it aside (it never deletes them), and rebuilds indexes.
+It shows its plan first, with the number of records that leave the log.
 """
 
 import sys
@@ -31,7 +31,7 @@ partition_option = click.option(
     "--partition", "wanted", multiple=True, metavar="TOPIC-N", help="Only this partition; may be repeated."
 )
 gaps_option = click.option(
-    "--gaps-allowed", is_flag=True, help="Missing offsets are no damage: the topics were compacted."
+    "--gaps-allowed", is_flag=True, help="Do not count missing offsets as damage: the topics were compacted."
 )
 
 
@@ -79,7 +79,7 @@ def check_all(files: "RealFiles", folder: str, wanted: tuple[str, ...], gaps_all
 
 @contextmanager
 def _progress(total_bytes: int) -> Iterator[Callable[[int], None]]:
-    """A bar over the bytes read, if somebody is looking."""
+    """A progress bar over the bytes read, if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -127,7 +127,7 @@ def _show_reports(reports: "list[Report]") -> None:
         if report.cuts:
             intact = report.intact_behind_damage
             click.echo(
-                f"{report.partition}: {intact} intact {'record lies' if intact == 1 else 'records lie'} behind the "
+                f"{report.partition}: {intact} intact {'record follows' if intact == 1 else 'records follow'} the "
                 f"first damage, and the log ends at offset {report.end_offset}."
             )
 
@@ -170,7 +170,7 @@ def dump(
 def repair(
     folder: str, wanted: tuple[str, ...], gaps_allowed: bool, dry_run: bool, yes: bool, format: str
 ) -> None:
-    """Cut to the last good batch, move aside what follows damage, make indexes anew."""
+    """Cut back to the last good batch, move aside what follows the damage, and rebuild indexes."""
     from anabranch.cli.log.offline import held, partition_folders
     from anabranch.cli.log.repair import plan, repair_partition
 
@@ -194,7 +194,7 @@ def _show_steps(steps: "list[Step]", dry_run: bool) -> None:
     if not steps:
         click.echo("Nothing is damaged.")
         return
-    click.echo("Would be done:" if dry_run else "To be done:")
+    click.echo("A repair would do this:" if dry_run else "The repair will do this:")
     show_table(["partition", "step", "file", "#damaged records", "#intact records", "why"], steps)
     damaged = sum(step.damaged_records for step in steps)
     intact = sum(step.intact_records for step in steps)
@@ -204,7 +204,7 @@ def _show_steps(steps: "list[Step]", dry_run: bool) -> None:
             f"{'would leave' if dry_run else 'leave'} the log for quarantine/."
         )
     if intact:
-        click.echo("A node serves the intact ones as long as they are left where they are.")
+        click.echo("A node still serves the intact records as long as they stay where they are.")
 
 
 def _show_outcome(steps: "list[Step]", left: "list[Report]", dry_run: bool, format: str) -> None:
@@ -216,4 +216,6 @@ def _show_outcome(steps: "list[Step]", left: "list[Report]", dry_run: bool, form
     elif steps and not dry_run:
         click.echo("Repaired.")
     if left:
-        raise Failure("Some damage cannot be repaired: reads of it are refused, and what is whole is served.")
+        raise Failure(
+            "Some damage cannot be repaired: reads of it are refused, and everything else is served."
+        )

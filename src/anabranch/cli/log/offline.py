@@ -1,9 +1,9 @@
-"""Data folders without a node: which partitions are there, and holding the folder while we look.
+"""Data folders without a node: which partitions they hold, and their lock while they are read.
 
-A partition is any folder with segment files in it, at most two levels down; its name is the folder's. Of a topic in
-mode branch the lanes are such folders, one level further down, and each is named behind its partition. The
-lock of the data folder is taken if there is one, so that no node writes meanwhile; a folder without one
-was never a node's (a copy, or Kafka's own) and needs none.
+A partition is any folder with segment files in it, at most two levels down; its name is the folder's. The lanes of a
+topic in mode branch are such folders one level further down, and their names begin with that of their partition. The
+lock of the data folder is taken if there is one, so that no node writes meanwhile; a folder without one was never a
+node's (it is a copy, or Kafka's own) and needs none.
 """
 
 import errno
@@ -60,7 +60,7 @@ def held(path: str) -> Iterator[RealFiles]:
 
 
 def data_folder_of(path: str) -> str | None:
-    """The folder itself or the nearest of its parents that a node has locked before."""
+    """The folder itself, or the nearest of its parents, that a node has locked before."""
     folder = os.path.realpath(path)
     for _ in range(DEPTH_MAX + 2):
         lock = os.path.join(folder, LOCK_NAME)
@@ -83,12 +83,12 @@ def partition_folders(path: str, wanted: tuple[str, ...]) -> list[str]:
             there.setdefault(name, []).append(folder)
     missing = [name for name in wanted if name not in there]
     if missing:
-        raise Failure(f"{path} holds no partition {missing[0]}: it is named like {min(there)}.")
+        raise Failure(f"{path} holds no partition {missing[0]}: one that it holds is {min(there)}.")
     return list(dict.fromkeys(folder for name in wanted for folder in there[name]))
 
 
 def name_of(folder: str) -> str:
-    """What a partition, or a lane of one, is called."""
+    """The name of a partition, or of a lane of one."""
     name = os.path.basename(folder)
     return f"{os.path.basename(os.path.dirname(folder))}/{name}" if is_lane(folder) else name
 

@@ -1,8 +1,8 @@
 """Which partitions of a data folder may have gaps, read from the node's own files without starting one.
 
-A compacted topic, or one that was compacted once, has offsets without records; so has one that came out of mode
-branch. The topics stand in the metadata log and its snapshot, how far each partition was cleaned in `cleaner-offsets`.
-What cannot be read is taken as not compacted: a gap is then reported, and the user can say --gaps-allowed.
+A topic that is or was compacted has offsets without records; so does one that came out of mode branch. The topics are
+in the metadata log and its snapshot; `cleaner-offsets` says how far each partition was cleaned. A topic that cannot be
+read counts as not compacted: a gap is then reported, and the user can pass --gaps-allowed.
 """
 
 import os
@@ -58,9 +58,8 @@ def _replay(files: RealFiles, folder: str, start: int, table: MetadataTable) -> 
             for record in records_of(batch.data):
                 if record.offset >= start and record.key is None and record.value is not None:
                     entry = decode_entry(record.value)
-                    if not entry["type"].startswith(
-                        "objects-"
-                    ):  # Of what is in the object store nothing is here.
+                    # Records in the object store are not in this folder.
+                    if not entry["type"].startswith("objects-"):
                         table.apply(entry, record.offset)
     except (AnabranchError, KeyError):
         return  # Damaged metadata is reported by the check of its own partition.

@@ -1,7 +1,7 @@
-"""What `anabranch log repair` would do to one partition, and doing it.
+"""Plan `anabranch log repair` for one partition, and carry it out.
 
-The work itself is the storage engine's recovery, run over the whole log as if nothing about it were known:
-there is one way to make a log whole, and it is the one that the crash tests test. The plan foretells it.
+The work itself is the storage engine's recovery, run over the whole log as if nothing were known about it: there is
+only one way to make a log whole, and the crash tests cover it. The plan predicts what recovery will do.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     damaged_records: int
     """How many cannot be read any more; see `damage.Stretch.records`."""
     intact_records: int
-    """How many can be read, and go too because they lie behind the damage."""
+    """How many can be read, and leave the log too because they follow the damage."""
     why: str
 
 
@@ -46,7 +46,7 @@ def plan(files: RealFiles, folder: str, report: Report) -> list[Step]:
         if first_bad is not None and _is_cut(finding, first_bad):
             continue
         if finding.kind is Kind.INDEX:
-            steps.append(Step(report.partition, "make anew", finding.file, 0, 0, finding.problem))
+            steps.append(Step(report.partition, "rebuild", finding.file, 0, 0, finding.problem))
         elif finding.kind is Kind.HEADS:
             step = "leave, reads of the batch are refused"
             steps.append(Step(report.partition, step, finding.file, 0, 0, finding.problem))
@@ -54,7 +54,7 @@ def plan(files: RealFiles, folder: str, report: Report) -> list[Step]:
 
 
 def _is_cut(finding: Finding, first_bad: Finding) -> bool:
-    """Whether it is about what lies behind the place where the log is cut."""
+    """Whether the finding concerns what follows the place where the log is cut."""
     base, cut_base = int(finding.file[:20]), int(first_bad.file[:20])
     if base != cut_base or finding.kind is Kind.INDEX or finding.position is None:
         return base > cut_base
@@ -62,7 +62,7 @@ def _is_cut(finding: Finding, first_bad: Finding) -> bool:
 
 
 def repair_partition(files: RealFiles, folder: str, *, gaps_allowed: bool) -> None:
-    """Recovers and closes the partition. A crash in between leaves a folder that can be repaired again."""
+    """Recover and close the partition. A crash meanwhile leaves a folder that can be repaired again."""
     for base in segment_bases(files, folder):
         _drop_unreadable_seal(files, f"{folder}/{base:020d}{names.SEAL}")
     log = Log.open(files, folder, LogConfig(compacted=gaps_allowed), clean=False, keeps_cuts=True)
