@@ -47,17 +47,24 @@ def cluster(processes: ClusterProcesses) -> Iterator[ClusterProcesses]:
 
 
 @pytest.fixture
-def topic(cluster: ClusterProcesses, unique: str) -> str:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(unique, 6, config=OBJECT_CONFIGS)])[unique].result(RUN_S_MAX)
-    return unique
-
-
-@pytest.fixture
 def at(cluster: ClusterProcesses) -> Iterator[Callable[[int], RawClient]]:
     """A connection to one broker."""
     with ExitStack() as stack:
         yield lambda broker: stack.enter_context(RawClient(cluster.layout.places[broker].kafka))
+
+
+@pytest.fixture
+def topic(cluster: ClusterProcesses, unique: str, at: Callable[[int], RawClient]) -> str:
+    """A topic that all three brokers have heard of."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.create_topics([NewTopic(unique, 6, config=OBJECT_CONFIGS)])[unique].result(RUN_S_MAX)
+    asked = {"topics": [{"name": unique}], "allow_auto_topic_creation": False}
+    for client in map(at, range(3)):
+        wait_until(
+            lambda client=client: client.ask(ApiKey.METADATA, 9, asked)["topics"][0]["error_code"] == 0,
+            f"{unique} at every broker",
+        )
+    return unique
 
 
 def offset_at(client: RawClient, topic: str, timestamp: int) -> Body:
