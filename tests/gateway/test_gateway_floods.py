@@ -90,6 +90,62 @@ def test_handshake_that_the_library_leaves_unanswered_is_refused(
         assert all_of(link).startswith(b"HTTP/1.1 " + status + b" ")
 
 
+HANDSHAKE = b"GET /v1/ws HTTP/1.1\r\n" + UPGRADE + b"\r\n"
+CHUNKED_POST = (
+    b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "behind", [HANDSHAKE * 50, b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n", frame(PING, b"")]
+)
+def test_bytes_behind_a_handshake_are_served_by_nobody(broker: EmbeddedBroker, behind: bytes) -> None:
+    """Each handshake of one packet used to make a WebSocket of its own, of which only one ever ended."""
+    with raw(broker) as link:
+        link.sendall(HANDSHAKE + behind)
+        answers = all_of(link)
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert answers.count(b"HTTP/1.1 ") == 1
+    wait_until(lambda: connections(broker) == 1, "every connection to be forgotten")
+
+
+def test_handshake_behind_a_request_that_is_answered_later_is_refused(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(CHUNKED_POST)
+        link.sendall(b"5\r\nhello\r\n0\r\n\r\n" + HANDSHAKE)
+        assert b"HTTP/1.1 101 " not in all_of(link)
+    wait_until(lambda: connections(broker) == 1, "every connection to be forgotten")
+
+
+def test_handshake_behind_an_answer_that_is_not_taken_is_refused(broker: EmbeddedBroker) -> None:
+    """What the WebSocket sends would pile up behind it: nobody would tell its protocol that there is no room."""
+    body = b"[" + b",".join([b'{"partition":9}'] * 10_000) + b"]"
+    topic = broker.create_topic("t" * 240).encode()  # Each of ten thousand errors names it.
+    post = (
+        b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        % topic
+    )
+    with raw(broker, receive_bytes=4096) as link:
+        link.sendall(post + b"content-length: %d\r\n\r\n" % len(body) + body + HANDSHAKE)
+        link.settimeout(10)
+        answers = b""
+        with contextlib.suppress(ConnectionResetError):
+            while b"HTTP/1.1 101 " not in answers and (piece := link.recv(65536)):
+                answers = answers[-20:] + piece
+    assert b"HTTP/1.1 101 " not in answers
+    wait_until(lambda: connections(broker) == 1, "every connection to be forgotten")
+
+
+def test_handshake_behind_an_answered_request_is_taken(broker: EmbeddedBroker) -> None:
+    with raw(broker) as link:
+        link.sendall(HEALTH + HANDSHAKE)
+        answers = b""
+        while b"HTTP/1.1 101 " not in answers:
+            answers += link.recv(65536)
+    assert answers.startswith(b"HTTP/1.1 200 ")
+
+
 def test_unfinished_messages_of_many_sockets_are_bounded_together(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,10 @@ KEEP_ALIVE_SECONDS = 30
 KEEP_ALIVE_EVERY_SECONDS = 10
 KEEP_ALIVE_TRIES = 3
 TRY_AGAIN = 503
+HANDSHAKE_NOT_ALONE = (
+    "A WebSocket begins once every request before it is answered, and with nothing behind it: wait for each answer "
+    "before you send more."
+)
 
 
 class Link(NamedTuple):
@@ -86,6 +90,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Behind the request that is served: not parsed before that is answered."""
         self._body_bytes_left: int | None = None
         """As Content-Length says; None: the body is chunked."""
+        self._is_piece_of_body = False
+        """Whether what is being parsed began inside a body: another request may follow in it."""
         self._is_pipelined = False
         """Whether the next request was already here when the one before it was answered."""
         self._ended = asyncio.Event()
@@ -133,6 +139,15 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._is_busy and not self.cycle.more_body and not self._is_refused
 
     def handle_websocket_upgrade(self) -> None:
+        """Hand the connection over to the WebSocket's protocol; refuse if anything of HTTP is still under way on it.
+
+        RFC 6455 has the client wait for the answer before it sends more. An earlier answer that is not sent yet would
+        leave the WebSocket's protocol without word that there is no room."""
+        is_alone = not self._arrived and not self._is_piece_of_body
+        if not is_alone or self._is_busy or self.pipeline or self.transport.get_write_buffer_size():
+            self._arrived.clear()
+            self._refuse(400, "BAD_REQUEST", HANDSHAKE_NOT_ALONE)
+            return
         super().handle_websocket_upgrade()
         self._host = None  # It counts on, until the WebSocket's protocol hears that it is lost.
 
@@ -214,6 +229,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return len(self._arrived) if end < 0 else end + len(END_OF_HEAD)
 
     def _parse(self, piece: bytes) -> None:
+        self._is_piece_of_body = not self._is_in_head
         if self._is_in_head:
             self._head_bytes += len(piece)
         else:
