@@ -1,5 +1,6 @@
 """Consumer sessions by HTTP on one node: register, poll, commit, goodbye, and what becomes of those who fall silent."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import pytest
 
 from anabranch.gateway.api import sessions as sessions_api
+from anabranch.gateway.sessions.reading import SessionReader
 from anabranch.testing import EmbeddedBroker
-from support.gateway_client import Answer, ask, gateway_broker
+from support.gateway_client import Answer, all_of, ask, gateway_broker, raw
 from support.raw_socket import RawSocket
 from support.waiting import wait_until
 
@@ -442,3 +444,24 @@ def test_group_with_letters_of_any_language(broker: EmbeddedBroker, topic: str) 
     assert session.registered["group"] == "Grüße-✓"
     assert session.poll() == []
     assert session.goodbye().status == 204
+
+
+def test_poll_of_a_client_that_closes_its_side_is_answered_at_once(
+    broker: EmbeddedBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(broker, broker.unused_name("closed-side"), topic)
+    assert session.poll(wait_ms=0) == []
+    reads: list[int] = []
+    read = SessionReader.read
+
+    async def noted(self: SessionReader, *args: Any, **more: Any) -> Any:
+        reads.append(1)
+        return await read(self, *args, **more)
+
+    monkeypatch.setattr(SessionReader, "read", noted)
+    with raw(broker) as link:
+        target = f"{session.path}/records?wait_ms=3000"
+        link.sendall(f"POST {target} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n".encode())
+        link.shutdown(socket.SHUT_WR)
+        assert b'"records":[]' in all_of(link)
+    assert len(reads) <= 2

@@ -62,6 +62,13 @@ class Gateway:
         """Requests that wait for records."""
         return len(self._polls)
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody should wait any longer for the request that is served: the node stops, or the client has
+        closed its side of the connection, which is all that is seen of one that is gone."""
+        ended = CLIENT_ENDED.get()
+        return self.is_closing or (ended is not None and ended.is_set())
+
     async def hold(self, count: int) -> None:
         """Wait for room for so many bytes; give them back to `bodies`. Raises GatewayError if none comes for long."""
         if self.bodies.take_at_once(count):
@@ -73,8 +80,7 @@ class Gateway:
             raise GatewayError("The gateway is busy: try again in a moment.", "BUSY", 503) from None
 
     async def poll(self, waiting: Coroutine[Any, Any, Found]) -> Found | None:
-        """What comes of waiting for records; None: nobody should wait any longer, because the node stops or the client
-        has closed its side, which is all that is seen of one that is gone."""
+        """What comes of waiting for records; None: the request is abandoned, so whoever polls in a loop ends it."""
         task = asyncio.ensure_future(waiting)
         ended = CLIENT_ENDED.get()
         gone = asyncio.ensure_future(ended.wait()) if ended is not None else None

@@ -129,7 +129,7 @@ class SessionsApi:
         asked = asked_by(request, self._gateway.poll_ms_max, self._tag)
         extend_deadline(asked.wait_ms)
         lost = await self._commit_first(group_id, member_id, asked.cursor) if asked.commits else []
-        found, seat, cursor = await self._read(request, group_id, member_id, asked)
+        found, seat, cursor = await self._read(group_id, member_id, asked)
         body = {
             "session": member_id,
             **_standing(seat),
@@ -161,9 +161,7 @@ class SessionsApi:
                 raise
             return sorted(cursor)
 
-    async def _read(
-        self, request: Request, group_id: str, member_id: str, asked: Asked
-    ) -> tuple[Found, Seat | None, str]:
+    async def _read(self, group_id: str, member_id: str, asked: Asked) -> tuple[Found, Seat | None, str]:
         """Records as soon as there are some, and the cursor behind them. Every slice of the wait is a heartbeat, and
         may bring another seat, or another topic of an old name."""
         clock, cursor = self._gateway.clock, asked.cursor
@@ -177,7 +175,7 @@ class SessionsApi:
             if seat is not None:
                 found = await self._read_slice(seat, cursor, asked, min(left_ms, SLICE_MS))
             text = encode_cursor(found.positions, tags.get)
-            if found.places or left_ms == 0 or await self._is_unwanted(request):
+            if found.places or left_ms == 0 or self._gateway.is_abandoned:
                 return found, seat, text
             cursor = decode_cursor(text, self._tag)
 
@@ -195,9 +193,6 @@ class SessionsApi:
         return await self._reader.read(
             positions, records_max=asked.records_max, bytes_max=asked.bytes_max, wait_ms=wait_ms
         )
-
-    async def _is_unwanted(self, request: Request) -> bool:
-        return self._gateway.is_closing or await request.is_disconnected()
 
     # --- commit and goodbye --------------------------------------------------------------------------------------
 
