@@ -422,7 +422,17 @@ def test_body_in_many_small_chunks_is_taken(broker: EmbeddedBroker) -> None:
     assert [record.value for record in broker.records(topic)] == [b"x" * 20_000]
 
 
-@pytest.mark.parametrize(("target", "status"), [(b"http://localhost/healthz", 200), (b"http://evil/", 400)])
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (b"http://localhost/healthz", 200),
+        (b"http://localhost", 200),
+        (b"http://localhost?x=/", 200),
+        (b"http://localhost/v1/topics?max=x", 400),
+        (b"http://evil/", 400),
+        (b"http://evil?localhost/", 400),
+    ],
+)
 def test_target_that_names_a_host_names_the_same_one(
     broker: EmbeddedBroker, target: bytes, status: int
 ) -> None:
@@ -507,6 +517,45 @@ def test_name_that_can_be_created_is_advised_to_be(broker: EmbeddedBroker) -> No
         assert "topic create nope" in refused(ask(broker, "GET", target), 404)
 
 
+H2C = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAB\r\n"
+
+
+@pytest.mark.parametrize(
+    ("length", "body"),
+    [(b"content-length: 42\r\n", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"), (CHUNKED, HELLO)],
+)
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_request_that_offers_another_protocol_is_served_with_its_body(
+    broker: EmbeddedBroker, length: bytes, body: bytes, size: int
+) -> None:
+    """The parser takes the body for the other protocol, and would serve it as the next request."""
+    topic = broker.create_topic(broker.unused_name("h2c"))
+    post = b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\n" % topic.encode()
+    sent = post + H2C + b"content-type: application/octet-stream\r\n" + length + b"\r\n" + body
+    sent += b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    with raw(broker) as link:
+        for start in range(0, len(sent), size):
+            link.sendall(sent[start : start + size])
+        answers = all_of(link)
+    assert statuses_of(answers) == [200, 200]
+    assert b'"offset":"0"' in answers
+    wanted = b"hello" if length == CHUNKED else body
+    assert [record.value for record in broker.records(topic)] == [wanted]
+
+
+def test_request_that_offers_another_protocol_may_stand_behind_a_chunked_body(broker: EmbeddedBroker) -> None:
+    topic = broker.create_topic(broker.unused_name("h2c"))
+    head = (
+        b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+        % topic.encode()
+    )
+    with raw(broker) as link:
+        link.sendall(head + CHUNKED + b"\r\n")
+        link.sendall(HELLO + head + H2C + b"connection: close\r\ncontent-length: 5\r\n\r\nagain")
+        assert statuses_of(all_of(link)) == [200, 200]
+    assert [record.value for record in broker.records(topic)] == [b"hello", b"again"]
+
+
 @pytest.mark.parametrize("path", ["/v1/ws", "/v1/topics/known/ws"])
 @pytest.mark.parametrize(
     "headers", [{}, {"Upgrade": "websocket"}, {"Upgrade": "h2c", "Connection": "Upgrade"}]
@@ -587,6 +636,20 @@ def test_what_is_no_request_of_ours_is_refused_and_the_link_closed(
         link.shutdown(socket.SHUT_WR)
         answer = all_of(link)
     assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:200]
+
+
+@pytest.mark.parametrize(
+    ("sent", "says"),
+    [
+        (b"CONNECT localhost:443 HTTP/1.1\r\nhost: localhost\r\n\r\n", "CONNECT"),
+        (b"GET / HTTP/2.0\r\nhost: localhost\r\n\r\n", "HTTP/2.0 is not served here"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "HTTP/2 is not served here"),
+    ],
+)
+def test_request_that_cannot_be_served_is_told_why(broker: EmbeddedBroker, sent: bytes, says: str) -> None:
+    with raw(broker) as link:
+        link.sendall(sent)
+        assert says in refused_by(link, "BAD_REQUEST")
 
 
 def test_slow_heads_and_bodies_are_given_up(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

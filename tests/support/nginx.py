@@ -35,7 +35,8 @@ http {{
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
-    map $http_upgrade $connection_upgrade {{ default upgrade; '' ''; }}
+    map $http_upgrade $websocket {{ default ''; ~*^websocket$ websocket; }}
+    map $websocket $connection_upgrade {{ default ''; websocket upgrade; }}
     upstream anabranch {{ {servers} keepalive 16; }}
     server {{
         listen 127.0.0.1:{port};

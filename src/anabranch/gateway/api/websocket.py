@@ -45,8 +45,8 @@ def routes(gateway: "Gateway") -> list[BaseRoute]:
 
     async def say_how(request: Request) -> Response:
         raise GatewayError(
-            "This is a WebSocket: connect with a WebSocket client, as ws://, or send the headers Connection: Upgrade "
-            "and Upgrade: websocket; a proxy in between has to pass them on.",
+            "This path serves WebSockets only: connect with a WebSocket client, as ws://, or send the headers "
+            "Connection: Upgrade and Upgrade: websocket; a proxy in between has to pass them on.",
             "UPGRADE_REQUIRED",
             UPGRADE_REQUIRED,
         )

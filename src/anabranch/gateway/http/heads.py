@@ -27,9 +27,12 @@ ONCE = frozenset(
 )
 """A second header of one of these names is refused, even if it is identical. Sec-WebSocket-Protocol and -Extensions are
 lists, which RFC 6455 lets a client spread over several lines."""
+VERSIONS = ("1.0", "1.1")
 AMBIGUOUS = "AMBIGUOUS_REQUEST"
 TWO_LENGTHS = "Content-Length and Transfer-Encoding both say how long the body is: send one of them."
 _HOST = re.compile(rb"([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.IGNORECASE)
+
+_AUTHORITY_END = re.compile(rb"[/?#]")
 
 
 def ambiguity(headers: Headers, http_version: str, target: bytes) -> str | None:
@@ -50,11 +53,30 @@ def ambiguity(headers: Headers, http_version: str, target: bytes) -> str | None:
     return _other_host(seen.get(b"host", b""), target)
 
 
+def other_version(version: str) -> str:
+    """What the sender of a request in a version that is not one of `VERSIONS` is told."""
+    return f"HTTP/{version} is not served here: ask in HTTP/1.1."
+
+
+def origin_form(target: bytes) -> bytes:
+    """A target that names the host, as a proxy is sent one, without it: http://host?x is /?x."""
+    scheme, is_absolute, rest = target.partition(b"://")
+    if not is_absolute or not scheme.isalpha():
+        return target
+    path = rest[len(_authority(rest)) :]
+    return path if path.startswith(b"/") else b"/" + path
+
+
+def _authority(rest: bytes) -> bytes:
+    """Of what follows `://`: the host, up to the path or the query."""
+    return _AUTHORITY_END.split(rest, maxsplit=1)[0]
+
+
 def _other_host(host: bytes, target: bytes) -> str | None:
     if host and _HOST.fullmatch(host) is None:
         return "The header host is not HOST or HOST:PORT: send the address that you connect to."
     scheme, is_absolute, rest = target.partition(b"://")
-    if is_absolute and scheme.isalpha() and rest.partition(b"/")[0].lower() != host.lower():
+    if is_absolute and scheme.isalpha() and _authority(rest).lower() != host.lower():
         return "The request names one host in its first line and another one in the header host: send one."
     return None
 
@@ -73,6 +95,13 @@ def malformation(found: str, *, is_in_body: bool) -> tuple[str, str]:
         )
     if "content-length" in lower:
         return AMBIGUOUS, "Content-Length is not one whole number: send how many bytes the body has."
+    if "pri/upgrade" in lower:
+        return "BAD_REQUEST", other_version("2")
+    if "callback error" in lower:
+        return (
+            "BAD_REQUEST",
+            "The target is none that can be asked for: begin it with the path, as GET /v1/topics.",
+        )
     if is_in_body:
         return "BAD_REQUEST", (
             f"The chunks of the body are malformed ({found}): begin each with its size in hexadecimal digits, and end "

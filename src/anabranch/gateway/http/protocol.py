@@ -16,13 +16,21 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
 from anabranch.gateway.http.access import HEALTH
 from anabranch.gateway.http.addresses import Addresses
-from anabranch.gateway.http.heads import AMBIGUOUS, ambiguity, malformation
+from anabranch.gateway.http.heads import (
+    AMBIGUOUS,
+    VERSIONS,
+    ambiguity,
+    malformation,
+    origin_form,
+    other_version,
+)
 from anabranch.gateway.http.texts import json_text
 
 HEAD_BYTES_MAX = 32 * 1024
@@ -50,6 +58,7 @@ KEEP_ALIVE_SECONDS = 30
 KEEP_ALIVE_EVERY_SECONDS = 10
 KEEP_ALIVE_TRIES = 3
 TRY_AGAIN = 503
+NO_PROXY = "This node is no proxy, so CONNECT is not served: ask it for a path, as GET /v1/topics."
 HANDSHAKE_NOT_ALONE = (
     "A WebSocket begins once every request before it is answered, and with nothing behind it: wait for each answer "
     "before you send more."
@@ -78,11 +87,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
+        self._other_upgrade: bytes | None = None
+        """The head of a request that offers to go on in a protocol that is not served here, without that offer."""
         self._head_bytes = 0
         self._headers_bytes = 0
         self._bodiless_bytes = 0
         """Received behind a head since the last byte of its body: trailers and extensions of chunks."""
         self._is_in_head = True
+        self._is_in_body = False
+        """Whether the head was taken, target included, and its body is not yet at its end."""
         self._is_refused = False
         self._parting_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
@@ -229,18 +242,20 @@ class BoundedProtocol(HttpToolsProtocol):
         return len(self._arrived) if end < 0 else end + len(END_OF_HEAD)
 
     def _parse(self, piece: bytes) -> None:
+        self._piece = piece
         self._is_piece_of_body = not self._is_in_head
         if self._is_in_head:
             self._head_bytes += len(piece)
         else:
             self._bodiless_bytes += len(piece)
         super().data_received(piece)
+        self._piece = b""
         count = self._head_bytes if self._is_in_head else self._bodiless_bytes
         if count > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()
 
     def on_message_begin(self) -> None:
-        self._is_in_head = True
+        self._is_in_head, self._is_in_body = True, False
         self._headers_bytes = 0
         super().on_message_begin()
 
@@ -256,16 +271,48 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._head_bytes = self._bodiless_bytes = 0
         self._end_head()
-        problem = ambiguity(self.headers, self.parser.get_http_version(), self.url)
+        if self.parser.get_method() == b"CONNECT":
+            self._refuse(400, "BAD_REQUEST", NO_PROXY)
+            raise ConnectionAbortedError("a proxy was asked for")  # The parser stops here.
+        version = self.parser.get_http_version()
+        if version not in VERSIONS:
+            self._refuse(400, "BAD_REQUEST", other_version(version))
+            raise ConnectionAbortedError("another version")  # The parser stops here.
+        problem = ambiguity(self.headers, version, self.url)
         if problem is not None:
             self._refuse(400, AMBIGUOUS, problem)
             raise ConnectionAbortedError("ambiguous head")  # The parser stops here.
+        self.url = origin_form(self.url)
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            self._other_upgrade = self._head_without_upgrade()
+            return  # The parser takes all that follows for another protocol, the body included.
         fields = dict(self.headers)
         length = fields.get(b"content-length", b"0")
         self._body_bytes_left = None if b"transfer-encoding" in fields else int(length)
         super().on_headers_complete()
+        self._is_in_body = True
         link = Link(self.transport.abort, self.transport.is_closing, self._ended, self.flow)
         self.scope["anabranch.link"] = link  # type: ignore[typeddict-unknown-key]
+
+    def _head_without_upgrade(self) -> bytes:
+        lines = [b"%s %s HTTP/1.1\r\n" % (self.parser.get_method(), self.url)]
+        lines += [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"".join([*lines, b"\r\n"])
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Serve the request as if it had offered nothing, as RFC 9110 has it: many clients offer h2c with every first
+        request. A new parser reads it again; this one has passed over the length of the body."""
+        head, self._other_upgrade = self._other_upgrade, None
+        passed = sys.exception()
+        assert head is not None
+        assert isinstance(passed, httptools.HttpParserUpgrade)
+        self._arrived[:0] = self._piece[passed.args[0] :]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        try:
+            self.parser.feed_data(head)
+        except httptools.HttpParserError:
+            self.send_400_response("")
 
     def on_body(self, body: bytes) -> None:
         self._bodiless_bytes = 0
@@ -274,11 +321,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._other_upgrade is not None:
+            return
         super().on_message_complete()
-        self._is_in_head = True
+        self._is_in_head, self._is_in_body = True, False
 
     def send_400_response(self, msg: str) -> None:
-        code, message = malformation(str(sys.exception()), is_in_body=not self._is_in_head)
+        code, message = malformation(str(sys.exception()), is_in_body=self._is_in_body)
         self._refuse(400, code, message)
 
     # --- heads -------------------------------------------------------------------------------------------------
