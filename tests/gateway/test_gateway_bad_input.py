@@ -500,6 +500,30 @@ def test_malformed_chunk_is_told(broker: EmbeddedBroker, kind: bytes, chunks: by
         assert "chunks" in refused_by(link, "BAD_REQUEST")
 
 
+def test_malformed_chunk_of_a_client_that_waits_for_100_is_no_defect(
+    broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with raw(broker) as link:
+        link.sendall(
+            b"POST /v1/topics/known/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+            b"expect: 100-continue\r\n%s\r\nzz\r\n" % CHUNKED
+        )
+        assert "chunks" in refused_by(link, "BAD_REQUEST")
+    assert ask(broker, "GET", "/healthz").status == 200
+    assert "this is a defect" not in caplog.text
+
+
+@pytest.mark.parametrize("body", [CHUNKED + b"\r\nzz\r\n", b"transfer-encoding: gzip\r\n\r\nx"])
+def test_request_with_a_malformed_body_is_not_carried_out(broker: EmbeddedBroker, body: bytes) -> None:
+    """Also where nobody looks at the body."""
+    group = broker.unused_name("kept")
+    path = ask(broker, "POST", f"/v1/groups/{group}/sessions", {"topics": ["known"]}).headers["location"]
+    with raw(broker) as link:
+        link.sendall(b"DELETE %s HTTP/1.1\r\nhost: localhost\r\n%s" % (path.encode(), body))
+        assert statuses_of(all_of(link)) == [400]
+    assert ask(broker, "DELETE", path).status == 204
+
+
 IMPOSSIBLE = ("__cluster_metadata", "no%20name", "..", "x" * 250, "%C3%A9", "a:b", "a%00", "a@", "%FF")
 
 

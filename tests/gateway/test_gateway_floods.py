@@ -6,10 +6,12 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from anabranch.gateway.http import protocol, web
+from anabranch.gateway.http.doorkeeper import Doorkeeper
 from anabranch.gateway.http.protocol import BoundedProtocol
 from anabranch.gateway.websocket import protocol as socket_protocol
 from anabranch.gateway.websocket import session as socket_session
@@ -245,6 +247,33 @@ def test_reader_that_goes_before_its_answers_are_written_causes_no_warnings(
         link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wait_until(lambda: connections(broker) == 1, "the connection to be forgotten")
     assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_reader_behind_an_answered_request_ends_with_its_client(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the task of the request before it is not done yet when it begins."""
+    serve = Doorkeeper.__call__
+    has_begun, has_ended, first_is_done = asyncio.Event(), threading.Event(), threading.Event()
+
+    async def noted(self: Doorkeeper, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] == "/v1/topics":
+            has_begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                has_ended.set()
+        await serve(self, scope, receive, send)
+        if scope["path"] == "/first":
+            await has_begun.wait()
+            asyncio.get_running_loop().call_soon(first_is_done.set)
+
+    monkeypatch.setattr(Doorkeeper, "__call__", noted)
+    with raw(broker) as link:
+        for path in (b"/first", b"/v1/topics"):
+            link.sendall(b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path)
+        assert first_is_done.wait(20)
+    assert has_ended.wait(20)
 
 
 def connections(broker: EmbeddedBroker) -> int:

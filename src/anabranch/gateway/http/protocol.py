@@ -185,15 +185,20 @@ class BoundedProtocol(HttpToolsProtocol):
             turns = self.health_turns
 
         async def in_turn(scope: Any, receive: Any, send: Any) -> None:
-            self._reading = asyncio.current_task() if scope["method"] in SAFE_METHODS else None
+            task = asyncio.current_task()
+            self._reading = task if scope["method"] in SAFE_METHODS else None
             try:
                 await turns.wait(rows)
-                await app(scope, receive, send)
+                if not (
+                    cycle.disconnected and cycle.more_body
+                ):  # Else it was refused, or will never be whole.
+                    await app(scope, receive, send)
             except asyncio.CancelledError:
                 if not self._is_lost:
                     raise
             finally:
-                self._reading = None
+                if self._reading is task:  # Else the next request has begun, because this one is answered.
+                    self._reading = None
 
         super()._start_asgi_task(cycle, in_turn)
 
@@ -363,6 +368,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.transport.abort()  # This answer would be taken for that of an earlier request, or a part of it.
                 return
             cycle.disconnected = True  # Its own body is wrong: this is its answer, and nobody else gives one.
+            cycle.waiting_for_100_continue = False
             cycle.message_event.set()
         body = json_text({"error": {"code": code, "message": message}}) + b"\n"
         self.transport.write(
