@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.gateway.http import protocol, web
+from anabranch.gateway.http import doorkeeper, protocol, web
 from anabranch.gateway.http.doorkeeper import Doorkeeper
 from anabranch.gateway.http.protocol import BoundedProtocol
 from anabranch.gateway.websocket import protocol as socket_protocol
@@ -122,14 +122,8 @@ def test_handshake_behind_a_request_that_is_answered_later_is_refused(broker: Em
 
 def test_handshake_behind_an_answer_that_is_not_taken_is_refused(broker: EmbeddedBroker) -> None:
     """What the WebSocket sends would pile up behind it: nobody would tell its protocol that there is no room."""
-    body = b"[" + b",".join([b'{"partition":9}'] * 10_000) + b"]"
-    topic = broker.create_topic("t" * 240).encode()  # Each of ten thousand errors names it.
-    post = (
-        b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        % topic
-    )
     with raw(broker, receive_bytes=4096) as link:
-        link.sendall(post + b"content-length: %d\r\n\r\n" % len(body) + body + HANDSHAKE)
+        link.sendall(request_of_a_large_answer(broker) + HANDSHAKE)
         link.settimeout(10)
         answers = b""
         with contextlib.suppress(ConnectionResetError):
@@ -137,6 +131,47 @@ def test_handshake_behind_an_answer_that_is_not_taken_is_refused(broker: Embedde
                 answers = answers[-20:] + piece
     assert b"HTTP/1.1 101 " not in answers
     wait_until(lambda: connections(broker) == 1, "every connection to be forgotten")
+
+
+def request_of_a_large_answer(broker: EmbeddedBroker, more: bytes = b"") -> bytes:
+    """Four megabytes in one piece: ten thousand errors, each with the name of the topic."""
+    topic = b"t" * 240
+    if topic.decode() not in broker.topics():
+        broker.create_topic(topic.decode())
+    body = b"[" + b",".join([b'{"partition":9}'] * 10_000) + b"]"
+    return (
+        b"POST /v1/topics/%s/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n%s"
+        b"content-length: %d\r\n\r\n%s" % (topic, more, len(body), body)
+    )
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        b"GET /v1/topics HTTP/1.1\r\nhost: evil.example\r\n\r\n",
+        b"GET /v1/topics/no%20name HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"OPTIONS /v1/topics HTTP/1.1\r\nhost: localhost\r\naccess-control-request-method: GET\r\n\r\n",
+    ],
+)
+def test_refusal_that_nobody_takes_is_given_up(
+    broker: EmbeddedBroker, refused: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorkeeper, "SEND_SECONDS_MAX", 0.4)
+    monkeypatch.setattr(doorkeeper, "CROWDED_SECONDS", 0.2)
+    with raw(broker, receive_bytes=4096) as link:
+        link.sendall(request_of_a_large_answer(broker) + refused)
+        wait_until(lambda: connections(broker) == 2, "the connection")
+        wait_until(lambda: connections(broker) == 1, "the connection to be given up")
+
+
+@pytest.mark.parametrize("more", [b"connection: close\r\n", b""])
+def test_last_answer_that_nobody_takes_is_given_up(more: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "UNSENT_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(web, "KEEP_ALIVE_SECONDS", 1)
+    with gateway_broker() as broker, raw(broker, receive_bytes=4096) as link:
+        link.sendall(request_of_a_large_answer(broker, more))
+        wait_until(lambda: connections(broker) == 2, "the connection")
+        wait_until(lambda: connections(broker) == 1, "the connection to be given up")
 
 
 def test_handshake_behind_an_answered_request_is_taken(broker: EmbeddedBroker) -> None:

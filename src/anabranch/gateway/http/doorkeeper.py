@@ -51,7 +51,11 @@ class Doorkeeper:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await self._let_in(scope, receive, send)
+            await self._let_in(scope, receive, self._in_time(scope, send))
+        except UntakenError:
+            logger.info("a client of the gateway takes no answer: its connection is closed")
+            self._refusals["ANSWER_NOT_TAKEN"] += 1
+            scope["anabranch.link"].abort()
         except (ClientDisconnect, WebSocketDisconnect, OSError) as error:
             logger.debug(
                 "a client of the gateway is gone in the middle of something: %s", type(error).__name__
@@ -60,6 +64,23 @@ class Doorkeeper:
             Exception
         ):  # It costs this connection, and nobody else anything; the client was told, if it could be.
             logger.exception("a request to the gateway failed: this is a defect")
+
+    def _in_time(self, scope: Scope, send: Send) -> Send:
+        """Every answer goes this way, refusals included: nobody holds a connection by not reading. Raises
+        UntakenError, ClientDisconnect. A WebSocket has its own protocol, which sees to that."""
+        if scope["type"] == "websocket":
+            return send
+        link: Link = scope["anabranch.link"]
+
+        async def send_in_time(message: Message) -> None:
+            if link.is_closing():
+                raise ClientDisconnect  # asyncio would warn of every piece that is written to it.
+            if link.flow.write_paused:
+                await self._send_slowly(send, message)
+            else:
+                await send(message)
+
+        return send_in_time
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] in ("http", "websocket"), "there is no lifespan here"
@@ -87,30 +108,21 @@ class Doorkeeper:
         set_deadline(deadline)
         shared = [NO_GUESSING, *((name.encode(), value.encode("latin-1")) for name, value in more.items())]
 
-        async def send_in_time(message: Message) -> None:
+        async def send_answer(message: Message) -> None:
             nonlocal has_begun
-            if link.is_closing():
-                raise ClientDisconnect  # asyncio would warn of every piece that is written to it.
             if message["type"] == "http.response.start":
                 has_begun = True
                 deadline.lift()
                 message["headers"] = [*message.get("headers", ()), *shared]
-            if not link.flow.write_paused:
-                await send(message)
-                return
-            await self._send_slowly(send, message)
+            await send(message)
 
         try:
             async with deadline:
-                await self._app(scope, receive, send_in_time)
+                await self._app(scope, receive, send_answer)
         except TimeoutError:
             if not deadline.has_passed:
                 raise
             await self._refuse(scope, send, deadline.error(), more)
-        except UntakenError:
-            logger.info("a client of the gateway takes no answer: its connection is closed")
-            self._refusals["ANSWER_NOT_TAKEN"] += 1
-            link.abort()
         except AnabranchError as error:
             if has_begun:
                 self._refusals[code_word(error)] += 1

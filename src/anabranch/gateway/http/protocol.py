@@ -45,6 +45,8 @@ PARTING_SECONDS = 1.0
 PARTING_BYTES_MAX = 2**20
 """What a client still sends after a refusal is passed over up to here: a connection that is closed with bytes unread is
 reset by the system, and many clients then never see the answer."""
+UNSENT_SECONDS_MAX = 30.0
+"""How long a client may take nothing of the last answers on a connection that is being closed."""
 BEGUN_AT_ONCE = 16
 """Requests of all connections that begin in one round of the loop: a thousand would hold up everybody else."""
 PIPELINED_AT_ONCE = 4
@@ -215,9 +217,25 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._is_pipelined = True
         super().on_response_complete()
+        self._part()
         self._parse_arrived()
         if self._ended.is_set() and not self._is_busy:
             self.transport.close()
+            self._part()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._part()
+
+    def _part(self, unsent_before: int | None = None) -> None:
+        """A connection that is being closed waits for its client to take what is not sent yet, as long as it does."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or not self.transport.is_closing():
+            return
+        if unsent == unsent_before:
+            self.transport.abort()
+        else:
+            self.loop.call_later(UNSENT_SECONDS_MAX, self._part, unsent)
 
     @property
     def _is_busy(self) -> bool:
