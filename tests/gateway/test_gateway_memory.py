@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -164,6 +165,12 @@ def is_served(broker: EmbeddedBroker) -> bool:
         return False
 
 
+LINES = (
+    b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n"
+    b"transfer-encoding: chunked\r\n\r\n"
+)
+
+
 # --- bodies that do not end ----------------------------------------------------------------------------------------
 
 
@@ -194,6 +201,56 @@ def test_announced_length_of_a_body_takes_no_memory(broker: EmbeddedBroker) -> N
             link.sendall(head + b"content-length: %d\r\n\r\n" % limit + b"x" * 100)
         assert ask(broker, "POST", "/v1/topics/t/records", {"value": "v" * 500_000}).status == 200
         assert web_gateway(broker).bodies.bytes_taken == 0
+
+
+def test_bodies_that_come_at_once_do_not_wait_for_each_other(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has sent enough to hold a part of the memory, and together they want more than there is."""
+    web = web_gateway(broker)
+    monkeypatch.setattr(bodies, "CROWDED_SECONDS", 20.0)
+    monkeypatch.setattr(gateway, "HOLD_SECONDS_MAX", 20.0)
+    monkeypatch.setattr(web.bodies, "bytes_max", 10 * 2**18)
+    size = 1_000_000
+    head = b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(raw(broker)) for _ in range(PER_IP - 2)]
+        for link in links:
+            link.sendall(head + b"content-length: %d\r\n\r\n" % size + b"x" * 100_000)
+        wait_until(lambda: web.bodies.bytes_taken > 2**21, "the memory to be taken")
+        senders = [threading.Thread(target=link.sendall, args=(b"x" * (size - 100_000),)) for link in links]
+        for sender in senders:
+            sender.start()
+        assert {link.recv(13) for link in links} == {b"HTTP/1.1 200 "}
+        for sender in senders:
+            sender.join()
+    wait_until(lambda: web.bodies.bytes_taken == 0, "their room to be given back")
+
+
+def test_unfinished_lines_count_and_leave_with_their_clients(broker: EmbeddedBroker) -> None:
+    web = web_gateway(broker)
+    with contextlib.ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(raw(broker)).sendall(LINES + b"186a0\r\n" + b" " * 50_000)
+        wait_until(lambda: web.bodies.bytes_taken >= 4 * 45_000, "all of them to count")
+    wait_until(lambda: web.bodies.bytes_taken == 0, "their room to be given back")
+
+
+def test_line_that_never_ends_is_given_up(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a byte of it comes."""
+    monkeypatch.setattr(bodies, "BODY_SECONDS_MAX", 0.5)
+    with raw(broker) as link:
+        link.sendall(LINES + b"3\r\n{}\n\r\n")
+        answer = b""
+        link.settimeout(0.05)
+        for _ in range(100):
+            with contextlib.suppress(TimeoutError):
+                answer += link.recv(4096)
+            if b"REQUEST_TIMEOUT" in answer:
+                break
+            link.sendall(b"1\r\nx\r\n")
+    assert b'"offset"' in answer
+    assert b"REQUEST_TIMEOUT" in answer
 
 
 def first_line(link: socket.socket) -> bytes:

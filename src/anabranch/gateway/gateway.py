@@ -46,6 +46,9 @@ class Gateway:
         self.refusals: Counter[str] = Counter()
         """What was refused or given up, by the codes that clients are told: a few dozen, none of a client's making."""
         self.bodies = Budget(BODY_BYTES_MAX)
+        self._first_parts = Budget(BODY_BYTES_MAX // 4)
+        """Of request bodies, each its first part: a share of `bodies`, so that bodies which wait for room for the rest
+        never hold all of it."""
         self.request_bytes_max = broker.settings.gateway_request_bytes_max
         self.poll_ms_max = broker.settings.gateway_poll_ms_max
         self.subscriber_bytes_max = broker.settings.gateway_subscriber_bytes_max
@@ -69,15 +72,27 @@ class Gateway:
         ended = CLIENT_ENDED.get()
         return self.is_closing or (ended is not None and ended.is_set())
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether requests wait for memory that bodies hold."""
+        return self.bodies.waiting_count > 0 or self._first_parts.waiting_count > 0
+
     async def hold(self, count: int) -> None:
         """Wait for room for so many bytes; give them back to `bodies`. Raises GatewayError if none comes for long."""
-        if self.bodies.take_at_once(count):
-            return
+        await _take(self.bodies, count)
+
+    async def hold_first(self, count: int) -> None:
+        """The same for the first part of a request's body; give it back by `give_first`."""
+        await _take(self._first_parts, count)
         try:
-            async with asyncio.timeout(HOLD_SECONDS_MAX):
-                await self.bodies.take(count)
-        except TimeoutError:
-            raise GatewayError("The gateway is busy: try again in a moment.", "BUSY", 503) from None
+            await _take(self.bodies, count)
+        except BaseException:
+            self._first_parts.give(count)
+            raise
+
+    def give_first(self, count: int) -> None:
+        self.bodies.give(count)
+        self._first_parts.give(count)
 
     async def poll(self, waiting: Coroutine[Any, Any, Found]) -> Found | None:
         """What comes of waiting for records; None: the request is abandoned, so whoever polls in a loop ends it."""
@@ -112,3 +127,13 @@ class Gateway:
     def abort(self) -> None:
         """Whoever still waits is left alone."""
         self.gather.abort()
+
+
+async def _take(budget: Budget, count: int) -> None:
+    if budget.take_at_once(count):
+        return
+    try:
+        async with asyncio.timeout(HOLD_SECONDS_MAX):
+            await budget.take(count)
+    except TimeoutError:
+        raise GatewayError("The gateway is busy: try again in a moment.", "BUSY", 503) from None

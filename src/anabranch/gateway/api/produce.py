@@ -255,16 +255,17 @@ class Writing:
     ) -> None:
         number = 0
         try:
-            async for line in lines_of(request, self._gateway.request_bytes_max):
-                try:
-                    record = new_record(parse_json(line, f"Line {number}"), "")
-                except GatewayError as error:
-                    await under_way.put(error)
-                else:
-                    await under_way.put(await self._put(topic, record, partition))
-                number += 1
-                if number % TURN_RECORDS == 0:
-                    await self._gateway.calls.turns.wait(ROWS_PER_TURN)
+            async with contextlib.aclosing(lines_of(self._gateway, request)) as lines:
+                async for line in lines:
+                    try:
+                        record = new_record(parse_json(line, f"Line {number}"), "")
+                    except GatewayError as error:
+                        await under_way.put(error)
+                    else:
+                        await under_way.put(await self._put(topic, record, partition))
+                    number += 1
+                    if number % TURN_RECORDS == 0:
+                        await self._gateway.calls.turns.wait(ROWS_PER_TURN)
         except GatewayError as error:
             await under_way.put(error)  # The stream cannot be followed any further.
         except asyncio.CancelledError:

@@ -1,13 +1,15 @@
 """Bodies of requests, read within their bounds: of one request in bytes and time, of all together in bytes.
 
-Memory is taken as a body arrives, never on the word of its announced length, so that many at once wait for each other
-instead of filling the memory, and a client that announces much and sends little keeps nothing from others. Whoever
-sends slowly is given up as soon as others wait for its memory.
+Memory is taken as a body arrives, so that many at once wait for each other instead of filling the memory, and a client
+that announces much and sends next to nothing keeps nothing from others. It is taken in two steps: for the first
+`FIRST_BYTES`, of which all bodies may hold a share, and then for all that may follow. Whoever has taken the second step
+waits for nobody any more, and so makes room for the others. Whoever sends slowly is given up as soon as others wait for
+its memory.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect, Request
@@ -28,10 +30,10 @@ PASS_OVER_SECONDS_MAX = 2.0
 PASS_OVER_BYTES_MAX = 16 * 2**20
 FREE_BYTES = 4 * 1024
 """What of each body may be held without asking, so that small requests always get through."""
-GROWTH = 4
-"""How many times what has arrived may be taken for a body."""
+FIRST_BYTES = 64 * 1024
+"""Taken for a body that outgrows `FREE_BYTES`; for one that outgrows this, all that may follow."""
 SILENT_SECONDS_MAX = 60.0
-"""Between two pieces of a stream without an end."""
+"""Between two lines of a stream without an end."""
 
 
 def check_encoding(request: Request) -> None:
@@ -74,27 +76,37 @@ class Room:
     def __init__(self, gateway: "Gateway", bytes_max: int) -> None:
         self._gateway = gateway
         self._bytes_max = bytes_max
-        self._bytes_held = FREE_BYTES
+        self._first_held = 0
+        self._rest_held = 0
 
     async def grow(self, count: int) -> None:
         """Have room for `count` bytes that have arrived. Raises GatewayError if none comes for long."""
-        if count <= self._bytes_held:
-            return
-        wanted = max(count, min(GROWTH * count, self._bytes_max))
-        await self._gateway.hold(wanted - self._bytes_held)
-        self._bytes_held = wanted
+        if count > FREE_BYTES and not self._first_held:
+            first = min(self._bytes_max, FIRST_BYTES) - FREE_BYTES
+            await self._gateway.hold_first(first)
+            self._first_held = first
+        if count > FIRST_BYTES and not self._rest_held:
+            # More than half of all memory is never asked for: two such bodies would wait for each other.
+            rest = min(self._bytes_max - FIRST_BYTES, self._gateway.bodies.bytes_max // 2)
+            await self._gateway.hold(rest)
+            self._rest_held = rest
+
+    @property
+    def is_holding(self) -> bool:
+        return self._first_held > 0
 
     def give_back(self) -> None:
-        self._gateway.bodies.give(self._bytes_held - FREE_BYTES)
-        self._bytes_held = FREE_BYTES
+        self._gateway.give_first(self._first_held)
+        self._gateway.bodies.give(self._rest_held)
+        self._first_held = self._rest_held = 0
 
 
 async def _read(gateway: "Gateway", request: Request, limit: int, room: Room) -> bytes:
     found = bytearray()
     is_more = True
-    begun = asyncio.get_running_loop().time()
+    patience = Patience(gateway)
     while is_more:
-        piece, is_more = await _next_in_time(gateway, request, begun, len(found))
+        piece, is_more = await patience.next_piece(request, len(found), is_holding=True)
         if len(found) + len(piece) > limit:
             found.clear()
             if is_more:
@@ -105,22 +117,30 @@ async def _read(gateway: "Gateway", request: Request, limit: int, room: Room) ->
     return bytes(found)
 
 
-async def _next_in_time(
-    gateway: "Gateway", request: Request, begun: float, bytes_read: int
-) -> tuple[bytes, bool]:
-    """The next piece. A client that keeps others waiting for memory is given up sooner."""
-    loop = asyncio.get_running_loop()
-    end = begun + BODY_SECONDS_MAX
-    crowded_end = begun + CROWDED_SECONDS + bytes_read / CROWDED_BYTES_PER_SECOND_MIN
-    while True:
-        now = loop.time()
-        if now >= end or (gateway.bodies.waiting_count and now >= crowded_end):
-            raise _late()
-        try:
-            async with asyncio.timeout(min(CROWDED_SECONDS, end - now)):
-                return await _next_piece(request)
-        except TimeoutError:
-            continue
+class Patience:
+    """How long a body, or a line of a stream, is waited for. Only the time counts in which its client has the turn."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        self._gateway = gateway
+        self._waited_seconds = 0.0
+
+    async def next_piece(self, request: Request, bytes_read: int, *, is_holding: bool) -> tuple[bytes, bool]:
+        """And whether more follows. A client that keeps others waiting for memory is given up sooner."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time() - self._waited_seconds
+        end = begun + BODY_SECONDS_MAX
+        crowded_end = begun + CROWDED_SECONDS + bytes_read / CROWDED_BYTES_PER_SECOND_MIN
+        while True:
+            now = loop.time()
+            if now >= end or (is_holding and now >= crowded_end and self._gateway.is_crowded):
+                raise _late()
+            try:
+                async with asyncio.timeout(min(CROWDED_SECONDS, end - now)):
+                    piece = await _next_piece(request)
+            except TimeoutError:
+                continue
+            self._waited_seconds = loop.time() - begun
+            return piece
 
 
 async def _next_piece(request: Request) -> tuple[bytes, bool]:
@@ -149,42 +169,52 @@ def declared_bytes(request: Request) -> int | None:
     return int(given) if given is not None and given.isdigit() else None
 
 
-async def lines_of(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The lines of a body of any length, without their ends; empty ones are left out."""
+async def lines_of(gateway: "Gateway", request: Request) -> AsyncGenerator[bytes, None]:
+    """The lines of a body of any length, without their ends; empty ones are left out. Each has the time and the memory
+    of a body of its own. Close it: it holds memory."""
+    limit = gateway.request_bytes_max
+    room = Room(gateway, limit)
     rest = bytearray()
-    stream = request.stream()
-    while True:
-        try:
-            async with asyncio.timeout(SILENT_SECONDS_MAX):
-                piece = await anext(stream, None)
-        except TimeoutError:
-            raise _late() from None
-        if piece is None:
-            break
-        rest += piece
-        await asyncio.sleep(0)  # A body of empty lines would leave nobody else a turn.
-        if b"\n" not in piece:  # Else a long line that comes byte by byte would be copied for each of them.
-            rest = _checked_rest(rest, limit)
-            continue
-        *lines, last = rest.split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield _checked(bytes(line), limit)
-        rest = _checked_rest(last, limit)
-    if rest.strip():
-        yield _checked(bytes(rest), limit)
+    patience = Patience(gateway)
+    is_more = True
+    try:
+        while is_more:
+            if rest:
+                piece, is_more = await patience.next_piece(request, len(rest), is_holding=room.is_holding)
+            else:
+                piece, is_more = await _first_piece(request)
+            rest += piece
+            await asyncio.sleep(0)  # A body of empty lines would leave nobody else a turn.
+            if b"\n" in piece:  # Else a long line that comes byte by byte would be copied for each of them.
+                *lines, rest = rest.split(b"\n")
+                for line in lines:
+                    if line.strip():
+                        yield _checked(bytes(line), limit)
+                lines.clear()
+                room.give_back()
+                patience = Patience(gateway)
+            if len(rest) > limit:
+                raise too_large(limit)
+            await room.grow(len(rest))
+        if rest.strip():
+            yield bytes(rest)
+    finally:
+        room.give_back()
+
+
+async def _first_piece(request: Request) -> tuple[bytes, bool]:
+    """Of a line. Nothing is held for a stream that is silent between two lines."""
+    try:
+        async with asyncio.timeout(SILENT_SECONDS_MAX):
+            return await _next_piece(request)
+    except TimeoutError:
+        raise _late() from None
 
 
 def _checked(line: bytes, limit: int) -> bytes:
     if len(line) > limit:
         raise too_large(limit)
     return line
-
-
-def _checked_rest(rest: bytearray, limit: int) -> bytearray:
-    if len(rest) > limit:
-        raise too_large(limit)
-    return rest
 
 
 def too_large(limit: int) -> GatewayError:
