@@ -1,5 +1,7 @@
 """Addresses: how many connections each client address has on the HTTP port, so that none can take them all."""
 
+from anabranch.server.bound_socket import network_of
+
 
 class Addresses:
     def __init__(self, connections_max: int) -> None:
@@ -9,16 +11,18 @@ class Addresses:
 
     def take(self, host: str) -> bool:
         """Count one more connection. False: it is one too many; it counts all the same until `give`."""
-        count = self._counts[host] = self._counts.get(host, 0) + 1
+        network = network_of(host)
+        count = self._counts[network] = self._counts.get(network, 0) + 1
         return count <= self.connections_max
 
     def give(self, host: str) -> None:
         """A connection of this address has ended."""
-        count = self._counts[host] - 1
+        network = network_of(host)
+        count = self._counts[network] - 1
         if count:
-            self._counts[host] = count
+            self._counts[network] = count
         else:
-            del self._counts[host]
+            del self._counts[network]
 
     @property
     def known_count(self) -> int:

@@ -17,7 +17,7 @@ from functools import partial
 
 from anabranch.errors import PeerError
 from anabranch.server.accepting import BACKLOG, Acceptor
-from anabranch.server.bound_socket import address_of, bind
+from anabranch.server.bound_socket import address_of, bind, network_of
 from anabranch.server.peers.dialler import HANDSHAKE_SECONDS_MAX
 from anabranch.server.peers.handshake import NONCE_BYTES, Cause, HandshakeError, accept
 from anabranch.server.peers.link import PeerLink
@@ -40,7 +40,7 @@ class PeerListener:
         self._sock: socket.socket | None = None
         self._acceptor: Acceptor | None = None
         self._strangers: dict[asyncio.Task[None], str] = {}
-        """With the address they come from."""
+        """With the address they count for."""
         self._counts: Counter[str] = Counter()
         """Of strangers, by their addresses."""
 
@@ -68,11 +68,12 @@ class PeerListener:
     # --- accepting ---------------------------------------------------------------------------------------------
 
     def _take(self, sock: socket.socket, host: str) -> None:
-        self._make_room(host)
+        network = network_of(host)
+        self._make_room(network)
         link = self._new_link()
         task = self._loop.create_task(self._welcome(link, sock, host))
-        self._strangers[task] = host
-        self._counts[host] += 1
+        self._strangers[task] = network
+        self._counts[network] += 1
         task.add_done_callback(partial(self._done, link, sock))
 
     def _make_room(self, host: str) -> None:
