@@ -237,6 +237,25 @@ def test_requests_that_wait_for_the_one_before_them_are_bounded(
     assert max(waiting) <= protocol.ARRIVED_BYTES_MAX + protocol.READ_BYTES_MAX
 
 
+def test_requests_sent_ahead_on_many_connections_are_bounded_together(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "ARRIVED_TOTAL_BYTES_MAX", 20_000)
+    ahead = HEALTH * 300
+    with contextlib.ExitStack() as stack:
+        first, second, third = (stack.enter_context(raw(broker)) for _ in range(3))
+        first.sendall(WAITING % 20_000 + ahead)
+        wait_until(lambda: figure(broker, "anabranch_gateway_arrived_bytes") == len(ahead), "what was sent")
+        second.sendall(WAITING % 20_000 + ahead)
+        assert all_of(second) == b""
+        third.sendall(WAITING % 300 + HEALTH)
+        answers = b""
+        while answers.count(b"HTTP/1.1 200 ") < 2:
+            answers += third.recv(4096)
+        assert figure(broker, "anabranch_gateway_arrived_bytes") == len(ahead)
+    wait_until(lambda: figure(broker, "anabranch_gateway_arrived_bytes") == 0, "all of it to be forgotten")
+
+
 def test_requests_sent_all_at_once_are_begun_one_per_connection(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

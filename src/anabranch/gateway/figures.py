@@ -30,6 +30,11 @@ class Figures(Collector):
             "Bytes of WebSocket messages that are not whole or not dealt with yet.",
             self._gateway.incoming_bytes(),
         )
+        yield gauge(
+            "anabranch_gateway_arrived_bytes",
+            "Bytes that clients sent behind requests that are not answered yet.",
+            self._gateway.arrived_bytes(),
+        )
         if self._gateway.sockets is not None:
             yield from _of_sockets(self._gateway.sockets)
 

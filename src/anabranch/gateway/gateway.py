@@ -55,6 +55,7 @@ class Gateway:
         self.sockets: Sockets | None = None
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         self.connection_count: Callable[[], int] = lambda: 0
+        self.arrived_bytes: Callable[[], int] = lambda: 0
         self.incoming_bytes: Callable[[], int] = lambda: 0
         self.is_closing = False
         self._turns = Turns()

@@ -37,7 +37,11 @@ HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 HEAD_SECONDS_MAX = 10.0
 ARRIVED_BYTES_MAX = 16 * 1024
-"""Bytes behind a request that is not answered yet, beyond which a connection is not read any further."""
+"""Bytes behind a request that is not answered yet, beyond which a connection is not read any further. It may hold those
+of one read more (`READ_BYTES_MAX`)."""
+ARRIVED_SMALL_BYTES = 4 * 1024
+ARRIVED_TOTAL_BYTES_MAX = 64 * 2**20
+"""Of all connections; beyond, one that holds more than a little (`ARRIVED_SMALL_BYTES`) is closed."""
 END_OF_HEAD = b"\r\n\r\n"
 CHUNKED_BYTES_MIN = 256
 """Parsed at once of a chunked body, whose end nobody knows before it is parsed: a few requests may hide behind it."""
@@ -77,7 +81,15 @@ class Link(NamedTuple):
     flow: FlowControl
 
 
+class Arrived:
+    """What clients have sent behind requests that are not answered yet, over all connections of a node."""
+
+    def __init__(self) -> None:
+        self.bytes_held = 0
+
+
 class BoundedProtocol(HttpToolsProtocol):
+    arrived = Arrived()
     connections_max = 10_000
     addresses = Addresses(10_000)
     refusals: Counter[str]
@@ -103,6 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._arrived = bytearray()
         """Behind the request that is served: not parsed before that is answered."""
+        self._arrived_noted = 0
         self._body_bytes_left: int | None = None
         """As Content-Length says; None: the body is chunked."""
         self._is_piece_of_body = False
@@ -142,6 +155,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._ended.set()
         self._is_lost = True
         self._arrived.clear()
+        self._note_arrived()
         self._end_requests()
         if self._host is not None:
             self.addresses.give(self._host)
@@ -213,6 +227,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._arrived += data
         self._is_pipelined = False
         self._parse_arrived()
+        if self._arrived_noted > ARRIVED_SMALL_BYTES and self.arrived.bytes_held > ARRIVED_TOTAL_BYTES_MAX:
+            self._refuse(
+                TRY_AGAIN, "BUSY", "The node holds too much of what clients send: try again in a moment."
+            )
 
     def on_response_complete(self) -> None:
         self._is_pipelined = True
@@ -242,8 +260,18 @@ class BoundedProtocol(HttpToolsProtocol):
         """With a request that is not answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
+    def _note_arrived(self) -> None:
+        self.arrived.bytes_held += len(self._arrived) - self._arrived_noted
+        self._arrived_noted = len(self._arrived)
+
     def _parse_arrived(self) -> None:
         """Parse what has arrived, up to the end of the first request that is not answered."""
+        try:
+            self._parse_requests()
+        finally:
+            self._note_arrived()
+
+    def _parse_requests(self) -> None:
         while self._arrived and not (self._is_in_head and self._is_busy):
             if self._is_refused or self.transport.is_closing():
                 self._arrived.clear()
