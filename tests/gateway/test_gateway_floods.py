@@ -174,6 +174,17 @@ def test_last_answer_that_nobody_takes_is_given_up(more: bytes, monkeypatch: pyt
         wait_until(lambda: connections(broker) == 1, "the connection to be given up")
 
 
+def test_client_that_closes_its_side_and_takes_nothing_is_given_up(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "UNSENT_SECONDS_MAX", 0.3)
+    with raw(broker, receive_bytes=4096) as link:
+        link.sendall(request_of_a_large_answer(broker))
+        wait_until(lambda: link.recv(1, socket.MSG_PEEK) == b"H", "the answer to begin")
+        link.shutdown(socket.SHUT_WR)
+        wait_until(lambda: connections(broker) == 1, "the connection to be given up")
+
+
 def test_handshake_behind_an_answered_request_is_taken(broker: EmbeddedBroker) -> None:
     with raw(broker) as link:
         link.sendall(HEALTH + HANDSHAKE)

@@ -6,7 +6,8 @@ request, and refused where it is ambiguous (`heads.py`). More connections than `
 is found by the system's keep-alive.
 
 One request of a connection is parsed and served at a time. What a client sends behind it (pipelining) waits as bytes
-until the answer has been taken, so that a connection costs a turn of the loop no more than one request.
+until the answer has been taken, so that a connection costs a turn of the loop no more than one request. These bytes are
+bounded for each connection, within one read, and over all of them.
 """
 
 import asyncio
@@ -118,8 +119,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._arrived_noted = 0
         self._body_bytes_left: int | None = None
         """As Content-Length says; None: the body is chunked."""
+        self._piece = b""
+        """What is being parsed."""
         self._is_piece_of_body = False
-        """Whether what is being parsed began inside a body: another request may follow in it."""
+        """Whether that began inside a body: another request may follow in it."""
         self._is_pipelined = False
         """Whether the next request was already here when the one before it was answered."""
         self._ended = asyncio.Event()
@@ -165,6 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether the connection stays open: until whole requests of a client that has closed its side are answered.
         A client that is gone looks the same, so a request that waits for records is answered with none."""
         self._ended.set()
+        self.loop.call_soon(self._part)  # Once asyncio has closed it, unless it stays open.
         return self._is_busy and not self.cycle.more_body and not self._is_refused
 
     def handle_websocket_upgrade(self) -> None:
@@ -205,9 +209,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._reading = task if scope["method"] in SAFE_METHODS else None
             try:
                 await turns.wait(rows)
-                if not (
-                    cycle.disconnected and cycle.more_body
-                ):  # Else it was refused, or will never be whole.
+                is_broken = cycle.disconnected and cycle.more_body  # It was refused, or will never be whole.
+                if not is_broken:
                     await app(scope, receive, send)
             except asyncio.CancelledError:
                 if not self._is_lost:
@@ -395,6 +398,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer = None
         if not self._head_bytes:
             self.transport.close()  # Browsers make connections that they then do not use.
+            self._part()
         elif not self.transport.is_closing():
             text = f"A request's headers must be complete within {HEAD_SECONDS_MAX:g} s."
             self._refuse(408, "REQUEST_TIMEOUT", text)
@@ -423,6 +427,7 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         if status == TRY_AGAIN:
             self.transport.close()  # It is one too many, and should not stay for a moment longer.
+            self._part()
             return
         self.transport.write_eof()
         self.flow.resume_reading()
