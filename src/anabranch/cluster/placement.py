@@ -168,8 +168,8 @@ def check_room(
     broker, count = _fullest(shared_new, shared_kept)
     if count > SHARED_MAX:
         raise InvalidPartitionsError(
-            f"Broker {broker} would keep {count} partitions together with others, and can keep {SHARED_MAX}: take "
-            "fewer partitions or replicas, or add brokers first."
+            f"Broker {broker} would keep {count} partitions together with others, and may keep at most {SHARED_MAX}: "
+            "take fewer partitions or replicas, or add brokers first."
         )
     broker, count = _fullest(all_new, all_kept)
     if count > partitions_max:

@@ -382,8 +382,9 @@ class NodeSettings:
     )
     request_memory_bytes_max: int = long(
         256 * MIB,
-        "Buffers of unfinished requests over all connections, which grow as bytes arrive; the first 64 KiB of each are "
-        "free. Beyond, connections wait, addresses take turns, and the slowest requests of the largest are closed.",
+        "Requests of over 64 KiB, of all connections: each counts as a whole once its first 64 KiB have arrived. "
+        "Beyond, connections wait, addresses take turns, and requests that would take over 15 s to arrive are closed, "
+        "first of the addresses with most.",
         low=MIB,
     )
     append_queue_bytes_max: int = long(

@@ -451,6 +451,10 @@ cdef class PlainProduce:
         self.base_offset = base_offset
         self.end_offset = base_offset + self.last_offset_delta + 1
 
+    cpdef bint let_go(self):
+        """Whether the request needs its bytes no more: the writer has taken them at the end of the turn they came in."""
+        return True
+
     cpdef bint settle(self, int64_t log_start_offset) except -1:
         """The batch is done. Whether that settles the request: its lead then has the answer in `pieces`.
 

@@ -8,6 +8,7 @@ address then keep another address waiting for only a few turns of the loop.
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -20,7 +21,9 @@ BACKLOG = 1024
 """How many may wait in the system's queue."""
 TAKEN_PER_TURN_MAX = 256
 TAKEN_MAX = 1024
-"""Beyond, the others stay in the system's queue: each that was taken holds a descriptor."""
+"""Accepted and not handed out yet; beyond, newcomers stay in the system's queue."""
+TAKEN_SHARE = 64
+"""At most one in so many of the descriptors that the system allows: each that was taken holds one."""
 PAUSE_SECONDS = 1.0
 LOST_BEFORE = (
     errno.ECONNABORTED,
@@ -42,10 +45,15 @@ class Acceptor:
     """Owns the socket. For the loop's thread."""
 
     def __init__(
-        self, listening: socket.socket, welcome: Callable[[socket.socket, str], None], per_turn_max: int
+        self,
+        listening: socket.socket,
+        welcome: Callable[[socket.socket, str], None],
+        per_turn_max: int,
+        taken_max: int | None = None,
     ) -> None:
         """`welcome` gets each connection, not blocking, with the address it comes from; `per_turn_max`: how many in a
-        turn of the loop."""
+        turn of the loop; `taken_max`: how many are accepted and not handed out yet, by default what the limit of open
+        files allows."""
         self._listening = listening
         self._welcome = welcome
         self._per_turn_max = per_turn_max
@@ -53,6 +61,7 @@ class Acceptor:
         self._taken: dict[str, deque[tuple[socket.socket, str]]] = {}
         """Not handed out yet, with their addresses, by what they count for (`network_of`)."""
         self._taken_count = 0
+        self._taken_max = taken_max or _taken_max()
         self._is_due = False
         """The next turn hands out more."""
         self._is_reading = False
@@ -82,11 +91,11 @@ class Acceptor:
 
     def _take(self) -> None:
         try:
-            for _ in range(TAKEN_PER_TURN_MAX):
+            for _ in range(min(TAKEN_PER_TURN_MAX, self._taken_max - self._taken_count)):
                 if not self._take_one():
                     break
         finally:
-            if self._taken_count >= TAKEN_MAX:
+            if self._taken_count >= self._taken_max:
                 self._rest()
             if not self._is_due:
                 self._hand_out()
@@ -139,5 +148,10 @@ class Acceptor:
         if self._taken_count:
             self._is_due = True
             self._loop.call_soon(self._hand_out)
-        if self._taken_count <= TAKEN_MAX // 2:
+        if self._taken_count <= self._taken_max // 2:
             self.start()
+
+
+def _taken_max() -> int:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return TAKEN_MAX if limit == resource.RLIM_INFINITY else max(1, min(TAKEN_MAX, limit // TAKEN_SHARE))

@@ -45,8 +45,6 @@ API_KEY_POSITION = SIZE_BYTES + 1
 SHORT_ANSWER_BYTES_MAX = 32 * 1024
 """An answer up to here is sent alone and at once; a longer one is likely to need the queue anyway."""
 
-NO_BYTES = memoryview(b"")
-
 GOODBYE_READS_MAX = 16
 """Somebody who never stops sending is not waited for."""
 
@@ -65,16 +63,20 @@ class Connection:
         self._last_write_ms = self.last_read_ms
         self._frame_bytes = 0
         self._frame_ms_start: int | None = None
+        """When the frame at hand began to arrive, or got the memory that it needs."""
+        self._frame_bytes_start = 0
+        """How much of it was here then."""
         self._calls: deque[Call] = deque()
         self._out = SendQueue(listener.broker.answers_held)
         self._is_held = False
         self._is_reading = True
         self._is_writing = False
         self._is_flush_due = False
-        self._growth = 0
-        """By how much the buffer grows next, in bytes of the common budget."""
-        self._line_ms_start: int | None = None
-        """Since when we wait for memory that others hold; None: we do not."""
+        self._memory_held = 0
+        """Bytes of the common budget that are taken for the frame at hand."""
+        self._memory_wanted = 0
+        """How many more of them the frame needs, while we wait for them."""
+        self._is_in_line = False
         self._is_known = False
         self._is_closing = False
         self.is_closed = False
@@ -89,33 +91,31 @@ class Connection:
     @property
     def is_in_line(self) -> bool:
         """Waits for memory that others hold."""
-        return self._line_ms_start is not None
+        return self._is_in_line
 
     @property
     def memory_held(self) -> int:
         """Bytes of the common budget that this connection has taken."""
-        return self._counted(self._buffer.capacity)
+        return self._memory_held
 
     @property
-    def memory_wanted(self) -> int:
-        """Bytes of it that this connection waits for."""
-        return self._growth if self.is_in_line else 0
+    def free_bytes_held(self) -> int:
+        """What its buffer takes that no budget counts."""
+        return min(self._buffer.capacity, FREE_BYTES)
 
     @property
-    def buffer_bytes(self) -> int:
-        """What its buffer takes, counted or not."""
-        return self._buffer.capacity
+    def memory_claimed(self) -> int:
+        """All that it holds or waits for."""
+        return self.free_bytes_held + self._memory_held + (self._memory_wanted if self.is_in_line else 0)
 
     def sending_ms(self, now_ms: int) -> int:
-        """How long the client has been sending one frame, without the time in which it waited for memory."""
-        if self._frame_ms_start is None:
-            return 0
-        return (now_ms if self._line_ms_start is None else self._line_ms_start) - self._frame_ms_start
+        """How long the client has been sending one frame, or the part of it behind a wait for memory."""
+        return 0 if self._frame_ms_start is None or self._is_in_line else now_ms - self._frame_ms_start
 
-    @property
-    def frame_bytes_here(self) -> int:
-        """How much of a frame has arrived."""
-        return len(self._buffer)
+    def frame_ms_expected(self, now_ms: int) -> int:
+        """How long the frame at hand takes, if the rest comes as fast as what has come since it got its memory."""
+        arrived = len(self._buffer) - self._frame_bytes_start
+        return self.sending_ms(now_ms) * (self._frame_bytes - self._frame_bytes_start) // max(1, arrived)
 
     def overdue(
         self, now_ms: int, frame_ms_max: int, idle_ms_max: int, answer_ms_max: int | None = None
@@ -154,15 +154,18 @@ class Connection:
         return bool(poll.poll(0))
 
     def shrink(self) -> None:
-        """Free a buffer that holds nothing: nobody has used it for a while, or others need the room. Requests under
-        way may keep it from that only while they read their bytes (`Call.keeps_bytes`), not while they wait."""
-        if self.is_closed or len(self._buffer) or not self._buffer.capacity:
+        """Give back what the buffer has beyond the bytes in it: nobody has used it for a while, or others need the
+        room. A request under way prevents that only while it reads its bytes, not while it waits."""
+        buffer = self._buffer
+        if self.is_closed or self.is_in_line or (len(buffer) > FREE_BYTES and not self._is_held):
+            return  # The rest of a large frame is on its way.
+        if not buffer.capacity or 2 * len(buffer) > max(buffer.capacity, self._memory_held):
+            return  # There is nothing to gain, or little.
+        if self._calls and (self._core.is_turn_open or not all(call.let_go() for call in self._calls)):
             return
-        if self._calls and (self._core.is_turn_open or any(call.keeps_bytes for call in self._calls)):
-            return
-        for call in self._calls:
-            call.view = NO_BYTES
-        self._listener.memory.give(self._counted(self._buffer.drop()))
+        buffer.resize(len(buffer))
+        held, self._memory_held = self._memory_held, self._counted(buffer.capacity)
+        self._listener.memory.give(held - self._memory_held)
 
     # --- reading ---------------------------------------------------------------------------------------------
 
@@ -200,16 +203,28 @@ class Connection:
             self._parse()
 
     def _grow(self) -> bool:
-        """Make room for more of the frame at hand. False: memory is short, and we stand in line for it."""
+        """Make room for more of the frame at hand. False: memory is short, and we wait for it.
+
+        The buffer grows as bytes arrive. The budget is asked once, for the whole frame, when it does not fit into what
+        is free: frames that grew step by step could all be half here, each waiting for the memory of another."""
         if self.is_in_line:
             return False
-        self._growth = wanted = self._counted(self._next_capacity) - self._counted(self._buffer.capacity)
-        if wanted and not self._listener.memory.take(wanted):
-            self._line_ms_start = self._listener.clock.monotonic_ms()
-            self._listener.memory.wait(wanted, self._granted, self.network)
-            return False
-        self._buffer.grow(self._next_capacity)
+        capacity = self._next_capacity
+        if capacity > FREE_BYTES:
+            self._memory_wanted = self._counted(max(capacity, self._frame_bytes)) - self._memory_held
+            if self._memory_wanted > 0:
+                if not self._listener.memory.take(self._memory_wanted):
+                    self._is_in_line = True
+                    self._listener.memory.wait(self._memory_wanted, self._granted, self.network)
+                    return False
+                self._take_memory()
+        self._buffer.resize(capacity)
         return True
+
+    def _take_memory(self) -> None:
+        self._memory_held += self._memory_wanted
+        self._frame_ms_start = self._listener.clock.monotonic_ms()
+        self._frame_bytes_start = len(self._buffer)
 
     @property
     def _next_capacity(self) -> int:
@@ -221,12 +236,11 @@ class Connection:
         return max(0, capacity - FREE_BYTES)
 
     def _granted(self) -> None:
-        """Memory that we stood in line for is ours; nothing was read since, so the same growth is due."""
-        assert self._line_ms_start is not None
-        if self._frame_ms_start is not None:
-            self._frame_ms_start += self._listener.clock.monotonic_ms() - self._line_ms_start
-        self._line_ms_start = None
-        self._buffer.grow(self._next_capacity)
+        """The memory that we waited for is ours; nothing was read since, so the same growth is due."""
+        assert self.is_in_line
+        self._is_in_line = False
+        self._take_memory()
+        self._buffer.resize(self._next_capacity)
         self._resume_reading()
 
     def _stop_reading(self) -> None:
@@ -279,6 +293,7 @@ class Connection:
         self._frame_bytes = frame_bytes
         if len(self._buffer) and self._frame_ms_start is None:
             self._frame_ms_start = self._listener.clock.monotonic_ms()
+            self._frame_bytes_start = 0
 
     def _recognise(self) -> bool:
         """Whether the first bytes may be Kafka's; somebody who speaks another protocol is told so."""
@@ -476,6 +491,7 @@ class Connection:
                 call.on_close()
         if self.is_in_line:
             self._listener.memory.leave(self._granted, self.network)
-        self._listener.memory.give(self._counted(self._buffer.capacity))
+        self._listener.memory.give(self._memory_held)
+        self._memory_held = 0
         self._sock.close()
         self._listener.forget(self, reason)

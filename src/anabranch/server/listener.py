@@ -2,8 +2,8 @@
 
 The sweep runs every second: it closes connections that have been idle too long, frames that stopped arriving or
 trickle in, and readers that take nothing of their answers; and takes large buffers back from connections that do
-not use them. When memory for requests is short, the sweep closes the frames that arrive most slowly, of the addresses
-that hold most, until those who wait have what they need.
+not use them. When memory for requests is short, the sweep closes frames that would hold theirs for long, the slowest
+first, of the addresses that claim most, until those who wait have what they need.
 """
 
 import asyncio
@@ -28,15 +28,19 @@ logger = logging.getLogger(__name__)
 
 ACCEPTS_PER_TURN_MAX = 64
 SWEEP_SECONDS = 1.0
-SWEEP_SECONDS_IN_NEED = 0.25
+SWEEP_SECONDS_WHEN_SHORT = 0.25
 FRAME_MS_MAX = 30_000
-FRAME_MS_MAX_IN_NEED = 3_000
-SENDING_MS_MIN_IN_NEED = 500
-"""How long every frame may take, however slowly it arrives, while others stand in line for what it holds."""
-ANSWER_MS_MAX_IN_NEED = 10_000
+FRAME_MS_MAX_WHEN_SHORT = 3_000
+SENDING_MS_MIN = 500
+"""How long a frame has been arriving before its speed says anything."""
+FRAME_MS_EXPECTED_MAX = 15_000
+"""How long a frame may take to arrive in all, judged by what is here of it, while others wait for what it holds."""
+ANSWER_MS_MAX_WHEN_SHORT = 10_000
 """How long nobody may take an answer when such answers hold all the memory there is for them, or all of that for
 reading from the object store."""
 BUFFER_IDLE_MS_MAX = 10_000
+
+SHORT = "memory for requests is short (request.memory.bytes.max)"
 
 PlainTake = Callable[[Connection, memoryview, int, int, deque[Call], int], int]
 
@@ -149,20 +153,26 @@ class Listener:
     # --- the sweep ---------------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        seconds = SWEEP_SECONDS_IN_NEED if self.memory.is_short else SWEEP_SECONDS
+        seconds = SWEEP_SECONDS_WHEN_SHORT if self.memory.is_short else SWEEP_SECONDS
         self._sweeper = self._loop.call_later(seconds, self._sweep)
         now_ms = self.clock.monotonic_ms()
         is_short = self.memory.is_short
-        frame_ms_max = FRAME_MS_MAX_IN_NEED if is_short else FRAME_MS_MAX
-        answer_ms_max = ANSWER_MS_MAX_IN_NEED if self._is_short_for_answers else None
+        frame_ms_max = FRAME_MS_MAX_WHEN_SHORT if is_short else FRAME_MS_MAX
+        answer_ms_max = ANSWER_MS_MAX_WHEN_SHORT if self._is_short_for_answers else None
+        is_crowded = self._small_excess > 0
         for connection in list(self.connections):
-            reason = connection.overdue(now_ms, frame_ms_max, self._idle_ms_max, answer_ms_max)
-            if reason is not None:
-                connection.close(reason)
-            elif is_short or now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
-                connection.shrink()
+            try:
+                reason = connection.overdue(now_ms, frame_ms_max, self._idle_ms_max, answer_ms_max)
+                if reason is not None:
+                    connection.close(reason)
+                elif is_short or is_crowded or now_ms - connection.last_read_ms > BUFFER_IDLE_MS_MAX:
+                    connection.shrink()
+            except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
+                logger.exception("a connection could not be looked after: this is a defect")
+                connection.close(f"{type(error).__name__}: {error}")
         self._end_standoff()
-        self._make_way(now_ms)
+        self._close_slow(now_ms)
+        self._close_small(now_ms)
 
     @property
     def _is_short_for_answers(self) -> bool:
@@ -176,38 +186,56 @@ class Listener:
         for connection in self._largest_claims_first(holders):
             if not all(each.is_in_line for each in holders if not each.is_closed):
                 return
-            self._close_for_memory(connection, "others came first")
+            self._close_for_memory(connection, f"others came first, and {SHORT}")
 
-    def _make_way(self, now_ms: int) -> None:
-        """While others wait for memory, close the frames that arrive most slowly, as many as it takes: a few bytes now
-        and then would otherwise keep the memory of large frames from them for hours. The same where the small buffers,
-        which nobody waits for, take as much together as all large ones may."""
-        excess = 0
-        if len(self.connections) * FREE_BYTES > self.memory.bytes_max:
-            small = sum(connection.buffer_bytes - connection.memory_held for connection in self.connections)
-            excess = small - self.memory.bytes_max
-        if not self.memory.is_short and excess <= 0:
+    def _close_slow(self, now_ms: int) -> None:
+        """While others wait for memory, close the frames that would hold theirs for long, as many as it takes. A few
+        bytes now and then would otherwise keep large amounts from others for hours."""
+        if not self.memory.is_short:
             return
-        late = [
-            (connection.frame_bytes_here / taken_ms, taken_ms, connection)
+        slow = [
+            connection
             for connection in self.connections
-            if (connection.memory_held or excess > 0)
-            and (taken_ms := connection.sending_ms(now_ms)) > SENDING_MS_MIN_IN_NEED
+            if connection.memory_held
+            and connection.sending_ms(now_ms) > SENDING_MS_MIN
+            and connection.frame_ms_expected(now_ms) > FRAME_MS_EXPECTED_MAX
         ]
-        late.sort(key=lambda row: row[0], reverse=True)
-        for connection in self._largest_claims_first([row[2] for row in late]):
-            if not self.memory.bytes_missing and excess <= 0:
+        slow.sort(key=lambda connection: connection.frame_ms_expected(now_ms))
+        for connection in self._largest_claims_first(slow):
+            if not self.memory.bytes_missing:
                 return
-            excess -= connection.buffer_bytes - connection.memory_held
-            self._close_for_memory(connection, f"a frame took {connection.sending_ms(now_ms)} ms so far")
+            seconds = connection.frame_ms_expected(now_ms) / 1000
+            self._close_for_memory(connection, f"at its speed it takes {seconds:.0f} s, and {SHORT}")
+
+    @property
+    def _small_excess(self) -> int:
+        """By how much the small buffers, which nobody has to wait for, take more together than all large ones may."""
+        if len(self.connections) * FREE_BYTES <= self.memory.bytes_max:
+            return 0
+        return sum(connection.free_bytes_held for connection in self.connections) - self.memory.bytes_max
+
+    def _close_small(self, now_ms: int) -> None:
+        """The same where there are too many small buffers."""
+        excess = self._small_excess
+        if excess <= 0:
+            return
+        late = [each for each in self.connections if each.sending_ms(now_ms) > SENDING_MS_MIN]
+        late.sort(key=lambda connection: connection.frame_ms_expected(now_ms))
+        for connection in self._largest_claims_first(late):
+            if excess <= 0:
+                return
+            excess -= connection.free_bytes_held
+            self._close_for_memory(
+                connection, f"too many do at the same time, {len(self.connections)} in all"
+            )
 
     def _largest_claims_first(self, candidates: list[Connection]) -> Iterator[Connection]:
-        """Whom to close, one after the other: each time a connection of the address whose connections hold and want
-        most, of those the last in `candidates`. An address that claims less than an even share keeps its connections,
-        so that a flood costs the flood."""
+        """The order in which to close: each time a connection of the address whose connections claim most, of those
+        the last in `candidates`. An address that claims less than an even share keeps its connections, so that only
+        the address of a flood loses some."""
         claims: Counter[str] = Counter()
         for connection in self.connections:
-            claims[connection.network] += connection.buffer_bytes + connection.memory_wanted
+            claims[connection.network] += connection.memory_claimed
         share = min(self.memory.bytes_max, claims.total()) // max(1, len(claims))
         by_network: defaultdict[str, list[Connection]] = defaultdict(list)
         for connection in candidates:
@@ -218,19 +246,13 @@ class Listener:
             claim, network = heappop(heap)
             connection = by_network[network].pop()
             if by_network[network]:
-                freed = connection.buffer_bytes + connection.memory_wanted
-                heappush(heap, (claim + freed, network))
+                heappush(heap, (claim + connection.memory_claimed, network))
             yield connection
 
     def _close_for_memory(self, connection: Connection, why: str) -> None:
         self.closed_for_memory_total += 1
-        logger.warning(
-            "closing a connection from %s that sends a request: %s, and memory for requests is short "
-            "(request.memory.bytes.max)",
-            connection.host,
-            why,
-        )
-        connection.close(f"memory for requests is short: {why}")
+        logger.warning("closing a connection from %s that sends a request: %s", connection.host, why)
+        connection.close(why)
 
     def forget(self, connection: Connection, reason: str) -> None:
         if connection in self.connections:

@@ -47,12 +47,12 @@ class NodeCollector(Collector):
         )
         yield counter(
             "anabranch_connections_closed_for_memory",
-            "Connections closed because others waited for the memory of their requests.",
+            "Connections closed because the memory for requests was short.",
             listener.closed_for_memory_total,
         )
         yield gauge(
             "anabranch_request_memory_bytes",
-            "Memory of large unfinished requests.",
+            "Memory taken by requests of over 64 KiB.",
             listener.memory.bytes_taken,
         )
 

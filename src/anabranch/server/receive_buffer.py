@@ -1,7 +1,7 @@
 """ReceiveBuffer: the bytes of one connection between `recv` and the end of their frame.
 
 Frames are parsed where they lie; a view handed to the broker stays valid until the next `room()`, because only
-that moves bytes. Growing makes a new buffer and leaves the old one to whoever still looks at it. It starts small,
+that moves bytes. Resizing makes a new buffer and leaves the old one to whoever still looks at it. It starts small,
 since most connections say little, and grows as bytes arrive, never on the word of a length alone.
 """
 
@@ -51,17 +51,10 @@ class ReceiveBuffer:
         growth = GROWTH if len(self) < LARGE_BYTES else GROWTH_OF_LARGE
         return min(wanted, max(SMALL_BYTES, growth * len(self)))
 
-    def grow(self, capacity: int) -> None:
+    def resize(self, capacity: int) -> None:
+        """Move what is here to a new buffer, with room for `capacity` bytes in all."""
         held = self.end - self.start
         assert capacity >= held
         view = memoryview(bytearray(capacity))
         view[:held] = self.view[self.start : self.end]
         self.view, self.start, self.end = view, 0, held
-
-    def drop(self) -> int:
-        """Let go of an empty buffer; how many bytes that frees."""
-        assert self.start == self.end
-        freed = len(self.view)
-        self.view = memoryview(b"")
-        self.start = self.end = 0
-        return freed

@@ -43,10 +43,10 @@ class Door:
 
 
 class Guests:
-    def __init__(self, door: Door, per_turn: int) -> None:
+    def __init__(self, door: Door, per_turn: int, taken_max: int = 1024) -> None:
         self.welcomed: list[str] = []
         self.turns: list[int] = []
-        self.acceptor = Acceptor(door, self._welcome, per_turn)  # type: ignore[arg-type]
+        self.acceptor = Acceptor(door, self._welcome, per_turn, taken_max)  # type: ignore[arg-type]
         self.acceptor.start()
 
     def _welcome(self, sock: socket.socket, host: str) -> None:
@@ -89,12 +89,11 @@ async def test_who_comes_alone_is_welcomed_at_once() -> None:
 
 
 @in_loop
-async def test_no_more_are_taken_than_may_be_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "TAKEN_MAX", 8)
-    monkeypatch.setattr(accepting, "TAKEN_PER_TURN_MAX", 8)
+async def test_no_more_are_taken_than_may_be_held() -> None:
     door = Door(*["crowd"] * 20)
-    guests = Guests(door, per_turn=1)
+    guests = Guests(door, per_turn=1, taken_max=8)
     await guests.turn(2)
+    assert len(door.accepted) - len(guests.welcomed) <= 8
     assert not is_read(door), "the others wait in the system's queue"
     await guests.turn(20)
     assert len(guests.welcomed) == 20
@@ -102,13 +101,9 @@ async def test_no_more_are_taken_than_may_be_held(monkeypatch: pytest.MonkeyPatc
 
 
 @in_loop
-async def test_reading_goes_on_before_all_that_were_taken_are_handed_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(accepting, "TAKEN_MAX", 8)
-    monkeypatch.setattr(accepting, "TAKEN_PER_TURN_MAX", 8)
+async def test_reading_goes_on_before_all_that_were_taken_are_handed_out() -> None:
     door = Door(*["crowd"] * 8, "somebody")
-    guests = Guests(door, per_turn=2)
+    guests = Guests(door, per_turn=2, taken_max=8)
     await guests.turn(5)
     assert "somebody" in guests.welcomed, "it came behind eight of a crowd, and is among the first six"
     guests.acceptor.stop()

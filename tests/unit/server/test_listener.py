@@ -6,11 +6,18 @@ import socket
 from typing import Any
 
 import pytest
+from connection_bench import frame
 
+from anabranch.broker.requests.call import Call
 from anabranch.server.connection import FREE_BYTES, Connection
-from anabranch.server.listener import ANSWER_MS_MAX_IN_NEED, SENDING_MS_MIN_IN_NEED, Listener
+from anabranch.server.listener import (
+    ANSWER_MS_MAX_WHEN_SHORT,
+    SENDING_MS_MIN,
+    Listener,
+)
 from support.broker_bench import Bench, in_loop, turn
 
+PRODUCE = 0
 FRAME = 2_000_000
 BUDGET = 2 * FRAME
 
@@ -43,14 +50,42 @@ async def push(sock: socket.socket, data: bytes) -> None:
     await turn()
 
 
+def note_calls(listener: Listener) -> list[Call]:
+    """What clients ask from now on; the broker hears nothing of it."""
+    calls: list[Call] = []
+    listener.serve_through(lambda _broker, call: calls.append(call))
+    return calls
+
+
+async def push_some(sock: socket.socket, data: memoryview) -> int:
+    """Send as much as the other side takes now; how much that is."""
+    try:
+        sent = sock.send(data) if data else 0
+    except BlockingIOError:
+        sent = 0
+    await turn()
+    return sent
+
+
+async def push_next(sock: socket.socket, frame_bytes: int, here: int) -> None:
+    await push(sock, frame_bytes.to_bytes(4, "big") + bytes(here))
+
+
 @in_loop
-async def test_frames_that_wait_for_each_others_memory_do_not_wait_for_ever() -> None:
+async def test_frames_that_all_wait_for_memory_of_each_other_do_not_wait_for_ever() -> None:
     _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
-    listener.memory.bytes_max = FRAME + FRAME // 4  # Enough for half a frame each, and then for nobody.
+    listener.memory.bytes_max = (
+        FRAME + FRAME // 4
+    )  # Enough for the first frame of both, and not for a second one.
+    calls = note_calls(listener)
     peers = [connect(listener) for _ in range(2)]
-    for part in (FRAME.to_bytes(4, "big") + bytes(1_000_000), bytes(100_000)):
-        for _, sock in peers:
-            await push(sock, part)
+    for connection, sock in peers:
+        await push(sock, frame(PRODUCE, bytes(FRAME // 2)))
+        assert connection.memory_held > 0, "it keeps the buffer of the frame before"
+        calls.pop().answer([b"1"])
+        await turn()
+    for _, sock in peers:
+        await push_next(sock, FRAME, FRAME // 2 + 1000)
     assert [connection.is_in_line for connection, _ in peers] == [True, True]
     listener._sweep()
     survivors = [connection for connection, _ in peers if not connection.is_closed]
@@ -63,44 +98,76 @@ async def test_frames_that_wait_for_each_others_memory_do_not_wait_for_ever() ->
 
 
 @in_loop
-async def test_who_stands_in_line_for_somebody_who_makes_progress_is_left_there() -> None:
-    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
-    listener.memory.bytes_max = FRAME - 100_000
-    (first, first_sock), (second, second_sock) = connect(listener), connect(listener)
-    await push(first_sock, FRAME.to_bytes(4, "big") + bytes(1_000_000))
-    await push(second_sock, FRAME.to_bytes(4, "big") + bytes(800_000))
-    assert (first.is_in_line, second.is_in_line) == (False, True)
-    listener._sweep()
-    assert len(listener.connections) == 2
+async def test_frames_that_arrive_quickly_are_waited_for() -> None:
+    bench, listener = make(
+        connections_max=100, per_host_max=100, socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET
+    )
+    calls = note_calls(listener)
+    producers = [connect(listener)[1] for _ in range(20)]
+    left = {sock: memoryview(frame(PRODUCE, bytes(FRAME - 100))) for sock in producers}
+    for _ in range(600):
+        bench.clock.advance(250)
+        for sock, data in left.items():  # 200 KB a second: ten seconds for each frame.
+            left[sock] = data[await push_some(sock, data[:50_000]) :]
+        listener._sweep()
+        for call in calls:
+            call.answer(None)
+        calls.clear()
+    assert not any(left.values())
+    assert (listener.closed_for_memory_total, len(listener.connections)) == (0, 20)
     await listener.close(1)
-    first_sock.close()
-    second_sock.close()
+    for sock in producers:
+        sock.close()
 
 
 @in_loop
-async def test_as_many_slow_frames_are_closed_as_the_line_needs() -> None:
-    bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
-    slow = [connect(listener) for _ in range(6)]
-    part = 64 * 1024 + 20_000
-    for _, sock in slow:
-        await push(sock, FRAME.to_bytes(4, "big") + bytes(part))
+async def test_as_many_slow_frames_are_closed_as_those_who_wait_need() -> None:
+    bench, listener = make(
+        connections_max=100, per_host_max=100, socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET
+    )
+    slow = [connect(listener) for _ in range(4)]
+    for number, (_, sock) in enumerate(slow):
+        await push_next(sock, FRAME // 4, 75_000 - 1000 * number)
     listener.memory.bytes_max = listener.memory.bytes_taken
-    bench.clock.advance(SENDING_MS_MIN_IN_NEED - 100)
+    assert all(connection.memory_held for connection, _ in slow)
+    bench.clock.advance(SENDING_MS_MIN - 100)
     others = [connect(listener) for _ in range(2)]
     for _, sock in others:
-        await push(sock, (250_000).to_bytes(4, "big") + bytes(200_000))
-    for connection, sock in slow[:4]:  # These come a little faster than the last two.
-        await push(sock, bytes(20_000))
-        assert not connection.is_in_line
+        await push_next(sock, FRAME // 8, 100_000)
     listener._sweep()
-    assert [connection.is_in_line for connection, _ in others] == [True, True], "a frame has its time"
-    bench.clock.advance(200)
+    assert [connection.is_in_line for connection, _ in others] == [True, True], (
+        "too early to tell who is slow"
+    )
+    bench.clock.advance(2200)
     listener._sweep()
-    assert [connection.is_closed for connection, _ in slow] == [False] * 4 + [True, True], "two are enough"
+    assert [connection.is_closed for connection, _ in slow] == [False] * 3 + [True], "the slowest is enough"
     assert [connection.is_in_line for connection, _ in others] == [False, False]
     await listener.close(1)
     for _, sock in (*others, *slow):
         sock.close()
+
+
+@in_loop
+async def test_buffer_of_a_frame_before_is_given_back_although_part_of_the_next_is_in_it() -> None:
+    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    calls = note_calls(listener)
+    connection, sock = connect(listener)
+    await push(sock, frame(PRODUCE, bytes(FRAME // 2)))
+    calls.pop().answer([b"1"])
+    body = bytes(range(250)) * 4
+    await push(sock, frame(PRODUCE, body)[:500])
+    assert connection.memory_held > 0
+    listener.memory.bytes_max = listener.memory.bytes_taken
+    other, other_sock = connect(listener)
+    await push_next(other_sock, FRAME // 2, 200_000)
+    assert other.is_in_line
+    listener._sweep()
+    assert (other.is_in_line, connection.memory_held, connection.is_closed) == (False, 0, False)
+    await push(sock, frame(PRODUCE, body)[500:])
+    assert [bytes(call.view[call.body : call.end]) for call in calls] == [body]
+    await listener.close(0.01)
+    sock.close()
+    other_sock.close()
 
 
 @in_loop
@@ -130,20 +197,21 @@ async def test_flood_of_one_address_costs_connections_of_that_address_alone(
         connections_max=100, per_host_max=100, socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET
     )
     honest, honest_sock = connect(listener, "192.0.2.1")
-    await push(honest_sock, (600_000).to_bytes(4, "big") + bytes(200_000))
-    bench.clock.advance(SENDING_MS_MIN_IN_NEED + 100)  # It is the slowest of all.
-    flood = [connect(listener, "192.0.2.66") for _ in range(30)]
+    await push_next(honest_sock, 600_000, 70_000)
+    bench.clock.advance(2000)  # It is the slowest at first.
+    flood = [connect(listener, "192.0.2.66") for _ in range(8)]
     for _, sock in flood:
-        await push(sock, FRAME.to_bytes(4, "big") + bytes(250_000))
+        await push_next(sock, FRAME, 70_000)
     assert listener.memory.is_short
-    for _ in range(20):
+    for _ in range(30):
+        await push(honest_sock, bytes(10))
         listener._sweep()
         bench.clock.advance(250)
         if not listener.memory.is_short:
             break
     assert not listener.memory.is_short
     assert not honest.is_closed
-    assert 0 < listener.closed_for_memory_total == sum(connection.is_closed for connection, _ in flood) < 30
+    assert 0 < listener.closed_for_memory_total == sum(connection.is_closed for connection, _ in flood) < 8
     assert "192.0.2.66" in caplog.text
     assert "192.0.2.1 " not in caplog.text
     await listener.close(1)
@@ -153,20 +221,20 @@ async def test_flood_of_one_address_costs_connections_of_that_address_alone(
 
 
 @in_loop
-async def test_standoff_ends_at_the_cost_of_the_address_that_holds_most() -> None:
+async def test_standoff_ends_at_the_cost_of_the_address_that_claims_most() -> None:
     bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    calls = note_calls(listener)
     flood = [connect(listener, "192.0.2.66") for _ in range(3)]
     honest, honest_sock = connect(listener, "192.0.2.1")
     everybody = [*flood, (honest, honest_sock)]
     for _, sock in everybody:
-        bench.clock.advance(10)
-        await push(sock, FRAME.to_bytes(4, "big") + bytes(250_000))
-    listener.memory.bytes_max = (
-        listener.memory.bytes_taken + 600_000
-    )  # Enough for one, once another has gone.
+        await push(sock, frame(PRODUCE, bytes(FRAME // 2)))
+        calls.pop().answer([b"1"])
+        await turn()
+    listener.memory.bytes_max = listener.memory.bytes_taken + 100_000
     for _, sock in everybody:
         bench.clock.advance(10)
-        await push(sock, bytes(900_000))
+        await push_next(sock, FRAME, FRAME // 2 + 1000)
     assert all(connection.is_in_line for connection, _ in everybody)
     listener._sweep()
     assert not honest.is_closed
@@ -189,10 +257,10 @@ async def test_small_buffers_of_half_frames_are_limited_together() -> None:
     honest, honest_sock = connect(listener, "192.0.2.1")
     await push(honest_sock, (50_000).to_bytes(4, "big") + bytes(20_000))
     assert listener.memory.bytes_taken == 0, "small buffers are everybody's right"
-    bench.clock.advance(SENDING_MS_MIN_IN_NEED + 1)
+    bench.clock.advance(SENDING_MS_MIN + 1)
     listener._sweep()
     assert not honest.is_closed
-    assert sum(connection.buffer_bytes for connection in listener.connections) <= 20 * FREE_BYTES
+    assert sum(connection.free_bytes_held for connection in listener.connections) <= 20 * FREE_BYTES
     await listener.close(1)
     for _, sock in (*half, (honest, honest_sock)):
         sock.close()
@@ -205,7 +273,7 @@ async def test_reader_that_takes_nothing_is_closed_soon_if_answers_fill_the_memo
     connection, sock = connect(listener)
     connection._out.put([bytes(BUDGET + FRAME if is_need else FRAME)])
     connection._send()
-    bench.clock.advance(ANSWER_MS_MAX_IN_NEED + 1)
+    bench.clock.advance(ANSWER_MS_MAX_WHEN_SHORT + 1)
     listener._sweep()
     assert connection.is_closed == is_need
     connection.close("test")
@@ -215,23 +283,41 @@ async def test_reader_that_takes_nothing_is_closed_soon_if_answers_fill_the_memo
 
 
 @in_loop
-async def test_sweep_closes_who_is_overdue_and_comes_again_even_if_one_closing_fails() -> None:
-    bench, listener = make(connections_max_idle_ms=1000)
-    connection, sock = connect(listener)
-    bench.clock.advance(1001)
+async def test_empty_buffers_are_given_back_before_frames_are_closed_for_small_ones() -> None:
+    bench, listener = make(
+        connections_max=200, per_host_max=200, socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET
+    )
+    listener.memory.bytes_max = 20 * FREE_BYTES
+    calls = note_calls(listener)
+    idle = [connect(listener, "192.0.2.66") for _ in range(40)]
+    for _, sock in idle:
+        await push(sock, frame(PRODUCE, bytes(50_000)))
+        calls.pop().answer([b"1"])
+        await turn()
+    honest, honest_sock = connect(listener, "192.0.2.66")
+    await push_next(honest_sock, 50_000, 20_000)
+    bench.clock.advance(SENDING_MS_MIN + 1)
     listener._sweep()
-    assert connection.is_closed
-    other, other_sock = connect(listener)
-    listener._sweeper = None
-    bench.clock.advance(1001)
-    other.overdue = lambda *_: 1 / 0
-    with pytest.raises(ZeroDivisionError):
-        listener._sweep()
-    assert listener._sweeper is not None, "the sweep has ended for good"
-    other.close("test")
+    assert len(listener.connections) == 41
+    assert not honest.is_closed
     await listener.close(1)
-    sock.close()
-    other_sock.close()
+    for _, sock in (*idle, (honest, honest_sock)):
+        sock.close()
+
+
+@in_loop
+async def test_defect_found_by_the_sweep_costs_its_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
+    bench, listener = make(connections_max_idle_ms=1000)
+    broken, broken_sock = connect(listener)
+    idle, idle_sock = connect(listener)
+    bench.clock.advance(1001)
+    broken.overdue = lambda *_: 1 / 0  # type: ignore[method-assign]
+    listener._sweep()
+    assert (broken.is_closed, idle.is_closed) == (True, True)
+    assert "ZeroDivisionError" in caplog.text
+    await listener.close(1)
+    broken_sock.close()
+    idle_sock.close()
 
 
 @in_loop

@@ -15,7 +15,7 @@ MIB = 2**20
 
 def filled(data: bytes, capacity: int = 16) -> ReceiveBuffer:
     buffer = ReceiveBuffer()
-    buffer.grow(capacity)
+    buffer.resize(capacity)
     buffer.room()[: len(data)] = data
     buffer.end += len(data)
     return buffer
@@ -40,11 +40,11 @@ def test_room_of_a_buffer_that_is_used_up_is_all_of_it() -> None:
     assert (len(buffer.room()), len(buffer)) == (16, 0)
 
 
-def test_growing_keeps_what_is_here_and_leaves_the_old_bytes_to_who_looks_at_them() -> None:
+def test_resizing_keeps_what_is_here_and_leaves_the_old_bytes_to_who_looks_at_them() -> None:
     buffer = filled(b"abcdef")
     seen = buffer.view[:6]
     buffer.start = 2
-    buffer.grow(32)
+    buffer.resize(32)
     buffer.room()[:2] = b"xx"
     assert bytes(seen) == b"abcdef"
     assert bytes(buffer.view[buffer.start : buffer.end]) == b"cdef"
@@ -78,9 +78,13 @@ def test_frame_gets_room_as_its_bytes_come_in(frame_bytes: int, held: int, capac
     assert buffer.capacity_for(frame_bytes) == capacity
 
 
-def test_dropping_frees_everything() -> None:
-    buffer = filled(b"")
-    assert (buffer.drop(), buffer.capacity) == (16, 0)
-    buffer = filled(b"a")
+def test_buffer_is_never_smaller_than_what_is_in_it() -> None:
+    buffer = filled(b"ab")
+    buffer.start = 1
+    buffer.resize(1)
+    assert (bytes(buffer.view), buffer.capacity, buffer.is_full) == (b"b", 1, True)
     with pytest.raises(AssertionError):
-        buffer.drop()
+        buffer.resize(0)
+    buffer.start = buffer.end
+    buffer.resize(0)
+    assert buffer.capacity == 0

@@ -25,7 +25,7 @@ MESSAGE_LENGTH_MAX = 1000
 """A message may quote what a client sent, and must still fit into a string of the protocol."""
 
 
-ANSWER_BYTES_IN_NEED = 256 * 1024
+ANSWER_BYTES_WHEN_SHORT = 256 * 1024
 """What one may have while readers leave too many answers lying in memory (`request.memory.bytes.max`)."""
 
 
@@ -35,7 +35,7 @@ class AnswerRoom:
     def __init__(self, broker: "Broker") -> None:
         self._bytes_max = broker.settings.request_answer_bytes_max
         if broker.are_answers_too_many:
-            self._bytes_max = ANSWER_BYTES_IN_NEED
+            self._bytes_max = ANSWER_BYTES_WHEN_SHORT
         self._bytes_left = self._bytes_max
 
     def take(self, count: int) -> None:

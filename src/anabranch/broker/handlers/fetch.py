@@ -52,7 +52,7 @@ SENDFILE_BYTES_MIN = 16 * 1024
 LOADED_BYTES_MAX = 8 * 2**20
 """What an answer may have that is sent from memory, its first batch excepted; the rest comes with the next fetch."""
 
-LOADED_BYTES_IN_NEED = 64 * 1024
+LOADED_BYTES_WHEN_SHORT = 64 * 1024
 """The same while readers leave too many answers lying in memory (`request.memory.bytes.max`)."""
 
 BYTES_WITHOUT_LIMIT = 2**62
@@ -294,7 +294,7 @@ class Fetch:
         left = self._bytes_max
         self._loadable_bytes = LOADED_BYTES_MAX
         if self._broker.are_answers_too_many:
-            self._loadable_bytes = LOADED_BYTES_IN_NEED
+            self._loadable_bytes = LOADED_BYTES_WHEN_SHORT
         is_first = True
         if self._loads is not None:
             self._loads.begin_try()

@@ -45,7 +45,10 @@ async def handle(broker: "Broker", call: Call, request: dict[str, Any]) -> dict[
     if asked is None or (version == 0 and not asked):
         for state in list(broker.topics):
             await pace.row()
-            rows.append(await _row(broker, state, request, pace))
+            await pace.row(partition_count(broker, state) // PARTITIONS_PER_ROW)
+            # Asked for once more: the topic may have been deleted while others had their turn.
+            if (current := broker.topics.find(state.topic.topic_id)) is not None:
+                rows.append(_row(broker, current, request))
     else:
         for topic in _distinct(asked):
             await pace.row()
@@ -70,10 +73,7 @@ def _distinct(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list({(topic["name"], topic["topic_id"]): topic for topic in asked}.values())
 
 
-async def _row(
-    broker: "Broker", state: "TopicState", request: dict[str, Any], pace: "Pace"
-) -> dict[str, Any]:
-    await pace.row(partition_count(broker, state) // PARTITIONS_PER_ROW)
+def _row(broker: "Broker", state: "TopicState", request: dict[str, Any]) -> dict[str, Any]:
     return topic_row(broker, state, operations=request["include_topic_authorized_operations"])
 
 
@@ -83,7 +83,9 @@ async def _asked_row(
     name, topic_id = topic["name"], topic["topic_id"]
     try:
         state = await _find(broker, name, topic_id, request["allow_auto_topic_creation"])
-        return await _row(broker, state, request, pace)
+        await pace.row(partition_count(broker, state) // PARTITIONS_PER_ROW)
+        # Asked for once more: it may have been deleted while others had their turn.
+        return _row(broker, broker.topics.readable(state.topic.topic_id), request)
     except AnabranchError as error:
         return {
             "error_code": _code_of(error),

@@ -87,6 +87,7 @@ class Produce:
         "_in_line",
         "_now_ms",
         "_open",
+        "_readers",
         "_record_errors_left",
         "_routed",
         "_seen_elsewhere",
@@ -109,6 +110,8 @@ class Produce:
         self._walk_left = WALKED_BYTES_AT_ONCE_MAX
         self._routed: dict[BrokerId, list[Routed]] | None = None
         self._seen_elsewhere: set[tuple[TopicKey, int]] = set()
+        self._readers = 0
+        """Tasks that look at the bytes of the request yet."""
         self._in_line: list[Callable[[], bool]] = []
         """How batches leave the line that wait to be unpacked."""
 
@@ -122,8 +125,17 @@ class Produce:
         driven = self._broker.turns.drive(rows)
         if not isinstance(driven, dict):
             # The batches are still where the connection has read them to, and those behind must not overtake these.
-            self._call.holds = self._call.keeps_bytes = True
-            self._broker.core.carry_on(driven, self._call, lambda _: None)
+            self._keep_bytes()
+            self._broker.core.carry_on(driven, self._call, lambda _: self._let_bytes_go())
+
+    def _keep_bytes(self) -> None:
+        """A task has yet to look at the request's bytes."""
+        self._readers += 1
+        self._call.holds = self._call.keeps_bytes = True
+
+    def _let_bytes_go(self) -> None:
+        self._readers -= 1
+        self._call.keeps_bytes = self._readers > 0
 
     def _rows(self, topics: list[TopicSpans]) -> Rows:
         seen: set[Partition] = set()
@@ -274,6 +286,7 @@ class Produce:
             return check_contents(batch, header, settings, self._now_ms, unpacked_max)
 
         def done(result: tuple[Batch, BatchHeader] | None, error: BaseException | None) -> None:
+            self._let_bytes_go()
             if result is not None:
                 job.replace(*result)
                 self._broker.core.submit(job)
@@ -285,7 +298,7 @@ class Produce:
                 raise error
 
         # What this producer sends next must not overtake this batch, nor lie where its bytes are.
-        self._call.holds = self._call.keeps_bytes = True
+        self._keep_bytes()
         self._in_line.append(unpack(self._broker, [header], task, done))
         self._call.on_close = self._leave_line
 

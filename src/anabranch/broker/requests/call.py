@@ -13,6 +13,7 @@ from anabranch.wire.fetch_fast import FileSlice
 from anabranch.wire.header import RequestHeader
 
 Piece = bytes | bytearray | memoryview | FileSlice
+NO_BYTES = memoryview(b"")
 
 
 class HeldBytes:
@@ -46,7 +47,7 @@ class Call:
 
     `close(reason)` drops the connection instead: the only way to tell a producer with acks=0 of an error. A handler
     that has not settled its request may set `holds` before it returns: what the client sends next then waits. One that
-    also sets `keeps_bytes` may look at the request's bytes until it answers: nothing is read over them.
+    also sets `keeps_bytes` may look at the request's bytes until it answers or resets it: nothing is read over them.
     `is_settled` and `pieces` are the client's: answers leave in the order of the requests, and some come early.
     """
 
@@ -74,6 +75,13 @@ class Call:
         self.on_close: Callable[[], None] | None = None
         self.is_settled = False
         self.pieces: Sequence[Any] = ()
+
+    def let_go(self) -> bool:
+        """Give up the request's bytes, so that others can have the memory. False: they are still needed."""
+        if self.keeps_bytes:
+            return False
+        self.view = NO_BYTES
+        return True
 
     def answer(self, pieces: list[Piece] | None) -> None:
         self.client.answered(self, pieces)

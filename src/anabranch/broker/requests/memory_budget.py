@@ -1,10 +1,11 @@
 """MemoryBudget: how many bytes all connections may hold together: of unfinished requests, and, in a budget of its own,
 of batches that are unpacked.
 
-A connection takes before it grows its buffer and gives back when it shrinks or closes. One that gets none waits in line
-and reads nothing meanwhile. Addresses take turns, first come, first served within one, so that a thousand connections
-from one address do not keep another address waiting. A request that waits for something else holds nothing
-(`Connection.shrink`), and while anybody waits for memory the listener's sweep closes the slowest frames. What a batch
+A connection takes what its frame needs, once that is more than is free to all, and gives it back when it shrinks or
+closes. One that gets none waits in line and reads nothing meanwhile. Addresses take turns, first come, first served
+within one, so that a thousand connections from one address do not keep another address waiting. A request that waits
+for something else holds nothing (`Connection.shrink`), and while anybody waits for memory the listener's sweep closes
+frames that arrive slowly. What a batch
 unpacks to is taken before a worker begins and given back when it ends. The two budgets are apart, or requests that hold
 all memory could wait for ever to be unpacked.
 """

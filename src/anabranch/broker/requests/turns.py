@@ -3,7 +3,9 @@
 All requests run on one loop, so whatever one of them does in one go keeps every other client waiting. Work is counted
 in rows: one partition, topic, group or member of a request, or `BYTES_PER_ROW` bytes of a request to decode. Between
 two turns of the loop all requests together get `ROWS_PER_TURN` of them, in portions of `PORTION`. Who needs more stands
-in line for the next portion, so that long requests alternate. A request of a few rows never waits.
+in line for the next portion, so that long requests alternate. The first rows of each request are counted apart, so
+that a request of a few rows does not wait behind long ones: only behind other first rows, where a thousand clients ask
+at once, and then in the order in which they came.
 
 Decoded requests take many times the memory of their bytes. Of each API only `LONG_OPEN_MAX` long requests are decoded
 at a time; the others wait as bytes, which the connections' memory budget counts.
@@ -13,7 +15,7 @@ Everything here runs on the loop's thread and knows no clock: the simulator and 
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, cast
 
 Body = dict[str, Any]
@@ -29,7 +31,7 @@ BYTES_PER_ROW_BY_HAND = 128
 FREE_ROWS = 32
 """The first rows of a request are handled at once: a short request does not wait behind long ones."""
 FREE_ROWS_PER_TURN = 1000
-"""Of all requests together; with a thousand clients even short requests take turns."""
+"""Of all requests together."""
 SHORT_BYTES_MAX = 1024
 """A request up to here is decoded without being counted, for the same reason."""
 LONG_BYTES_MIN = 4096
@@ -47,6 +49,8 @@ class Turns:
         self._rows_promised = 0
         """Of the next turn, to those who were let out of the line in this one."""
         self._line: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._first: deque[Callable[[], int]] = deque()
+        """The first rows of requests that came when this turn had no more for that; each says how many it was."""
         self._is_renewal_due = False
         self._slots: dict[int, asyncio.Semaphore] = {}
         self._carried = asyncio.Semaphore(CARRIED_OPEN_MAX)
@@ -99,6 +103,10 @@ class Turns:
         self._free_rows_left = FREE_ROWS_PER_TURN
         if self._rows_promised or self._line:
             self._spend(self._rows_promised)
+        while self._first and self._free_rows_left > 0:
+            self._free_rows_left -= self._first.popleft()()
+        if self._first:
+            self._renew_soon()
         self._rows_promised = 0
         while self._line and self._rows_promised < ROWS_PER_TURN:
             waiter, rows = self._line.popleft()
@@ -114,8 +122,13 @@ class Turns:
 
     def drive(self, rows: Rows) -> "Body | Coroutine[Any, Any, Body]":
         """Build a response row by row: at once if this turn has room for all of them, else in later turns."""
+        if not self._has_free_rows:
+            return self._drive_later(rows)
+        done, body = _first_rows(rows)
+        self._spend_free(done)
+        if body is not None:
+            return body
         try:
-            self._begin(rows)
             while self.take():
                 for _ in range(PORTION):
                     next(rows)
@@ -123,16 +136,50 @@ class Turns:
             return cast(Body, ended.value)
         return self._drive_on(rows)
 
-    def _begin(self, rows: Rows) -> None:
-        """Handle the first rows at once, while this turn has some for that. Raises StopIteration if those were all."""
-        done, free = 0, min(FREE_ROWS, self._free_rows_left)
-        try:
-            while done < free:
-                next(rows)
-                done += 1
-        finally:
-            self._free_rows_left -= done
-            self._renew_soon()
+    async def _drive_later(self, rows: Rows) -> Body:
+        begun: asyncio.Future[Body | None] = asyncio.get_running_loop().create_future()
+
+        def begin() -> int:
+            if begun.done():
+                return 0
+            try:
+                done, body = _first_rows(rows)
+            except Exception as error:  # noqa: BLE001 - handed to whoever awaits the response.
+                begun.set_exception(error)
+                return FREE_ROWS
+            begun.set_result(body)
+            return done
+
+        self._first.append(begin)
+        self._renew_soon()
+        body = await begun
+        return await self._drive_on(rows) if body is None else body
+
+    async def wait_free(self, rows: int) -> None:
+        """Return when these first rows of a request may be handled: now, or in the first turn that has room."""
+        if self._has_free_rows:
+            self._spend_free(rows)
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def begin() -> int:
+            if waiter.done():
+                return 0
+            waiter.set_result(None)
+            return rows
+
+        self._first.append(begin)
+        self._renew_soon()
+        await waiter
+
+    @property
+    def _has_free_rows(self) -> bool:
+        """Whether a request may begin in this turn. The last to be let in may take more rows than are left."""
+        return self._free_rows_left > 0 and not self._first
+
+    def _spend_free(self, rows: int) -> None:
+        self._free_rows_left -= rows
+        self._renew_soon()
 
     async def driven(self, rows: Rows) -> Body:
         """The same for coroutines."""
@@ -194,17 +241,36 @@ class Lease:
 class Pace:
     """One request's way through its rows: the first are free, the others are waited for in portions."""
 
-    __slots__ = ("_left", "_turns")
+    __slots__ = ("_free", "_left", "_turns")
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._left = FREE_ROWS
+        self._free = FREE_ROWS
+        self._left = 0
 
     async def row(self, rows: int = 1) -> None:
         """Return when the next row may be handled, which costs as much as `rows` usual ones."""
+        if rows <= self._free:
+            self._free -= rows
+            await self._turns.wait_free(rows)
+            return
+        rows -= self._free
+        self._free = 0
         if self._left < rows:
             portion = max(PORTION, rows - self._left)
             await self._turns.wait(portion)
             self._turns.works()
             self._left += portion
         self._left -= rows
+
+
+def _first_rows(rows: Rows) -> tuple[int, Body | None]:
+    """Handle the first rows of a request: how many there were, and the response if they were all."""
+    done = 0
+    try:
+        while done < FREE_ROWS:
+            next(rows)
+            done += 1
+    except StopIteration as ended:
+        return done, cast(Body, ended.value)
+    return done, None

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.broker.handlers.fetch import LOADED_BYTES_IN_NEED, Fetch, Found
+from anabranch.broker.handlers.fetch import LOADED_BYTES_WHEN_SHORT, Fetch, Found
 from anabranch.broker.read.fetch_sessions import FetchItem
 from anabranch.broker.read.fetch_wait import GATHER_PARTITIONS_MIN, GATHER_SECONDS_PER_PARTITION
 from anabranch.broker.requests.turns import FREE_ROWS, ROWS_PER_TURN
@@ -400,7 +400,7 @@ async def test_answers_are_short_while_readers_leave_many_of_them_in_memory() ->
     assert batches_in(row) == 30
     bench.broker.answers_held.count = bench.broker.settings.request_memory_bytes_max + 1
     (row,) = rows(fetch(bench, ("t", 0, 0)))
-    assert 1 <= batches_in(row) <= LOADED_BYTES_IN_NEED // 10_000
+    assert 1 <= batches_in(row) <= LOADED_BYTES_WHEN_SHORT // 10_000
 
 
 @in_loop

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from anabranch.broker.handlers.answers import ANSWER_BYTES_IN_NEED
+from anabranch.broker.handlers.answers import ANSWER_BYTES_WHEN_SHORT
 from anabranch.record.compression import Codec
 from anabranch.testing.in_process_client import InProcessClient
 from anabranch.wire.api_keys import ApiKey
@@ -96,7 +96,7 @@ async def test_answers_are_short_while_readers_leave_many_of_them_in_memory() ->
         answer = await client.ask(ApiKey.OFFSET_FETCH, 7, {"group_id": "g", "topics": topics})
         return int(answer["error_code"])
 
-    many = 2 * ANSWER_BYTES_IN_NEED // 4000
+    many = 2 * ANSWER_BYTES_WHEN_SHORT // 4000
     assert await code(many) == 0
     bench.broker.answers_held.count = bench.broker.settings.request_memory_bytes_max + 1
     assert (await code(many), await code(10)) == (ErrorCode.INVALID_REQUEST, 0)

@@ -12,6 +12,7 @@ from anabranch.broker.requests.call import Call, Piece
 from anabranch.broker.requests.turns import (
     CARRIED_OPEN_MAX,
     FREE_ROWS,
+    FREE_ROWS_PER_TURN,
     LONG_OPEN_MAX,
     ROWS_PER_TURN,
     Rows,
@@ -88,6 +89,65 @@ def test_short_request_does_not_wait_for_long_ones() -> None:
                 coroutine.send(None)
         for each in long:
             each.cancel()
+
+    run(work)
+
+
+def test_first_rows_of_many_requests_take_turns_in_the_order_they_came() -> None:
+    async def work(turns: Turns) -> None:
+        done: list[int] = []
+        rows, count = 10, 4 * FREE_ROWS_PER_TURN // 10
+        by_rows = [turns.drive(rows_of(rows, done, number)) for number in range(count // 2)]
+
+        async def paced(number: int) -> None:
+            pace = turns.pace()
+            for _ in range(rows):
+                await pace.row()
+                done.append(number)
+
+        others = [asyncio.ensure_future(paced(number)) for number in range(count // 2, count)]
+        tasks = [*(asyncio.ensure_future(each) for each in by_rows if not isinstance(each, dict)), *others]
+        handled = [len(done)]
+        while not all(task.done() for task in tasks):
+            await asyncio.sleep(0)
+            handled.append(len(done))
+        assert len(done) == rows * count
+        assert max(after - before for before, after in pairwise(handled)) <= FREE_ROWS_PER_TURN + FREE_ROWS
+        assert turns.rows_max == 0, "none of them stood in line for a portion"
+        begun = [done.index(number) for number in range(count // 2)]
+        assert begun == sorted(begun)
+
+    run(work)
+
+
+def test_newcomer_does_not_overtake_first_rows_that_wait() -> None:
+    async def work(turns: Turns) -> None:
+        done: list[int] = []
+        for number in range(FREE_ROWS_PER_TURN // FREE_ROWS + 1):
+            turns.drive(rows_of(FREE_ROWS - 1, done, number))
+        waiting = asyncio.ensure_future(turns.driven(rows_of(2, done, -1)))
+        await asyncio.sleep(0)
+        newcomer = turns.drive(rows_of(1, done, -2))
+        if not isinstance(newcomer, dict):
+            await newcomer
+        await waiting
+        assert done.index(-1) < done.index(-2)
+
+    run(work)
+
+
+def test_failure_in_first_rows_that_waited_reaches_the_request() -> None:
+    def failing() -> Rows:
+        yield
+        raise ValueError("a defect")
+
+    async def work(turns: Turns) -> None:
+        for _ in range(FREE_ROWS_PER_TURN // FREE_ROWS + 2):
+            turns.drive(rows_of(FREE_ROWS - 1, []))
+        later = turns.drive(failing())
+        assert not isinstance(later, dict)
+        with pytest.raises(ValueError, match="a defect"):
+            await later
 
     run(work)
 

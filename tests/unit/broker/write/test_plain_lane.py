@@ -1,6 +1,7 @@
 """The plain lane decides nothing of its own: whatever it takes ends as the general way would have ended it."""
 
 import gc
+import socket
 import time
 from random import Random
 from uuid import UUID
@@ -27,6 +28,8 @@ from plain_requests import (
 from anabranch.record.backend import COMPILED
 from anabranch.record.batch import read_header
 from anabranch.record.compression import Codec
+from anabranch.server.connection import Connection
+from anabranch.server.listener import Listener
 from anabranch.wire.error_codes import ErrorCode
 from support.broker_bench import Bench, in_loop, turn
 from support.mutations import MUTATIONS
@@ -169,6 +172,35 @@ async def test_request_is_answered_when_the_last_of_its_batches_is_safe() -> Non
     held.run_sync()
     await turn()
     assert len(client.frames) == 1
+
+
+@in_loop
+async def test_buffer_can_be_given_back_while_a_request_waits_for_its_sync(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench, held = Bench(flush="always"), HeldWorkers()
+    partition = await bench.topic("t", 1)
+    bench.core.syncer._workers = held
+    listener = Listener(bench.broker, bench.clock, 10, 10)
+    listener.poller.start()
+    listener.take_plain = plain_lane(bench).take
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    connection = Connection(listener, ours, "peer")
+    listener.remember(connection)
+    theirs.sendall(frame(batch(b"x" * 30_000), acks=-1))
+    await turn(20)
+    assert partition.log.end_offset == 1
+    assert connection.free_bytes_held > 0
+    assert listener.memory.take(listener.memory.bytes_max)
+    listener.memory.wait(1, lambda: None)
+    listener._sweep()
+    assert (connection.is_closed, connection.free_bytes_held) == (False, 0), caplog.text
+    held.run_sync()
+    await turn()
+    assert int.from_bytes(theirs.recv(1000)[17:19], "big") == 0
+    await listener.close(1)
+    theirs.close()
 
 
 @in_loop
