@@ -251,6 +251,9 @@ class HastyNode:
         """What has arrived of frames that are not whole."""
         return self._life.call(lambda: sum(len(each._buffer) for each in self.listener.connections))
 
+    def memory_taken(self) -> int:
+        return self._life.call(lambda: self.listener.memory.bytes_taken)
+
 
 @pytest.fixture
 def hasty(tmp_path: os.PathLike[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[HastyNode]:
@@ -361,10 +364,11 @@ def test_a_reader_that_takes_nothing_is_closed_after_the_idle_time(hasty: HastyN
 
 def test_large_frames_that_stall_make_way_for_one_that_does_not(hasty: HastyNode) -> None:
     """Stalled frames hold all the memory for requests; another one gets its share when they are closed."""
-    stalled = [RawClient(hasty.bootstrap) for _ in range(4)]
-    for each in stalled:
-        each.send_bytes(struct.pack(">i", 100_000_000) + bytes(30 * MIB))
-    wait_until(lambda: hasty.buffered_bytes() >= 120 * MIB, "the stalled ones have what they sent")
+    sizes = (100_000_000, 34_300_000)
+    stalled = [RawClient(hasty.bootstrap) for _ in sizes]
+    for each, size in zip(stalled, sizes, strict=True):
+        each.send_bytes(struct.pack(">i", size) + bytes(MIB))
+    wait_until(lambda: hasty.memory_taken() >= 127 * MIB, "the stalled ones have the memory they need")
     with RawClient(hasty.bootstrap) as client:
         client.create_topic("another")
         writer = threading.Thread(target=client.produce, args=("another", 0, batch_of(b"x" * 900_000)))
