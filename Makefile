@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 COMPILED := $(wildcard src/anabranch/record/_*.pyx src/anabranch/record/_*.pxi src/anabranch/record/_*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run up check test coverage sim sim-restore sim-node fuzz hostile bench bench-large profile compat chaos chaos-objects chaos-branches failover elasticity flips chaos-pipeline bench-pipeline
+.PHONY: help setup run up check test coverage sim sim-restore sim-node fuzz hostile bench bench-large profile compat dist chaos chaos-objects chaos-branches failover elasticity flips chaos-pipeline bench-pipeline
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -92,6 +92,10 @@ flips: $(STAMP) ## flip bytes under running nodes and read them in every way: FL
 
 compat: $(STAMP) ## franz-go's own test suite against a node, scored by class
 	PYTHONPATH=tests $(BIN)/python tools/franz_go_suite.py $(CLASSES)
+
+dist: $(STAMP) ## wheel and source distribution into dist/, the wheel built from the source distribution
+	rm -rf dist
+	$(BIN)/python -m build
 
 # What only measuring needs: installed once, when it is first asked for.
 BENCH_STAMP := $(VENV)/.bench-ready

