@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml setup.py $(COMPILED)
 	@touch $(STAMP)
 
 run: $(STAMP) ## the whole thing on real data: node, topics, Spark, Iceberg tables; ONCE=1 ends after the report
-	@$(BIN)/python -m anabranch.pipeline.demo $(if $(ONCE),--once)
+	@$(BIN)/python -m examples.demo $(if $(ONCE),--once)
 
 up: $(STAMP) ## start a node and nothing else
 	$(BIN)/anabranch up

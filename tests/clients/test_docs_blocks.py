@@ -38,6 +38,7 @@ NOT_RUN = {
     "anabranch pipeline run": "starts Spark: tests/pipeline/test_lake_run.py runs it",
     "python - <<END": "reads the table of the line before it",
     "SPARK_CONF_DIR=conf spark-pipelines run": "starts Spark: tests/pipeline/test_examples.py runs it",
+    "python -m examples.demo": "starts Spark: tests/pipeline/test_demo.py runs it",
     "cd examples/declarative": "belongs to the line after it",
     "python examples/hourly_delays.py": "starts Spark: tests/pipeline/test_examples.py runs it",
     "anabranch consume hourly_delays": "reads what the line before it wrote",

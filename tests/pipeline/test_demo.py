@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
+from support.doc_pages import ROOT
 from support.waiting import wait_until
 
 SECONDS_MAX = 600
@@ -44,11 +45,11 @@ class Demo:
     ) -> None:
         self._mark = f"DEMO_TEST={uuid.uuid4().hex}"
         name, value = self._mark.split("=")
-        command = [sys.executable, "-u", "-m", "anabranch.pipeline.demo", "--folder", str(folder)]
+        command = [sys.executable, "-u", "-m", "examples.demo", "--folder", str(folder)]
         ours, theirs = pty.openpty() if terminal else os.pipe()
         self._process = subprocess.Popen(
             command, stdin=theirs if terminal else subprocess.DEVNULL, stdout=theirs, stderr=theirs,
-            env={**environment, name: value},
+            cwd=ROOT, env={**environment, name: value},
         )  # fmt: skip
         os.close(theirs)
         self._output = os.fdopen(ours, "rb", buffering=0)
@@ -140,7 +141,7 @@ def loaded_bytes(folder: Path) -> int:
 
 
 def rows_of(folder: Path, name: str) -> int:
-    from anabranch.pipeline.demo.warehouse import read_table
+    from examples.demo.warehouse import read_table
 
     rows: int = read_table(folder, name).num_rows
     return rows
@@ -180,7 +181,7 @@ def test_table_of_planes_has_a_row_for_each_plane(folder: Path, finished: Run) -
 
 
 def test_flights_are_in_the_table_once_each(folder: Path, finished: Run) -> None:
-    from anabranch.pipeline.demo.warehouse import read_table
+    from examples.demo.warehouse import read_table
 
     assert finished.exit_code == 0, finished.text
     places = read_table(folder, "flights", "_partition", "_offset")

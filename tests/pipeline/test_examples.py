@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from confluent_kafka import Consumer
+from examples.demo.source_files import read_source
+from examples.demo.topics import Loader, Topic, topics_of
 
-from anabranch.pipeline.demo.source_files import read_source
-from anabranch.pipeline.demo.topics import Loader, Topic, topics_of
 from anabranch.pipeline.spark.java import find_java
 from support.node_process import NodeProcess
 

@@ -24,6 +24,8 @@ NAMES_OF_OTHERS = {
     "--graph": "git's",
     "--list": "of bench, which make calls",
     "--state": "of examples/hourly_delays.py",
+    "--folder": "of examples/demo",
+    "--port": "of examples/demo",
     "request.timeout.ms": "of Kafka's clients",
     "socket.timeout.ms": "of librdkafka",
     "check.crcs": "of librdkafka",

@@ -13,8 +13,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from anabranch.pipeline.demo.figures import Figures
-from anabranch.pipeline.demo.warehouse import CATALOG, JOINED, NAMESPACE, catalog_uri
+from examples.demo.figures import Figures
+from examples.demo.warehouse import CATALOG, JOINED, NAMESPACE, catalog_uri
 
 PLOT = "delays.png"
 BAR_MINUTES = 2

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anabranch.errors import PipelineError
-from anabranch.pipeline.demo.children import PORT, start_spark
-from anabranch.pipeline.demo.figures import figures_of_flights, figures_of_groups
-from anabranch.pipeline.demo.plot import draw
-from anabranch.pipeline.demo.report import (
+from examples.demo.children import PORT, start_spark
+from examples.demo.figures import figures_of_flights, figures_of_groups
+from examples.demo.plot import draw
+from examples.demo.report import (
     PLOT,
     differing,
     figures_table,
@@ -16,10 +16,10 @@ from anabranch.pipeline.demo.report import (
     look_next,
     show,
 )
-from anabranch.pipeline.demo.screen import Screen, Stopwatch
-from anabranch.pipeline.demo.source_files import SourceTables
-from anabranch.pipeline.demo.topics import Loader, Topic, topics_of
-from anabranch.pipeline.demo.warehouse import JOINED, NAMESPACE, read_table
+from examples.demo.screen import Screen, Stopwatch
+from examples.demo.source_files import SourceTables
+from examples.demo.topics import Loader, Topic, topics_of
+from examples.demo.warehouse import JOINED, NAMESPACE, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

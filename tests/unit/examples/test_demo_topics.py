@@ -5,10 +5,9 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-
-from anabranch.pipeline.demo.figures import Figures, figures_of_flights, figures_of_groups
-from anabranch.pipeline.demo.source_files import SourceTables, departure_times, read_source
-from anabranch.pipeline.demo.topics import Topic, records_of, topics_of
+from examples.demo.figures import Figures, figures_of_flights, figures_of_groups
+from examples.demo.source_files import SourceTables, departure_times, read_source
+from examples.demo.topics import Topic, records_of, topics_of
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from anabranch.errors import PipelineError
-from anabranch.pipeline.demo.source_files import SourceTables, departure_times, hour_times
 from anabranch.record.partitioner import DEFAULT_PARTITIONER, partition_for
+from examples.demo.source_files import SourceTables, departure_times, hour_times
 
 ROWS_AT_ONCE = 10_000
 ANSWER_SECONDS_MAX = 30.0

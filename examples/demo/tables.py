@@ -1,6 +1,6 @@
 """The Spark half of the demo: each topic into an Iceberg table, and the three joined into one more.
 
-    python -m anabranch.pipeline.demo.tables BOOTSTRAP FOLDER
+    python -m examples.demo.tables BOOTSTRAP FOLDER
 
 A process of its own, so that its JVM is gone when the work is done. Every table is a pipeline with a checkpoint and
 goes on where it stopped; `planes` is an upsert, one row per plane. The joined table is small and is made anew each
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anabranch.errors import AnabranchError
-from anabranch.pipeline.demo.warehouse import JOINED, NAMESPACE, replace_table, warehouse_of
+from examples.demo.warehouse import JOINED, NAMESPACE, replace_table, warehouse_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,7 +67,7 @@ def fill(spark: "SparkSession", settings: "PipelineSettings") -> None:
 
 
 def join(spark: "SparkSession", bootstrap: str, folder: Path) -> None:
-    from anabranch.pipeline.demo.joined import delays_by_hour
+    from examples.demo.joined import delays_by_hour
 
     rows = delays_by_hour(spark, bootstrap).toArrow()
     replace_table(folder, JOINED, rows)

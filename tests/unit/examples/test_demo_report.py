@@ -4,11 +4,10 @@ import io
 from pathlib import Path
 
 import pyarrow as pa
+from examples.demo.figures import Figures
+from examples.demo.plot import draw
+from examples.demo.report import Hour, differing, figures_table, hours_of, hours_table, look_next
 from rich.console import Console
-
-from anabranch.pipeline.demo.figures import Figures
-from anabranch.pipeline.demo.plot import draw
-from anabranch.pipeline.demo.report import Hour, differing, figures_table, hours_of, hours_table, look_next
 
 GROUPS = pa.table(
     {

@@ -1,6 +1,6 @@
 """A command that ends when the process that started it does, however that one ended.
 
-    python -m anabranch.pipeline.demo.tied PARENT COMMAND...
+    python -m examples.demo.tied PARENT COMMAND...
 
 Linux sends us a SIGTERM when the parent is gone, kill -9 included, and keeps that promise for the command we then
 become. The promise is made here and not between fork and exec, where Python code may hang if the parent has threads.

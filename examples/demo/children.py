@@ -34,7 +34,7 @@ class Child:
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
         self._log = log
-        tied = [sys.executable, "-m", "anabranch.pipeline.demo.tied", str(os.getpid()), *command]
+        tied = [sys.executable, "-m", "examples.demo.tied", str(os.getpid()), *command]
         with log.open("w") as errors:
             self._process = subprocess.Popen(
                 tied, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
@@ -122,5 +122,5 @@ def is_free(port: int) -> bool:
 
 
 def start_spark(folder: Path, bootstrap: str) -> Child:
-    command = [sys.executable, "-m", "anabranch.pipeline.demo.tables", bootstrap, str(folder)]
+    command = [sys.executable, "-m", "examples.demo.tables", bootstrap, str(folder)]
     return Child("The Spark job", command, folder / "spark.log")

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from examples.demo.children import Child
 
-from anabranch.pipeline.demo.children import Child
 from support.waiting import wait_until
 
 SAYS_ITS_NUMBER = """
@@ -21,7 +21,7 @@ time.sleep(600)
 PARENT = """
 import sys, time
 from pathlib import Path
-from anabranch.pipeline.demo.children import Child
+from examples.demo.children import Child
 
 child = Child("A child", [sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]))
 print(child.first_answer(60)["pid"], flush=True)
@@ -56,7 +56,7 @@ def test_command_is_not_begun_if_the_parent_is_gone_already() -> None:
     tied = [
         sys.executable,
         "-m",
-        "anabranch.pipeline.demo.tied",
+        "examples.demo.tied",
         str(nobody),
         sys.executable,
         "-c",
@@ -70,7 +70,7 @@ def test_command_is_not_begun_if_the_parent_is_gone_already() -> None:
 def test_child_that_ignores_sigterm_is_killed_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anabranch.pipeline.demo.children.STOP_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("examples.demo.children.STOP_SECONDS_MAX", 0.2)
     ignores = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     deaf = f"{ignores}; print('{{}}', flush=True); time.sleep(600)"
     with Child("A deaf one", [sys.executable, "-c", deaf], tmp_path / "child.log") as child:
