@@ -39,7 +39,11 @@ def free_port() -> int:
 
 
 def with_its_parent() -> Sequence[str]:
-    """Words in front of a command whose process must not outlive this one, not even if this one is killed."""
+    """Words in front of a command whose process must not outlive this one, not even if this one is killed.
+
+    `anabranch up --exit-with-parent` would not do: Kafka has no such option, a broker that is paused ends on SIGKILL
+    only, and both sides start in the same way.
+    """
     return ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
 
 

@@ -4,7 +4,7 @@
     topics        the tables as records: three topics, loaded once and taken up again where a load was interrupted
     tables        the Spark half, a process of its own: topics to Iceberg tables, and a joined one
     report, plot  what came out, read back without Spark and held against the source file
-    children      the processes it starts, and `tied` what makes them end with it
+    children      the processes it starts
     steps         what it says on the way
     __main__      the order of all this
 

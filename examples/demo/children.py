@@ -2,8 +2,8 @@
 
 Each leads a process group of its own. A Ctrl-C therefore reaches only the demo, which ends them in the right order:
 Spark first, then the node, which would otherwise vanish under a running query. What they say on stderr goes into a file
-in the demo's folder, and its last words into the error when one of them fails. If the demo is killed they end as well:
-see `tied`.
+in the demo's folder, and its last words into the error when one of them fails. If the demo is killed they exit with it:
+both are told its process id.
 """
 
 import contextlib
@@ -34,10 +34,9 @@ class Child:
     def __init__(self, name: str, command: list[str], log: Path) -> None:
         self.name = name
         self._log = log
-        tied = [sys.executable, "-m", "examples.demo.tied", str(os.getpid()), *command]
         with log.open("w") as errors:
             self._process = subprocess.Popen(
-                tied, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
                 start_new_session=True,
             )  # fmt: skip
         assert self._process.stdout is not None
@@ -103,6 +102,7 @@ def start_node(folder: Path, port: int) -> tuple[Child, str]:
     program = Path(sys.executable).with_name("anabranch")
     listen = f"{HOST}:{port if is_free(port) else 0}"
     command = [str(program), "up", "--listen", listen, "--data-dir", str(folder / "data"), "--format", "json"]
+    command += ["--exit-with-parent", str(os.getpid())]
     node = Child("The node", command, folder / "node.log")
     try:
         return node, str(node.first_answer(START_SECONDS_MAX)["bootstrap"])
@@ -122,5 +122,5 @@ def is_free(port: int) -> bool:
 
 
 def start_spark(folder: Path, bootstrap: str) -> Child:
-    command = [sys.executable, "-m", "examples.demo.tables", bootstrap, str(folder)]
+    command = [sys.executable, "-m", "examples.demo.tables", bootstrap, str(folder), str(os.getpid())]
     return Child("The Spark job", command, folder / "spark.log")

@@ -1,6 +1,6 @@
 """The Spark half of the demo: each topic into an Iceberg table, and the three joined into one more.
 
-    python -m examples.demo.tables BOOTSTRAP FOLDER
+    python -m examples.demo.tables BOOTSTRAP FOLDER PARENT
 
 A process of its own, so that its JVM is gone when the work is done. Every table is a pipeline with a checkpoint and
 goes on where it stopped; `planes` is an upsert, one row per plane. The joined table is small and is made anew each
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anabranch.errors import AnabranchError
+from anabranch.local_cluster.exit_with_parent import exit_with_parent
 from examples.demo.warehouse import JOINED, NAMESPACE, replace_table, warehouse_of
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def say(**facts: object) -> None:
 
 if __name__ == "__main__":
     try:
+        exit_with_parent(int(sys.argv[3]))
         main(sys.argv[1], Path(sys.argv[2]))
     except AnabranchError as error:
         say(error=str(error))

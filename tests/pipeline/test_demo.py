@@ -1,7 +1,7 @@
 """`make run` as people run it: the whole demo, in processes of its own, on the real data.
 
-The runs share a folder, as runs do: one is interrupted while it loads, one while Spark works, the third finishes what
-they began, and the last, at a terminal, finds everything there and has no Java but the wheel's.
+The runs share a folder, as runs do: one is interrupted while it loads, one while Spark works, and one is killed there.
+The fourth finishes what they began; the last, at a terminal, finds everything there and has no Java but the wheel's.
 """
 
 import fcntl
@@ -72,15 +72,20 @@ class Demo:
         self._process.send_signal(signal.SIGINT)
         return self.finish()
 
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(SECONDS_MAX)
+        self._output.close()
+
     def finish(self) -> Run:
         while self._read():
             pass
         self._output.close()
         exit_code = self._process.wait(SECONDS_MAX)
         lines = [line for line in self._text.splitlines() if line and BAR not in line]
-        return Run(exit_code, "\n".join(lines), self._marked_processes())
+        return Run(exit_code, "\n".join(lines), self.processes())
 
-    def _marked_processes(self) -> list[str]:
+    def processes(self) -> list[str]:
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -112,7 +117,19 @@ def interrupted_spark(folder: Path, interrupted_load: Run) -> Run:
 
 
 @pytest.fixture(scope="module")
-def finished(folder: Path, interrupted_spark: Run) -> Run:
+def killed_spark(folder: Path, interrupted_spark: Run) -> Demo:
+    demo = Demo(folder)
+    demo.read_until("spark")
+    assert len(demo.processes()) > 2
+    demo.kill()
+    return demo
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path, killed_spark: Demo) -> Run:
+    wait_until(
+        lambda: not killed_spark.processes(), "the end of what the killed one had started", SECONDS_MAX
+    )
     return Demo(folder).finish()
 
 
@@ -164,6 +181,10 @@ def test_interrupted_spark_job_leaves_no_process(interrupted_spark: Run) -> None
     assert interrupted_spark.exit_code == INTERRUPTED, interrupted_spark.text
     assert "Traceback" not in interrupted_spark.text
     assert interrupted_spark.left_behind == []
+
+
+def test_killed_demo_leaves_no_process(killed_spark: Demo) -> None:
+    wait_until(lambda: not killed_spark.processes(), "the end of node and Spark", SECONDS_MAX)
 
 
 def test_load_goes_on_behind_the_last_record(interrupted_spark: Run) -> None:

@@ -24,8 +24,8 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "AKIATESTKEYID", "AWS_SECRET_ACCESS_KEY": "a
 # It ends with the tests, however they end.
 PROGRAM = """
 import sys
-from anabranch.local_cluster.tied import tie_to
-tie_to(int(sys.argv[1]))
+from anabranch.local_cluster.exit_with_parent import exit_with_parent
+exit_with_parent(int(sys.argv[1]))
 from moto.server import main
 main(["-H", "127.0.0.1", "-p", "0"])
 """

@@ -1,6 +1,6 @@
 """One broker of a local cluster as a process: started, awaited, signalled.
 
-It is in a process group of its own, so that a Ctrl-C at the terminal reaches only whoever started it, and it is tied to
+It is in a process group of its own, so that a Ctrl-C at the terminal reaches only whoever started it, and it exits with
 that process. It prints one JSON line when its port answers; everything else it says goes to its log file.
 """
 
@@ -69,8 +69,8 @@ class BrokerProcess:
         command += ["--cluster-secret-file", str(layout.secret_file)]
         for join in layout.joins_of(place):
             command += ["--join", join]
-        tied = ["--format", "json", "--tied-to", str(os.getpid())]
-        return [*self._prefix, *command, *tied, *self._arguments]
+        command += ["--format", "json", "--exit-with-parent", str(os.getpid())]
+        return [*self._prefix, *command, *self._arguments]
 
     @property
     def exit_code(self) -> int | None:

@@ -78,7 +78,11 @@ who is connected waits. Python's default is five times as much."""
     help="Run N broker processes as one cluster on this machine, on ports from --listen on.",
 )
 @click.option(
-    "--tied-to", type=int, metavar="PID", hidden=True, help="Stop when this process, the parent, ends."
+    "--exit-with-parent",
+    type=int,
+    metavar="PID",
+    hidden=True,
+    help="Stop when this process, the parent, ends.",
 )
 @click.option("--allow-unauthenticated", is_flag=True, help="Allow an address that other machines can reach.")
 @click.option("--config", "config_file", metavar="FILE", help="Read settings from a TOML file.")
@@ -101,10 +105,10 @@ def command(config_file: str | None, log_level: str | None, format: str, **optio
         run_workers(config_file, log_level, format, options)
         return
     log_to_stderr(log_level or ("error" if format == "json" else "warning"))
-    if options["tied_to"] is not None:
-        from anabranch.local_cluster.tied import tie_to
+    if options["exit_with_parent"] is not None:
+        from anabranch.local_cluster.exit_with_parent import exit_with_parent
 
-        tie_to(int(str(options["tied_to"])))
+        exit_with_parent(int(str(options["exit_with_parent"])))
     with data_folder(bool(options["ephemeral"]), options["data_dir"]) as folder:
         settings = gather_settings(config_file, {**options, "data_dir": folder})
         prepare_folder(settings.data_dir)
