@@ -345,7 +345,7 @@ class NodeSettings:
     partitions_max: int = whole(
         10_000,
         "Partitions that one broker keeps, of all topics, at about 7 kB of memory each. A topic that would bring more "
-        "is refused with INVALID_PARTITIONS; only __consumer_offsets of offsets.topic.num.partitions is not.",
+        "is refused with INVALID_PARTITIONS; __consumer_offsets is exempt.",
         low=100,
     )
     fetch_session_partitions_max: int = whole(
@@ -405,8 +405,8 @@ class NodeSettings:
     )
     max_connections_per_ip: int | None = whole(
         None,
-        "Connections from one address at once, to each port; unset: half of what the port takes, so that nobody can "
-        "take them all.",
+        "Connections from one address (IPv6: from one /64) at once, to each port; unset: half of what the port takes, "
+        "so that nobody can take them all.",
         low=1,
     )
     connections_max_idle_ms: int = long(600_000, "A connection silent for this long is closed.", low=1)

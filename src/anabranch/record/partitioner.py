@@ -29,7 +29,7 @@ _POSITIVE = 0x7FFF_FFFF
 
 
 def partition_for(key: bytes | None, partition_count: int, partitioner: str) -> int | None:
-    """The partition of a key; None of a record without key, which the writer may spread.
+    """The partition of a key; None for a record without a key: the writer chooses.
 
     `partitioner` is the topic's config `anabranch.partitioner`.
     """

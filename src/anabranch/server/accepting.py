@@ -1,8 +1,8 @@
 """Acceptor: takes the connections of a listening socket, and hands them out one address after the other.
 
-To take a connection costs little, and to serve it costs more. So many are taken at once from the system's queue, which
-is first come, first served; of those that have been taken, addresses take turns. A thousand connections from one
-address then keep another address waiting for only a few turns of the loop.
+Accepting a connection is cheap, serving it is not. So many are accepted at once from the system's queue, which is first
+come, first served, and then handed out by address in turn. A thousand connections from one address then keep another
+address waiting for only a few turns of the loop.
 """
 
 import asyncio

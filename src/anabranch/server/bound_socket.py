@@ -26,8 +26,8 @@ def address_of(sock: socket.socket) -> tuple[str, int]:
 
 
 def network_of(host: str) -> str:
-    """The address that a connection counts for where each address has a limit: all of IPv4, the /64 of IPv6, whose
-    2**64 addresses usually belong to one machine."""
+    """The address that a connection counts for where each address has a limit: all of IPv4, the /64 of IPv6, since
+    whoever has one address of it can use all."""
     if ":" not in host:
         return host
     packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])

@@ -63,7 +63,7 @@ class Connection:
         self._last_write_ms = self.last_read_ms
         self._frame_bytes = 0
         self._frame_ms_start: int | None = None
-        """When the frame at hand began to arrive, or got the memory that it needs."""
+        """When the frame at hand began to arrive, or got the memory that it needs; None: none is arriving."""
         self._frame_bytes_start = 0
         """How much of it was here then."""
         self._calls: deque[Call] = deque()
@@ -76,6 +76,8 @@ class Connection:
         """Bytes of the common budget that are taken for the frame at hand."""
         self._memory_wanted = 0
         """How many more of them the frame needs, while we wait for them."""
+        self._has_its_memory = False
+        """The budget was asked for the frame at hand, and gave."""
         self._is_in_line = False
         self._is_known = False
         self._is_closing = False
@@ -112,6 +114,13 @@ class Connection:
         """How long the client has been sending one frame, or the part of it behind a wait for memory."""
         return 0 if self._frame_ms_start is None or self._is_in_line else now_ms - self._frame_ms_start
 
+    def blocked_ms(self, now_ms: int) -> int:
+        """How long a request has been waiting behind which the client sent more than can be looked at: no client needs
+        that, and no other rule would say that the bytes hold memory for too long."""
+        last = self._calls[-1] if self._calls else None
+        is_blocked = last is not None and last.holds and not last.keeps_bytes and len(self._buffer) > 0
+        return now_ms - self.last_read_ms if is_blocked else 0
+
     def frame_ms_expected(self, now_ms: int) -> int:
         """How long the frame at hand takes, if the rest comes as fast as what has come since it got its memory."""
         arrived = len(self._buffer) - self._frame_bytes_start
@@ -132,7 +141,7 @@ class Connection:
                 return f"after {frame_ms} ms only {len(self._buffer)} bytes of a frame are here"
         if not self._is_reading and silent_ms > self._hang_up_ms(frame_ms_max) and self._is_hung_up():
             return "the client closed the connection"
-        if self.is_idle and silent_ms > idle_ms_max:
+        if self.is_idle and not self.is_in_line and silent_ms > idle_ms_max:
             return f"idle for {silent_ms} ms"
         if self._out and now_ms - self._last_write_ms > (answer_ms_max or idle_ms_max):
             return f"nobody took an answer for {now_ms - self._last_write_ms} ms"
@@ -159,8 +168,12 @@ class Connection:
         buffer = self._buffer
         if self.is_closed or self.is_in_line or (len(buffer) > FREE_BYTES and not self._is_held):
             return  # The rest of a large frame is on its way.
-        if not buffer.capacity or 2 * len(buffer) > max(buffer.capacity, self._memory_held):
-            return  # There is nothing to gain, or little.
+        if self._has_its_memory and not self._is_held:
+            return  # It stood in line for this, and would have to again.
+        is_all_free = self._memory_held > 0 and len(buffer) <= FREE_BYTES
+        is_worth_it = 2 * len(buffer) <= max(buffer.capacity, self._memory_held)
+        if not buffer.capacity or not (is_worth_it or is_all_free):
+            return
         if self._calls and (self._core.is_turn_open or not all(call.let_go() for call in self._calls)):
             return
         buffer.resize(len(buffer))
@@ -182,6 +195,8 @@ class Connection:
 
     def _readable(self) -> None:
         room = self._buffer.room()
+        if self._is_held:  # What is read now lies here for as long as the request before it takes.
+            room = room[: max(0, FREE_BYTES - len(self._buffer))]
         if not len(room):
             if self._is_held or not self._grow():
                 self._stop_reading()
@@ -197,9 +212,9 @@ class Connection:
         if not count:
             self.close("the client closed the connection")
             return
-        self.last_read_ms = self._listener.poller.turn_ms
         self._buffer.end += count
-        if not self._is_held:
+        if not self._is_held:  # Else it says nothing of the client's health, and must not look as if it did.
+            self.last_read_ms = self._listener.poller.turn_ms
             self._parse()
 
     def _grow(self) -> bool:
@@ -223,6 +238,7 @@ class Connection:
 
     def _take_memory(self) -> None:
         self._memory_held += self._memory_wanted
+        self._has_its_memory = True
         self._frame_ms_start = self._listener.clock.monotonic_ms()
         self._frame_bytes_start = len(self._buffer)
 
@@ -232,16 +248,20 @@ class Connection:
 
     @staticmethod
     def _counted(capacity: int) -> int:
-        """What of a buffer counts against the common budget: a small one is everybody's right."""
+        """What of a buffer counts against the common budget: small ones do not."""
         return max(0, capacity - FREE_BYTES)
 
     def _granted(self) -> None:
         """The memory that we waited for is ours; nothing was read since, so the same growth is due."""
         assert self.is_in_line
         self._is_in_line = False
-        self._take_memory()
-        self._buffer.resize(self._next_capacity)
-        self._resume_reading()
+        try:
+            self._take_memory()
+            self._buffer.resize(self._next_capacity)
+            self._resume_reading()
+        except Exception as error:  # Whoever gave the memory back goes on.
+            logger.exception("a request from %s could not get its memory", self.host)
+            self.close(f"{type(error).__name__}: {error}")
 
     def _stop_reading(self) -> None:
         if self._is_reading:
@@ -295,6 +315,11 @@ class Connection:
             self._frame_ms_start = self._listener.clock.monotonic_ms()
             self._frame_bytes_start = 0
 
+    def _end_frame(self) -> None:
+        """The frame at hand is whole; what its buffer takes is nobody's until the next one asks."""
+        self._frame_ms_start = None
+        self._has_its_memory = False
+
     def _recognise(self) -> bool:
         """Whether the first bytes may be Kafka's; somebody who speaks another protocol is told so."""
         buffer = self._buffer
@@ -322,7 +347,8 @@ class Connection:
         if buffer.start == start:
             return False
         listener.requests_total += len(calls) - open_before
-        self._frame_bytes, self._frame_ms_start = 0, None
+        self._frame_bytes = 0
+        self._end_frame()
         self._is_held = self._must_hold()
         return self._is_held or buffer.start == buffer.end
 
@@ -338,7 +364,7 @@ class Connection:
             )
 
     def _take_frame(self, start: int, end: int) -> None:
-        self._frame_ms_start = None
+        self._end_frame()
         self._check_size(start - SIZE_BYTES, end - start + SIZE_BYTES)
         listener, view = self._listener, self._buffer.view
         listener.requests_total += 1
@@ -489,9 +515,11 @@ class Connection:
                 let_go(piece)
             if call.on_close is not None and not call.is_settled:
                 call.on_close()
-        if self.is_in_line:
-            self._listener.memory.leave(self._granted, self.network)
-        self._listener.memory.give(self._memory_held)
-        self._memory_held = 0
         self._sock.close()
         self._listener.forget(self, reason)
+        # Last, for others then go on from here.
+        if self.is_in_line:
+            self._is_in_line = False
+            self._listener.memory.leave(self._granted, self.network)
+        held, self._memory_held = self._memory_held, 0
+        self._listener.memory.give(held)

@@ -2,16 +2,14 @@
 
 The sweep runs every second: it closes connections that have been idle too long, frames that stopped arriving or
 trickle in, and readers that take nothing of their answers; and takes large buffers back from connections that do
-not use them. When memory for requests is short, the sweep closes frames that would hold theirs for long, the slowest
-first, of the addresses that claim most, until those who wait have what they need.
+not use them. Whom it closes when memory for requests is short is `eviction.py`.
 """
 
 import asyncio
 import logging
 import socket
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
+from collections import Counter, deque
+from collections.abc import Callable
 
 from anabranch.broker.broker import Broker
 from anabranch.broker.handlers import dispatch
@@ -22,6 +20,7 @@ from anabranch.record.backend import COMPILED
 from anabranch.server.accepting import BACKLOG, Acceptor
 from anabranch.server.bound_socket import address_of, bind, network_of
 from anabranch.server.connection import FREE_BYTES, Connection
+from anabranch.server.eviction import Eviction
 from anabranch.server.poller import Poller
 
 logger = logging.getLogger(__name__)
@@ -31,16 +30,10 @@ SWEEP_SECONDS = 1.0
 SWEEP_SECONDS_WHEN_SHORT = 0.25
 FRAME_MS_MAX = 30_000
 FRAME_MS_MAX_WHEN_SHORT = 3_000
-SENDING_MS_MIN = 500
-"""How long a frame has been arriving before its speed says anything."""
-FRAME_MS_EXPECTED_MAX = 15_000
-"""How long a frame may take to arrive in all, judged by what is here of it, while others wait for what it holds."""
 ANSWER_MS_MAX_WHEN_SHORT = 10_000
 """How long nobody may take an answer when such answers hold all the memory there is for them, or all of that for
 reading from the object store."""
 BUFFER_IDLE_MS_MAX = 10_000
-
-SHORT = "memory for requests is short (request.memory.bytes.max)"
 
 PlainTake = Callable[[Connection, memoryview, int, int, deque[Call], int], int]
 
@@ -61,10 +54,10 @@ class Listener:
         self.requests_max = settings.connection_requests_max
         self.response_bytes_max = settings.connection_response_bytes_max
         self.connections: set[Connection] = set()
+        self.eviction = Eviction(self.connections, self.memory)
         self.requests_total = 0
         self.connections_total = 0
         self.connections_refused_total = 0
-        self.closed_for_memory_total = 0
         self._connections_max = connections_max
         self._per_host_max = per_host_max
         self._per_network: Counter[str] = Counter()
@@ -159,7 +152,7 @@ class Listener:
         is_short = self.memory.is_short
         frame_ms_max = FRAME_MS_MAX_WHEN_SHORT if is_short else FRAME_MS_MAX
         answer_ms_max = ANSWER_MS_MAX_WHEN_SHORT if self._is_short_for_answers else None
-        is_crowded = self._small_excess > 0
+        is_crowded = self.eviction.is_crowded
         for connection in list(self.connections):
             try:
                 reason = connection.overdue(now_ms, frame_ms_max, self._idle_ms_max, answer_ms_max)
@@ -170,89 +163,12 @@ class Listener:
             except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
                 logger.exception("a connection could not be looked after: this is a defect")
                 connection.close(f"{type(error).__name__}: {error}")
-        self._end_standoff()
-        self._close_slow(now_ms)
-        self._close_small(now_ms)
+        self.eviction.sweep(now_ms)
 
     @property
     def _is_short_for_answers(self) -> bool:
         broker = self.broker
         return broker.are_answers_too_many or (broker.objects is not None and broker.objects.cache.is_short)
-
-    def _end_standoff(self) -> None:
-        """If all who hold memory wait for more, nobody would ever give any back: the newest are closed."""
-        holders = [connection for connection in self.connections if connection.memory_held]
-        holders.sort(key=lambda connection: connection.last_read_ms)
-        for connection in self._largest_claims_first(holders):
-            if not all(each.is_in_line for each in holders if not each.is_closed):
-                return
-            self._close_for_memory(connection, f"others came first, and {SHORT}")
-
-    def _close_slow(self, now_ms: int) -> None:
-        """While others wait for memory, close the frames that would hold theirs for long, as many as it takes. A few
-        bytes now and then would otherwise keep large amounts from others for hours."""
-        if not self.memory.is_short:
-            return
-        slow = [
-            connection
-            for connection in self.connections
-            if connection.memory_held
-            and connection.sending_ms(now_ms) > SENDING_MS_MIN
-            and connection.frame_ms_expected(now_ms) > FRAME_MS_EXPECTED_MAX
-        ]
-        slow.sort(key=lambda connection: connection.frame_ms_expected(now_ms))
-        for connection in self._largest_claims_first(slow):
-            if not self.memory.bytes_missing:
-                return
-            seconds = connection.frame_ms_expected(now_ms) / 1000
-            self._close_for_memory(connection, f"at its speed it takes {seconds:.0f} s, and {SHORT}")
-
-    @property
-    def _small_excess(self) -> int:
-        """By how much the small buffers, which nobody has to wait for, take more together than all large ones may."""
-        if len(self.connections) * FREE_BYTES <= self.memory.bytes_max:
-            return 0
-        return sum(connection.free_bytes_held for connection in self.connections) - self.memory.bytes_max
-
-    def _close_small(self, now_ms: int) -> None:
-        """The same where there are too many small buffers."""
-        excess = self._small_excess
-        if excess <= 0:
-            return
-        late = [each for each in self.connections if each.sending_ms(now_ms) > SENDING_MS_MIN]
-        late.sort(key=lambda connection: connection.frame_ms_expected(now_ms))
-        for connection in self._largest_claims_first(late):
-            if excess <= 0:
-                return
-            excess -= connection.free_bytes_held
-            self._close_for_memory(
-                connection, f"too many do at the same time, {len(self.connections)} in all"
-            )
-
-    def _largest_claims_first(self, candidates: list[Connection]) -> Iterator[Connection]:
-        """The order in which to close: each time a connection of the address whose connections claim most, of those
-        the last in `candidates`. An address that claims less than an even share keeps its connections, so that only
-        the address of a flood loses some."""
-        claims: Counter[str] = Counter()
-        for connection in self.connections:
-            claims[connection.network] += connection.memory_claimed
-        share = min(self.memory.bytes_max, claims.total()) // max(1, len(claims))
-        by_network: defaultdict[str, list[Connection]] = defaultdict(list)
-        for connection in candidates:
-            by_network[connection.network].append(connection)
-        heap = [(-claims[network], network) for network in by_network]
-        heapify(heap)
-        while heap and -heap[0][0] >= share:
-            claim, network = heappop(heap)
-            connection = by_network[network].pop()
-            if by_network[network]:
-                heappush(heap, (claim + connection.memory_claimed, network))
-            yield connection
-
-    def _close_for_memory(self, connection: Connection, why: str) -> None:
-        self.closed_for_memory_total += 1
-        logger.warning("closing a connection from %s that sends a request: %s", connection.host, why)
-        connection.close(why)
 
     def forget(self, connection: Connection, reason: str) -> None:
         if connection in self.connections:

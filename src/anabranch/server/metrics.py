@@ -48,7 +48,7 @@ class NodeCollector(Collector):
         yield counter(
             "anabranch_connections_closed_for_memory",
             "Connections closed because the memory for requests was short.",
-            listener.closed_for_memory_total,
+            listener.eviction.closed_total,
         )
         yield gauge(
             "anabranch_request_memory_bytes",

@@ -406,7 +406,9 @@ async def test_time_in_line_does_not_make_a_frame_slow(peer: Peer) -> None:
 async def test_small_frames_need_no_common_memory(peer: Peer) -> None:
     peer.listener.memory.bytes_taken = peer.listener.memory.bytes_max
     await peer.send_slowly(frame(PRODUCE, bytes(FREE_BYTES - 100)))
-    assert len(peer.calls) == 1
+    while not peer.calls:
+        await turn()
+    assert not peer.listener.memory.is_short
     peer.listener.memory.bytes_taken = 0
 
 

@@ -10,14 +10,12 @@ from connection_bench import frame
 
 from anabranch.broker.requests.call import Call
 from anabranch.server.connection import FREE_BYTES, Connection
-from anabranch.server.listener import (
-    ANSWER_MS_MAX_WHEN_SHORT,
-    SENDING_MS_MIN,
-    Listener,
-)
+from anabranch.server.eviction import CLOSED_PER_SWEEP_MAX, SENDING_MS_MIN
+from anabranch.server.listener import ANSWER_MS_MAX_WHEN_SHORT, Listener
+from anabranch.server.receive_buffer import ReceiveBuffer
 from support.broker_bench import Bench, in_loop, turn
 
-PRODUCE = 0
+PRODUCE, HEARTBEAT = 0, 12
 FRAME = 2_000_000
 BUDGET = 2 * FRAME
 
@@ -114,7 +112,7 @@ async def test_frames_that_arrive_quickly_are_waited_for() -> None:
             call.answer(None)
         calls.clear()
     assert not any(left.values())
-    assert (listener.closed_for_memory_total, len(listener.connections)) == (0, 20)
+    assert (listener.eviction.closed_total, len(listener.connections)) == (0, 20)
     await listener.close(1)
     for sock in producers:
         sock.close()
@@ -138,6 +136,8 @@ async def test_as_many_slow_frames_are_closed_as_those_who_wait_need() -> None:
     assert [connection.is_in_line for connection, _ in others] == [True, True], (
         "too early to tell who is slow"
     )
+    for _, sock in slow:
+        await push(sock, bytes(10))
     bench.clock.advance(2200)
     listener._sweep()
     assert [connection.is_closed for connection, _ in slow] == [False] * 3 + [True], "the slowest is enough"
@@ -203,15 +203,18 @@ async def test_flood_of_one_address_costs_connections_of_that_address_alone(
     for _, sock in flood:
         await push_next(sock, FRAME, 70_000)
     assert listener.memory.is_short
-    for _ in range(30):
-        await push(honest_sock, bytes(10))
+    for _ in range(120):
+        await push(honest_sock, bytes(4000))
+        for _, sock in flood:
+            with contextlib.suppress(BrokenPipeError):
+                await push(sock, bytes(10))
         listener._sweep()
         bench.clock.advance(250)
         if not listener.memory.is_short:
             break
     assert not listener.memory.is_short
     assert not honest.is_closed
-    assert 0 < listener.closed_for_memory_total == sum(connection.is_closed for connection, _ in flood) < 8
+    assert 0 < listener.eviction.closed_total == sum(connection.is_closed for connection, _ in flood) < 8
     assert "192.0.2.66" in caplog.text
     assert "192.0.2.1 " not in caplog.text
     await listener.close(1)
@@ -264,6 +267,197 @@ async def test_small_buffers_of_half_frames_are_limited_together() -> None:
     await listener.close(1)
     for _, sock in (*half, (honest, honest_sock)):
         sock.close()
+
+
+def waiting_request() -> bytes:
+    """A request without records, which holds the connection until it is answered."""
+    return frame(HEARTBEAT, b"")
+
+
+@in_loop
+async def test_bytes_sent_behind_a_request_that_waits_keep_no_memory_from_others() -> None:
+    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    calls = note_calls(listener)
+    blocked = [connect(listener, "192.0.2.66") for _ in range(2)]
+    for connection, sock in blocked:
+        await push(sock, frame(PRODUCE, bytes(FRAME - 100)))
+        calls[-1].answer([b"1"])
+        await turn()
+        await push(sock, waiting_request())
+        await push(sock, bytes(FRAME))
+        assert len(connection._buffer) <= FREE_BYTES, "a held connection reads no further"
+    honest, honest_sock = connect(listener, "192.0.2.1")
+    await push_next(honest_sock, FRAME // 2, 100_000)
+    assert honest.is_in_line
+    listener._sweep()
+    assert (honest.is_in_line, [each.memory_held for each, _ in blocked]) == (False, [0, 0])
+    await listener.close(0.01)
+    for _, sock in (*blocked, (honest, honest_sock)):
+        sock.close()
+
+
+@in_loop
+async def test_what_came_with_a_request_that_waits_is_closed_when_others_need_the_memory() -> None:
+    bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    calls = note_calls(listener)
+    blocked, sock = connect(listener, "192.0.2.66")
+    await push(sock, frame(PRODUCE, bytes(FRAME - 100)))
+    calls[-1].answer([b"1"])
+    await turn()
+    assert sock.send(waiting_request() + bytes(100_000)) > 2 * FREE_BYTES - 50_000
+    await turn(3)
+    assert len(blocked._buffer) > FREE_BYTES
+    listener.memory.bytes_max = listener.memory.bytes_taken
+    honest, honest_sock = connect(listener, "192.0.2.1")
+    await push_next(honest_sock, FRAME - 100, 100_000)
+    for _ in range(20):
+        bench.clock.advance(250)
+        listener._sweep()
+    assert (blocked.is_closed, honest.is_closed) == (True, False)
+    await listener.close(0.01)
+    sock.close()
+    honest_sock.close()
+
+
+@in_loop
+async def test_standoff_ends_although_no_holder_claims_more_than_an_even_share() -> None:
+    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    calls = note_calls(listener)
+    holders = [connect(listener, host) for host in ("192.0.2.1", "192.0.2.2")]
+    for _, sock in holders:
+        await push(sock, frame(PRODUCE, bytes(FRAME * 3 // 4)))
+        calls[-1].answer([b"1"])
+        await turn(3)
+    listener.memory.bytes_max = listener.memory.bytes_taken + FRAME * 9 // 10
+    first, first_sock = connect(listener, "192.0.2.3")
+    await push_next(first_sock, FRAME, 100_000)
+    for _, sock in holders:
+        await push_next(sock, FRAME * 3 // 4 + 20_000, FRAME * 3 // 4 + 19_000)
+    assert all(connection.is_in_line for connection, _ in (*holders, (first, first_sock)))
+    listener._sweep()
+    assert not all(each.is_in_line for each in listener.connections)
+    assert sum(connection.is_closed for connection, _ in holders) == 1
+    await listener.close(0.01)
+    for _, sock in (*holders, (first, first_sock)):
+        sock.close()
+
+
+@in_loop
+async def test_memory_that_was_waited_for_is_not_taken_back() -> None:
+    _bench, listener = make(
+        connections_max=100, per_host_max=100, socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET
+    )
+    calls = note_calls(listener)
+    idle = [connect(listener) for _ in range(2)]
+    for _, sock in idle:
+        await push(sock, frame(PRODUCE, bytes(FRAME - 100)))
+        calls[-1].answer([b"1"])
+        await turn(3)
+    waiting = [connect(listener) for _ in range(20)]
+    for _, sock in waiting:
+        await push_next(sock, FRAME // 2, 100_000)
+    listener._sweep()
+    granted = [connection for connection, _ in waiting if not connection.is_in_line]
+    assert len(granted) >= 3
+    assert all(connection.memory_held for connection in granted)
+    await listener.close(0.01)
+    for _, sock in (*idle, *waiting):
+        sock.close()
+
+
+@in_loop
+async def test_small_buffers_behind_requests_that_wait_and_in_line_are_limited_too() -> None:
+    bench, listener = make(
+        connections_max=200, per_host_max=200, socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET
+    )
+    calls = note_calls(listener)
+    listener.memory.bytes_max = listener.memory.bytes_taken = 20 * FREE_BYTES
+    everybody = [connect(listener, "192.0.2.66") for _ in range(60)]
+    for number, (connection, sock) in enumerate(everybody):
+        if number % 2:
+            await push(sock, frame(PRODUCE, bytes(36_000)))
+            calls[-1].answer([b"1"])
+            await turn()
+            await push(sock, waiting_request())
+            await push(sock, bytes(FREE_BYTES))
+        else:
+            await push_next(sock, FRAME // 2, 100_000)
+            assert connection.is_in_line
+    for _ in range(10):
+        bench.clock.advance(1000)
+        listener._sweep()
+    assert sum(connection.free_bytes_held for connection in listener.connections) <= 20 * FREE_BYTES
+    for connection, _ in everybody:
+        connection.close("test")
+    listener.memory.bytes_taken = 0
+    await listener.close(0.01)
+    for _, sock in everybody:
+        sock.close()
+
+
+@in_loop
+async def test_sweep_closes_only_so_many_at_once() -> None:
+    _bench, listener = make(
+        connections_max=1000,
+        per_host_max=1000,
+        socket_request_max_bytes=FRAME,
+        request_memory_bytes_max=BUDGET,
+    )
+    calls = note_calls(listener)
+    holders = [connect(listener) for _ in range(CLOSED_PER_SWEEP_MAX + 30)]
+    for _, sock in holders:
+        await push(sock, frame(PRODUCE, bytes(70_000)))
+        calls.pop().answer([b"1"])
+        await turn()
+    listener.memory.bytes_max = listener.memory.bytes_taken
+    for _, sock in holders:
+        await push_next(sock, listener.memory.bytes_taken * 95 // 100, 80_000)
+    assert all(connection.is_in_line for connection, _ in holders)
+    listener._sweep()
+    assert len(listener.connections) == 30
+    assert all(connection.is_in_line for connection in listener.connections)
+    listener._sweep()
+    assert any(not connection.is_in_line for connection in listener.connections)
+    await listener.close(0.01)
+    for _, sock in holders:
+        sock.close()
+
+
+@in_loop
+async def test_client_whose_request_waits_for_memory_is_not_idle() -> None:
+    bench, listener = make(
+        socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET, connections_max_idle_ms=1000
+    )
+    listener.memory.bytes_taken = BUDGET
+    connection, sock = connect(listener)
+    await push_next(sock, FRAME, 100_000)
+    assert connection.is_in_line
+    bench.clock.advance(5000)
+    listener._sweep()
+    assert not connection.is_closed
+    connection.close("test")
+    listener.memory.bytes_taken = 0
+    await listener.close(0.01)
+    sock.close()
+
+
+@in_loop
+async def test_request_that_cannot_use_the_memory_it_waited_for_costs_its_connection_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    listener.memory.bytes_taken = BUDGET
+    broken, sock = connect(listener)
+    await push_next(sock, FRAME, 100_000)
+
+    def no_room(_self: ReceiveBuffer, _capacity: int) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ReceiveBuffer, "resize", no_room)
+    listener.memory.give(BUDGET)
+    assert (broken.is_closed, listener.memory.bytes_taken, len(listener.connections)) == (True, 0, 0)
+    await listener.close(0.01)
+    sock.close()
 
 
 @pytest.mark.parametrize("is_need", [False, True])

@@ -56,8 +56,8 @@ new ones are made in a worker."""
 class Deadline:
     """Until when a request's rows may be begun, by its `timeout_ms`; a row that has begun is finished.
 
-    A client that sends 0 does not want to wait for the brokers that learn of it later. It is not refused: nobody here
-    waits for those.
+    A client that sends 0 does not want to wait until other brokers know of the change. That is no reason to refuse it:
+    no request waits for that here.
     """
 
     def __init__(self, broker: "Broker", timeout_ms: int) -> None:

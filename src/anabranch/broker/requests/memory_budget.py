@@ -1,13 +1,14 @@
-"""MemoryBudget: how many bytes all connections may hold together: of unfinished requests, and, in a budget of its own,
-of batches that are unpacked.
+"""MemoryBudget: how many bytes all connections may hold together.
+
+There is one for unfinished requests, and one for what batches inflate to: were they one, requests that hold all memory
+could wait for ever for the memory to be unpacked.
 
 A connection takes what its frame needs, once that is more than is free to all, and gives it back when it shrinks or
 closes. One that gets none waits in line and reads nothing meanwhile. Addresses take turns, first come, first served
 within one, so that a thousand connections from one address do not keep another address waiting. A request that waits
 for something else holds nothing (`Connection.shrink`), and while anybody waits for memory the listener's sweep closes
-frames that arrive slowly. What a batch
-unpacks to is taken before a worker begins and given back when it ends. The two budgets are apart, or requests that hold
-all memory could wait for ever to be unpacked.
+frames that arrive slowly (`eviction.py`). What a batch inflates to is taken before a worker begins and given back when
+it ends.
 """
 
 from collections.abc import Callable
@@ -19,13 +20,15 @@ Result = TypeVar("Result")
 
 
 class MemoryBudget:
-    __slots__ = ("_lines", "bytes_max", "bytes_taken", "bytes_wanted")
+    __slots__ = ("_lines", "bytes_max", "bytes_taken", "bytes_wanted", "grants")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_taken = 0
         self.bytes_wanted = 0
         """Of all who stand in line."""
+        self.grants = 0
+        """How often somebody in line got what they waited for."""
         self._lines: dict[str, dict[Callable[[], None], int]] = {}
         """Who waits, by address. The first address is served next and then goes to the end."""
 
@@ -80,6 +83,7 @@ class MemoryBudget:
                 self._lines[address] = line
             self.bytes_wanted -= count
             self.bytes_taken += count
+            self.grants += 1
             granted()
 
     def run(
