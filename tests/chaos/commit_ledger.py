@@ -14,7 +14,7 @@ from collections import defaultdict
 
 import confluent_kafka
 
-from chaos.cluster_load import QUIET
+from chaos.cluster_load import QUIET, close_consumer
 
 READ_SECONDS_MAX = 60.0
 COMMIT_EVERY_SECONDS = 0.3
@@ -61,7 +61,7 @@ class CommitLedger:
                         raise
                     time.sleep(0.5)
         finally:
-            consumer.close()
+            close_consumer(consumer)
 
     # --- the member ----------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class CommitLedger:
                 self.errors[error.args[0].name()] += 1
                 time.sleep(0.2)
             finally:
-                consumer.close()
+                close_consumer(consumer)
 
     def _live(self, consumer: confluent_kafka.Consumer) -> None:
         found = self._compare(consumer, "by a new member")

@@ -34,7 +34,7 @@ from anabranch.errors import ClusterAnswerError
 from anabranch.local_cluster.cluster_client import ClusterClient
 from anabranch.testing import ClusterProcesses
 from anabranch.wire.api_keys import ApiKey
-from chaos.cluster_load import QUIET, ClusterLoad, final_reads, now_ms
+from chaos.cluster_load import QUIET, ClusterLoad, close_consumer, final_reads, now_ms
 from chaos.cluster_run import make_topic, wait_until
 from chaos.commit_ledger import CommitLedger
 from chaos.history import check, counts, report
@@ -230,7 +230,7 @@ class ElasticityRun:
                     if message.error() is None:
                         wanted[str(message.topic())].discard(message.value())
         finally:
-            consumer.close()
+            close_consumer(consumer)
         return [name for name, left in wanted.items() if left]
 
     # --- a round -------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from anabranch.objects.layout.snapshots import unpack_snapshot
+from chaos.cluster_load import close_consumer
 
 TOPIC, PARTITIONS, GROUP = "orders", 3, "billing"
 PRODUCERS = 2
@@ -117,7 +118,7 @@ class Load:
                 places = consumer.position(consumer.assignment())
                 self.tried.update({each.partition: each.offset for each in places})
                 consumer.commit(asynchronous=True)
-        consumer.close()
+        close_consumer(consumer)
 
 
 def make_topic(bootstrap: str) -> None:
@@ -184,7 +185,7 @@ def read_all(bootstrap: str) -> dict[Place, bytes]:
                 raise AssertionError(message.error())
             if message.offset() >= ends[message.partition()] - 1:
                 ended.add(message.partition())
-    consumer.close()
+    close_consumer(consumer)
     return found
 
 
@@ -192,7 +193,7 @@ def committed(bootstrap: str) -> dict[int, int]:
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0})
     asked = [confluent_kafka.TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
     offsets = {each.partition: each.offset for each in consumer.committed(asked, timeout=30)}
-    consumer.close()
+    close_consumer(consumer)
     return offsets
 
 
