@@ -234,7 +234,7 @@ def test_requests_that_wait_for_the_one_before_them_are_bounded(
 
     def noted(self: BoundedProtocol, data: bytes) -> None:
         received(self, data)
-        waiting.append(len(self._arrived))
+        waiting.append(len(self._unparsed))
 
     monkeypatch.setattr(BoundedProtocol, "data_received", noted)
     count = 20_000
@@ -245,13 +245,13 @@ def test_requests_that_wait_for_the_one_before_them_are_bounded(
         while answers.count(b"HTTP/1.1 200 ") <= count:
             answers += link.recv(65536)
         sending.join()
-    assert max(waiting) <= protocol.ARRIVED_BYTES_MAX + protocol.READ_BYTES_MAX
+    assert max(waiting) <= protocol.READ_AHEAD_BYTES_MAX + protocol.READ_BYTES_MAX
 
 
 def test_requests_sent_ahead_on_many_connections_are_bounded_together(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "ARRIVED_TOTAL_BYTES_MAX", 20_000)
+    monkeypatch.setattr(protocol, "READ_AHEAD_TOTAL_BYTES_MAX", 20_000)
     ahead = HEALTH * 300
     with contextlib.ExitStack() as stack:
         first, second, third = (stack.enter_context(raw(broker)) for _ in range(3))

@@ -169,7 +169,7 @@ def test_one_who_answers_no_ping_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_who_answers_no_ping_is_cut_off_though_a_close_would_never_reach_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(socket_protocol, "PARTING_SECONDS", PING_SECONDS)
+    monkeypatch.setattr(socket_protocol, "CLOSING_SECONDS_MAX", PING_SECONDS)
     with gateway_broker() as broker:
         topic = broker.create_topic("half-open")
         with stalling_socket(broker, {"type": "subscribe", "id": "s", "topic": topic, "from": "earliest"}):

@@ -44,7 +44,8 @@ class Gateway:
         self.calls = Calls(broker)
         self.gather = Gatherer(self.calls, broker.settings, broker.clock)
         self.refusals: Counter[str] = Counter()
-        """What was refused or given up, by the codes that clients are told: a few dozen, none of a client's making."""
+        """Counts what was refused or given up, by the code that the client was told. The codes are a fixed set of a few
+        dozen: no client can add one."""
         self.bodies = Budget(BODY_BYTES_MAX)
         self._first_parts = Budget(BODY_BYTES_MAX // 4)
         """Of request bodies, each its first part: a share of `bodies`, so that bodies which wait for room for the rest

@@ -113,10 +113,10 @@ class Heap:
 
     def collect(self, generation: int = OLDEST) -> float:
         info = {"generation": generation}
-        self._long.heard("start", info)
+        self._long.on_gc("start", info)
         seconds = self.alive / 1e6
         self.now += seconds
-        self._long.heard("stop", info)
+        self._long.on_gc("stop", info)
         return seconds
 
 

@@ -33,7 +33,7 @@ def settle_memory() -> None:
     what requests free for the next ones."""
     gc.freeze()
     gc.enable()
-    gc.callbacks.append(LongCollections(gc).heard)
+    gc.callbacks.append(LongCollections(gc).on_gc)
     if COMPILED:
         from anabranch.record._fast import keep_freed_memory
 
@@ -61,7 +61,7 @@ class LongCollections:
         self._begun = 0.0
         self._frozen_count_max = 2 * collector.get_freeze_count()
 
-    def heard(self, phase: str, info: dict[str, int]) -> None:
+    def on_gc(self, phase: str, info: dict[str, int]) -> None:
         """For `gc.callbacks`."""
         if info["generation"] != OLDEST:
             return

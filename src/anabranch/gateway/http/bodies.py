@@ -60,18 +60,18 @@ async def body_of(gateway: "Gateway", request: Request) -> AsyncIterator[bytes]:
     if declared is not None and declared > limit:
         await _pass_over(request)
         raise too_large(limit)
-    room = Room(gateway, limit if declared is None else declared)
+    memory = BodyMemory(gateway, limit if declared is None else declared)
     try:
         lift_deadline()
-        body = await _read(gateway, request, limit, room)
+        body = await _read(gateway, request, limit, memory)
         restart_deadline()
         yield body
     finally:
-        room.give_back()
+        memory.give_back()
 
 
-class Room:
-    """Memory for one body, taken from that for all bodies."""
+class BodyMemory:
+    """Share of one body in the memory for all bodies."""
 
     def __init__(self, gateway: "Gateway", bytes_max: int) -> None:
         self._gateway = gateway
@@ -80,7 +80,7 @@ class Room:
         self._rest_held = 0
 
     async def grow(self, count: int) -> None:
-        """Have room for `count` bytes that have arrived. Raises GatewayError if none comes for long."""
+        """Take what `count` bytes need. Raises GatewayError if there is not enough for long."""
         if count > FREE_BYTES and not self._first_held:
             first = min(self._bytes_max, FIRST_BYTES) - FREE_BYTES
             await self._gateway.hold_first(first)
@@ -101,24 +101,25 @@ class Room:
         self._first_held = self._rest_held = 0
 
 
-async def _read(gateway: "Gateway", request: Request, limit: int, room: Room) -> bytes:
+async def _read(gateway: "Gateway", request: Request, limit: int, memory: BodyMemory) -> bytes:
     found = bytearray()
     is_more = True
-    patience = Patience(gateway)
+    deadline = BodyDeadline(gateway)
     while is_more:
-        piece, is_more = await patience.next_piece(request, len(found), is_holding=True)
+        piece, is_more = await deadline.next_piece(request, len(found), is_holding=True)
         if len(found) + len(piece) > limit:
             found.clear()
             if is_more:
                 await _pass_over(request)
             raise too_large(limit)
-        await room.grow(len(found) + len(piece))
+        await memory.grow(len(found) + len(piece))
         found += piece
     return bytes(found)
 
 
-class Patience:
-    """How long a body, or a line of a stream, is waited for. Only the time counts in which its client has the turn."""
+class BodyDeadline:
+    """Limit on the time that a body, or a line of a stream, takes to arrive. The time that it waits for memory does not
+    count."""
 
     def __init__(self, gateway: "Gateway") -> None:
         self._gateway = gateway
@@ -173,14 +174,14 @@ async def lines_of(gateway: "Gateway", request: Request) -> AsyncGenerator[bytes
     """The lines of a body of any length, without their ends; empty ones are left out. Each has the time and the memory
     of a body of its own. Close it: it holds memory."""
     limit = gateway.request_bytes_max
-    room = Room(gateway, limit)
+    memory = BodyMemory(gateway, limit)
     rest = bytearray()
-    patience = Patience(gateway)
+    deadline = BodyDeadline(gateway)
     is_more = True
     try:
         while is_more:
             if rest:
-                piece, is_more = await patience.next_piece(request, len(rest), is_holding=room.is_holding)
+                piece, is_more = await deadline.next_piece(request, len(rest), is_holding=memory.is_holding)
             else:
                 piece, is_more = await _first_piece(request)
             rest += piece
@@ -191,15 +192,15 @@ async def lines_of(gateway: "Gateway", request: Request) -> AsyncGenerator[bytes
                     if line.strip():
                         yield _checked(bytes(line), limit)
                 lines.clear()
-                room.give_back()
-                patience = Patience(gateway)
+                memory.give_back()
+                deadline = BodyDeadline(gateway)
             if len(rest) > limit:
                 raise too_large(limit)
-            await room.grow(len(rest))
+            await memory.grow(len(rest))
         if rest.strip():
             yield bytes(rest)
     finally:
-        room.give_back()
+        memory.give_back()
 
 
 async def _first_piece(request: Request) -> tuple[bytes, bool]:

@@ -37,19 +37,19 @@ from anabranch.gateway.http.texts import json_text
 HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 HEAD_SECONDS_MAX = 10.0
-ARRIVED_BYTES_MAX = 16 * 1024
+READ_AHEAD_BYTES_MAX = 16 * 1024
 """Bytes behind a request that is not answered yet, beyond which a connection is not read any further. It may hold those
 of one read more (`READ_BYTES_MAX`)."""
-ARRIVED_SMALL_BYTES = 4 * 1024
-ARRIVED_TOTAL_BYTES_MAX = 64 * 2**20
-"""Of all connections; beyond, one that holds more than a little (`ARRIVED_SMALL_BYTES`) is closed."""
+READ_AHEAD_SMALL_BYTES = 4 * 1024
+READ_AHEAD_TOTAL_BYTES_MAX = 64 * 2**20
+"""Of all connections; beyond, one that holds more than a little (`READ_AHEAD_SMALL_BYTES`) is closed."""
 END_OF_HEAD = b"\r\n\r\n"
 CHUNKED_BYTES_MIN = 256
 """Parsed at once of a chunked body, whose end nobody knows before it is parsed: a few requests may hide behind it."""
-PARTING_SECONDS = 1.0
-PARTING_BYTES_MAX = 2**20
-"""What a client still sends after a refusal is passed over up to here: a connection that is closed with bytes unread is
-reset by the system, and many clients then never see the answer."""
+LINGER_SECONDS = 1.0
+LINGER_BYTES_MAX = 2**20
+"""Read and discarded after a refusal: the system resets a connection that is closed with bytes unread, and many clients
+then never see the answer."""
 UNSENT_SECONDS_MAX = 30.0
 """How long a client may take nothing of the last answers on a connection that is being closed."""
 BEGUN_AT_ONCE = 16
@@ -82,15 +82,15 @@ class Link(NamedTuple):
     flow: FlowControl
 
 
-class Arrived:
-    """What clients have sent behind requests that are not answered yet, over all connections of a node."""
+class ReadAhead:
+    """Bytes that clients have sent behind requests that are not answered yet, over all connections of a node."""
 
     def __init__(self) -> None:
         self.bytes_held = 0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    arrived = Arrived()
+    read_ahead = ReadAhead()
     connections_max = 10_000
     addresses = Addresses(10_000)
     refusals: Counter[str]
@@ -112,11 +112,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_in_body = False
         """Whether the head was taken, target included, and its body is not yet at its end."""
         self._is_refused = False
-        self._parting_bytes = 0
+        self._lingering_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
-        self._arrived = bytearray()
+        self._unparsed = bytearray()
         """Behind the request that is served: not parsed before that is answered."""
-        self._arrived_noted = 0
+        self._unparsed_noted = 0
         self._body_bytes_left: int | None = None
         """As Content-Length says; None: the body is chunked."""
         self._piece = b""
@@ -157,8 +157,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._end_head()
         self._ended.set()
         self._is_lost = True
-        self._arrived.clear()
-        self._note_arrived()
+        self._unparsed.clear()
+        self._note_read_ahead()
         self._end_requests()
         if self._host is not None:
             self.addresses.give(self._host)
@@ -168,7 +168,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether the connection stays open: until whole requests of a client that has closed its side are answered.
         A client that is gone looks the same, so a request that waits for records is answered with none."""
         self._ended.set()
-        self.loop.call_soon(self._part)  # Once asyncio has closed it, unless it stays open.
+        self.loop.call_soon(self._abort_if_stuck)  # Once asyncio has closed it, unless it stays open.
         return self._is_busy and not self.cycle.more_body and not self._is_refused
 
     def handle_websocket_upgrade(self) -> None:
@@ -176,9 +176,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
         RFC 6455 has the client wait for the answer before it sends more. An earlier answer that is not sent yet would
         leave the WebSocket's protocol without word that there is no room."""
-        is_alone = not self._arrived and not self._is_piece_of_body
+        is_alone = not self._unparsed and not self._is_piece_of_body
         if not is_alone or self._is_busy or self.pipeline or self.transport.get_write_buffer_size():
-            self._arrived.clear()
+            self._unparsed.clear()
             self._refuse(400, "BAD_REQUEST", HANDSHAKE_NOT_ALONE)
             return
         super().handle_websocket_upgrade()
@@ -223,14 +223,17 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
-            self._parting_bytes += len(data)
-            if self._parting_bytes > PARTING_BYTES_MAX:
+            self._lingering_bytes += len(data)
+            if self._lingering_bytes > LINGER_BYTES_MAX:
                 self.transport.abort()
             return
-        self._arrived += data
+        self._unparsed += data
         self._is_pipelined = False
-        self._parse_arrived()
-        if self._arrived_noted > ARRIVED_SMALL_BYTES and self.arrived.bytes_held > ARRIVED_TOTAL_BYTES_MAX:
+        self._parse_read_ahead()
+        if (
+            self._unparsed_noted > READ_AHEAD_SMALL_BYTES
+            and self.read_ahead.bytes_held > READ_AHEAD_TOTAL_BYTES_MAX
+        ):
             self._refuse(
                 TRY_AGAIN, "BUSY", "The node holds too much of what clients send: try again in a moment."
             )
@@ -238,62 +241,62 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._is_pipelined = True
         super().on_response_complete()
-        self._part()
-        self._parse_arrived()
+        self._abort_if_stuck()
+        self._parse_read_ahead()
         if self._ended.is_set() and not self._is_busy:
             self.transport.close()
-            self._part()
+            self._abort_if_stuck()
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
-        self._part()
+        self._abort_if_stuck()
 
-    def _part(self, unsent_before: int | None = None) -> None:
-        """A connection that is being closed waits for its client to take what is not sent yet, as long as it does."""
+    def _abort_if_stuck(self, unsent_before: int | None = None) -> None:
+        """Abort a connection that is being closed once its client takes nothing more of what is not sent yet."""
         unsent = self.transport.get_write_buffer_size()
         if not unsent or not self.transport.is_closing():
             return
         if unsent == unsent_before:
             self.transport.abort()
         else:
-            self.loop.call_later(UNSENT_SECONDS_MAX, self._part, unsent)
+            self.loop.call_later(UNSENT_SECONDS_MAX, self._abort_if_stuck, unsent)
 
     @property
     def _is_busy(self) -> bool:
         """With a request that is not answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _note_arrived(self) -> None:
-        self.arrived.bytes_held += len(self._arrived) - self._arrived_noted
-        self._arrived_noted = len(self._arrived)
+    def _note_read_ahead(self) -> None:
+        self.read_ahead.bytes_held += len(self._unparsed) - self._unparsed_noted
+        self._unparsed_noted = len(self._unparsed)
 
-    def _parse_arrived(self) -> None:
+    def _parse_read_ahead(self) -> None:
         """Parse what has arrived, up to the end of the first request that is not answered."""
         try:
             self._parse_requests()
         finally:
-            self._note_arrived()
+            self._note_read_ahead()
 
     def _parse_requests(self) -> None:
-        while self._arrived and not (self._is_in_head and self._is_busy):
+        while self._unparsed and not (self._is_in_head and self._is_busy):
             if self._is_refused or self.transport.is_closing():
-                self._arrived.clear()
+                self._unparsed.clear()
                 return
             size = self._piece_bytes()
-            piece = bytes(self._arrived[:size])
-            del self._arrived[:size]
+            piece = bytes(self._unparsed[:size])
+            del self._unparsed[:size]
             self._parse(piece)
         if self._is_in_head and self._head_bytes and self._head_timer is None and not self._is_refused:
             self._begin_head()
-        if len(self._arrived) > ARRIVED_BYTES_MAX:
+        if len(self._unparsed) > READ_AHEAD_BYTES_MAX:
             self.flow.pause_reading()  # Else it is read on, to notice that the client has gone.
 
     def _piece_bytes(self) -> int:
         """How much of what has arrived belongs to one request, as far as that can be told before it is parsed."""
         if not self._is_in_head and self._body_bytes_left is not None:
             return max(1, self._body_bytes_left)
-        end = self._arrived.find(END_OF_HEAD, 0 if self._is_in_head else CHUNKED_BYTES_MIN)
-        return len(self._arrived) if end < 0 else end + len(END_OF_HEAD)
+        end = self._unparsed.find(END_OF_HEAD, 0 if self._is_in_head else CHUNKED_BYTES_MIN)
+        return len(self._unparsed) if end < 0 else end + len(END_OF_HEAD)
 
     def _parse(self, piece: bytes) -> None:
         self._piece = piece
@@ -360,7 +363,7 @@ class BoundedProtocol(HttpToolsProtocol):
         passed = sys.exception()
         assert head is not None
         assert isinstance(passed, httptools.HttpParserUpgrade)
-        self._arrived[:0] = self._piece[passed.args[0] :]
+        self._unparsed[:0] = self._piece[passed.args[0] :]
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         try:
@@ -398,7 +401,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer = None
         if not self._head_bytes:
             self.transport.close()  # Browsers make connections that they then do not use.
-            self._part()
+            self._abort_if_stuck()
         elif not self.transport.is_closing():
             text = f"A request's headers must be complete within {HEAD_SECONDS_MAX:g} s."
             self._refuse(408, "REQUEST_TIMEOUT", text)
@@ -426,12 +429,12 @@ class BoundedProtocol(HttpToolsProtocol):
             % (status, code.replace("_", " ").title().encode(), len(body), body)
         )
         if status == TRY_AGAIN:
-            self.transport.close()  # It is one too many, and should not stay for a moment longer.
-            self._part()
+            self.transport.close()  # No lingering: the node is short of connections or of memory.
+            self._abort_if_stuck()
             return
         self.transport.write_eof()
         self.flow.resume_reading()
-        self.loop.call_later(PARTING_SECONDS, self.transport.abort)
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
 
 def host_of(transport: asyncio.BaseTransport) -> str:

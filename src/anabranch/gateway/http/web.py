@@ -15,7 +15,7 @@ from anabranch.gateway.api.routes import make_app
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.http.access import Access
 from anabranch.gateway.http.addresses import Addresses
-from anabranch.gateway.http.protocol import Arrived, BoundedProtocol
+from anabranch.gateway.http.protocol import BoundedProtocol, ReadAhead
 from anabranch.gateway.websocket.protocol import Incoming, SocketProtocol
 from anabranch.server.accepting import Acceptor
 
@@ -71,7 +71,7 @@ class Web:
             connections_max = most
             addresses = by_address
             refusals = counted
-            arrived = Arrived()
+            read_ahead = ReadAhead()
             turns, health_turns, pipelined_turns = Turns(), Turns(), Turns()
 
         class Socket(SocketProtocol):
@@ -100,7 +100,7 @@ class Web:
         self._protocol = Protocol
         self._state = ServerState()
         self.gateway.connection_count = lambda: len(self._state.connections)
-        self.gateway.arrived_bytes = lambda: Protocol.arrived.bytes_held
+        self.gateway.arrived_bytes = lambda: Protocol.read_ahead.bytes_held
         self.gateway.incoming_bytes = lambda: Socket.incoming.bytes_held
         self._acceptor: Acceptor | None = None
         self._connecting: set[asyncio.Task[None]] = set()

@@ -22,7 +22,7 @@ from anabranch.gateway.http.protocol import host_of
 
 UTF8_TEXT = "anabranch.text"
 """In a `websocket.send`, in place of `text`."""
-PARTING_SECONDS = 5.0
+CLOSING_SECONDS_MAX = 5.0
 """How long the last messages may take to reach the client."""
 SEND_NOW = "anabranch.send_now"
 """In the scope: sends such a text without waiting, if it can."""
@@ -64,7 +64,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     addresses = Addresses(10_000)
     refusals: Counter[str]
     _host: str | None = None
-    _parting: asyncio.TimerHandle | None = None
+    _closing_timer: asyncio.TimerHandle | None = None
     _held_bytes = 0
     _message_bytes = 0
     """Of the message whose pieces come."""
@@ -92,7 +92,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._refuse(
                 CloseCode.TRY_AGAIN_LATER, "The node holds too much of what clients send: try again."
             )
-        self._part()
+        self._limit_closing()
 
     def _note_held(self, count: int) -> None:
         self.incoming.bytes_held += count - self._held_bytes
@@ -191,15 +191,15 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
-        self._part()
+        self._limit_closing()
 
     async def run_asgi(self) -> None:
         await super().run_asgi()
-        self._part()
+        self._limit_closing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._parting is not None:
-            self._parting.cancel()
+        if self._closing_timer is not None:
+            self._closing_timer.cancel()
         close = self.conn.close_sent
         if close is not None and close.code in REFUSALS and not self.conn.close_rcvd_then_sent:
             self.refusals[f"WEBSOCKET_{close.code:d}"] += 1
@@ -208,6 +208,6 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.addresses.give(self._host)
         super().connection_lost(exc)
 
-    def _part(self) -> None:
-        if self._parting is None and self.transport.is_closing():
-            self._parting = self.loop.call_later(PARTING_SECONDS, self.transport.abort)
+    def _limit_closing(self) -> None:
+        if self._closing_timer is None and self.transport.is_closing():
+            self._closing_timer = self.loop.call_later(CLOSING_SECONDS_MAX, self.transport.abort)
