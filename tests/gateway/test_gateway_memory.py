@@ -192,6 +192,21 @@ def test_unfinished_small_bodies_count_and_make_room_for_others(
     wait_until(lambda: web_gateway(broker).bodies.bytes_taken == 0, "their room to be given back")
 
 
+def test_body_that_holds_no_memory_is_waited_for_while_others_wait_for_some(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "CROWDED_SECONDS", 0.1)
+    monkeypatch.setattr(gateway.Gateway, "is_crowded", True)
+    head = b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"
+    with raw(broker) as small, raw(broker) as large:
+        small.sendall(head + b"content-length: %d\r\n\r\nx" % bodies.FREE_BYTES)
+        large.sendall(head + b"content-length: 50000\r\n\r\n" + b"x" * 20_000)
+        assert large.recv(13) == b"HTTP/1.1 408 "
+        assert first_line(small) == b"", "no answer before its body is whole"
+        small.sendall(b"x" * (bodies.FREE_BYTES - 1))
+        assert small.recv(13) == b"HTTP/1.1 200 "
+
+
 def test_announced_length_of_a_body_takes_no_memory(broker: EmbeddedBroker) -> None:
     limit = web_gateway(broker).request_bytes_max
     head = b"POST /v1/topics/t/records HTTP/1.1\r\nhost: localhost\r\ncontent-type: text/plain\r\n"

@@ -104,9 +104,9 @@ class BodyMemory:
 async def _read(gateway: "Gateway", request: Request, limit: int, memory: BodyMemory) -> bytes:
     found = bytearray()
     is_more = True
-    deadline = BodyDeadline(gateway)
+    deadline = BodyDeadline(gateway, memory)
     while is_more:
-        piece, is_more = await deadline.next_piece(request, len(found), is_holding=True)
+        piece, is_more = await deadline.next_piece(request, len(found))
         if len(found) + len(piece) > limit:
             found.clear()
             if is_more:
@@ -121,19 +121,20 @@ class BodyDeadline:
     """Limit on the time that a body, or a line of a stream, takes to arrive. The time that it waits for memory does not
     count."""
 
-    def __init__(self, gateway: "Gateway") -> None:
+    def __init__(self, gateway: "Gateway", memory: BodyMemory) -> None:
         self._gateway = gateway
+        self._memory = memory
         self._waited_seconds = 0.0
 
-    async def next_piece(self, request: Request, bytes_read: int, *, is_holding: bool) -> tuple[bytes, bool]:
-        """And whether more follows. A client that keeps others waiting for memory is given up sooner."""
+    async def next_piece(self, request: Request, bytes_read: int) -> tuple[bytes, bool]:
+        """And whether more follows. A client is given up sooner if others wait for the memory that its body holds."""
         loop = asyncio.get_running_loop()
         begun = loop.time() - self._waited_seconds
         end = begun + BODY_SECONDS_MAX
         crowded_end = begun + CROWDED_SECONDS + bytes_read / CROWDED_BYTES_PER_SECOND_MIN
         while True:
             now = loop.time()
-            if now >= end or (is_holding and now >= crowded_end and self._gateway.is_crowded):
+            if now >= end or (now >= crowded_end and self._keeps_others_waiting):
                 raise _late()
             try:
                 async with asyncio.timeout(min(CROWDED_SECONDS, end - now)):
@@ -142,6 +143,10 @@ class BodyDeadline:
                 continue
             self._waited_seconds = loop.time() - begun
             return piece
+
+    @property
+    def _keeps_others_waiting(self) -> bool:
+        return self._memory.is_holding and self._gateway.is_crowded
 
 
 async def _next_piece(request: Request) -> tuple[bytes, bool]:
@@ -176,12 +181,12 @@ async def lines_of(gateway: "Gateway", request: Request) -> AsyncGenerator[bytes
     limit = gateway.request_bytes_max
     memory = BodyMemory(gateway, limit)
     rest = bytearray()
-    deadline = BodyDeadline(gateway)
+    deadline = BodyDeadline(gateway, memory)
     is_more = True
     try:
         while is_more:
             if rest:
-                piece, is_more = await deadline.next_piece(request, len(rest), is_holding=memory.is_holding)
+                piece, is_more = await deadline.next_piece(request, len(rest))
             else:
                 piece, is_more = await _first_piece(request)
             rest += piece
@@ -193,7 +198,7 @@ async def lines_of(gateway: "Gateway", request: Request) -> AsyncGenerator[bytes
                         yield _checked(bytes(line), limit)
                 lines.clear()
                 memory.give_back()
-                deadline = BodyDeadline(gateway)
+                deadline = BodyDeadline(gateway, memory)
             if len(rest) > limit:
                 raise too_large(limit)
             await memory.grow(len(rest))
