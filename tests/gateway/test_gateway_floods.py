@@ -162,6 +162,9 @@ def test_refusal_that_nobody_takes_is_given_up(
         link.sendall(request_of_a_large_answer(broker) + refused)
         wait_until(lambda: connections(broker) == 2, "the connection")
         wait_until(lambda: connections(broker) == 1, "the connection to be given up")
+    metrics = ask(broker, "GET", "/metrics").body
+    assert b'reason="ANSWER_NOT_TAKEN"' in metrics
+    assert b'reason="DEFECT"' not in metrics
 
 
 @pytest.mark.parametrize("more", [b"connection: close\r\n", b""])

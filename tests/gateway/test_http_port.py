@@ -75,19 +75,20 @@ def test_head_that_is_too_large_is_refused(broker, head: bytes) -> None:
         assert all_of(link).startswith(b"HTTP/1.1 431 ")
 
 
-def test_defect_is_answered_and_written_down(caplog, monkeypatch) -> None:
+@pytest.mark.parametrize("error", [KeyError("a defect"), OSError("a defect")])
+def test_defect_is_answered_and_written_down(error: Exception, caplog, monkeypatch) -> None:
     with gateway_broker() as broker:
         assert ask(broker, "GET", "/v1/topics").status == 200
 
         def broken(*_: object) -> None:
-            raise KeyError("a defect")
+            raise error
 
         monkeypatch.setattr(Calls, "topics", broken)
         answer = ask(broker, "GET", "/v1/topics")
         assert (answer.status, answer.code) == (500, "DEFECT")
-        assert "KeyError" not in answer.body.decode(), "what is inside stays inside"
+        assert type(error).__name__ not in answer.body.decode(), "what is inside stays inside"
         wait_until(lambda: "this is a defect" in caplog.text, "the line in the log")
-        assert ask(broker, "GET", "/healthz").status == 200
+        assert refusals(broker) == {"DEFECT": 1}
 
 
 def test_more_connections_than_allowed_are_refused_and_leave_room_again() -> None:
@@ -195,6 +196,28 @@ def test_refusals_are_counted_by_reason() -> None:
         "INVALID_REQUEST": 1,
         "WEBSOCKET_1003": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("sent", "then", "counted"),
+    [
+        (POST % (b"ended", BYTES) + b"content-length: 50\r\n\r\nhello", b"", {}),
+        (POST % (b"ended", LINES) + CHUNKED + b"3\r\n{}\n\r\n", b"", {}),
+        (POST % (b"ended", BYTES) + CHUNKED, b"zz\r\n", {"BAD_REQUEST": 1}),
+    ],
+)
+def test_client_that_is_gone_or_wrong_is_not_counted_as_a_defect(
+    sent: bytes, then: bytes, counted: dict[str, int], caplog
+) -> None:
+    with gateway_broker() as broker:
+        broker.create_topic("ended")
+        with raw(broker) as link:
+            link.sendall(sent)
+            wait_until(lambda: connections(broker) == 2, "the connection")
+            link.sendall(then)
+        wait_until(lambda: connections(broker) == 1, "the end of the connection")
+        wait_until(lambda: refusals(broker) == counted, f"{counted} to be counted")
+    assert "this is a defect" not in caplog.text
 
 
 def refusals(broker) -> dict[str, int]:

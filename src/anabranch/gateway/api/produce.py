@@ -22,7 +22,7 @@ from anabranch.broker.requests.turns import ROWS_PER_TURN
 from anabranch.errors import AnabranchError, BrokerRefusedError, GatewayError
 from anabranch.gateway.http.bodies import body_of, check_encoding, lines_of
 from anabranch.gateway.http.deadline import lift_deadline
-from anabranch.gateway.http.errors import code_word, error_body, headers_of, status_of
+from anabranch.gateway.http.errors import DEFECT_CODE, code_word, error_body, headers_of, status_of
 from anabranch.gateway.http.queries import LONG_MAX, check_known, one_of, whole_or_none
 from anabranch.gateway.http.responses import JsonAnswer, StreamedAnswer
 from anabranch.gateway.http.texts import json_text
@@ -276,7 +276,7 @@ class Writing:
             logger.debug("a stream of records for %s broke off after %d", topic, number)
         except Exception as error:
             logger.exception("a stream of records could not be read: this is a defect")
-            await under_way.put(GatewayError(f"A defect: {type(error).__name__}.", "DEFECT", 500))
+            await under_way.put(GatewayError(f"A defect: {type(error).__name__}.", DEFECT_CODE, 500))
         await under_way.put(None)
 
 

@@ -18,7 +18,7 @@ from anabranch.gateway.api import websocket as socket_api
 from anabranch.gateway.gateway import Gateway
 from anabranch.gateway.http.access import Access
 from anabranch.gateway.http.doorkeeper import Doorkeeper
-from anabranch.gateway.http.errors import code_word, error_json, headers_of, status_of
+from anabranch.gateway.http.errors import DEFECT_CODE, code_word, error_json, headers_of, status_of
 
 ROUTES = (
     status_api.routes,
@@ -41,24 +41,26 @@ WORDS = {
 
 def make_app(gateway: Gateway, access: Access) -> ASGIApp:
     def answer(error: AnabranchError, headers: Mapping[str, str] | None = None) -> Response:
-        gateway.refusals[code_word(error)] += 1
         return Response(error_json(error), status_of(error), headers or headers_of(error), "application/json")
 
     async def refused(request: Request, error: AnabranchError) -> Response:
+        gateway.refusals[code_word(error)] += 1
         return answer(error)
 
-    async def defect(request: Request, error: Exception) -> Response:
-        """Whoever runs the node finds it in the log, where the doorkeeper puts it."""
-        return answer(GatewayError("A defect of this node: its log says more.", "DEFECT", 500))
+    async def failed(request: Request, error: Exception) -> Response:
+        """Answer to any other exception. The doorkeeper counts and logs it if it is a defect: starlette calls this also
+        when the client is gone."""
+        return answer(GatewayError("A defect of this node: its log says more.", DEFECT_CODE, 500))
 
     async def not_served(request: Request, error: HTTPException) -> Response:
         code, message = WORDS.get(error.status_code, ("BAD_REQUEST", str(error.detail)))
+        gateway.refusals[code] += 1
         return answer(GatewayError(message, code, error.status_code), error.headers)
 
     routes = [route for each in ROUTES for route in each(gateway)]
     app = Starlette(
         routes=routes,
-        exception_handlers={AnabranchError: refused, HTTPException: not_served, 500: defect},  # type: ignore[dict-item]
+        exception_handlers={AnabranchError: refused, HTTPException: not_served, 500: failed},  # type: ignore[dict-item]
     )
     app.router.redirect_slashes = False
     timeout_ms = gateway.settings.gateway_request_timeout_ms

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
+from uvicorn.protocols.utils import ClientDisconnected
 
 from anabranch.errors import AnabranchError, GatewayError
 from anabranch.gateway.gateway import CLIENT_ENDED
 from anabranch.gateway.http.access import Access
 from anabranch.gateway.http.deadline import Deadline, set_deadline
-from anabranch.gateway.http.errors import code_word, error_json, headers_of, status_of
+from anabranch.gateway.http.errors import DEFECT_CODE, code_word, error_json, headers_of, status_of
 from anabranch.gateway.http.protocol import SAFE_METHODS, Link
 
 SEND_SECONDS_MAX = 30.0
@@ -56,14 +57,15 @@ class Doorkeeper:
             logger.info("a client of the gateway takes no answer: its connection is closed")
             self._refusals["ANSWER_NOT_TAKEN"] += 1
             scope["anabranch.link"].abort()
-        except (ClientDisconnect, WebSocketDisconnect, OSError) as error:
+        except (ClientDisconnect, WebSocketDisconnect, ClientDisconnected) as error:
             logger.debug(
                 "a client of the gateway is gone in the middle of something: %s", type(error).__name__
             )
         except (
             Exception
-        ):  # It costs this connection, and nobody else anything; the client was told, if it could be.
+        ):  # Only this connection is affected. Its client was told, unless its answer had begun.
             logger.exception("a request to the gateway failed: this is a defect")
+            self._refusals[DEFECT_CODE] += 1
 
     def _in_time(self, scope: Scope, send: Send) -> Send:
         """Every answer goes this way, refusals included: nobody holds a connection by not reading. Raises

@@ -40,6 +40,8 @@ STATUSES = {
     ErrorCode.POLICY_VIOLATION: 403,
 }
 DEFECT = 500
+DEFECT_CODE = "DEFECT"
+"""Says that the node is at fault: where a client is told this, the node's log says what happened."""
 TRY_AGAIN = 503
 UPGRADE_REQUIRED = 426
 
