@@ -7,7 +7,7 @@ import time
 import pytest
 
 from anabranch.gateway.calls import Calls
-from anabranch.gateway.http import protocol
+from anabranch.gateway.http import protocol, web
 from support.gateway_client import all_of, ask, gateway_broker, raw
 from support.raw_socket import BINARY, TEXT, RawSocket
 from support.waiting import wait_until
@@ -166,6 +166,116 @@ def test_body_that_ends_with_its_connection_is_not_written(broker) -> None:
             link.shutdown(socket.SHUT_WR)
             assert all_of(link) == b""
     assert broker.records(topic) == []
+
+
+NOWHERE = b"POST /v1/nope HTTP/1.1\r\nhost: localhost\r\n"
+LENGTH = b"content-length: 100000\r\n\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"
+CHUNK = b"8\r\nxxxxxxxx\r\n"
+
+
+def test_connection_whose_body_comes_after_its_answer_does_not_stay_idle_for_ever(monkeypatch) -> None:
+    monkeypatch.setattr(web, "KEEP_ALIVE_SECONDS", 0.5)
+    with gateway_broker() as broker, raw(broker) as link:
+        link.sendall(NOWHERE + LENGTH)
+        assert status_of_answer(link) == 404
+        link.sendall(b"x" * 100_000)
+        assert all_of(link) == b""
+
+
+def test_body_that_nobody_read_is_not_held_after_its_answer(broker) -> None:
+    with raw(broker) as link:
+        link.sendall(NOWHERE + LENGTH + b"x" * 50_000)
+        assert status_of_answer(link) == 404
+        web_server = broker._running().node._http._web
+        cycles = [connection._serving for connection in web_server._state.connections]
+        wait_until(lambda: not any(cycle.body for cycle in cycles if cycle), "the body to be freed")
+
+
+@pytest.mark.parametrize(("head", "piece"), [(LENGTH, b"x"), (CHUNKED, CHUNK)])
+def test_body_that_comes_slowly_after_its_answer_is_given_up(
+    broker, head: bytes, piece: bytes, monkeypatch
+) -> None:
+    monkeypatch.setattr(protocol, "BODY_SECONDS_MAX", 0.5)
+    with raw(broker) as link:
+        link.sendall(NOWHERE + head)
+        assert status_of_answer(link) == 404
+        begun = time.monotonic()
+        with pytest.raises(ConnectionError):
+            send_again_and_again(link, piece, count=500, pause_seconds=0.02)
+        assert 0.4 < time.monotonic() - begun < 5
+    wait_until(lambda: connections(broker) == 1, "the end of the connection")
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [(b"content-length: 1000000000\r\n\r\n", b"x" * 10_000), (CHUNKED, CHUNK * 1000)],
+)
+def test_body_that_goes_on_after_its_answer_is_not_read_without_limit(
+    broker, head: bytes, piece: bytes, monkeypatch
+) -> None:
+    monkeypatch.setattr(protocol, "PASS_OVER_BYTES_MAX", 100_000)
+    with raw(broker) as link:
+        link.sendall(NOWHERE + head)
+        assert status_of_answer(link) == 404
+        with pytest.raises(ConnectionError):
+            send_again_and_again(link, piece, count=10_000)
+    wait_until(lambda: connections(broker) == 1, "the end of the connection")
+
+
+def test_bodies_that_come_after_their_answers_are_discarded(broker, monkeypatch) -> None:
+    """Each has the whole limit."""
+    monkeypatch.setattr(protocol, "PASS_OVER_BYTES_MAX", 150_000)
+    with raw(broker) as link:
+        for _ in range(3):
+            for head, body in (
+                (LENGTH, b"x" * 100_000),
+                (CHUNKED, b"186a0\r\n" + b"x" * 100_000 + b"\r\n0\r\n\r\n"),
+            ):
+                link.sendall(NOWHERE + head)
+                assert status_of_answer(link) == 404
+                link.sendall(body)
+        link.sendall(HEALTH)
+        assert status_of_answer(link) == 200
+
+
+@pytest.mark.parametrize("empty", [b"\r\n", b"\r", b"\r\n" * 1000])
+def test_empty_lines_before_a_request_are_passed_over(broker, empty: bytes, monkeypatch) -> None:
+    """RFC 9112, 2.2: some clients send one after a body."""
+    monkeypatch.setattr(protocol, "HEAD_SECONDS_MAX", 0.5)
+    with raw(broker) as link:
+        for _ in range(2):
+            link.sendall(POST % (b"ended", BYTES) + b"content-length: 5\r\n\r\nhello" + empty)
+            assert status_of_answer(link) == 200
+            time.sleep(0.7)
+            link.sendall(empty)
+            time.sleep(0.7)
+        link.sendall(HEALTH)
+        assert status_of_answer(link) == 200
+
+
+def test_empty_lines_do_not_keep_an_idle_connection_open(monkeypatch) -> None:
+    monkeypatch.setattr(web, "KEEP_ALIVE_SECONDS", 0.5)
+    with gateway_broker() as broker, raw(broker) as link:
+        link.sendall(HEALTH)
+        assert status_of_answer(link) == 200
+        with pytest.raises(ConnectionError):
+            send_again_and_again(link, b"\r\n", count=100, pause_seconds=0.05)
+
+
+def status_of_answer(link: socket.socket) -> int:
+    """Of the next answer, which is read whole."""
+    answer = http.client.HTTPResponse(link)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+def send_again_and_again(link: socket.socket, piece: bytes, count: int, pause_seconds: float = 0) -> None:
+    """Raises ConnectionError once the other side has closed."""
+    for _ in range(count):
+        link.sendall(piece)
+        time.sleep(pause_seconds)
 
 
 def test_refusals_are_counted_by_reason() -> None:

@@ -1,7 +1,9 @@
 """How one connection speaks HTTP: uvicorn's protocol, with the limits that it leaves to whoever stands in front of it.
 
 A head (request line and headers) is bounded in bytes, lines and time, so that nobody holds a connection with half a
-request, and refused where it is ambiguous (`heads.py`). More connections than `gateway.connections.max`, or than
+request, and refused where it is ambiguous (`heads.py`). A body whose request is answered already is discarded, and
+bounded in bytes and time as well. Whenever no request is served, one timer runs for what the client has to send next
+(`Awaited`). More connections than `gateway.connections.max`, or than
 `max.connections.per.ip` from one address, are told so and closed. A connection whose other end is gone without a word
 is found by the system's keep-alive.
 
@@ -15,6 +17,7 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 import httptools
@@ -24,6 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
 from anabranch.gateway.http.access import HEALTH
 from anabranch.gateway.http.addresses import Addresses
+from anabranch.gateway.http.bodies import BODY_SECONDS_MAX, PASS_OVER_BYTES_MAX
 from anabranch.gateway.http.heads import (
     AMBIGUOUS,
     VERSIONS,
@@ -72,6 +76,18 @@ HANDSHAKE_NOT_ALONE = (
 )
 
 
+class Awaited(Enum):
+    """What the client has to send next, within its time. Nothing while a request is served: then `bodies.py` limits the
+    time for its body."""
+
+    NEXT_HEAD = auto()
+    """Any of it, on a connection whose requests are all answered."""
+    HEAD = auto()
+    """The whole of it. On a new connection also its beginning."""
+    REST_OF_BODY = auto()
+    """Of a request that was answered without it."""
+
+
 class Link(NamedTuple):
     """What a request may know of its connection."""
 
@@ -105,6 +121,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._other_upgrade: bytes | None = None
         """The head of a request that offers to go on in a protocol that is not served here, without that offer."""
         self._head_bytes = 0
+        self._has_head_begun = False
+        """Whether there is more of it than the empty lines that may precede it."""
         self._headers_bytes = 0
         self._bodiless_bytes = 0
         """Received behind a head since the last byte of its body: trailers and extensions of chunks."""
@@ -113,7 +131,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """Whether the head was taken, target included, and its body is not yet at its end."""
         self._is_refused = False
         self._lingering_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._discarded_bytes = 0
+        """Received of a body since its request was answered."""
+        self._awaited: Awaited | None = None
+        self._client_timer: asyncio.TimerHandle | None = None
         self._unparsed = bytearray()
         """Behind the request that is served: not parsed before that is answered."""
         self._unparsed_noted = 0
@@ -150,13 +171,12 @@ class BoundedProtocol(HttpToolsProtocol):
                 f"This address has {self.addresses.connections_max} connections, and no more may come from one address "
                 "(max.connections.per.ip): close some.",
             )
-        else:
-            self._begin_head()
+        self._time_client()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_head()
         self._ended.set()
         self._is_lost = True
+        self._time_client()
         self._unparsed.clear()
         self._note_read_ahead()
         self._end_requests()
@@ -240,16 +260,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         self._is_pipelined = True
+        assert self._serving is not None
+        self._serving.body.clear()  # Nobody reads it any more, and the connection may stay idle for long.
         super().on_response_complete()
+        self._unset_keepalive_if_required()  # `_time_client` does it.
         self._abort_if_stuck()
         self._parse_read_ahead()
         if self._ended.is_set() and not self._is_busy:
-            self.transport.close()
-            self._abort_if_stuck()
-
-    def timeout_keep_alive_handler(self) -> None:
-        super().timeout_keep_alive_handler()
-        self._abort_if_stuck()
+            self._close()
 
     def _abort_if_stuck(self, unsent_before: int | None = None) -> None:
         """Abort a connection that is being closed once its client takes nothing more of what is not sent yet."""
@@ -276,6 +294,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._parse_requests()
         finally:
             self._note_read_ahead()
+        self._time_client()
 
     def _parse_requests(self) -> None:
         while self._unparsed and not (self._is_in_head and self._is_busy):
@@ -286,8 +305,6 @@ class BoundedProtocol(HttpToolsProtocol):
             piece = bytes(self._unparsed[:size])
             del self._unparsed[:size]
             self._parse(piece)
-        if self._is_in_head and self._head_bytes and self._head_timer is None and not self._is_refused:
-            self._begin_head()
         if len(self._unparsed) > READ_AHEAD_BYTES_MAX:
             self.flow.pause_reading()  # Else it is read on, to notice that the client has gone.
 
@@ -305,14 +322,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_bytes += len(piece)
         else:
             self._bodiless_bytes += len(piece)
+            self._discarded_bytes += 0 if self._is_busy else len(piece)
         super().data_received(piece)
         self._piece = b""
         count = self._head_bytes if self._is_in_head else self._bodiless_bytes
         if count > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()
+        if self._discarded_bytes > PASS_OVER_BYTES_MAX:
+            self._close()
 
     def on_message_begin(self) -> None:
         self._is_in_head, self._is_in_body = True, False
+        self._has_head_begun = True
         self._headers_bytes = 0
         super().on_message_begin()
 
@@ -325,9 +346,8 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ConnectionAbortedError("too many headers")  # The parser stops here.
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
-        self._head_bytes = self._bodiless_bytes = 0
-        self._end_head()
+        self._is_in_head = self._has_head_begun = False
+        self._head_bytes = self._bodiless_bytes = self._discarded_bytes = 0
         if self.parser.get_method() == b"CONNECT":
             self._refuse(400, "BAD_REQUEST", NO_PROXY)
             raise ConnectionAbortedError("a proxy was asked for")  # The parser stops here.
@@ -387,24 +407,46 @@ class BoundedProtocol(HttpToolsProtocol):
         code, message = malformation(str(sys.exception()), is_in_body=self._is_in_body)
         self._refuse(400, code, message)
 
-    # --- heads -------------------------------------------------------------------------------------------------
+    # --- what a client has to send, and what it is told if it does not -------------------------------------------
 
-    def _begin_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_SECONDS_MAX, self._head_is_late)
+    def _what_is_awaited(self) -> Awaited | None:
+        has_other_protocol = self._host is None
+        if self._is_busy or self._is_refused or has_other_protocol or self.transport.is_closing():
+            return None
+        if not self._is_in_head:
+            return Awaited.REST_OF_BODY
+        return Awaited.HEAD if self._has_head_begun or self.cycle is None else Awaited.NEXT_HEAD
 
-    def _end_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _time_client(self) -> None:
+        """Run the timer for what is awaited now. It goes on if that is the same as before, however much has come."""
+        awaited = self._what_is_awaited()
+        if awaited is self._awaited:
+            return
+        self._awaited = awaited
+        if self._client_timer is not None:
+            self._client_timer.cancel()
+            self._client_timer = None
+        if awaited is not None:
+            seconds = {
+                Awaited.NEXT_HEAD: self.timeout_keep_alive,
+                Awaited.HEAD: HEAD_SECONDS_MAX,
+                Awaited.REST_OF_BODY: BODY_SECONDS_MAX,
+            }
+            self._client_timer = self.loop.call_later(seconds[awaited], self._client_is_late)
 
-    def _head_is_late(self) -> None:
-        self._head_timer = None
-        if not self._head_bytes:
-            self.transport.close()  # Browsers make connections that they then do not use.
-            self._abort_if_stuck()
-        elif not self.transport.is_closing():
+    def _client_is_late(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._has_head_begun:
             text = f"A request's headers must be complete within {HEAD_SECONDS_MAX:g} s."
             self._refuse(408, "REQUEST_TIMEOUT", text)
+        else:
+            self._close()  # It waits for no answer. Browsers make connections that they then do not use.
+
+    def _close(self) -> None:
+        """Close once the client has taken its answers, if it does."""
+        self.transport.close()
+        self._abort_if_stuck()
 
     def _refuse_head(self) -> None:
         text = f"A request may have {HEADERS_MAX} headers and {HEAD_BYTES_MAX} bytes of them."
@@ -414,6 +456,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_refused:
             return
         self._is_refused = True
+        self._time_client()
         self.refusals[code] += 1
         cycle = self._serving
         if cycle is not None and not cycle.response_complete:
@@ -429,8 +472,7 @@ class BoundedProtocol(HttpToolsProtocol):
             % (status, code.replace("_", " ").title().encode(), len(body), body)
         )
         if status == TRY_AGAIN:
-            self.transport.close()  # No lingering: the node is short of connections or of memory.
-            self._abort_if_stuck()
+            self._close()  # No lingering: the node is short of connections or of memory.
             return
         self.transport.write_eof()
         self.flow.resume_reading()
