@@ -146,6 +146,35 @@ def test_client_that_closes_its_side_gets_its_answers(broker, sent: bytes, answe
     wait_until(lambda: connections(broker) == 1, "the end of the connection")
 
 
+WHOLE = [
+    POST % (b"ended", BYTES) + CHUNKED + b"5\r\nhello\r\n0\r\n\r\n",
+    POST % (b"ended", BYTES) + b"content-length: 5\r\n\r\nhello",
+    b"GET /v1/topics HTTP/1.1\r\nhost: localhost\r\n\r\n",
+]
+CUT = [
+    POST % (b"ended", BYTES) + b"content-length: 50\r\n\r\nhel",
+    POST % (b"ended", BYTES) + CHUNKED + b"5\r\nhello\r\n",
+    b"GET /v1/to",
+]
+
+
+@pytest.mark.parametrize("cut", CUT)
+@pytest.mark.parametrize("whole", WHOLE)
+def test_request_in_front_of_one_that_is_cut_off_is_answered(broker, whole: bytes, cut: bytes) -> None:
+    if "ended" not in broker.topics():
+        broker.create_topic("ended")
+    before = broker.records("ended")
+    begun = time.monotonic()
+    with raw(broker) as link:
+        link.sendall(whole + cut)
+        link.shutdown(socket.SHUT_WR)
+        answers = all_of(link)
+    assert answers.count(b"HTTP/1.1 ") == answers.count(b"HTTP/1.1 200 ") == 1
+    assert len(broker.records("ended")) - len(before) == whole.startswith(b"POST")
+    assert time.monotonic() - begun < 10
+    wait_until(lambda: connections(broker) == 1, "the end of the connection")
+
+
 def test_client_that_closes_its_side_is_not_waited_for(broker) -> None:
     """It may be gone: nothing else is seen of that."""
     topic = broker.create_topic(broker.unused_name("waited"))

@@ -179,7 +179,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._time_client()
         self._unparsed.clear()
         self._note_read_ahead()
-        self._end_requests()
+        self._disconnect_requests()
+        if self._reading is not None:
+            self._reading.cancel()
         if self._host is not None:
             self.addresses.give(self._host)
         super().connection_lost(exc)
@@ -189,7 +191,7 @@ class BoundedProtocol(HttpToolsProtocol):
         A client that is gone looks the same, so a request that waits for records is answered with none."""
         self._ended.set()
         self.loop.call_soon(self._abort_if_stuck)  # Once asyncio has closed it, unless it stays open.
-        return self._is_busy and not self.cycle.more_body and not self._is_refused
+        return self._is_serving_whole_request and not self._is_refused
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection over to the WebSocket's protocol; refuse if anything of HTTP is still under way on it.
@@ -204,17 +206,15 @@ class BoundedProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
         self._host = None  # It counts on, until the WebSocket's protocol hears that it is lost.
 
-    def _end_requests(self) -> None:
+    def _disconnect_requests(self) -> None:
         """Tell every request that its client is gone; uvicorn tells the one that came last. Others would write all of
-        their answers to a connection that is closed, with a warning for each piece. One that only reads ends here."""
+        their answers to a connection that is closed, with a warning for each piece."""
         cycles = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         for cycle in (*cycles, self._serving):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
-        if self._reading is not None:
-            self._reading.cancel()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._serving = cycle
@@ -266,7 +266,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()  # `_time_client` does it.
         self._abort_if_stuck()
         self._parse_read_ahead()
-        if self._ended.is_set() and not self._is_busy:
+        if self._ended.is_set() and not self._is_serving_whole_request:
+            self._disconnect_requests()  # The rest of the next one will never come.
             self._close()
 
     def _abort_if_stuck(self, unsent_before: int | None = None) -> None:
@@ -283,6 +284,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def _is_busy(self) -> bool:
         """With a request that is not answered."""
         return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _is_serving_whole_request(self) -> bool:
+        """Whether the request whose turn it is has its whole body. Others may have come behind it."""
+        cycle = self._serving
+        return cycle is not None and not cycle.response_complete and not cycle.more_body
 
     def _note_read_ahead(self) -> None:
         self.read_ahead.bytes_held += len(self._unparsed) - self._unparsed_noted
