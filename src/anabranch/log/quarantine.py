@@ -6,6 +6,7 @@ wrong.
 file moves, so that a crash in between leaves an entry too many rather than a file nobody can explain.
 """
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,12 +15,21 @@ from anabranch.log.disk.files import Files
 
 FOLDER = "quarantine"
 LIST = "list.json"
+_KEPT = re.compile(r"(?P<name>\d{20}\.[a-z]+)(\.from-(?P<position>\d+))?(\.\d+)?")
 
 
 class Quarantined(NamedTuple):
     name: str
     size_bytes: int
     reason: str
+
+    @property
+    def origin(self) -> tuple[str, int | None]:
+        """The name of the file that it was, and the position from which it was cut off; None: it is the whole file."""
+        found = _KEPT.fullmatch(self.name)
+        if found is None:
+            return self.name, None
+        return found["name"], int(found["position"]) if found["position"] is not None else None
 
 
 def quarantine(files: Files, folder: str, file_names: Sequence[str], reason: str) -> list[Quarantined]:
@@ -35,10 +45,12 @@ def quarantine(files: Files, folder: str, file_names: Sequence[str], reason: str
     return entries
 
 
-def keep_copy(files: Files, folder: str, name: str, data: bytes, reason: str) -> list[Quarantined]:
-    """Keep bytes that are about to be cut off a file."""
+def keep_copy(
+    files: Files, folder: str, name: str, position: int, data: bytes, reason: str
+) -> list[Quarantined]:
+    """Keep the bytes from `position` on, which are about to be cut off a file."""
     aside = _aside(files, folder)
-    entry = Quarantined(_free_name(files, aside, name), len(data), reason)
+    entry = Quarantined(_free_name(files, aside, f"{name}.from-{position}"), len(data), reason)
     _list(files, aside, [entry])
     files.write(f"{aside}/{entry.name}", data, sync=True)
     files.sync_folder(aside)

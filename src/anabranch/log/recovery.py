@@ -2,9 +2,10 @@
 
 After a clean stop sizes are believed and nothing is scanned but the last few kilobytes. After any other stop
 every batch from the recovery point on has its CRC checked: a torn or zero-filled tail of the last segment is
-cut off. If an earlier segment is torn, or the file that should follow it is missing, it becomes the last one
-and everything after it is quarantined. A crash within recovery is harmless: it only cuts what is bad and
-moves what is listed, and then runs again.
+cut off. So are bytes behind the last record of an earlier segment, whenever they are met: they cost no record.
+If an earlier segment is torn, or the file that should follow it is missing, it becomes the last one and
+everything after it is quarantined. A crash within recovery is harmless: it only cuts what is bad and moves
+what is listed, and then runs again.
 
 Below the recovery point's `synced` no write can be torn: damage there is rot. What follows it was safe and
 stays where it is; readers get CorruptDataError where they meet the damage. A `precious` log, which nobody
@@ -22,6 +23,7 @@ from anabranch.log.segment.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.segment.scan import NO_TIMESTAMP, Scan, hop_to
 from anabranch.log.segment.seal import HeadSums, Seal, load_seal
 from anabranch.log.segment.segment import Segment
+from anabranch.log.segment.soundness import survey
 from anabranch.log.segment.tail import Tail
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import resolve_leftovers
@@ -79,7 +81,7 @@ class Opener:
                 if problem is not None:
                     segment.state = SegmentState.RECOVERING
                     self._set_aside(bases[number + 1 :], problem)
-                self._open_active(segment, torn=problem is not None)
+                self._open_active(segment, following)
                 break
         self.result.is_synced = self._is_synced()
         return self.result
@@ -170,12 +172,12 @@ class Opener:
         segment.state = SegmentState.SEALED
         seal = self._seal(segment)
         if seal is not None and seal.final:
-            if seal.log_bytes != segment.published_bytes:
-                sizes = f"{segment.published_bytes} bytes and was sealed with {seal.log_bytes}"
-                return f"{segment.file.path} has {sizes}"
+            if seal.log_bytes > segment.published_bytes:
+                return _size_problem(segment, seal)
             if seal.next_base != following:
                 return f"the segment {seal.next_base} is missing after {segment.file.path}"
-            return None if self._is_trusted(following) else self._scan_sealed(segment, following, seal)
+            is_trusted = self._is_trusted(following) and seal.log_bytes == segment.published_bytes
+            return None if is_trusted else self._scan_sealed(segment, following, seal)
         if not segment.published_bytes and not self.config.compacted:
             return f"{segment.file.path} is empty but not the last"
         # Without a seal nobody has said how long it is: even if all its records are known to be whole, a write
@@ -199,12 +201,15 @@ class Opener:
         for batches in scan:
             tail.note(batches)
         self.result.scanned_bytes += scan.position
-        if scan.reason is not None and seal is None and scan.next_offset == following:
-            # A write that was taken back; the log goes on in the next file.
+        is_all_there = scan.position == seal.log_bytes if seal is not None else scan.next_offset == following
+        if scan.reason is not None and is_all_there:
+            # A write that was taken back, or what never was one; the log goes on in the next file.
             self._cut(segment, scan, segment.published_bytes)
             segment.published_bytes = segment.synced_bytes = scan.position
         elif scan.reason is not None:
             return f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}"
+        elif seal is not None and not is_all_there:
+            return _size_problem(segment, seal)
         # A seal has the word of the process that wrote it; the cleaner leaves gaps, and says so by a seal.
         if scan.next_offset < following and seal is None and not self.config.compacted:
             return f"{segment.file.path} ends before {scan.next_offset} and is followed by {following}"
@@ -231,13 +236,17 @@ class Opener:
 
     # --- the last segment -----------------------------------------------------------------------------------
 
-    def _open_active(self, segment: Segment, *, torn: bool) -> None:
+    def _open_active(self, segment: Segment, following: Offset | None) -> None:
+        """`following` is where the segment behind a torn one began: what made it torn must not be taken for whole."""
         seal = self._seal(segment)
-        tail = None
-        if self.clean and not torn:
+        tail, offsets = None, segment.offsets
+        if following is not None:
+            sealed_end = seal.next_base if seal is not None and seal.final else following
+            offsets = range(segment.base_offset, max(following, sealed_end))
+        elif self.clean:
             tail = self._trusted_tail(segment, seal)
         if tail is None:
-            tail = self._scanned_tail(segment)
+            tail = self._scanned_tail(segment, offsets)
         if seal is None or seal.final or seal.log_bytes > tail.end_bytes:
             self._drop_seal(segment)
         segment.activate(tail)
@@ -283,17 +292,23 @@ class Opener:
         largest = time_index.timestamps[-1] if time_index else NO_TIMESTAMP
         return (index, time_index) if seal.max_timestamp == largest else None
 
-    def _scanned_tail(self, segment: Segment) -> Tail:
+    def _scanned_tail(self, segment: Segment, offsets: range) -> Tail:
         index, time_index = self._indexes_below_point(segment)
         # Where a person decides what goes, what is left must not be summed anew: a head may have been changed.
         seal = self._seal(segment) if self.keeps_cuts else None
-        tail, start = self._resumed(segment, index, time_index, seal.sums if seal is not None else None)
+        sums = seal.sums if seal is not None else None
         end = segment.published_bytes
+        tail, start = self._resumed(segment, index, time_index, sums)
         segment.file.forget_cache(start)
-        scan = Scan(segment.file, start, end, segment.offsets, check_crc=True)
-        for batches in scan:
-            tail.note(batches)
+        scan = self._note_all(Scan(segment.file, start, end, offsets, check_crc=True), tail)
         self.result.scanned_bytes += scan.position - start
+        if sums is not None and scan.position < end:
+            stop = _end_of_sound(segment, sums, offsets, scan.position)
+            if stop < scan.position:
+                tail, start = self._resumed(segment, index, time_index, sums)
+                reason = scan.reason
+                scan = self._note_all(Scan(segment.file, start, stop, offsets, check_crc=True), tail)
+                scan.reason = f"the head of the batch here was changed, and behind it {reason}"
         segment.warm.add(start, scan.position)
         if seal is not None and scan.position < seal.log_bytes:
             tail.sums = tail.sums.below(scan.position)
@@ -302,6 +317,11 @@ class Opener:
         if not self._was_safe(tail.next_offset):
             segment.synced_bytes = -1  # It may never have been synced; the next sync makes sure.
         return tail
+
+    def _note_all(self, scan: Scan, tail: Tail) -> Scan:
+        for batches in scan:
+            tail.note(batches)
+        return scan
 
     def _indexes_below_point(self, segment: Segment) -> tuple[OffsetIndex, TimeIndex]:
         """What the indexes say up to the recovery point, if they can be believed; else nothing, and all is
@@ -353,8 +373,9 @@ class Opener:
         if is_rot or is_odd:
             self._note_damage(f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}")
         if is_rot or is_odd or self.keeps_cuts:
-            name = f"{segment.base_offset:020d}{names.LOG}.from-{scan.position}"
-            self.result.quarantined += keep_copy(self.files, self.folder, name, rest, str(scan.reason))
+            name = f"{segment.base_offset:020d}{names.LOG}"
+            kept = keep_copy(self.files, self.folder, name, scan.position, rest, str(scan.reason))
+            self.result.quarantined += kept
         segment.file.truncate(scan.position)
         segment.file.sync()
         self.result.cut_bytes += end - scan.position
@@ -366,6 +387,33 @@ class Opener:
             )
         except (OSError, CorruptDataError):
             return None
+
+
+def _size_problem(segment: Segment, seal: Seal) -> str:
+    return f"{segment.file.path} has {segment.published_bytes} bytes and was sealed with {seal.log_bytes}"
+
+
+def _end_of_sound(segment: Segment, sums: HeadSums, offsets: range, position: int) -> int:
+    """Where the batches end that may stay before a cut at `position`: the offset at which the log ends must not rest on
+    a changed head. Of a region that is cut only what comes before its first changed head stays, because nobody could
+    tell that head any more."""
+    for region in reversed(sums.regions(0, position)):
+        data = segment.file.pread(region.end - region.start, region.start)
+        if region.crc is None or len(data) < region.end - region.start:
+            return position
+        found = survey(memoryview(data), region, offsets)
+        if not found and len(survey(memoryview(data), region._replace(crc=None), offsets)) != 1:
+            return position  # Nothing tells which head it is.
+        if found and found[-1].end == region.end <= position:
+            return position
+        stop = region.start
+        for batch in found:
+            if batch.position == stop and batch.end <= position:
+                stop = batch.end
+        if stop > region.start:
+            return stop
+        position = stop
+    return position
 
 
 def _another_batch_follows(rest: bytes) -> bool:

@@ -227,6 +227,37 @@ def test_segments_after_a_torn_one_are_moved_aside_and_listed(open_log: Open, di
 
 
 @pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("rest", [b"garbage", bytes(100)])
+def test_bytes_behind_the_last_record_of_a_sealed_segment_are_cut_and_nothing_else(
+    open_log: Open, disk: FakeDisk, rest: bytes, clean: bool
+) -> None:
+    log = open_log(segment_bytes=300)
+    written = fill(log, 12)
+    path = log.segments[1].file.path
+    log.close()
+    disk.kill()
+    disk.write(path, disk.read(path) + rest)
+    log = open_log(clean=clean, segment_bytes=300)
+    assert (read_all(log), log.cut_bytes, log.quarantined) == (written, len(rest), [])
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_a_batch_that_reaches_into_the_next_segment_is_cut_when_that_is_moved_aside(
+    open_log: Open, disk: FakeDisk, is_sealed: bool
+) -> None:
+    log = open_log(segment_bytes=300)
+    written = fill(log, 6, count=5)
+    bases = [segment.base_offset for segment in log.segments]
+    log.close()
+    disk.kill()
+    disk.flip_bit(f"{FOLDER}/{bases[2]:020d}.log", 7, bit=4)
+    if not is_sealed:
+        disk.unlink(f"{FOLDER}/{bases[2]:020d}.seal")
+    log = open_log(segment_bytes=300)
+    assert (log.end_offset, read_all(log)) == (bases[2], written[:2])
+
+
+@pytest.mark.parametrize("clean", [True, False])
 def test_a_missing_segment_leaves_what_comes_before_and_moves_aside_what_comes_after(
     open_log: Open, disk: FakeDisk, clean: bool
 ) -> None:
