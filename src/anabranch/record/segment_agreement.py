@@ -41,7 +41,8 @@ class FinalSeal(Protocol):
 
 
 def gap_problem(missing_offsets: int) -> Problem:
-    return LOG_FILE, None, f"{missing_offsets} offsets are missing in or after it (see --gaps-allowed)"
+    offsets_are = "offset is" if missing_offsets == 1 else "offsets are"
+    return LOG_FILE, None, f"{missing_offsets} {offsets_are} missing in or after it (see --gaps-allowed)"
 
 
 def seal_problems(seal: FinalSeal, log_bytes: int, following: int | None) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+from random import Random
 from uuid import UUID
 
 import pytest
@@ -454,6 +455,188 @@ def test_repair_of_an_intact_folder_changes_nothing(data):
     result = run("repair", data, "--yes")
     assert "Nothing is damaged." in result.stdout
     assert content(data) == before
+
+
+def batches_of(data):
+    """The bytes of each batch as the fixture wrote it, by its file and position."""
+    found = {}
+    for path in segments(data):
+        whole, starts = path.read_bytes(), batch_positions(path)
+        ends = [*starts[1:], len(whole)]
+        found |= {(path.name, at): whole[at:end] for at, end in zip(starts, ends, strict=True)}
+    return found
+
+
+def intact_of(data, written):
+    """Which of these batches are still where they were; each has one record."""
+    found = {path.name: path.read_bytes() for path in (data / "demo-0").glob("*.log")}
+    return {
+        (name, position)
+        for (name, position), whole in written.items()
+        if found.get(name, b"")[position : position + len(whole)] == whole
+    }
+
+
+def spoil(data, rng, written):
+    """Damage one place, as a disk, a crash or a person might."""
+    path = rng.choice(segments(data))
+    whole = path.read_bytes()
+    at = rng.choice([position for name, position in written if name == path.name])
+    kind = rng.choice(["record", "head", "garbage", "zeros behind", "cut", "zeros", "sidecar", "segment"])
+    if kind in ("record", "head"):
+        changed = at + (rng.randrange(17) if kind == "head" else rng.randrange(17, 80))
+        if changed < len(whole):
+            flipped = whole[changed] ^ 1 << rng.randrange(8)
+            path.write_bytes(whole[:changed] + bytes([flipped]) + whole[changed + 1 :])
+    elif kind in ("garbage", "zeros behind"):
+        size = rng.choice([1, 7, 12, 61, 300])
+        path.write_bytes(whole + (rng.randbytes(size) if kind == "garbage" else bytes(size)))
+    elif kind == "cut":
+        os.truncate(path, rng.randrange(len(whole) + 1))
+    elif kind == "zeros":
+        size = min(rng.choice([5, 100, 400]), max(0, len(whole) - at))
+        path.write_bytes(whole[:at] + bytes(size) + whole[at + size :])
+    elif kind == "sidecar":
+        path.with_suffix(rng.choice([".seal", ".index", ".timeindex"])).unlink(missing_ok=True)
+    elif path != segments(data)[0]:
+        path.unlink()
+    return kind
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_repair_of_any_damage_does_what_its_plan_says_and_no_more(data, seed):
+    rng, written = Random(seed), batches_of(data)
+    kinds_of = [spoil(data, rng, written) for _ in range(rng.choice([1, 1, 2, 3]))]
+    before = {path.name: path.stat().st_size for path in segments(data)}
+    intact = intact_of(data, written)
+    planned = json.loads(run("repair", data, "--dry-run", "--format", "json").stdout)
+    assert {path.name: path.stat().st_size for path in segments(data)} == before
+    result = run("repair", data, "--yes", "--format", "json")
+    done = json.loads(result.stdout)
+    assert (done["steps"], done["left"]) == (planned["steps"], planned["left"])
+    assert result.exit_code == (1 if planned["left"] else 0)
+    assert bool(findings(data)) is bool(planned["left"])
+
+    moved = {step["file"] for step in done["steps"] if step["step"].startswith("move")}
+    cuts = {step["file"]: step["step"].split() for step in done["steps"] if step["step"].startswith("cut")}
+    after = {path.name: path.stat().st_size for path in (data / "demo-0").glob("*.log")}
+    assert {name for name in before.keys() - after.keys() if before[name]} == moved
+    assert {name: size for name, size in after.items() if size != before[name]} == {
+        name: int(words[4].rstrip(",")) for name, words in cuts.items()
+    }
+    assert all(before[name] - after[name] == int(words[1]) for name, words in cuts.items())
+    for name in before:
+        gone = sum(file == name for file, _ in intact - intact_of(data, written))
+        counted = [step for step in done["steps"] if step["file"] == name]
+        assert gone <= sum(step["intact_records"] + step["damaged_records"] for step in counted)
+        if not {"head", "sidecar", "zeros"} & set(kinds_of):
+            assert gone == sum(step["intact_records"] for step in counted)
+
+    again = json.loads(run("repair", data, "--yes", "--format", "json").stdout)
+    assert all(step["step"].startswith("leave") for step in again["steps"])
+    assert intact_of(data, written) >= intact - {
+        place for place in intact if place[0] in moved or place[0] in cuts
+    }
+
+
+def test_repair_cuts_a_batch_that_reaches_into_the_next_segment(data):
+    """One batch per segment: only the next segment's base tells that its offsets were changed."""
+    for is_sealed in (True, False):
+        folder = data / f"wide-{int(is_sealed)}"
+        log = Log.open(RealFiles(), str(folder), LogConfig(segment_bytes=500), clean=False)
+        for base in range(0, 128, 16):
+            builder = BatchBuilder(base_offset=base)
+            for offset in range(base, base + 16):
+                builder.add(b"key", b"%0100d" % offset, timestamp_ms=1_700_000_000_000 + offset)
+            log.append([(builder.build(), base, base + 15, 1_700_000_000_015 + base)], 1_700_000_000_000)
+        log.close(clean=True)
+        path = folder / f"{64:020d}.log"
+        flip(path, 7)
+        if not is_sealed:
+            path.with_suffix(".seal").unlink()
+        result = run("repair", folder, "--yes", "--format", "json")
+        steps = json.loads(result.stdout)["steps"]
+        assert result.exit_code == 0
+        assert [
+            (step["step"].split()[0], step["damaged_records"], step["intact_records"]) for step in steps
+        ] == [
+            ("cut", 16, 0),
+            *[("move", 0, 16)] * 3,
+        ]
+        assert path.stat().st_size == 0
+        (report,) = json.loads(run("verify", folder, "--format", "json").stdout)
+        assert (report["intact"], report["end_offset"]) == (True, 64)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_garbage_behind_the_last_batch_of_a_middle_segment_costs_no_record(data, is_sealed):
+    path = segments(data)[2]
+    written = batches_of(data)
+    if not is_sealed:
+        path.with_suffix(".seal").unlink()
+    path.write_bytes(path.read_bytes() + b"garbage")
+    assert whole_report(data)["damaged_records"] == 0
+    dry = run("repair", data, "--dry-run").stdout
+    assert "cut 7 bytes at" in dry
+    assert "quarantine/." not in dry
+    (step,) = json.loads(run("repair", data, "--yes", "--format", "json").stdout)["steps"]
+    assert (step["file"], step["damaged_records"], step["intact_records"]) == (path.name, 0, 0)
+    assert findings(data) == []
+    assert intact_of(data, written) == set(written)
+
+
+@pytest.mark.parametrize("rest", [bytes(100), b"garbage", b"no batch" * 20])
+def test_what_never_was_a_record_at_the_end_of_a_log_is_not_counted_as_one(data, rest):
+    path = segments(data)[-1]
+    path.write_bytes(path.read_bytes() + rest)
+    report = whole_report(data)
+    assert (report["damaged_records"], report["end_offset"]) == (0, BATCHES)
+    said = run("repair", data, "--yes").stdout
+    assert f"cut {len(rest)} bytes at" in said
+    assert "leave" not in said
+    assert findings(data) == []
+
+
+def test_batch_that_was_cut_short_behind_the_last_stop_counts_as_a_record(data):
+    path = segments(data)[-1]
+    for size in (20, 70):
+        whole = path.read_bytes()
+        path.write_bytes(whole + batch_at(BATCHES)[:size])
+        assert whole_report(data)["damaged_records"] == 1
+        path.write_bytes(whole)
+
+
+def test_gap_is_left_by_a_repair_which_says_so(data):
+    path = segments(data)[-1]
+    path.with_suffix(".seal").unlink()
+    path.write_bytes(batch_at(int(path.stem) + 1))
+    for _ in range(2):
+        result = run("repair", data, "--yes")
+        assert result.exit_code == 1
+        assert "leave, the gap stays" in result.stdout
+        assert "keep a copy" not in result.stdout
+        assert "1 offset is missing" in result.stdout
+        assert "readers pass over the missing offsets" in result.stderr
+
+
+def test_one_damaged_record_leaves_the_log(data):
+    path = segments(data)[-1]
+    flip(path, path.stat().st_size - 3)
+    assert "\n1 damaged record leaves the log for quarantine/." in run("repair", data, "--yes").stdout
+
+
+@pytest.mark.parametrize("byte", [6, 15], ids=["offset", "generation"])
+def test_repair_does_not_vouch_for_a_changed_head_before_the_place_where_it_cuts(data, byte):
+    """The sum that tells it covers what is cut too."""
+    path = segments(data)[-1]
+    at = batch_positions(path)
+    flip(path, at[1] + byte)
+    flip(path, at[2] + 70)
+    done = json.loads(run("repair", data, "--yes", "--format", "json").stdout)
+    (cut,) = [step for step in done["steps"] if step["step"].startswith("cut ")]
+    assert f"at {at[1]}," in cut["step"]
+    assert (cut["damaged_records"], cut["intact_records"]) == (2, len(at) - 3)
+    assert (findings(data), whole_report(data)["end_offset"]) == ([], int(path.stem) + 1)
 
 
 # --- the folder --------------------------------------------------------------------------------------------

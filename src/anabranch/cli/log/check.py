@@ -17,7 +17,7 @@ from anabranch.cli.log.damage import Survey, survey_segment
 from anabranch.cli.log.offline import name_of, segment_bases
 from anabranch.errors import CorruptDataError
 from anabranch.log import names
-from anabranch.log.disk.real_files import RealFiles
+from anabranch.log.disk.files import Files
 from anabranch.log.segment.index import OffsetIndex, TimeIndex
 from anabranch.log.segment.scan import Scan, headers_from
 from anabranch.log.segment.seal import HeadSums, Region, Seal, load_seal
@@ -49,14 +49,6 @@ class Finding(NamedTuple):
     damaged_records: int = 0
 
 
-class Cut(NamedTuple):
-    """The records of one segment at or after the first damage of its partition."""
-
-    file: str
-    damaged_records: int
-    intact_records: int
-
-
 @dataclass
 class Report:
     """What was read of one partition and what is wrong with it."""
@@ -71,32 +63,32 @@ class Report:
     missing_offsets: int = 0
     gaps_allowed: bool = False
     findings: list[Finding] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
-    """One for the segment with the first damage, and one for each segment after it."""
+    intact_behind_damage: int = 0
+    """Records after the first damage, which a node still serves."""
+    intact: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """The position and the record count of each intact batch, by segment file, of those with damage."""
 
     @property
     def damaged_records(self) -> int:
         return sum(finding.damaged_records for finding in self.findings)
 
     @property
-    def intact_behind_damage(self) -> int:
-        """Records after the first damage, which a node still serves and a repair moves aside."""
-        return sum(cut.intact_records for cut in self.cuts)
+    def first_damage(self) -> Finding | None:
+        return next((finding for finding in self.findings if finding.kind is Kind.DATA), None)
 
     def as_json(self) -> dict[str, object]:
-        facts = {name: value for name, value in vars(self).items() if name != "cuts"}
+        facts = {name: value for name, value in vars(self).items() if name != "intact"}
         findings = [{**finding._asdict(), "kind": finding.kind.value} for finding in self.findings]
         return {
             **facts,
             "damaged_records": self.damaged_records,
-            "intact_behind_damage": self.intact_behind_damage,
             "findings": findings,
             "intact": not self.findings,
         }
 
 
 def check_partition(
-    files: RealFiles, folder: str, *, gaps_allowed: bool, on_bytes: Callable[[int], None] = lambda count: None
+    files: Files, folder: str, *, gaps_allowed: bool, on_bytes: Callable[[int], None] = lambda count: None
 ) -> Report:
     """Read the whole partition. `gaps_allowed` is for compacted topics, in which the cleaner leaves gaps."""
     bases = segment_bases(files, folder)
@@ -109,12 +101,24 @@ def check_partition(
     return report
 
 
+def intact_records(files: Files, folder: str, report: Report, name: str, position: int) -> int:
+    """How many records of a segment file are intact from this position on, where a batch begins."""
+    known = report.intact.get(name)
+    if known is not None:
+        return sum(count for start, count in known if start >= position)
+    file = files.open(f"{folder}/{name}")
+    try:
+        return sum(header.record_count for header in headers_from(file, position, file.size()))
+    finally:
+        file.close()
+
+
 class SegmentCheck:
     """One segment of a report. `following` is the next segment's base offset, None for the last."""
 
     def __init__(
         self,
-        files: RealFiles,
+        files: Files,
         folder: str,
         base: int,
         following: int | None,
@@ -183,8 +187,9 @@ class SegmentCheck:
         end = self.following if self.following is not None else self._sealed_end(seal)
         if end is not None and is_lane_gap(scan.next_offset, end):
             end = None  # The next lane says nothing about where this one ended.
-        path, gaps_allowed = self._path(names.LOG), self.gaps_allowed
-        return survey_segment(path, regions, self.offsets, scan, end, gaps_allowed=gaps_allowed)
+        return survey_segment(
+            self.file, size, regions, self.offsets, scan, end, gaps_allowed=self.gaps_allowed
+        )
 
     def _sealed_end(self, seal: Seal | None) -> int | None:
         """The offset after the segment, if its seal tells. The seal of a clean stop may be older than the file."""
@@ -214,20 +219,14 @@ class SegmentCheck:
             self._find(Kind.DATA, *gap_problem(missing_offsets))
 
     def _count_behind(self, seen: Survey, scan: Scan) -> None:
-        report, damaged, intact = self.report, 0, 0
-        first = next((finding for finding in report.findings if finding.kind is Kind.DATA), None)
-        if first is None:
+        report, name = self.report, f"{self.base:020d}{names.LOG}"
+        if seen.intact is not None:
+            report.intact[name] = seen.intact
+        first = report.first_damage
+        if first is None or (first.file == name and first.position is None):
             return
-        if report.cuts:
-            damaged = sum(stretch.records for stretch in seen.stretches)
-            intact = self._records() if seen.intact_records is None else seen.intact_records
-        elif first.position is not None:
-            damaged = sum(stretch.records for stretch in seen.stretches if stretch.end > scan.position)
-            intact = seen.intact_behind
-        report.cuts.append(Cut(f"{self.base:020d}{names.LOG}", damaged, intact))
-
-    def _records(self) -> int:
-        return sum(header.record_count for header in headers_from(self.file, 0, self.size_bytes))
+        position = scan.position if first.file == name else 0
+        report.intact_behind_damage += intact_records(self.files, self.folder, report, name, position)
 
     def _load(self, suffix: str, load: Callable[[bytes], Loaded]) -> Loaded | None:
         """Load a sidecar file. None if it is missing or invalid, which is noted where it matters."""

@@ -6,13 +6,15 @@ on both sides of a batch with a wrong offset tell which one is wrong.
 
 import mmap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from anabranch.log.disk.files import File
 from anabranch.log.segment.scan import Scan
 from anabranch.log.segment.seal import Region
 from anabranch.log.segment.soundness import SoundBatch, survey
-from anabranch.record.batch import HEADER_BYTES, MAGIC, BatchHeader, read_header
+from anabranch.record.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
 
 
 class Stretch(NamedTuple):
@@ -21,8 +23,8 @@ class Stretch(NamedTuple):
     start: int
     end: int
     records: int
-    """How many cannot be read any more. Where the heads of its batches are damaged too and the log may have gaps, at
-    least so many."""
+    """How many cannot be read any more: none, if these bytes never were records. Where the heads of its batches are
+    damaged too and the log may have gaps, at least so many."""
     is_in_heads: bool
     """Every CRC holds: only the sum over batch heads, or the order of offsets, does not."""
 
@@ -34,29 +36,27 @@ class Survey:
     batches: int
     next_offset: int
     missing_offsets: int
-    intact_records: int | None = None
-    """None if nothing is damaged: they are not counted then."""
-    intact_behind: int = 0
-    """Intact records after the place where the walk over the segment ended."""
+    intact: list[tuple[int, int]] | None = None
+    """The position and the record count of each intact batch. None if nothing is damaged: nobody looked."""
     stretches: list[Stretch] = field(default_factory=list)
 
 
 def survey_segment(
-    path: str, regions: list[Region], offsets: range, scan: Scan, end: int | None, *, gaps_allowed: bool
+    file: File,
+    size_bytes: int,
+    regions: list[Region],
+    offsets: range,
+    scan: Scan,
+    end: int | None,
+    *,
+    gaps_allowed: bool,
 ) -> Survey:
     """Survey a segment in which `scan` met damage, or whose heads disagree with their sums. `end` is the offset that
     must follow the segment; None if that is unknown."""
-    with (
-        open(path, "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole,
-        memoryview(whole) as data,
-    ):
+    with _mapped(file, size_bytes) as data:
         sound = _sound(data, regions, offsets)
-        counts = [read_header(data, batch.position).record_count for batch in sound]
-        behind = (
-            count for batch, count in zip(sound, counts, strict=True) if batch.position >= scan.position
-        )
-        seen = Survey(len(sound), offsets.start, 0, sum(counts), sum(behind))
+        intact = [(batch.position, read_header(data, batch.position).record_count) for batch in sound]
+        seen = Survey(len(sound), offsets.start, 0, intact)
         reached = 0
         for batch in sound:
             if batch.position == reached:
@@ -68,6 +68,21 @@ def survey_segment(
         if reached < len(data):
             _add(seen, _stretches(data, reached, len(data), seen.next_offset, end, scan, gaps_allowed), end)
         return seen
+
+
+@contextmanager
+def _mapped(file: File, size_bytes: int) -> Iterator[memoryview]:
+    file.pin()
+    try:
+        descriptor = file.fileno()
+        assert descriptor is not None, "segments lie in files"
+        with (
+            mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ) as whole,
+            memoryview(whole) as data,
+        ):
+            yield data
+    finally:
+        file.unpin()
 
 
 def _add(seen: Survey, found: Iterator[Stretch], following: int | None) -> None:
@@ -101,22 +116,36 @@ def _stretches(
 ) -> Iterator[Stretch]:
     """The stretch of these bytes, which should have the records from `offset` up to `following`; two stretches if the
     walk ended within."""
-    if start < scan.position < end:
-        middle = scan.next_offset if following is None else min(scan.next_offset, following)
-        records = _count(data, start, scan.position, middle - offset, gaps_allowed)
-        yield Stretch(start, scan.position, records, _holds(data, start, scan.position))
-        start, offset = scan.position, max(offset, middle)
     span = None if following is None else following - offset
-    yield Stretch(start, end, _count(data, start, end, span, gaps_allowed), _holds(data, start, end))
+    records = _count(data, start, end, offset, span, gaps_allowed)
+    if start < scan.position < end:
+        walked = scan.next_offset - offset if span is None else min(scan.next_offset - offset, span)
+        first = min(records, _count(data, start, scan.position, offset, walked, gaps_allowed))
+        yield Stretch(start, scan.position, first, _holds(data, start, scan.position))
+        start, records = scan.position, records - first
+    yield Stretch(start, end, records, _holds(data, start, end))
 
 
-def _count(data: memoryview, start: int, end: int, span: int | None, gaps_allowed: bool) -> int:
+def _count(data: memoryview, start: int, end: int, offset: int, span: int | None, gaps_allowed: bool) -> int:
     """How many records the damaged batches of these bytes had: what their heads say, but no more than the `span` of
-    offsets between the batches around them. Where a head is damaged, a log without gaps had one record per offset."""
+    offsets from `offset` up to the batch behind them. Where a head is damaged, a log without gaps had one record per
+    offset. Bytes at the end of a log, where nothing is known of what should follow, need to begin like a batch."""
+    if span is None and not _begins_like_batch(data, start, end, offset):
+        return 0
     claimed, is_believable = _claimed(data, start, end, gaps_allowed)
     if span is None:
         return claimed
-    return min(max(1, span), claimed) if is_believable or gaps_allowed else max(1, span)
+    return min(max(0, span), claimed) if is_believable or gaps_allowed else max(0, span)
+
+
+def _begins_like_batch(data: memoryview, start: int, end: int, offset: int) -> bool:
+    """Whether these bytes have the magic of a batch, or the base offset that is due and a length."""
+    if end - start < LOG_OVERHEAD:
+        return False
+    if end - start >= HEADER_BYTES and read_header(data, start).magic == MAGIC:
+        return True
+    base, length = int.from_bytes(data[start : start + 8]), data[start + 8 : start + LOG_OVERHEAD]
+    return base == offset and any(length)
 
 
 def _holds(data: memoryview, start: int, end: int) -> bool:

@@ -2,7 +2,8 @@
 
 `verify` only reads. `repair` does what a node does when it starts after a crash, but over the whole log: it cuts
 back to the last good batch, moves the damage and what follows it aside (it never deletes them), and rebuilds indexes.
-It shows its plan first, with the number of records that leave the log.
+It shows its plan first, with the number of records that leave the log. The plan is what the repair does to a trial of
+the folder, so that both agree.
 """
 
 import sys
@@ -124,7 +125,7 @@ def _show_reports(reports: "list[Report]") -> None:
         columns = ["partition", "kind", "file", "#from byte", "#to byte", "#damaged records", "problem"]
         show_table(columns, rows)
     for report in reports:
-        if report.cuts:
+        if report.first_damage is not None:
             intact = report.intact_behind_damage
             click.echo(
                 f"{report.partition}: {intact} intact {'record follows' if intact == 1 else 'records follow'} the "
@@ -178,10 +179,11 @@ def repair(
         reports = check_all(files, folder, wanted, gaps_allowed)
         places = zip(reports, partition_folders(folder, wanted), strict=True)
         damaged = [(report, place) for report, place in places if report.findings]
-        steps = [step for report, place in damaged for step in plan(files, place, report)]
+        plans = [plan(files, place, report) for report, place in damaged]
+        steps = [step for each in plans for step in each.steps]
+        left = [each.left for each in plans if each.left.findings]
         if format == "text":
             _show_steps(steps, dry_run)
-        left: list[Report] = []
         if damaged and not dry_run:
             confirm("Do this?", yes)
             for report, place in damaged:
@@ -196,26 +198,29 @@ def _show_steps(steps: "list[Step]", dry_run: bool) -> None:
         return
     click.echo("A repair would do this:" if dry_run else "The repair will do this:")
     show_table(["partition", "step", "file", "#damaged records", "#intact records", "why"], steps)
-    damaged = sum(step.damaged_records for step in steps)
-    intact = sum(step.intact_records for step in steps)
-    if damaged or intact:
-        click.echo(
-            f"{damaged} damaged and {intact} intact {'record' if damaged + intact == 1 else 'records'} "
-            f"{'would leave' if dry_run else 'leave'} the log for quarantine/."
-        )
-    if intact:
+    counts = {
+        "damaged": sum(step.damaged_records for step in steps),
+        "intact": sum(step.intact_records for step in steps),
+    }
+    moved, total = [f"{count} {kind}" for kind, count in counts.items() if count], sum(counts.values())
+    if moved:
+        leave = "would leave" if dry_run else "leaves" if total == 1 else "leave"
+        records = "record" if total == 1 else "records"
+        click.echo(f"{' and '.join(moved)} {records} {leave} the log for quarantine/.")
+    if counts["intact"]:
         click.echo("A node still serves the intact records as long as they stay where they are.")
 
 
 def _show_outcome(steps: "list[Step]", left: "list[Report]", dry_run: bool, format: str) -> None:
+    """`left` is what the repair has left, or what it would leave."""
     if format == "json":
         remains = [report.as_json() for report in left]
         show_json({"dry_run": dry_run, "steps": [step._asdict() for step in steps], "left": remains})
-    elif left:
+    elif left and not dry_run:
         _show_reports(left)
     elif steps and not dry_run:
         click.echo("Repaired.")
-    if left:
-        raise Failure(
-            "Some damage cannot be repaired: reads of it are refused, and everything else is served."
-        )
+    if left and not dry_run:
+        is_refused = any(finding.position is not None for report in left for finding in report.findings)
+        stays = "reads of it are refused" if is_refused else "readers pass over the missing offsets"
+        raise Failure(f"Some damage cannot be repaired: {stays}, and everything else is served.")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from anabranch.cli.common import Failure, WrongCommandLine
 from anabranch.log import names
-from anabranch.log.disk.files import require_no_link
+from anabranch.log.disk.files import Files, require_no_link
 from anabranch.log.disk.real_files import RealFiles
 
 LOCK_NAME = ".lock"
@@ -114,5 +114,5 @@ def is_segment(name: str) -> bool:
     return base is not None and name == f"{base:020d}{names.LOG}"
 
 
-def segment_bases(files: RealFiles, folder: str) -> list[int]:
+def segment_bases(files: Files, folder: str) -> list[int]:
     return [int(name[:20]) for name in files.list(folder) if is_segment(name)]
