@@ -48,7 +48,7 @@ class BrokerCore:
         """Set among peers: lets what this turn tells them leave. The loop has their sockets, so it must get on."""
         self.is_turn_open = False
         """What is handed in now is seen to at the end of this turn."""
-        self._is_turn_due = False
+        self._turn_due: asyncio.Handle | None = None
         self._woken: set[Partition] = set()
         self._unsynced: set[Partition] = set()
         self._stalled: dict[Callable[[], None], None] = {}
@@ -62,24 +62,25 @@ class BrokerCore:
 
     def another_turn(self) -> None:
         """The present turn leaves something for the next."""
-        if not self._is_turn_due:
-            self._is_turn_due = True
-            self._loop.call_soon(self.turn)
+        if self._turn_due is None:
+            self._turn_due = self._loop.call_soon(self.turn)
 
     @property
     def is_loop_awaited(self) -> bool:
         """Something that is not a socket waits for its turn, or will at any moment."""
         return (
-            self._is_turn_due
+            self._turn_due is not None
             or self.tasks_open > 0
             or not self.syncer.is_idle
             or self.flush_peers is not None
         )
 
     def turn(self) -> None:
-        if not self._is_turn_due:
+        if self._turn_due is None:
             self.syncer.place.turns += 1  # Begun by a socket: somebody wants something.
-        self._is_turn_due = False
+        else:
+            self._turn_due.cancel()  # This is that turn: two in line would be followed by two for good.
+            self._turn_due = None
         self.is_turn_open = True
         try:
             if self.queue:

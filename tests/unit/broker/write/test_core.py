@@ -1,5 +1,7 @@
 """The single writer: bytes are counted until they are answered, and nobody's defect hangs another."""
 
+import asyncio
+
 import pytest
 
 from anabranch.broker.write.append_queue import AppendJob, AppendQueue
@@ -33,6 +35,26 @@ async def test_cancelled_internal_append_is_written_and_told_to_nobody() -> None
     bench.core.append(partition, batch_of()).cancel()
     await turn()
     assert (partition.log.end_offset, bench.core.queue.bytes_held) == (1, 0)
+
+
+@in_loop
+async def test_turn_that_a_socket_begins_takes_the_place_of_one_that_is_due() -> None:
+    bench = Bench()
+    core, turns = bench.core, 0
+
+    def send_answers() -> None:
+        nonlocal turns
+        turns += 1
+        if turns < 20:
+            core.another_turn()
+
+    core.send_answers = send_answers
+    core.another_turn()
+    for _ in range(3):
+        core.turn()
+    assert turns == 3
+    await asyncio.sleep(0)
+    assert turns == 4, "one turn in each round of the loop, or sockets wait for many"
 
 
 @in_loop
