@@ -2,8 +2,8 @@
 
 Produce requests may overlap; any other request holds the connection until it is answered, as Kafka does. A
 connection does not parse further frames while it is *held*: a request is open that others must wait for, too many
-are open, too many answer bytes wait for a slow reader, the append queue is full, or memory for its next frame is
-short. Holding one connection costs the others nothing.
+are open, too many answer bytes wait for a slow reader, the append queue is full, memory for its next frame is short,
+or it has had its share of this turn. Holding one connection costs the others nothing.
 
 States: open, closing (answers what it has accepted, reads no more), closed.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from anabranch.broker.requests.call import Call, Piece
 from anabranch.errors import AnabranchError, FrameTooLargeError
 from anabranch.server.bound_socket import network_of
-from anabranch.server.poller import READ, WRITE
+from anabranch.server.poller import READ, WRITE, Watched
 from anabranch.server.receive_buffer import ReceiveBuffer
 from anabranch.server.send_queue import Held, SendQueue, held, let_go
 from anabranch.wire.api_keys import ApiKey
@@ -69,6 +69,8 @@ class Connection:
         self._calls: deque[Call] = deque()
         self._out = SendQueue(listener.broker.answers_held)
         self._is_held = False
+        self._is_in_turn_line = False
+        """Held until a step has room for the frames in the buffer."""
         self._is_reading = True
         self._is_writing = False
         self._is_flush_due = False
@@ -115,10 +117,12 @@ class Connection:
         return 0 if self._frame_ms_start is None or self._is_in_line else now_ms - self._frame_ms_start
 
     def blocked_ms(self, now_ms: int) -> int:
-        """How long a request has been waiting behind which the client sent more than can be looked at: no client needs
-        that, and no other rule would say that the bytes hold memory for too long."""
+        """How long the client's bytes have been lying behind a request that waits, or behind answers that it does not
+        read: no client needs that, and no other rule would say that the bytes hold memory for too long."""
         last = self._calls[-1] if self._calls else None
-        is_blocked = last is not None and last.holds and not last.keeps_bytes and len(self._buffer) > 0
+        is_waiting = last is not None and last.holds and not last.keeps_bytes
+        is_unread = self._is_held and bool(self._out)
+        is_blocked = (is_waiting or is_unread) and len(self._buffer) > 0
         return now_ms - self.last_read_ms if is_blocked else 0
 
     def frame_ms_expected(self, now_ms: int) -> int:
@@ -163,20 +167,23 @@ class Connection:
         return bool(poll.poll(0))
 
     def shrink(self) -> None:
-        """Give back what the buffer has beyond the bytes in it: nobody has used it for a while, or others need the
+        """Give back what the buffer has beyond the frame at hand: nobody has used it for a while, or others need the
         room. A request under way prevents that only while it reads its bytes, not while it waits."""
         buffer = self._buffer
-        if self.is_closed or self.is_in_line or (len(buffer) > FREE_BYTES and not self._is_held):
-            return  # The rest of a large frame is on its way.
+        if self.is_closed or self.is_in_line:
+            return
         if self._has_its_memory and not self._is_held:
             return  # It stood in line for this, and would have to again.
-        is_all_free = self._memory_held > 0 and len(buffer) <= FREE_BYTES
-        is_worth_it = 2 * len(buffer) <= max(buffer.capacity, self._memory_held)
+        needed = len(buffer)
+        if needed > FREE_BYTES and not self._is_held:
+            needed = max(needed, self._frame_bytes)  # The rest of it is on its way.
+        is_all_free = self._memory_held > 0 and needed <= FREE_BYTES
+        is_worth_it = 2 * needed <= max(buffer.capacity, self._memory_held)
         if not buffer.capacity or not (is_worth_it or is_all_free):
             return
         if self._calls and (self._core.is_turn_open or not all(call.let_go() for call in self._calls)):
             return
-        buffer.resize(len(buffer))
+        buffer.resize(needed)
         held, self._memory_held = self._memory_held, self._counted(buffer.capacity)
         self._listener.memory.give(held - self._memory_held)
 
@@ -194,6 +201,8 @@ class Connection:
             self._writable()
 
     def _readable(self) -> None:
+        if self._is_in_turn_line:
+            return  # What is here comes first, also if the client has closed the connection behind it.
         room = self._buffer.room()
         if self._is_held:  # What is read now lies here for as long as the request before it takes.
             room = room[: max(0, FREE_BYTES - len(self._buffer))]
@@ -281,23 +290,13 @@ class Connection:
     # --- frames ----------------------------------------------------------------------------------------------
 
     def _parse(self) -> None:
-        """Hand every whole frame to the broker, until one is missing bytes or we are held."""
-        buffer = self._buffer
+        """Hand whole frames to the broker, until one is missing bytes, we are held, or it is others' turn."""
+        share = self._listener.poller.frames_each
+        if not share:
+            self._stand_in_line(self._listener.poller.newcomers)
+            return
         try:
-            if not self._is_known and not self._recognise():
-                return
-            if self._listener.take_plain is not None and self._take_plain():
-                return
-            frames = split_frames(buffer.view, buffer.start, buffer.end, self._listener.frame_bytes_max)
-            for start, end in frames.spans:
-                buffer.start = end
-                self._take_frame(start, end)
-                if self._is_held or self.is_closed or self._is_closing:
-                    return
-            if frames.spans and len(buffer) >= SIZE_BYTES:
-                frames = split_frames(buffer.view, buffer.start, buffer.end, self._listener.frame_bytes_max)
-            if len(buffer) > API_KEY_POSITION:
-                self._check_size(buffer.start, frames.bytes_wanted)
+            bytes_wanted = self._parse_share(share)
         except AnabranchError as error:
             logger.info("closing %s: %s", self.host, error)
             self.close(str(error))
@@ -306,7 +305,45 @@ class Connection:
             logger.exception("a request from %s failed: this is a defect", self.host)
             self.close(f"{type(error).__name__}: {error}")
             return
-        self._expect_frame(frames.bytes_wanted)
+        if bytes_wanted is not None:
+            self._expect_frame(bytes_wanted)
+
+    def _parse_share(self, share: int) -> int | None:
+        """Hand up to `share` frames to the broker. How many bytes the next one needs, if the rest of it is not here."""
+        buffer, bytes_max = self._buffer, self._listener.frame_bytes_max
+        if not self._is_known and not self._recognise():
+            return None
+        taken = self._take_plain(share) if self._listener.take_plain is not None else 0
+        if taken and (self._is_held or buffer.start == buffer.end):
+            return None
+        frames = split_frames(buffer.view, buffer.start, buffer.end, bytes_max, share - taken)
+        for start, end in frames.spans:
+            buffer.start = end
+            self._take_frame(start, end)
+            if self._is_held or self.is_closed or self._is_closing:
+                return None
+        if taken + len(frames.spans) == share and len(buffer):
+            self._give_way()
+            return None
+        if frames.spans and len(buffer) >= SIZE_BYTES:
+            frames = split_frames(buffer.view, buffer.start, buffer.end, bytes_max, share)
+        if len(buffer) > API_KEY_POSITION:
+            self._check_size(buffer.start, frames.bytes_wanted)
+        return frames.bytes_wanted
+
+    def _give_way(self) -> None:
+        """Something that held us may be over, or this step was enough for us: go on when it is our turn."""
+        if len(self._buffer):
+            self._stand_in_line(self._listener.poller.backlog)
+        else:
+            self.go_on()
+
+    def _stand_in_line(self, line: "deque[Watched]") -> None:
+        if self._is_in_turn_line or self.is_closed or self._is_closing:
+            return
+        self._is_held = self._is_in_turn_line = True
+        line.append(self)
+        self._core.schedule()
 
     def _expect_frame(self, frame_bytes: int) -> None:
         """Part of a frame is here, or nothing. The buffer grows when it is full."""
@@ -336,21 +373,23 @@ class Connection:
         self.flush()
         return False
 
-    def _take_plain(self) -> bool:
-        """Let the lane have what is plain. Whether nothing is left to do for now."""
+    def _take_plain(self, share: int) -> int:
+        """Let the lane have what is plain. How many requests it took."""
         buffer, calls, listener = self._buffer, self._calls, self._listener
         assert listener.take_plain is not None
         start, open_before = buffer.start, len(calls)
         if buffer.end - start > API_KEY_POSITION and buffer.view[start + API_KEY_POSITION] != ApiKey.PRODUCE:
-            return False
-        buffer.start = listener.take_plain(self, buffer.view, start, buffer.end, calls, listener.requests_max)
+            return 0
+        open_max = min(listener.requests_max, open_before + share)
+        buffer.start = listener.take_plain(self, buffer.view, start, buffer.end, calls, open_max)
         if buffer.start == start:
-            return False
-        listener.requests_total += len(calls) - open_before
+            return 0
+        taken = len(calls) - open_before
+        listener.requests_total += taken
         self._frame_bytes = 0
         self._end_frame()
         self._is_held = self._must_hold()
-        return self._is_held or buffer.start == buffer.end
+        return taken
 
     def _check_size(self, start: int, frame_bytes: int) -> None:
         """Refuse a request without records that is larger than one need be, as soon as its API key is here."""
@@ -390,12 +429,13 @@ class Connection:
         )
 
     def _wait_for_queue(self) -> bool:
-        self._core.when_relaxed(self._reconsider)
+        self._core.when_relaxed(self._give_way)
         return True
 
-    def _reconsider(self) -> None:
-        """Something that held us may be over."""
-        if self.is_closed or self._is_closing or not self._is_held:
+    def go_on(self) -> None:
+        """Parse what is here, unless something else holds us."""
+        self._is_in_turn_line = False
+        if self.is_closed or self._is_closing:
             return
         self._is_held = self._must_hold()
         if not self._is_held:
@@ -444,7 +484,7 @@ class Connection:
         if self._listener.memory.is_short:
             self.shrink()
         if self._is_held:
-            self._reconsider()
+            self._give_way()
 
     def _send_alone(self, pieces: Sequence[Held]) -> bool:
         """The usual case: one short answer, and a socket that takes it at once. False: nothing was sent."""
@@ -482,7 +522,7 @@ class Connection:
     def _writable(self) -> None:
         self._send()
         if self._is_held:
-            self._reconsider()
+            self._give_way()
 
     # --- ending ----------------------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ class Listener:
     def _flush_all(self) -> None:
         """Let the answers of this turn leave. Who was held up by them and has sent more is answered in the next."""
         due, self.flush_due = self.flush_due, []
-        if not due:
+        if not due and not self.poller.is_behind:
             return
         self.poller.turn_ms = self.clock.monotonic_ms()  # The turn may be one that no socket began.
         for connection in due:
@@ -91,7 +91,8 @@ class Listener:
             except Exception as error:  # A defect of ours costs this connection, and nobody else anything.
                 logger.exception("answers could not be sent: this is a defect")
                 connection.close(f"{type(error).__name__}: {error}")
-        if self.flush_due:
+        self.poller.go_on()
+        if self.flush_due or self.poller.is_behind:
             self.broker.core.another_turn()
 
     # --- opening ---------------------------------------------------------------------------------------------

@@ -28,15 +28,15 @@ class Frames(NamedTuple):
 
 
 def split_frames(
-    buffer: bytes | bytearray | memoryview, start: int, end: int, frame_bytes_max: int
+    buffer: bytes | bytearray | memoryview, start: int, end: int, frame_bytes_max: int, frames_max: int
 ) -> Frames:
-    """Every whole frame in `buffer[start:end]`.
+    """The whole frames in `buffer[start:end]`, at most `frames_max`.
 
     A bad size behind good frames is reported only once those were handed out, so that they are still
     answered.
     """
     spans: list[tuple[int, int]] = []
-    while end - start >= SIZE_BYTES:
+    while end - start >= SIZE_BYTES and len(spans) < frames_max:
         (size,) = _size_at(buffer, start)
         if not 0 < size <= frame_bytes_max:
             if spans:

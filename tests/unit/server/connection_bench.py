@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from anabranch.broker.requests.call import Call, HeldBytes
 from anabranch.broker.requests.memory_budget import MemoryBudget
+from anabranch.server import poller
 from anabranch.server.connection import Connection
 from anabranch.server.poller import Poller
 from anabranch.testing.fakes.clock import FakeClock
@@ -79,7 +82,8 @@ class FakeListener:
         due, self.flush_due = self.flush_due, []
         for connection in due:
             connection.flush()
-        if self.flush_due:
+        self.poller.go_on()
+        if self.flush_due or self.poller.is_behind:
             self.core.schedule()
 
     def forget(self, connection: Any, reason: str) -> None:
@@ -126,6 +130,15 @@ class Peer:
 def frame(api_key: int, body: bytes = b"", number: int = 0) -> bytes:
     content = struct.pack(">hhih", api_key, 3, number, -1) + body
     return len(content).to_bytes(4, "big") + content
+
+
+@contextlib.contextmanager
+def steps_of(frames: int, step_ns: int = poller.STEP_NS) -> Iterator[None]:
+    """Let the poller's steps be so small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(poller, "FRAMES_PER_STEP", frames)
+        patch.setattr(poller, "STEP_NS", step_ns)
+        yield
 
 
 def with_peer(test: Callable[[Peer], Any]) -> Callable[[], None]:

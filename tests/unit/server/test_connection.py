@@ -5,11 +5,11 @@ import socket
 from typing import Any
 
 import pytest
-from connection_bench import Peer, frame, with_peer
+from connection_bench import Peer, frame, steps_of, with_peer
 
 from anabranch.broker.requests.call import Call
 from anabranch.errors import ProtocolError
-from anabranch.server.connection import FREE_BYTES
+from anabranch.server.connection import FREE_BYTES, Connection
 from anabranch.server.receive_buffer import SMALL_BYTES
 from support.broker_bench import turn
 
@@ -142,6 +142,60 @@ async def test_client_with_many_short_requests_gives_way_to_others_between_them(
     await turn(300)
     assert peer.received() == b"1" * 50
     assert most <= 2, "each answer ends a hold, and what it held up waits for the next turn"
+
+
+@with_peer
+async def test_connections_share_what_a_step_parses(peer: Peer) -> None:
+    peer.listener.requests_max = 100
+    peers = [peer, Peer(peer.listener), Peer(peer.listener)]
+    steps: list[list[Connection]] = []
+    begin_step = peer.listener.poller._begin_step
+
+    def note_step(connections: int) -> None:
+        begin_step(connections)
+        steps.append([])
+
+    peer.listener.poller._begin_step = note_step
+    peer.listener.dispatch = lambda _broker, call: steps[-1].append(call.client)
+    for each in peers:
+        each.send(*[frame(PRODUCE)] * 10)
+    with steps_of(frames=6):
+        await turn(100)
+    assert all(steps[0].count(each.connection) == 2 for each in peers)
+    assert [sum(step.count(each.connection) for step in steps) for each in peers] == [10, 10, 10]
+    for each in peers[1:]:
+        each.connection.close("the test is over")
+        each.sock.close()
+
+
+@with_peer
+async def test_newcomer_does_not_wait_behind_the_backlog_of_others(peer: Peer) -> None:
+    peer.listener.requests_max = 100
+    others = [Peer(peer.listener) for _ in range(10)]
+    for each in others:
+        each.send(*[frame(PRODUCE)] * 20)
+    with steps_of(frames=1, step_ns=-1):  # Each step gets as far as one connection.
+        await turn(20)
+        before = len(peer.calls)
+        peer.send(frame(PRODUCE))
+        while peer.calls[-1].client is not peer.connection:
+            await turn(1)
+        assert len(peer.calls) - before <= 3
+        await turn(400)
+    assert len(peer.calls) == 10 * 20 + 1, "and those behind go on"
+    for each in others:
+        each.connection.close("the test is over")
+        each.sock.close()
+
+
+@with_peer
+async def test_requests_in_line_are_parsed_although_their_client_has_closed(peer: Peer) -> None:
+    peer.send(*[frame(PRODUCE)] * 4)
+    peer.sock.shutdown(socket.SHUT_WR)
+    with steps_of(frames=1):
+        await turn(50)
+    assert len(peer.calls) == 4
+    assert peer.connection.is_closed
 
 
 @with_peer

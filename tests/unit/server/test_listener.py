@@ -297,6 +297,62 @@ async def test_bytes_sent_behind_a_request_that_waits_keep_no_memory_from_others
 
 
 @in_loop
+async def test_frame_on_its_way_keeps_nothing_of_what_a_larger_one_before_it_took() -> None:
+    _bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
+    calls = note_calls(listener)
+    slow, sock = connect(listener, "192.0.2.66")
+    await push(sock, frame(PRODUCE, bytes(FRAME - 100)))
+    calls.pop().answer([b"1"])
+    await turn()
+    body = bytes(range(250)) * 400
+    await push(sock, frame(PRODUCE, body)[:-200])
+    assert len(slow._buffer) > FREE_BYTES
+    listener.memory.bytes_max = listener.memory.bytes_taken
+    honest, honest_sock = connect(listener, "192.0.2.1")
+    await push_next(honest_sock, FRAME // 2, 100_000)
+    assert honest.is_in_line
+    listener._sweep()
+    assert (honest.is_in_line, slow.is_closed) == (False, False)
+    assert slow.memory_held <= 2 * len(body) - FREE_BYTES
+    await push(sock, frame(PRODUCE, body)[-200:])
+    assert [bytes(call.view[call.body : call.end]) for call in calls] == [body]
+    await listener.close(0.01)
+    for each in (sock, honest_sock):
+        each.close()
+
+
+@in_loop
+async def test_bytes_behind_answers_that_are_not_read_keep_no_memory_from_others() -> None:
+    bench, listener = make(
+        socket_request_max_bytes=FRAME,
+        request_memory_bytes_max=BUDGET,
+        connection_requests_max=8,
+        connection_response_bytes_max=1024,
+    )
+    calls = note_calls(listener)
+    unread, sock = connect(listener, "192.0.2.66")
+    await push(sock, frame(PRODUCE, bytes(FRAME - 100)))
+    calls[-1].answer([b"1"])
+    await turn()
+    assert sock.send(frame(PRODUCE) * 8 + frame(PRODUCE, bytes(100_000))) > 100_000
+    await turn()
+    for call in calls[1:]:
+        call.answer([bytes(100_000)])
+    await turn()
+    assert len(unread._buffer) > FREE_BYTES
+    listener.memory.bytes_max = listener.memory.bytes_taken
+    honest, honest_sock = connect(listener, "192.0.2.1")
+    await push_next(honest_sock, FRAME - 100, 100_000)
+    for _ in range(20):
+        bench.clock.advance(250)
+        listener._sweep()
+    assert (unread.is_closed, honest.is_closed, honest.is_in_line) == (True, False, False)
+    await listener.close(0.01)
+    for each in (sock, honest_sock):
+        each.close()
+
+
+@in_loop
 async def test_what_came_with_a_request_that_waits_is_closed_when_others_need_the_memory() -> None:
     bench, listener = make(socket_request_max_bytes=FRAME, request_memory_bytes_max=BUDGET)
     calls = note_calls(listener)
