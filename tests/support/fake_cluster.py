@@ -21,6 +21,8 @@ class FakeCluster:
     def __init__(self, brokers: int, topics: dict[str, list[list[int]]]) -> None:
         self.topics = topics
         self.fenced: set[int] = set()
+        self.still_leading: set[int] = set()
+        """Fenced brokers that the others still name as leaders."""
         self.silent: set[int] = set()
         self.paused: set[int] = set()
         self.out_of_sync: set[int] = set()
@@ -206,7 +208,7 @@ class FakeCluster:
 
     def _topic_row(self, broker: int, name: str) -> Body:
         partitions = []
-        missed = self.fenced | (set() if broker in self.unaware else self.out_of_sync)
+        missed = (self.fenced - self.still_leading) | (set() if broker in self.unaware else self.out_of_sync)
         for index, replicas in enumerate(self.topics[name]):
             in_sync = [number for number in replicas if number not in missed]
             is_branch = name in self.branches

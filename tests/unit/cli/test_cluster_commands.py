@@ -75,6 +75,19 @@ def test_status_claims_nothing_of_a_broker_that_does_not_answer(cluster):
     assert "Every partition has a leader and all its copies." not in lines
 
 
+def test_status_names_partitions_that_a_fenced_broker_still_leads(cluster):
+    """Nobody else can lead the only copy, and a paused broker does not say that it leads no longer."""
+    cluster.topics = {"alone": [[3], [0]], "orders": [[3, 0, 1]]}
+    cluster.fenced.add(3)
+    cluster.still_leading.add(3)
+    facts = answer(cluster, "status")
+    assert (facts["unconfirmed"], facts["without_leader"]) == (["alone-0", "orders-0"], [])
+    assert [(wait["broker"], wait["leading"]) for wait in facts["waits_for"]] == [(3, 2)]
+    text = run(cluster, "status").stdout
+    assert "Reported in sync, but a replica does not answer: alone-0, orders-0." in text
+    assert "2 partitions are led by it." in text
+
+
 @pytest.mark.parametrize("command", ["status", "ring"])
 def test_brokers_that_stay_silent_are_waited_for_together(cluster, monkeypatch, command):
     """Three whose processes are stopped: the system still accepts connections for them."""

@@ -39,7 +39,22 @@ def test_copies_under_way_are_told_with_what_is_left() -> None:
             "bytes_left": 1_200_500,
             "coming": 0,
             "leaderless": 0,
+            "leading": 0,
         }
+    ]
+
+
+def test_a_broker_that_is_not_up_is_waited_for_by_the_partitions_it_leads() -> None:
+    alone = PartitionView("alone", 0, 1, 1, 1, (1,), (1,))
+    stored = PartitionView("stored", 0, 1, 1, 1, (), ())
+    waits = waits_of(view(partition(0, 2, (0, 1, 2)), alone, stored, fenced=(1,), silent=(2,)), {}, {})
+    assert [(fact["broker"], fact["leading"], fact["copying"]) for fact in waits.facts()] == [
+        (1, 1, 0),
+        (2, 1, 0),
+    ]
+    assert [sentence.partition(": ")[2].partition(".")[0] for sentence in waits.sentences()] == [
+        "1 partition is led by it",
+        "1 partition is led by it",
     ]
 
 

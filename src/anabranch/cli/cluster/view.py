@@ -107,8 +107,9 @@ class ClusterView:
         return [broker_id for broker_id, each in self.brokers.items() if each.is_silent]
 
     def is_unconfirmed(self, partition: PartitionView) -> bool:
-        """Whether its reported state may be outdated: its leader, or a copy said to be in sync, does not answer."""
-        return bool(partition.replicas) and not {partition.leader, *partition.in_sync}.isdisjoint(self.silent)
+        """Whether its reported state may be outdated: its leader, or a copy said to be in sync, is silent or fenced."""
+        away = set(self.brokers) - set(self.live)
+        return bool(partition.replicas) and not {partition.leader, *partition.in_sync}.isdisjoint(away)
 
 
 def read_view(client: "ClusterClient") -> ClusterView:

@@ -2,8 +2,9 @@
 of the cluster in, sentences and facts out.
 
 A copy that is not in sync on a broker that is up is being made; it still needs what the leader's log has beyond it. A
-copy on a broker that is not up waits for that broker. A partition without a leader waits for those of its brokers that
-are not up; if all are, they are about to elect one.
+copy on a broker that is not up waits for that broker, and so does a partition that it still leads according to the
+others. A partition without a leader waits for those of its brokers that are not up; if all are, they are about to elect
+one.
 """
 
 from collections import defaultdict
@@ -44,6 +45,8 @@ class BrokerWait:
     """Partitions that move to it."""
     leaderless: int = 0
     """Partitions without a leader that it keeps, and that are not led because it is not up."""
+    leading: int = 0
+    """Partitions that it still leads according to the others, while it is not up."""
 
     @property
     def is_up(self) -> bool | None:
@@ -72,6 +75,7 @@ class Waits(NamedTuple):
                 "bytes_left": wait.bytes_left if wait.is_size_known else None,
                 "coming": wait.coming,
                 "leaderless": wait.leaderless,
+                "leading": wait.leading,
             }
             for wait in self.brokers
         ]
@@ -102,6 +106,8 @@ def waits_of(view: ClusterView, held: Held, moving: Moving) -> Waits:
             for broker_id in down:
                 found.of(broker_id).leaderless += 1
             found.electing += not down
+        elif partition.replicas and partition.leader not in live:
+            found.of(partition.leader).leading += 1
     for coming in moving.values():
         for broker_id in coming:
             found.of(broker_id).coming += 1
@@ -122,7 +128,7 @@ def _note_copy(found: _Found, partition: PartitionView, broker_id: int) -> None:
 
 def _sentences(wait: BrokerWait) -> list[str]:
     lines = []
-    if not wait.is_up and (wait.copying or wait.leaderless):
+    if not wait.is_up and (wait.copying or wait.leaderless or wait.leading):
         why, advice = ABSENT[wait.state]
         lines.append(f"Waiting for broker {wait.broker_id}, which {why}: {_missing(wait)}. {advice}")
     elif wait.copying:
@@ -139,6 +145,8 @@ def _missing(wait: BrokerWait) -> str:
         parts.append(f"{_partitions(wait.copying)} missing its copy")
     if wait.leaderless:
         parts.append(f"{_partitions(wait.leaderless)} without a leader")
+    if wait.leading:
+        parts.append(f"{_partitions(wait.leading)} led by it")
     return ", ".join(parts)
 
 
