@@ -66,6 +66,36 @@ def test_configs_that_decide_which_offsets_are_kept_cannot_be_changed(
     assert configs(client) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("delete.retention.ms", "999999999999"),
+        ("min.cleanable.dirty.ratio", "1"),
+        ("min.compaction.lag.ms", "999999999"),
+        ("min.insync.replicas", "3"),
+        ("max.message.bytes", "10"),
+    ],
+)
+def test_configs_that_would_let_it_grow_or_have_no_effect_keep_their_limits(
+    client: RawClient, name: str, value: str
+) -> None:
+    before = configs(client)
+    row = alter_one(client, name, 0, value)
+    assert row["error_code"] == E.INVALID_CONFIG
+    assert f"{name} of {OFFSETS} cannot be {value}" in row["error_message"].replace("1.0", "1")
+    assert alter(client, OFFSETS, **{name.replace(".", "_"): value})["error_code"] == E.INVALID_CONFIG
+    assert configs(client) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("min.cleanable.dirty.ratio", "0.1"), ("max.message.bytes", "2000000")]
+)
+def test_configs_with_a_limit_may_change_on_its_safe_side(client: RawClient, name: str, value: str) -> None:
+    assert alter_one(client, name, 0, value)["error_code"] == E.NONE
+    assert configs(client)[name] == value
+    assert alter_one(client, name, 1, None)["error_code"] == E.NONE
+
+
 def test_replacing_all_configs_is_refused_if_committed_offsets_would_go(client: RawClient) -> None:
     row = alter(client, OFFSETS, cleanup_policy="delete", retention_ms="1")
     assert row["error_code"] == E.INVALID_CONFIG

@@ -2,7 +2,8 @@
 
 `__consumer_offsets` holds the committed offsets of every group. Kafka lets an administrator give it any config; here
 those that decide which of its records are kept cannot be changed, because a group whose offsets have expired starts
-over or skips records without an error. Nobody but the brokers writes to an internal topic, shortens it, adds partitions
+over or skips records without an error. Nor can those be set that would let the log grow without end, or that promise
+what commits do not follow. Nobody but the brokers writes to an internal topic, shortens it, adds partitions
 to it or deletes it (`handlers/produce.py`, `handlers/delete_records.py`, `topics.py`).
 """
 
@@ -13,12 +14,23 @@ from anabranch.cluster.metadata.residence import BRANCH
 from anabranch.cluster.metadata.rows import INTERNAL_NAMES, MODE_CONFIG
 from anabranch.cluster.placement import UNSET
 from anabranch.config import NodeSettings, TopicSettings
-from anabranch.config.setting import text_of
+from anabranch.config.setting import attribute_of, text_of
 from anabranch.errors import InvalidConfigError, InvalidReplicationFactorError, InvalidTopicError
 
 UNLIMITED = "-1"
 PROTECTED = ("cleanup.policy", "retention.ms", "retention.bytes")
 """Configs of `__consumer_offsets` that decide which committed offsets are kept."""
+GROWS = "superseded offsets would not be removed, and the topic would grow"
+IGNORED = "brokers write committed offsets whatever it says"
+AT_MOST = {
+    "delete.retention.ms": GROWS,
+    "min.cleanable.dirty.ratio": GROWS,
+    "min.compaction.lag.ms": GROWS,
+    "min.insync.replicas": IGNORED,
+}
+"""Configs of `__consumer_offsets` that cannot be set above the node's default, and why."""
+AT_LEAST = {"max.message.bytes": IGNORED}
+"""Those that cannot be set below it."""
 
 Overrides = Mapping[str, str | None]
 
@@ -40,7 +52,8 @@ def with_required(name: str, overrides: Overrides, current: Overrides | None = N
 def check_overrides(
     name: str, node: NodeSettings, overrides: Mapping[str, str], current: Mapping[str, str] | None = None
 ) -> None:
-    """Raise InvalidConfigError if a protected config would change. One that was set wrongly may be put right."""
+    """Raise InvalidConfigError if a protected config would change, or a limited one leave its limits. One that was set
+    wrongly may be put right."""
     if name != OFFSETS_TOPIC:
         return
     required = _required(overrides if current is None else current)
@@ -52,6 +65,15 @@ def check_overrides(
             raise InvalidConfigError(
                 f"{config} of {name} cannot be {value}, only {now}: committed offsets would be removed, and their "
                 "groups would start over or skip records."
+            )
+    usual = TopicSettings.from_overrides(node, required)
+    for config, why in (AT_MOST | AT_LEAST).items():
+        is_upper = config in AT_MOST
+        value, *allowed = (getattr(each, attribute_of(config)) for each in (after, before, usual))
+        limit = max(allowed) if is_upper else min(allowed)
+        if value > limit if is_upper else value < limit:
+            raise InvalidConfigError(
+                f"{config} of {name} cannot be {value}, but {limit} at {'most' if is_upper else 'least'}: {why}."
             )
 
 
