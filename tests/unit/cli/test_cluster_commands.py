@@ -264,9 +264,9 @@ def test_drain_of_a_broker_that_dies_with_an_only_copy_says_what_it_waits_for_an
     cluster.dies_in_a_move = 2
     result = run(cluster, "drain", 2)
     assert result.exit_code == 1
-    why = "too few copies are up to move orders-0 (brokers down: 2)."
+    why = "too few copies are up to move orders-0 (brokers not up: 2)."
     assert f"Waiting: {why}\n" in result.stderr
-    assert f"The moves are stuck: {why} Start those brokers again" in result.stderr
+    assert f"The moves are stuck: {why} Bring those brokers back up" in result.stderr
     cluster.dies_in_a_move = None
     cluster.fenced.clear()
     assert run(cluster, "drain", 2).exit_code == 0

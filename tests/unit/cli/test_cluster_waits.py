@@ -64,16 +64,16 @@ def test_nobody_guesses_a_size_that_no_leader_tells() -> None:
     assert waits.facts()[0]["bytes_left"] is None
 
 
-def test_a_broker_that_is_down_is_what_is_waited_for() -> None:
+def test_a_fenced_broker_is_waited_for_and_not_called_down() -> None:
     waits = waits_of(
         view(partition(0, 0, (0, 1)), partition(1, -1, ()), partition(2, -1, (0,)), fenced=(1, 2)), {}, {}
     )
     assert waits.sentences() == [
         "Broker 0: 1 partition is copying.",
-        "Waiting for broker 1, which is down: 2 partitions are missing its copy, 2 partitions are without a leader. "
-        "Start it again.",
-        "Waiting for broker 2, which is down: 3 partitions are missing its copy, 2 partitions are without a leader. "
-        "Start it again.",
+        "Waiting for broker 1, which has stopped sending heartbeats: 2 partitions are missing its copy, 2 partitions "
+        "are without a leader. It may be down, paused or cut off: check its process and its network.",
+        "Waiting for broker 2, which has stopped sending heartbeats: 3 partitions are missing its copy, 2 partitions "
+        "are without a leader. It may be down, paused or cut off: check its process and its network.",
     ]
 
 

@@ -249,7 +249,7 @@ def _wait_for_others(client: "ClusterClient", broker_id: int, format: str) -> No
 
 
 class BrokersMissed:
-    """Watch for moves that wait for brokers which are down: report them, and give up after a while."""
+    """Watch for moves that wait for brokers which are not up: report them, and give up after a while."""
 
     def __init__(self, *, is_quiet: bool) -> None:
         self._is_quiet = is_quiet
@@ -270,10 +270,10 @@ class BrokersMissed:
             return
         kept_by = [move.before for move in left if f"{move.topic}-{move.partition}" in frozen]
         missed = sorted({each for replicas in kept_by for each in replicas if each not in view.live})
-        why = f"too few copies are up to move {_named(sorted(frozen))} (brokers down: {', '.join(map(str, missed))})"
+        why = f"too few copies are up to move {_named(sorted(frozen))} (brokers not up: {', '.join(map(str, missed))})"
         if now - self._since > PATIENCE_SECONDS:
             raise Failure(
-                f"The moves are stuck: {why}. Start those brokers again: the moves then continue on their own."
+                f"The moves are stuck: {why}. Bring those brokers back up: the moves then continue on their own."
             )
         if why != self._said and not self._is_quiet:
             self._said = why

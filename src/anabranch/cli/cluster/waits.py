@@ -21,7 +21,10 @@ ABSENT = {
         "does not answer",
         "Check that its process runs and is not paused, and that its address can be reached from here.",
     ),
-    FENCED: ("is down", "Start it again."),
+    FENCED: (
+        "has stopped sending heartbeats",
+        "It may be down, paused or cut off: check its process and its network.",
+    ),
     UNREGISTERED: ("is not in the cluster", "Start it again."),
 }
 """What is wrong with a broker that is not up, and what to do, by its state."""
@@ -50,7 +53,8 @@ class BrokerWait:
 
     @property
     def is_up(self) -> bool | None:
-        """None if it does not answer: it may be down, slow, paused, or out of reach from here."""
+        """False if the cluster has fenced it. None if it does not answer us: it may be down, slow, paused, or out of
+        reach from here."""
         return None if self.state == SILENT else self.state == UP
 
 
