@@ -332,6 +332,18 @@ def test_broker_with_the_only_copy_is_not_removed(cluster):
     assert (cluster.unregistered, cluster.moving) == ([], {})
 
 
+def test_dead_broker_with_the_only_copy_has_to_be_started_before_it_is_drained(cluster):
+    cluster.topics["alone"] = [[3], [0]]
+    cluster.fenced.add(3)
+    result = run(cluster, "remove", 3, "--yes")
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "Error: Broker 3 is not up and holds the only copy of alone-0: start it again, then run `anabranch cluster "
+        "drain 3`. If its disk is lost, start it with an empty folder and --join, which gives up these records.\n",
+    )
+    assert (cluster.unregistered, cluster.moving) == ([], {})
+
+
 def test_broker_with_the_only_copy_in_sync_is_not_removed(cluster):
     cluster.out_of_sync.add(0)
     cluster.topics = {"orders": [[0, 2]]}

@@ -112,6 +112,12 @@ def _require_copies(view: "ClusterView", broker_id: int) -> None:
     from anabranch.cli.cluster.plan import kept_nowhere_else
 
     alone = kept_nowhere_else(view, broker_id)
+    if alone and view.brokers[broker_id].is_fenced:
+        raise Failure(
+            f"Broker {broker_id} is not up and holds the only copy of {_named(alone)}: start it again, then run "
+            f"`anabranch cluster drain {broker_id}`. If its disk is lost, start it with an empty folder and --join, "
+            "which gives up these records."
+        )
     if alone:
         raise Failure(
             f"Broker {broker_id} holds the only copy of {_named(alone)}: move them away first with "
