@@ -275,7 +275,12 @@ class Node:
 def _cannot_listen(address: str, option: str, error: OSError) -> CannotListenError:
     match error.errno:
         case errno.EADDRINUSE:
-            why = f"is taken by another process: stop it, or choose another port with {option}."
+            # A broker of `cluster up` has its addresses from cluster.toml: that command has no --http.
+            setting = option.removeprefix("--").replace("-", ".")
+            why = (
+                f"is taken by another process: stop it, or choose another port with {option} or, in a settings file "
+                f"such as cluster.toml, with {setting}."
+            )
         case errno.EADDRNOTAVAIL:
             why = f"is not an address of this machine: check {option}."
         case errno.EACCES | errno.EPERM:

@@ -76,7 +76,9 @@ async def test_node_whose_http_address_cannot_be_had_stops_cleanly() -> None:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         disk = FakeDisk()
         node = Node(NodeSettings.load({"listen": "127.0.0.1:0", "http": taken}), files=disk)
-        with pytest.raises(CannotListenError, match=f"{taken} is taken .*--http"):
+        with pytest.raises(
+            CannotListenError, match=f"{taken} is taken .*--http or, .*cluster.toml, with http"
+        ):
             await node.start()
     assert disk.exists(f"{node.data_dir}/clean-shutdown")
     disk.lock(f"{node.data_dir}/.lock").release()
