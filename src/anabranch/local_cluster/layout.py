@@ -1,7 +1,7 @@
 """Where each broker of a local cluster lives: one folder, remembered in its `cluster.toml`.
 
     DIR/cluster.toml    addresses of every broker and their object store: made at the first start, used at every later
-    DIR/secret          what the brokers prove to each other; only its owner may read it
+    DIR/secret          the secret with which brokers authenticate to each other; only its owner may read it
     DIR/broker-N        the data folder of broker N
     DIR/broker-N.log    what it says
     DIR/cluster.lock    held while the cluster runs

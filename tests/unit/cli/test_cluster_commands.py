@@ -108,7 +108,7 @@ def test_status_asks_the_leaders_themselves_who_is_in_sync(cluster):
     facts = answer(cluster, "status")
     assert (facts["unconfirmed"], facts["disputed"]) == ([], ["orders-1", "orders-2"])
     lines = run(cluster, "status").stdout.splitlines()
-    assert lines[-1] == "Their leader reports something else; run this again: orders-1, orders-2."
+    assert lines[-1] == "The leader reports a different state; run this again: orders-1, orders-2."
 
 
 def test_copy_on_a_broker_that_does_not_answer_waits_for_it(cluster):

@@ -121,7 +121,7 @@ def trouble(view: "ClusterView") -> list[str]:
     if unconfirmed:
         lines.append(f"Reported in sync, but a replica does not answer: {_some(unconfirmed)}.")
     if disputed:
-        lines.append(f"Their leader reports something else; run this again: {_some(disputed)}.")
+        lines.append(f"The leader reports a different state; run this again: {_some(disputed)}.")
     return lines or ["Every partition has a leader and all its copies."]
 
 
