@@ -7,8 +7,9 @@ If an earlier segment is torn, or the file that should follow it is missing, it 
 everything after it is quarantined. A crash within recovery is harmless: it only cuts what is bad and moves
 what is listed, and then runs again.
 
-Below the recovery point's `synced` no write can be torn: damage there is rot. What follows it was safe and
-stays where it is; readers get CorruptDataError where they meet the damage. A `precious` log, which nobody
+Below the recovery point's `synced`, and below the end that the seal of a clean stop names, no write can be torn:
+damage there is rot. It stays where it is, and so does what follows it and was safe, in the last segment too: the log
+ends where the seal says, and readers get CorruptDataError where they meet the damage. A `precious` log, which nobody
 could do without a part of, is not opened then.
 """
 
@@ -21,9 +22,9 @@ from anabranch.log.disk.files import Files
 from anabranch.log.quarantine import Quarantined, keep_copy, quarantine
 from anabranch.log.segment.index import IndexCache, OffsetIndex, TimeIndex
 from anabranch.log.segment.scan import NO_TIMESTAMP, Scan, hop_to
-from anabranch.log.segment.seal import HeadSums, Seal, load_seal
+from anabranch.log.segment.seal import HeadSums, Region, Seal, load_seal
 from anabranch.log.segment.segment import Segment
-from anabranch.log.segment.soundness import survey
+from anabranch.log.segment.soundness import SoundBatch, survey, survey_regions
 from anabranch.log.segment.tail import Tail
 from anabranch.log.settings import LogConfig
 from anabranch.log.swap import resolve_leftovers
@@ -246,7 +247,7 @@ class Opener:
         elif self.clean:
             tail = self._trusted_tail(segment, seal)
         if tail is None:
-            tail = self._scanned_tail(segment, offsets)
+            tail = self._scanned_tail(segment, seal, offsets)
         if seal is None or seal.final or seal.log_bytes > tail.end_bytes:
             self._drop_seal(segment)
         segment.activate(tail)
@@ -266,20 +267,48 @@ class Opener:
         The seal was not synced at that stop: a power cut may have left an older one, which speaks of a shorter
         log, or none.
         """
-        if seal is not None and (seal.final or seal.log_bytes != segment.published_bytes):
-            seal = None
-        indexes = self._sealed_indexes(segment, seal)
+        covering = _covering(segment, seal)
+        is_current = covering is not None and covering.log_bytes == segment.published_bytes
+        indexes = self._sealed_indexes(segment, covering if is_current else None)
         saved = (len(indexes[0]), len(indexes[1])) if indexes is not None else None
-        sums = seal.sums if seal is not None else None
-        tail, start = self._resumed(segment, *(indexes or (OffsetIndex(), TimeIndex())), sums)
-        scan = Scan(segment.file, start, segment.published_bytes, segment.offsets, check_crc=False)
-        for batches in scan:
-            tail.note(batches)
+        tail, start = self._resumed(segment, *(indexes or (OffsetIndex(), TimeIndex())), covering)
+        scan = self._walk(segment, tail, start, segment.offsets, covering, check_crc=False)
         if scan.reason is not None:
             return None
-        if seal is not None:
+        if is_current:
             segment.note_closed(saved)
         return tail
+
+    def _walk(
+        self,
+        segment: Segment,
+        tail: Tail,
+        start: int,
+        offsets: range,
+        seal: Seal | None,
+        *,
+        check_crc: bool = True,
+        end: int | None = None,
+    ) -> Scan:
+        """Note the batches from `start` on. Those that the seal covers must end with the offset that it names: the end
+        of the log must not rest on a changed head."""
+        if seal is not None and start < seal.log_bytes:
+            covered = range(offsets.start, seal.next_base)
+            scan = Scan(segment.file, start, seal.log_bytes, covered, check_crc=check_crc)
+            for batches in scan:
+                tail.note(batches)
+            if scan.reason is None and scan.next_offset != seal.next_base:
+                scan.reason = f"it ends at offset {scan.next_offset}, and was closed at {seal.next_base}"
+            if scan.reason is not None:
+                return scan
+            start = seal.log_bytes
+        if seal is not None and start == seal.log_bytes:
+            offsets = range(seal.next_base, offsets.stop)
+        end = segment.published_bytes if end is None else end
+        scan = Scan(segment.file, start, end, offsets, check_crc=check_crc)
+        for batches in scan:
+            tail.note(batches)
+        return scan
 
     def _sealed_indexes(self, segment: Segment, seal: Seal | None) -> tuple[OffsetIndex, TimeIndex] | None:
         """The indexes as they are on disk, if the seal knows them: retention must not go by others."""
@@ -292,25 +321,28 @@ class Opener:
         largest = time_index.timestamps[-1] if time_index else NO_TIMESTAMP
         return (index, time_index) if seal.max_timestamp == largest else None
 
-    def _scanned_tail(self, segment: Segment, offsets: range) -> Tail:
-        index, time_index = self._indexes_below_point(segment)
-        # Where a person decides what goes, what is left must not be summed anew: a head may have been changed.
-        seal = self._seal(segment) if self.keeps_cuts else None
-        sums = seal.sums if seal is not None else None
+    def _scanned_tail(self, segment: Segment, seal: Seal | None, offsets: range) -> Tail:
         end = segment.published_bytes
-        tail, start = self._resumed(segment, index, time_index, sums)
+        # Where a person decides what goes, nothing damaged stays; but what is left must not be summed anew.
+        covering = None if self.keeps_cuts else _covering(segment, seal)
+        known = seal if self.keeps_cuts else covering
+        tail, start = self._resumed(segment, *self._indexes_below_point(segment), known)
         segment.file.forget_cache(start)
-        scan = self._note_all(Scan(segment.file, start, end, offsets, check_crc=True), tail)
+        scan = self._walk(segment, tail, start, offsets, covering)
         self.result.scanned_bytes += scan.position - start
-        if sums is not None and scan.position < end:
-            stop = _end_of_sound(segment, sums, offsets, scan.position)
+        if scan.reason is not None and (around := self._around_damage(segment, scan, covering, offsets)):
+            self._note_damage(f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}")
+            tail = around
+            scan = self._walk(segment, tail, tail.end_bytes, range(tail.next_offset, offsets.stop), None)
+        if self.keeps_cuts and seal is not None and scan.position < end:
+            stop = _end_of_sound(segment, seal.sums, offsets, scan.position)
             if stop < scan.position:
-                tail, start = self._resumed(segment, index, time_index, sums)
                 reason = scan.reason
-                scan = self._note_all(Scan(segment.file, start, stop, offsets, check_crc=True), tail)
+                tail, start = self._resumed(segment, *self._indexes_below_point(segment), seal)
+                scan = self._walk(segment, tail, start, offsets, None, end=stop)
                 scan.reason = f"the head of the batch here was changed, and behind it {reason}"
         segment.warm.add(start, scan.position)
-        if seal is not None and scan.position < seal.log_bytes:
+        if known is not None and scan.position < known.log_bytes:
             tail.sums = tail.sums.below(scan.position)
         if scan.position < end:
             self._cut(segment, scan, end)
@@ -318,10 +350,36 @@ class Opener:
             segment.synced_bytes = -1  # It may never have been synced; the next sync makes sure.
         return tail
 
-    def _note_all(self, scan: Scan, tail: Tail) -> Scan:
-        for batches in scan:
-            tail.note(batches)
-        return scan
+    def _around_damage(self, segment: Segment, scan: Scan, seal: Seal | None, offsets: range) -> Tail | None:
+        """A tail with what holds of what was safe, which no write can have torn; None if the scan met no damage there.
+        Safe is what a seal covers, and what comes before a batch that begins below the recovery point's `synced`."""
+        covered = seal.log_bytes if seal is not None else 0
+        end = segment.published_bytes
+        is_sealed = seal is not None and (
+            scan.position < covered or (scan.position == covered and scan.next_offset != seal.next_base)
+        )
+        if not is_sealed and not self._safe_among(segment, Region(scan.position, end, None), offsets):
+            return None
+        tail = Tail(segment.base_offset, self.config.index_interval_bytes)
+        if seal is not None:
+            tail.sums = seal.sums.below(covered)
+            sealed = range(offsets.start, seal.next_base)
+            _note_sound(segment, tail, _survey(segment, seal.sums.regions(0, covered), sealed))
+            if (tail.end_bytes, tail.next_offset) != (covered, seal.next_base):
+                tail.skip_to(covered, seal.next_base)
+            if seal.max_timestamp > tail.max_timestamp:
+                tail.max_timestamp, tail.max_timestamp_offset = seal.max_timestamp, Offset(seal.next_base - 1)
+        behind = range(tail.next_offset, offsets.stop)
+        _note_sound(segment, tail, self._safe_among(segment, Region(covered, end, None), behind))
+        return tail if is_sealed or tail.end_bytes > scan.position else None
+
+    def _safe_among(self, segment: Segment, region: Region, offsets: range) -> list[SoundBatch]:
+        """The batches of these bytes that hold, up to the last one before which everything was safe. A batch before it
+        that claims a larger offset than was safe lies about it."""
+        synced = self.point.synced if self.point is not None else Offset(0)
+        found = [batch for batch in _survey(segment, [region], offsets) if batch.base_offset <= synced]
+        below = _survey(segment, [region], range(offsets.start, min(offsets.stop, synced)))
+        return max(found, below, key=lambda batches: batches[-1].end if batches else 0)
 
     def _indexes_below_point(self, segment: Segment) -> tuple[OffsetIndex, TimeIndex]:
         """What the indexes say up to the recovery point, if they can be believed; else nothing, and all is
@@ -344,9 +402,9 @@ class Opener:
         return index, time_index
 
     def _resumed(
-        self, segment: Segment, index: OffsetIndex, time_index: TimeIndex, sums: HeadSums | None = None
+        self, segment: Segment, index: OffsetIndex, time_index: TimeIndex, seal: Seal | None
     ) -> tuple[Tail, int]:
-        """With the `sums` of a seal that speaks of all of it, or those that lie below the last index entry."""
+        """With the sums of this seal, or those that lie below the last index entry."""
         tail = Tail(segment.base_offset, self.config.index_interval_bytes)
         first_timestamp = None
         if index:
@@ -355,8 +413,7 @@ class Opener:
             except CorruptDataError:
                 index, time_index, header = OffsetIndex(), TimeIndex(), None  # The scan will say it.
             first_timestamp = header.max_timestamp if header is not None else None
-        if sums is None:
-            sums = self._sums_below(segment, index)
+        sums = seal.sums.below(seal.log_bytes) if seal is not None else self._sums_below(segment, index)
         start = tail.resume(index, time_index, sums, first_timestamp)
         return tail, start
 
@@ -391,6 +448,34 @@ class Opener:
 
 def _size_problem(segment: Segment, seal: Seal) -> str:
     return f"{segment.file.path} has {segment.published_bytes} bytes and was sealed with {seal.log_bytes}"
+
+
+def _covering(segment: Segment, seal: Seal | None) -> Seal | None:
+    """The seal, if it was written at a clean stop, when all that it speaks of was on the disk, and is true."""
+    return seal if seal is not None and not seal.final and seal.log_bytes <= segment.published_bytes else None
+
+
+def _survey(segment: Segment, regions: list[Region], offsets: range) -> list[SoundBatch]:
+    def bytes_of(region: Region) -> memoryview:
+        return memoryview(segment.file.pread(region.end - region.start, region.start))
+
+    return survey_regions(regions, bytes_of, offsets)
+
+
+def _note_sound(segment: Segment, tail: Tail, sound: list[SoundBatch]) -> None:
+    """Note batches that hold; what lies between them is skipped."""
+    runs: list[SoundBatch] = []
+    for batch in sound:
+        if runs and runs[-1].end == batch.position:
+            runs[-1] = runs[-1]._replace(end=batch.end, last_offset=batch.last_offset)
+        else:
+            runs.append(batch)
+    for run in runs:
+        if run.position != tail.end_bytes:
+            tail.skip_to(run.position, Offset(run.base_offset))
+        offsets = range(run.base_offset, run.last_offset + 1)
+        for batches in Scan(segment.file, run.position, run.end, offsets, check_crc=False):
+            tail.note(batches)
 
 
 def _end_of_sound(segment: Segment, sums: HeadSums, offsets: range, position: int) -> int:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, read_all
+from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, open_on, read_all
 
 from anabranch.errors import CorruptDataError
 from anabranch.log.disk.checkpoint import RecoveryPoint
@@ -13,6 +13,7 @@ from anabranch.log.log import Log
 from anabranch.log.quarantine import listed
 from anabranch.log.segment.timestamps import settled
 from anabranch.log.settings import LogConfig
+from anabranch.record.batch import batch_spans
 from anabranch.testing.fakes.disk import FakeDisk
 from anabranch.values import Offset
 
@@ -435,3 +436,91 @@ def test_a_log_that_is_gone_does_not_give_its_offsets_again(disk: FakeDisk, open
     log.close()
     disk.kill()
     assert read_all(open_log(clean=True)) == written
+
+
+def readable(log: Log) -> dict[int, bytes]:
+    """The batch that a reader gets at each offset, of those that it can read."""
+    found = {}
+    for offset in range(log.start_offset, log.end_offset):
+        with suppress(CorruptDataError):
+            data = log.slice(Offset(offset), 1, log.end_offset).read()
+            found[offset] = data[: next(batch_spans(data))[1]]
+    return found
+
+
+def change(disk: FakeDisk, batches: list[bytes], number: int, position: int, bit: int) -> None:
+    """Flip one bit in one of the batches that the first segment begins with."""
+    disk.flip_bit(LOG, len(b"".join(batches[:number])) + position, bit)
+
+
+@pytest.mark.parametrize("number", [0, 5, 9])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_changed_head_in_what_a_clean_stop_left_costs_its_own_batch_and_moves_nothing(
+    open_log: Open, disk: FakeDisk, number: int, clean: bool
+) -> None:
+    log = open_log()
+    written = fill(log, 10)
+    log.close()
+    if not clean:
+        written += fill(open_log(clean=True), 3)
+    disk.kill()
+    intact = {offset: batch for offset, batch in enumerate(written) if offset != number}
+    for bit in range(17 * 8):
+        change(disk, written, number, bit // 8, bit % 8)
+        log = open_log(clean=clean)
+        assert (log.end_offset, log.quarantined, readable(log)) == (len(written), [], intact)
+        change(disk, written, number, bit // 8, bit % 8)
+
+
+def test_a_changed_head_is_found_again_after_more_records_and_another_clean_stop(
+    open_log: Open, disk: FakeDisk
+) -> None:
+    log = open_log(index_interval_bytes=300)
+    written = fill(log, 50)
+    log.close()
+    change(disk, written, 45, 7, 6)
+    for _ in range(3):
+        log = open_log(clean=True, index_interval_bytes=300)
+        written += fill(log, 20)
+        intact = {offset: batch for offset, batch in enumerate(written) if offset != 45}
+        assert readable(log) == intact
+        log.close()
+    change(disk, written, 45, 7, 6)
+    log = open_log(clean=True, index_interval_bytes=300)
+    assert (read_all(log), log.damaged) == (written, [])
+    assert settled(log.max_timestamp()) == (109, NOW_MS + 109, 3)
+
+
+@pytest.mark.parametrize("number", [0, 4, 8])
+def test_damage_below_the_recovery_point_stays_where_it_is_and_costs_no_neighbour(
+    open_log: Open, disk: FakeDisk, number: int
+) -> None:
+    log = open_log()
+    written = fill(log, 10)
+    log.sync()
+    torn = fill(log, 1)
+    for position, bit in ((7, 4), (3, 0), (11, 2), (16, 1), (70, 3)):
+        disk.kill()
+        disk.write(LOG, b"".join(written) + torn[0][:50])
+        change(disk, written, number, position, bit)
+        log = open_log(point=RecoveryPoint(Offset(10), Offset(10)))
+        assert (log.end_offset, log.cut_bytes) == (10, 50)
+        intact = {offset: batch for offset, batch in enumerate(written) if offset != number}
+        assert readable(log) == intact
+        assert log.damaged
+
+
+def test_a_seal_that_a_cut_has_removed_does_not_come_back(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log()
+    written = fill(log, 5)
+    log.close()
+    disk.sync_folder(FOLDER)
+    log = open_log(clean=True)
+    log.truncate_to(Offset(2))
+    written[2:] = fill(log, 3, value_bytes=30)
+    log.sync()
+    for seed in range(20):
+        survivor = disk.copy()
+        survivor.crash(Random(seed))
+        again = open_on(survivor)(point=RecoveryPoint(Offset(5), Offset(5)))
+        assert (read_all(again), again.damaged) == (written, [])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from anabranch.log.disk.files import File
 from anabranch.log.segment.scan import Scan
 from anabranch.log.segment.seal import Region
-from anabranch.log.segment.soundness import SoundBatch, survey
+from anabranch.log.segment.soundness import survey, survey_regions
 from anabranch.record.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, BatchHeader, read_header
 
 
@@ -54,7 +54,7 @@ def survey_segment(
     """Survey a segment in which `scan` met damage, or whose heads disagree with their sums. `end` is the offset that
     must follow the segment; None if that is unknown."""
     with _mapped(file, size_bytes) as data:
-        sound = _sound(data, regions, offsets)
+        sound = survey_regions(regions, lambda region: data[region.start : region.end], offsets)
         intact = [(batch.position, read_header(data, batch.position).record_count) for batch in sound]
         seen = Survey(len(sound), offsets.start, 0, intact)
         reached = 0
@@ -92,17 +92,6 @@ def _add(seen: Survey, found: Iterator[Stretch], following: int | None) -> None:
     if following is not None:
         damaged = sum(stretch.records for stretch in stretches)
         seen.missing_offsets += max(0, following - seen.next_offset - damaged)
-
-
-def _sound(data: memoryview, regions: list[Region], offsets: range) -> list[SoundBatch]:
-    surveyed: list[list[SoundBatch]] = []
-    behind: list[SoundBatch] = []
-    for region in reversed(regions):
-        with data[region.start : region.end] as part:
-            found = survey(part, region, offsets, behind if region.crc is None else ())
-        surveyed.append(found)
-        behind = found[:2] or behind
-    return [batch for found in reversed(surveyed) for batch in found]
 
 
 def _stretches(

@@ -151,9 +151,12 @@ class Segment(SegmentReader):
         """Become the active segment again, cut to `size` (a batch boundary), durably. The sidecars are made
         anew. OSError, before anything was changed, if what is left cannot be told."""
         tail = self._tail_below(size)
-        for path in self.paths()[1:]:
-            if self._files.exists(path):
-                self._files.unlink(path)
+        present = [path for path in self.paths()[1:] if self._files.exists(path)]
+        for path in present:
+            self._files.unlink(path)
+        if present:
+            # A seal that a power cut brought back would be believed about other records.
+            self._files.sync_folder(self.folder)
         self.file.truncate(size)
         self.file.sync()
         self._cache.discard(self._key)

@@ -8,7 +8,7 @@ and the order of offsets have to do.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
@@ -60,6 +60,22 @@ def survey(
             if offsets.start <= base <= base + delta < offsets.stop:
                 found.append(SoundBatch(region.start + start, region.start + end, base, base + delta))
     return [batch for batch in _in_order([*found, *behind]) if batch.position < region.end]
+
+
+def survey_regions(
+    regions: Sequence[Region], bytes_of: Callable[[Region], memoryview], offsets: range = ALL_OFFSETS
+) -> list[SoundBatch]:
+    """The batches of neighbouring regions that hold, in order: each begins behind the offsets of the one before."""
+    surveyed: list[list[SoundBatch]] = []
+    behind: list[SoundBatch] = []
+    for region in reversed(regions):
+        found = survey(bytes_of(region), region, offsets, behind if region.crc is None else ())
+        surveyed.append(found)
+        behind = [*found, *behind][:2]
+    sound: list[SoundBatch] = []
+    for found in reversed(surveyed):
+        sound += [batch for batch in found if not sound or batch.base_offset > sound[-1].last_offset]
+    return sound
 
 
 def _in_order(batches: list[SoundBatch]) -> list[SoundBatch]:

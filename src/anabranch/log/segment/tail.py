@@ -87,6 +87,14 @@ class Tail:
         self._recent_from = self.base_offset + index.offsets[-1]
         return self.end_bytes
 
+    def skip_to(self, position: int, next_offset: Offset) -> None:
+        """Leave out bytes that do not hold. Readers find their way there by the index, and meet the damage; the next
+        batch gets an entry, so that they find the way behind it too."""
+        self.end_bytes, self.next_offset = position, next_offset
+        self._unindexed_bytes = self.index_interval_bytes + 1
+        self._recent_from = next_offset
+        del self._recent_lasts[:], self._recent_positions[:]
+
     def position_of(self, offset: Offset) -> int | None:
         """Where the first batch begins whose last offset is not below `offset`; None if it is not one of the
         newest."""
