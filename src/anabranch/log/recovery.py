@@ -288,7 +288,6 @@ class Opener:
         seal: Seal | None,
         *,
         check_crc: bool = True,
-        end: int | None = None,
     ) -> Scan:
         """Note the batches from `start` on. Those that the seal covers must end with the offset that it names: the end
         of the log must not rest on a changed head."""
@@ -304,8 +303,7 @@ class Opener:
             start = seal.log_bytes
         if seal is not None and start == seal.log_bytes:
             offsets = range(seal.next_base, offsets.stop)
-        end = segment.published_bytes if end is None else end
-        scan = Scan(segment.file, start, end, offsets, check_crc=check_crc)
+        scan = Scan(segment.file, start, segment.published_bytes, offsets, check_crc=check_crc)
         for batches in scan:
             tail.note(batches)
         return scan
@@ -330,17 +328,20 @@ class Opener:
         segment.file.forget_cache(start)
         scan = self._walk(segment, tail, start, offsets, covering)
         self.result.scanned_bytes += scan.position - start
+        cut_from = max(start, covering.log_bytes) if covering is not None else start
         if scan.reason is not None and (around := self._around_damage(segment, scan, covering, offsets)):
             self._note_damage(f"{segment.file.path} is damaged at position {scan.position}: {scan.reason}")
-            tail = around
-            scan = self._walk(segment, tail, tail.end_bytes, range(tail.next_offset, offsets.stop), None)
-        if self.keeps_cuts and seal is not None and scan.position < end:
-            stop = _end_of_sound(segment, seal.sums, offsets, scan.position)
+            tail, cut_from = around, around.end_bytes
+            scan = self._walk(segment, tail, cut_from, range(tail.next_offset, offsets.stop), None)
+        if scan.position < end:
+            sums = known.sums if known is not None and self.keeps_cuts else HeadSums()
+            stop = _end_of_sound(segment, sums.regions(cut_from, scan.position), offsets, scan.position)
             if stop < scan.position:
-                reason = scan.reason
-                tail, start = self._resumed(segment, *self._indexes_below_point(segment), seal)
-                scan = self._walk(segment, tail, start, offsets, None, end=stop)
-                scan.reason = f"the head of the batch here was changed, and behind it {reason}"
+                scan.reason = f"the head of the batch here was changed, and behind it {scan.reason}"
+                scan.position = stop
+                self._cut(segment, scan, end)
+                segment.published_bytes = stop
+                return self._scanned_tail(segment, seal, offsets)
         segment.warm.add(start, scan.position)
         if known is not None and scan.position < known.log_bytes:
             tail.sums = tail.sums.below(scan.position)
@@ -478,16 +479,21 @@ def _note_sound(segment: Segment, tail: Tail, sound: list[SoundBatch]) -> None:
             tail.note(batches)
 
 
-def _end_of_sound(segment: Segment, sums: HeadSums, offsets: range, position: int) -> int:
+def _end_of_sound(segment: Segment, regions: list[Region], offsets: range, position: int) -> int:
     """Where the batches end that may stay before a cut at `position`: the offset at which the log ends must not rest on
     a changed head. Of a region that is cut only what comes before its first changed head stays, because nobody could
-    tell that head any more."""
-    for region in reversed(sums.regions(0, position)):
+    tell that head any more. Without a sum, the batches behind the cut tell which of those before it is wrong."""
+    for region in reversed(regions):
+        is_summed, end = region.crc is not None, segment.published_bytes
+        if not is_summed:
+            if not _survey(segment, [Region(position, end, None)], offsets):
+                return position
+            region = region._replace(end=end)
         data = segment.file.pread(region.end - region.start, region.start)
-        if region.crc is None or len(data) < region.end - region.start:
+        if len(data) < region.end - region.start:
             return position
         found = survey(memoryview(data), region, offsets)
-        if not found and len(survey(memoryview(data), region._replace(crc=None), offsets)) != 1:
+        if is_summed and not found and len(survey(memoryview(data), region._replace(crc=None), offsets)) != 1:
             return position  # Nothing tells which head it is.
         if found and found[-1].end == region.end <= position:
             return position

@@ -524,3 +524,18 @@ def test_a_seal_that_a_cut_has_removed_does_not_come_back(open_log: Open, disk: 
         survivor.crash(Random(seed))
         again = open_on(survivor)(point=RecoveryPoint(Offset(5), Offset(5)))
         assert (read_all(again), again.damaged) == (written, [])
+
+
+@pytest.mark.parametrize("number", [0, 2, 5])
+@pytest.mark.parametrize("keeps_cuts", [True, False])
+def test_a_log_without_sums_is_cut_before_a_changed_head_and_not_behind_it(
+    disk: FakeDisk, open_log: Open, number: int, keeps_cuts: bool
+) -> None:
+    written = fill(open_log(), 10)
+    disk.kill()
+    change(disk, written, number, 7, 4)
+    before = disk.read(LOG)
+    log = Log.open(disk, FOLDER, LogConfig(), clean=False, keeps_cuts=keeps_cuts)
+    (kept,) = log.quarantined
+    assert (log.end_offset, read_all(log)) == (number, written[:number])
+    assert disk.read(LOG) + disk.read(f"{FOLDER}/quarantine/{kept.name}") == before
