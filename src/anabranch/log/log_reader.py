@@ -4,9 +4,9 @@ For the writer's thread, like all of `Log` (log.py), the heir that appends, roll
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from anabranch.errors import CorruptDataError, OffsetOutOfRangeError, StorageError
+from anabranch.errors import AnabranchError, CorruptDataError, OffsetOutOfRangeError, StorageError
 from anabranch.log.segment.segment import Segment
 from anabranch.log.segment.slice import Slice
 from anabranch.log.segment.timestamps import Lookup, first_at_or_after, of_largest_timestamp
@@ -116,6 +116,17 @@ class LogReader:
                 yield from segment.headers(start)
         except OSError as error:
             raise self._unreadable(error) from error
+
+    def sound_headers(
+        self, start: Offset, on_damage: Callable[[AnabranchError], None]
+    ) -> Iterator[BatchHeader]:
+        """The same of the batches that hold. What is damaged, or cannot be read, is left out and told."""
+        first = max(0, bisect_right(self._bases, start) - 1)
+        for segment in self._segments[first:]:
+            try:
+                yield from segment.sound_headers(start, on_damage)
+            except OSError as error:
+                on_damage(self._unreadable(error))
 
     def offset_for_time(self, timestamp_ms: int) -> Lookup:
         """The first record, from the start of the log, whose timestamp is not before `timestamp_ms`."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from log_helpers import NOW_MS, Open, fill, make_batch, offsets_of, read_all
+from log_helpers import FOLDER, NOW_MS, Open, fill, make_batch, offsets_of, read_all
 
-from anabranch.errors import FencedLogError, OffsetOutOfRangeError, StorageError
+from anabranch.errors import AnabranchError, FencedLogError, OffsetOutOfRangeError, StorageError
 from anabranch.log.disk.real_files import RealFiles
 from anabranch.log.log import Log
 from anabranch.log.segment.timestamps import settled
@@ -457,3 +457,32 @@ def test_a_log_that_ends_with_its_first_gap_begins_where_it_did(both_disks: Open
     again.roll()
     again.delete_files(again.drop(again.expired(NOW_MS * 2)))
     assert (again.start_offset, len(again.segments)) == (202, 1)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_sound_headers_leave_out_damaged_batches_and_what_cannot_be_read(
+    open_log: Open, disk: FakeDisk, is_sealed: bool
+) -> None:
+    def offsets(start: int) -> list[int]:
+        told.clear()
+        return [header.base_offset for header in log.sound_headers(Offset(start), told.append)]
+
+    log, told = open_log(segment_bytes=1000), list[AnabranchError]()
+    batches = fill(log, 30)
+    log.close()
+    bases = [segment.base_offset for segment in log.segments]
+    second = f"{FOLDER}/{bases[1]:020d}"
+    if not is_sealed:
+        disk.unlink(f"{second}.seal")
+    for position, bit in ((7, 4), (3, 0), (11, 2), (16, 1), (70, 3)):
+        damaged = bases[1] + 3
+        at = len(b"".join(batches[bases[1] : damaged])) + position
+        disk.flip_bit(f"{second}.log", at, bit)
+        log = open_log(clean=True, segment_bytes=1000)
+        assert (offsets(4), len(told)) == ([n for n in range(4, 30) if n != damaged], 1)
+        assert (offsets(bases[2]), told) == ([*range(bases[2], 30)], [])
+        disk.flip_bit(f"{second}.log", at, bit)
+    disk.fail_next("read", errno.EIO, path_contains=f"{second}.log")
+    log = open_log(clean=True, segment_bytes=1000)
+    assert offsets(0) == [*range(bases[1]), *range(bases[2], 30)]
+    assert "cannot be read" in str(told[0])

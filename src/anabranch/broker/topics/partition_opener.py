@@ -9,7 +9,7 @@ is handed over. A partition that several brokers keep is made one of a ring by r
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from anabranch.broker.write.core import BrokerCore
 from anabranch.broker.write.producer_limits import SNAPSHOT_OUTDATED, ProducerLimits
 from anabranch.cluster.metadata.rows import NO_MOVE, Placement, Topic
 from anabranch.config import NodeSettings, TopicSettings
-from anabranch.errors import StorageError
+from anabranch.errors import AnabranchError, StorageError
 from anabranch.log.disk.checkpoint import (
     NO_PRODUCERS_MARK,
     ProducersMark,
@@ -342,7 +342,7 @@ class PartitionOpener:
             made = upto = NO_SNAPSHOT
         start = max(log.start_offset, upto)
         if start < log.end_offset:
-            for header in log.batch_headers(start):
+            for header in log.sound_headers(start, partial(_tell_unknown_producers, partition.id)):
                 if header.base_offset >= start:
                     partition.producers.replay(header, now_ms)
         partition.snapshot_offset = SNAPSHOT_OUTDATED if is_outdated else made
@@ -425,6 +425,10 @@ def _may_have_gaps(log: Log, placement: Placement | None) -> bool:
 
 def _snapshot_holds(partition: Partition) -> bool:
     return 0 <= partition.producers.end_offset <= partition.snapshot_offset
+
+
+def _tell_unknown_producers(partition_id: TopicPartition, error: AnabranchError) -> None:
+    logger.error("%s does not know which producers wrote some of its records: %s", partition_id, error)
 
 
 def _tell_recovery(partition_id: TopicPartition, log: Log) -> None:

@@ -5,7 +5,7 @@ reads its indexes when a lookup needs them, through a cache that all logs share;
 is made anew. `Segment` (segment.py) is the heir that is written to.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -17,10 +17,10 @@ from anabranch.log.segment.ranges import Ranges
 from anabranch.log.segment.scan import HOP_BYTES, Located, Scan, headers_from, hop_to, last_whole
 from anabranch.log.segment.seal import REGION_BYTES, HeadSums, Region, Seal, load_seal
 from anabranch.log.segment.slice import Slice
-from anabranch.log.segment.soundness import ALL_OFFSETS, SoundBatch, survey
+from anabranch.log.segment.soundness import ALL_OFFSETS, SoundBatch, region_holds, survey
 from anabranch.log.segment.tail import Tail
 from anabranch.log.settings import LogConfig
-from anabranch.record.batch import BatchHeader
+from anabranch.record.batch import BatchHeader, batch_spans, read_header
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX, TIME_ENTRY, TIME_ENTRY_BYTES
 from anabranch.values import Offset, SegmentState
 
@@ -381,6 +381,34 @@ class SegmentReader:
         return (
             headers_from(self.file, first.position, self.published_bytes) if first is not None else iter(())
         )
+
+    def sound_headers(
+        self, start: Offset, on_damage: Callable[[CorruptDataError], None]
+    ) -> Iterator[BatchHeader]:
+        """Headers of the batches that hold, from the one that has `start`; others are left out and told. Raises
+        OSError."""
+        try:
+            index = self._indexes()[0]
+        except CorruptDataError:
+            index = OffsetIndex()  # It is missing, and the log too damaged to make it anew.
+        entry = index.entry_at_or_before(start - self.base_offset)
+        position = entry[1] if entry is not None and entry[1] < self.published_bytes else 0
+        next_offset: int = self.base_offset
+        for region in _in_parts(self._head_sums(), index, position, self.published_bytes):
+            data = memoryview(self.file.pread(region.end - region.start, region.start))
+            behind = self._behind(region.end) if region.crc is None else []
+            following = region_holds(data, region, next_offset)
+            if following is None or (behind and following > behind[0].base_offset):
+                on_damage(CorruptDataError(f"{self.file.path} is damaged from position {region.start} on."))
+                found = survey(data, region, range(next_offset, self.published_offset), behind)
+                positions = [batch.position - region.start for batch in found]
+            else:
+                positions = [at for at, _ in batch_spans(data)]
+            for at in positions:
+                header = read_header(data, at)
+                next_offset = header.next_offset
+                if next_offset > start:
+                    yield header
 
     def first_header(self) -> BatchHeader | None:
         return next(headers_from(self.file, 0, self.published_bytes, HOP_BYTES), None)

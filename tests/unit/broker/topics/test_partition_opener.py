@@ -115,3 +115,19 @@ async def test_where_records_are_shown_before_a_sync_a_start_does_not_wait_for_i
         assert log.is_synced
     finally:
         await bench.broker.drain()
+
+
+@in_loop
+async def test_damage_in_what_is_replayed_costs_its_own_producers_and_not_the_start() -> None:
+    bench = Bench()
+    partition = await bench.topic("t")
+    ends = []
+    for number in range(5):
+        batch = batch_of(producer_id=number, producer_epoch=0, base_sequence=0)
+        await bench.core.append(partition, batch)
+        ends.append(partition.log.size_bytes)
+    await bench.broker.housekeeping.checkpoint()
+    bench.disk.unlink(f"{DATA}/t-0/{PRODUCERS_FILE}")
+    bench.disk.flip_bit(f"{DATA}/t-0/{0:020d}.log", ends[1] + 16)
+    partition = bench.again().topics.partition("t", 0)
+    assert (partition.log.end_offset, sorted(partition.producers.producers)) == (5, [0, 1, 3, 4])
