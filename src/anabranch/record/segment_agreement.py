@@ -50,7 +50,11 @@ def seal_problems(seal: FinalSeal, log_bytes: int, following: int | None) -> Ite
     if seal.log_bytes != log_bytes:
         yield LOG_FILE, None, f"has {log_bytes} bytes and was sealed with {seal.log_bytes}"
     if following is not None and seal.next_base != following:
-        yield LOG_FILE, None, f"the segment {seal.next_base} that should follow is missing"
+        yield missing_segment_problem(seal.next_base)
+
+
+def missing_segment_problem(base: int) -> Problem:
+    return LOG_FILE, None, f"the segment {base} that should follow is missing"
 
 
 class Agreement:

@@ -759,3 +759,39 @@ def test_segment_without_records_before_a_gap_needs_no_index(tmp_path):
     log.close(clean=True)
     begin_with_gap(RealFiles(), str(folder), 40, first)
     assert findings(tmp_path) == []
+
+
+def test_copy_of_the_beginning_of_a_log_behind_a_segment_counts_nothing_twice(data):
+    path = segments(data)[0]
+    whole, size = path.read_bytes(), batch_positions(path)[2]
+    path.write_bytes(whole + whole[:size])
+    report = whole_report(data)
+    assert (report["batches"], report["missing_offsets"]) == (BATCHES, 0)
+    assert report["intact_behind_damage"] == BATCHES - int(segments(data)[1].stem)
+    (cut,) = json.loads(run("repair", data, "--dry-run", "--format", "json").stdout)["steps"]
+    assert (cut["damaged_records"], cut["intact_records"]) == (0, 0)
+
+
+@pytest.mark.parametrize("loss", ["segment", "batch"])
+def test_end_of_a_log_that_a_seal_misses_is_found(data, loss):
+    *_, before, last = segments(data)
+    if loss == "batch":
+        os.truncate(last, batch_positions(last)[-1])
+        for suffix in (".index", ".timeindex"):
+            last.with_suffix(suffix).unlink(missing_ok=True)
+        before = last
+    else:
+        last.unlink()
+    assert kinds(data) == [("data", before.name)]
+    steps = json.loads(run("repair", data, "--yes", "--format", "json").stdout)["steps"]
+    assert [(step["step"], step["file"]) for step in steps] == [("end the log after it", before.name)]
+    assert findings(data) == []
+
+
+def test_folder_without_any_segment_is_found_and_left_alone(data):
+    for path in segments(data):
+        path.unlink()
+    assert [finding["problem"] for finding in findings(data)] == ["every .log file is missing"]
+    left = content(data)
+    result = run("repair", data, "--yes")
+    assert (result.exit_code, content(data)) == (1, left)

@@ -22,7 +22,13 @@ from anabranch.log.segment.index import OffsetIndex, TimeIndex
 from anabranch.log.segment.scan import Scan, headers_from
 from anabranch.log.segment.seal import HeadSums, Region, Seal, load_seal
 from anabranch.record.index_format import RELATIVE_OFFSET_MAX
-from anabranch.record.segment_agreement import HEADS_PROBLEM, Agreement, gap_problem, seal_problems
+from anabranch.record.segment_agreement import (
+    HEADS_PROBLEM,
+    Agreement,
+    gap_problem,
+    missing_segment_problem,
+    seal_problems,
+)
 from anabranch.values import Offset, is_lane_gap
 
 Loaded = TypeVar("Loaded")
@@ -64,7 +70,7 @@ class Report:
     gaps_allowed: bool = False
     findings: list[Finding] = field(default_factory=list)
     intact_behind_damage: int = 0
-    """Records after the first damage, which a node still serves."""
+    """Records after the first damage. A node serves those that it knew to be synced."""
     intact: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     """The position and the record count of each intact batch, by segment file, of those with damage."""
 
@@ -92,6 +98,8 @@ def check_partition(
 ) -> Report:
     """Read the whole partition. `gaps_allowed` is for compacted topics, in which the cleaner leaves gaps."""
     bases = segment_bases(files, folder)
+    if not bases:
+        return Report(name_of(folder), findings=[Finding(Kind.DATA, "", None, "every .log file is missing")])
     report = Report(name_of(folder), len(bases), start_offset=bases[0], end_offset=bases[0])
     report.gaps_allowed = gaps_allowed
     for number, base in enumerate(bases):
@@ -174,6 +182,11 @@ class SegmentCheck:
         if seal is not None and seal.final:
             for broken in seal_problems(seal, self.size_bytes, self.following):
                 self._find(Kind.DATA, *broken)
+            if self.following is None:
+                self._find(Kind.DATA, *missing_segment_problem(seal.next_base))
+        elif seal is not None and seal.log_bytes > self.size_bytes and not seen.stretches:
+            problem = f"has {self.size_bytes} bytes and had {seal.log_bytes} at a clean stop"
+            self._find(Kind.DATA, names.LOG, None, problem)
         self._count_behind(seen, scan)
 
     def _survey(self, scan: Scan, seal: Seal | None) -> Survey:

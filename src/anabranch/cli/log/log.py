@@ -187,7 +187,8 @@ def repair(
         if damaged and not dry_run:
             confirm("Do this?", yes)
             for report, place in damaged:
-                repair_partition(files, place, gaps_allowed=report.gaps_allowed)
+                if report.segments:
+                    repair_partition(files, place, gaps_allowed=report.gaps_allowed)
             left = [report for report in check_all(files, folder, wanted, gaps_allowed) if report.findings]
     _show_outcome(steps, left, dry_run, format)
 
@@ -208,7 +209,9 @@ def _show_steps(steps: "list[Step]", dry_run: bool) -> None:
         records = "record" if total == 1 else "records"
         click.echo(f"{' and '.join(moved)} {records} {leave} the log for quarantine/.")
     if counts["intact"]:
-        click.echo("A node still serves the intact records as long as they stay where they are.")
+        click.echo(
+            "Without a repair a node serves those intact records that it knew to be synced: all, after a clean stop."
+        )
 
 
 def _show_outcome(steps: "list[Step]", left: "list[Report]", dry_run: bool, format: str) -> None:

@@ -100,7 +100,7 @@ def is_lane(folder: str) -> bool:
 def _walk(folder: str, depth: int) -> Iterator[str]:
     with os.scandir(folder) as entries:
         children = list(entries)
-    if any(is_segment(entry.name) for entry in children):
+    if any(names.base_offset_of(entry.name) is not None for entry in children):
         yield folder
         return
     for entry in children:

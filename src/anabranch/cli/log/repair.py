@@ -39,12 +39,14 @@ class Plan(NamedTuple):
 
 def plan(files: Files, folder: str, report: Report) -> Plan:
     """What a repair does about the findings of this report, and what it leaves."""
+    if not report.segments:  # A node goes on behind what was safe; of that nothing is known here.
+        return Plan([_left(report.partition, finding) for finding in report.findings], report)
     with TrialFiles(files) as trial:
         log = repair_partition(trial, folder, gaps_allowed=report.gaps_allowed)
         left = check_partition(trial, folder, gaps_allowed=report.gaps_allowed)
     last = f"{log.segments[-1].base_offset:020d}{names.LOG}"
     steps = [
-        *_set_aside(files, folder, report, log.quarantined, last),
+        *_set_aside(files, folder, report, left, log.quarantined, last),
         *_rebuilt(report, left, last),
         *(_left(left.partition, finding) for finding in left.findings),
     ]
@@ -52,14 +54,16 @@ def plan(files: Files, folder: str, report: Report) -> Plan:
 
 
 def _set_aside(
-    files: Files, folder: str, report: Report, quarantined: list[Quarantined], last: str
+    files: Files, folder: str, report: Report, left: Report, quarantined: list[Quarantined], last: str
 ) -> Iterator[Step]:
     """What leaves the log. `last` is the segment with which it ends from then on."""
     moved = sorted(
         (entry for entry in quarantined if entry.origin[0].endswith(names.LOG)), key=lambda entry: entry.name
     )
-    if all(entry.origin[0] != last for entry in moved) and any(entry.origin[0] > last for entry in moved):
-        found = next((each for each in report.findings if each.file == last and each.kind is Kind.DATA), None)
+    found = next((each for each in report.findings if each.file == last and each.kind is Kind.DATA), None)
+    is_short = found is not None and found.position is None and found not in left.findings
+    is_ended = is_short or any(entry.origin[0] > last for entry in moved)
+    if is_ended and all(entry.origin[0] != last for entry in moved):
         why = found.problem if found is not None else moved[0].reason
         yield Step(report.partition, "end the log after it", last, 0, 0, why)
     for entry in moved:
