@@ -327,6 +327,10 @@ class Opener:
         tail, start = self._resumed(segment, *self._indexes_below_point(segment), known)
         segment.file.forget_cache(start)
         scan = self._walk(segment, tail, start, offsets, covering)
+        if scan.position == start > 0 and scan.reason is not None:
+            # The batch that the index leads to does not hold: only those before it tell which offset comes next.
+            tail, start = self._resumed(segment, OffsetIndex(), TimeIndex(), known)
+            scan = self._walk(segment, tail, start, offsets, covering)
         self.result.scanned_bytes += scan.position - start
         cut_from = max(start, covering.log_bytes) if covering is not None else start
         if scan.reason is not None and (around := self._around_damage(segment, scan, covering, offsets)):

@@ -539,3 +539,15 @@ def test_a_log_without_sums_is_cut_before_a_changed_head_and_not_behind_it(
     (kept,) = log.quarantined
     assert (log.end_offset, read_all(log)) == (number, written[:number])
     assert disk.read(LOG) + disk.read(f"{FOLDER}/quarantine/{kept.name}") == before
+
+
+def test_a_scan_whose_first_batch_is_damaged_keeps_what_comes_before(open_log: Open, disk: FakeDisk) -> None:
+    log = open_log(index_interval_bytes=1)
+    written = fill(log, 10)
+    log.flush_indexes()
+    disk.kill()
+    change(disk, written, 9, 70, 0)
+    log = open_log(point=10, index_interval_bytes=1)
+    assert (log.end_offset, read_all(log)) == (9, written[:9])
+    written[9:] = fill(log, 1)
+    assert read_all(log) == written
