@@ -17,7 +17,7 @@ from anabranch.gateway.api import produce as records_api
 from anabranch.gateway.api import read as read_api
 from anabranch.gateway.calls import LISTED_AT_ONCE
 from anabranch.gateway.gateway import Gateway
-from anabranch.gateway.http.protocol import BEGUN_AT_ONCE
+from anabranch.gateway.http.protocol import BEGUN_AT_ONCE, BoundedProtocol
 from anabranch.gateway.websocket import session as socket_session
 from anabranch.gateway.websocket.session import SUBSCRIBED_AT_ONCE
 from anabranch.testing import EmbeddedBroker
@@ -168,6 +168,16 @@ def test_requests_of_many_connections_begin_a_few_in_a_round(
     assert sum(seen.values()) == 100
     assert max(seen.values()) <= BEGUN_AT_ONCE
     wait_until(lambda: polls.polls_count == 0, "all of them to go")
+
+
+def test_empty_lines_before_a_request_are_parsed_all_at_once(
+    broker: EmbeddedBroker, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = noted(monkeypatch, rounds, BoundedProtocol, "_parse")
+    with raw(broker) as link:
+        link.sendall(b"\r\n\r\n" * 8000 + hostile.request("GET", "/healthz"))
+        assert link.recv(100).startswith(b"HTTP/1.1 200 ")
+    assert sum(seen.values()) <= 10, "one for each read, and the request"
 
 
 def test_health_checks_do_not_wait_behind_other_requests(

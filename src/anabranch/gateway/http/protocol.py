@@ -13,6 +13,7 @@ bounded for each connection, within one read, and over all of them.
 """
 
 import asyncio
+import re
 import socket
 import sys
 from collections import Counter
@@ -48,6 +49,7 @@ READ_AHEAD_SMALL_BYTES = 4 * 1024
 READ_AHEAD_TOTAL_BYTES_MAX = 64 * 2**20
 """Of all connections; beyond, one that holds more than a little (`READ_AHEAD_SMALL_BYTES`) is closed."""
 END_OF_HEAD = b"\r\n\r\n"
+EMPTY_LINES = re.compile(rb"[\r\n]+")
 CHUNKED_BYTES_MIN = 256
 """Parsed at once of a chunked body, whose end nobody knows before it is parsed: a few requests may hide behind it."""
 LINGER_SECONDS = 1.0
@@ -319,6 +321,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """How much of what has arrived belongs to one request, as far as that can be told before it is parsed."""
         if not self._is_in_head and self._body_bytes_left is not None:
             return max(1, self._body_bytes_left)
+        if self._is_in_head and not self._has_head_begun:
+            empty = EMPTY_LINES.match(self._unparsed)
+            if empty is not None:  # In one piece: each `END_OF_HEAD` among them would be one of its own.
+                return empty.end()
         end = self._unparsed.find(END_OF_HEAD, 0 if self._is_in_head else CHUNKED_BYTES_MIN)
         return len(self._unparsed) if end < 0 else end + len(END_OF_HEAD)
 
