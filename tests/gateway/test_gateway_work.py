@@ -6,24 +6,26 @@
 import asyncio
 import contextlib
 import json
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from anabranch.broker.requests.turns import Turns
+from anabranch.broker.requests.turns import ROWS_PER_TURN, Turns
 from anabranch.gateway.api import produce as records_api
 from anabranch.gateway.api import read as read_api
 from anabranch.gateway.calls import LISTED_AT_ONCE
 from anabranch.gateway.gateway import Gateway
-from anabranch.gateway.http.protocol import BEGUN_AT_ONCE, BoundedProtocol
+from anabranch.gateway.http.protocol import BEGUN_AT_ONCE, CHUNKED_BYTES_MAX, BoundedProtocol
 from anabranch.gateway.websocket import session as socket_session
+from anabranch.gateway.websocket.protocol import SLICE_BYTES, SocketProtocol
 from anabranch.gateway.websocket.session import SUBSCRIBED_AT_ONCE
 from anabranch.testing import EmbeddedBroker
 from hostile import http_requests as hostile
-from support.gateway_client import ask, gateway_broker, raw
-from support.raw_socket import TEXT, RawSocket, frame
+from support.gateway_client import all_of, ask, gateway_broker, raw
+from support.raw_socket import PING, PONG, TEXT, RawSocket, frame
 from support.waiting import wait_until
 
 WIDE_PARTITIONS = 300
@@ -178,6 +180,66 @@ def test_empty_lines_before_a_request_are_parsed_all_at_once(
         link.sendall(b"\r\n\r\n" * 8000 + hostile.request("GET", "/healthz"))
         assert link.recv(100).startswith(b"HTTP/1.1 200 ")
     assert sum(seen.values()) <= 10, "one for each read, and the request"
+
+
+@pytest.mark.parametrize(("opcode", "name"), [(PING, "handle_ping"), (PONG, "handle_pong")])
+def test_tiny_frames_of_many_sockets_are_parsed_a_portion_in_a_round(
+    broker: EmbeddedBroker, rounds: Rounds, monkeypatch: pytest.MonkeyPatch, opcode: int, name: str
+) -> None:
+    tiny = frame(opcode, b"")
+    seen = noted(monkeypatch, rounds, SocketProtocol, name)
+    assert broker.http_address is not None
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(RawSocket(broker.http_address)) for _ in range(10)]
+        with loop_held(broker):
+            for link in links:
+                link.link.sendall(tiny * 2500)
+        wait_until(lambda: sum(seen.values()) == 25_000, "all frames")
+        links[0].say({"type": "publish", "id": 1, "topic": "plain", "value": 1})
+        assert links[0].hear_of("published")["id"] == 1
+    assert max(seen.values()) <= ROWS_PER_TURN + 6 * SLICE_BYTES // len(tiny)
+
+
+def test_messages_that_have_to_wait_for_their_turn_stay_in_order(broker: EmbeddedBroker) -> None:
+    assert broker.http_address is not None
+    messages = [frame(TEXT, b'{"type":"credit","id":%d,"records":1}' % number) for number in range(500)]
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(RawSocket(broker.http_address)) for _ in range(5)]
+        with loop_held(broker):
+            for link in links:
+                link.link.sendall(b"".join(messages))
+        for link in links:
+            assert [link.hear()["id"] for _ in messages] == list(range(len(messages)))
+
+
+def test_tiny_chunks_of_many_bodies_are_parsed_a_portion_in_a_round(
+    broker: EmbeddedBroker, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = noted(monkeypatch, rounds, BoundedProtocol, "on_body")
+    body = b"1\r\n1\r\n" * 8000 + b"0\r\n\r\n"
+    head = (
+        b"POST /v1/topics/plain/records HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+        b"content-type: text/plain\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(raw(broker)) for _ in range(10)]
+        with loop_held(broker):
+            for link in links:
+                link.sendall(head + body)
+        assert [all_of(link)[:12] for link in links] == [b"HTTP/1.1 200"] * len(links)
+    assert sum(seen.values()) == 80_000
+    assert max(seen.values()) <= ROWS_PER_TURN + 6 * CHUNKED_BYTES_MAX // 6
+
+
+@contextlib.contextmanager
+def loop_held(broker: EmbeddedBroker) -> Iterator[None]:
+    """What is sent meanwhile has all arrived when the loop goes on."""
+    is_sent = threading.Event()
+    holding = threading.Thread(target=lambda: broker._running().call(lambda: is_sent.wait(20)))
+    holding.start()
+    yield
+    is_sent.set()
+    holding.join()
 
 
 def test_health_checks_do_not_wait_behind_other_requests(

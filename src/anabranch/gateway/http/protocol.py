@@ -9,7 +9,8 @@ is found by the system's keep-alive.
 
 One request of a connection is parsed and served at a time. What a client sends behind it (pipelining) waits as bytes
 until the answer has been taken, so that a connection costs a turn of the loop no more than one request. These bytes are
-bounded for each connection, within one read, and over all of them.
+bounded for each connection, within one read, and over all of them. All connections together parse a few hundred headers
+and chunks in a turn (`slices.py`).
 """
 
 import asyncio
@@ -37,6 +38,7 @@ from anabranch.gateway.http.heads import (
     origin_form,
     other_version,
 )
+from anabranch.gateway.http.slices import SlicedParser
 from anabranch.gateway.http.texts import json_text
 
 HEAD_BYTES_MAX = 32 * 1024
@@ -52,6 +54,8 @@ END_OF_HEAD = b"\r\n\r\n"
 EMPTY_LINES = re.compile(rb"[\r\n]+")
 CHUNKED_BYTES_MIN = 256
 """Parsed at once of a chunked body, whose end nobody knows before it is parsed: a few requests may hide behind it."""
+CHUNKED_BYTES_MAX = 4 * 1024
+"""The most that is: hundreds of tiny chunks."""
 LINGER_SECONDS = 1.0
 LINGER_BYTES_MAX = 2**20
 """Read and discarded after a refusal: the system resets a connection that is closed with bytes unread, and many clients
@@ -107,7 +111,35 @@ class ReadAhead:
         self.bytes_held = 0
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class Flow(FlowControl):
+    """Reading pauses for uvicorn, or while bytes wait to be parsed; it goes on when neither wants it to pause."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__(transport)
+        self._is_held = False
+        self._is_paused = False
+
+    def pause_reading(self) -> None:
+        self._is_paused = True
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        self._is_paused = False
+        if not self._is_held:
+            super().resume_reading()
+
+    def hold_reading(self) -> None:
+        self._is_held = True
+        super().pause_reading()
+
+    def let_reading_go(self) -> None:
+        self._is_held = False
+        if not self._is_paused:
+            super().resume_reading()
+
+
+class BoundedProtocol(HttpToolsProtocol, SlicedParser):
+    flow: Flow
     read_ahead = ReadAhead()
     connections_max = 10_000
     addresses = Addresses(10_000)
@@ -144,6 +176,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """As Content-Length says; None: the body is chunked."""
         self._piece = b""
         """What is being parsed."""
+        self._rows = 0
+        """What the parser has called back for in it."""
         self._is_piece_of_body = False
         """Whether that began inside a body: another request may follow in it."""
         self._is_pipelined = False
@@ -158,6 +192,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = Flow(transport)
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]  # Of asyncio's own transports.
         _watch(transport)
         self._host = host_of(transport)
@@ -179,6 +214,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._ended.set()
         self._is_lost = True
         self._time_client()
+        self.stop_parsing()
         self._unparsed.clear()
         self._note_read_ahead()
         self._disconnect_requests()
@@ -251,7 +287,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._unparsed += data
         self._is_pipelined = False
-        self._parse_read_ahead()
+        self.parse_slices()
         if (
             self._unparsed_noted > READ_AHEAD_SMALL_BYTES
             and self.read_ahead.bytes_held > READ_AHEAD_TOTAL_BYTES_MAX
@@ -267,7 +303,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._unset_keepalive_if_required()  # `_time_client` does it.
         self._abort_if_stuck()
-        self._parse_read_ahead()
+        self.parse_slices()
         if self._ended.is_set() and not self._is_serving_whole_request:
             self._disconnect_requests()  # The rest of the next one will never come.
             self._close()
@@ -297,25 +333,32 @@ class BoundedProtocol(HttpToolsProtocol):
         self.read_ahead.bytes_held += len(self._unparsed) - self._unparsed_noted
         self._unparsed_noted = len(self._unparsed)
 
-    def _parse_read_ahead(self) -> None:
-        """Parse what has arrived, up to the end of the first request that is not answered."""
-        try:
-            self._parse_requests()
-        finally:
-            self._note_read_ahead()
-        self._time_client()
+    def has_slice(self) -> bool:
+        """Up to the end of the first request that is not answered."""
+        return len(self._unparsed) > 0 and not (self._is_in_head and self._is_busy)
 
-    def _parse_requests(self) -> None:
-        while self._unparsed and not (self._is_in_head and self._is_busy):
-            if self._is_refused or self.transport.is_closing():
-                self._unparsed.clear()
-                return
+    def parse_slice(self) -> int:
+        self._rows = 1
+        if self._is_refused or self.transport.is_closing():
+            self._unparsed.clear()
+        else:
             size = self._piece_bytes()
             piece = bytes(self._unparsed[:size])
             del self._unparsed[:size]
             self._parse(piece)
-        if len(self._unparsed) > READ_AHEAD_BYTES_MAX:
+        return self._rows
+
+    def after_parsing(self) -> None:
+        self._note_read_ahead()
+        if len(self._unparsed) > READ_AHEAD_BYTES_MAX and not self.has_slice():
             self.flow.pause_reading()  # Else it is read on, to notice that the client has gone.
+        self._time_client()
+
+    def hold_reading(self) -> None:
+        self.flow.hold_reading()
+
+    def let_reading_go(self) -> None:
+        self.flow.let_reading_go()
 
     def _piece_bytes(self) -> int:
         """How much of what has arrived belongs to one request, as far as that can be told before it is parsed."""
@@ -326,7 +369,8 @@ class BoundedProtocol(HttpToolsProtocol):
             if empty is not None:  # In one piece: each `END_OF_HEAD` among them would be one of its own.
                 return empty.end()
         end = self._unparsed.find(END_OF_HEAD, 0 if self._is_in_head else CHUNKED_BYTES_MIN)
-        return len(self._unparsed) if end < 0 else end + len(END_OF_HEAD)
+        size = len(self._unparsed) if end < 0 else end + len(END_OF_HEAD)
+        return size if self._is_in_head else min(size, CHUNKED_BYTES_MAX)
 
     def _parse(self, piece: bytes) -> None:
         self._piece = piece
@@ -351,6 +395,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._rows += 1
         if self._is_in_head:
             super().on_header(name, value)  # Trailers of a chunked body change nothing that the head said.
         self._headers_bytes += len(name) + len(value)
@@ -405,6 +450,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.send_400_response("")
 
     def on_body(self, body: bytes) -> None:
+        self._rows += 1
         self._bodiless_bytes = 0
         if self._body_bytes_left is not None:
             self._body_bytes_left -= len(body)

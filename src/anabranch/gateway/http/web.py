@@ -65,6 +65,7 @@ class Web:
         settings = broker.settings
         most = _connections_max(settings.gateway_connections_max)
         counted = self.gateway.refusals
+        parsing = Turns()
         by_address = Addresses(settings.connections_per_ip_limit(most))
 
         class Protocol(BoundedProtocol):
@@ -72,6 +73,7 @@ class Web:
             addresses = by_address
             refusals = counted
             read_ahead = ReadAhead()
+            parsing_turns = parsing
             turns, health_turns, pipelined_turns = Turns(), Turns(), Turns()
 
         class Socket(SocketProtocol):
@@ -79,6 +81,7 @@ class Web:
             refusals = counted
             unsent_bytes_max = settings.gateway_subscriber_bytes_max
             incoming = Incoming()
+            parsing_turns = parsing
 
         self._config = Config(
             make_app(self.gateway, access),

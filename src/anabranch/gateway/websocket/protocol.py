@@ -3,7 +3,8 @@
 Text may be handed over as the UTF-8 it is: what goes to a thousand subscribers need not be encoded a thousand times.
 A close waits for the client to take what lies in its buffer, for ever if it never reads: here it is cut off after a
 moment. Pings are answered only while there is room, or a client that sends them and never reads would fill the memory.
-What clients send is bounded over all of them, in bytes and in pieces, and read a little at a time.
+What clients send is bounded over all of them, in bytes and in pieces, and read and parsed a little at a time
+(`slices.py`).
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from websockets.http11 import Request
 
 from anabranch.gateway.http.addresses import Addresses
 from anabranch.gateway.http.protocol import host_of
+from anabranch.gateway.http.slices import SlicedParser
 
 UTF8_TEXT = "anabranch.text"
 """In a `websocket.send`, in place of `text`."""
@@ -36,6 +38,8 @@ SYSTEM_BUFFER_BYTES = 256 * 1024
 """What the system may hold unsent for a client; left alone it takes megabytes for everyone who does not read."""
 READ_BYTES_MAX = 16 * 1024
 """Read in one turn of the loop: of tiny frames asyncio's quarter of a megabyte would hold up everybody for a second."""
+SLICE_BYTES = 1024
+"""Parsed at once: up to 170 empty frames."""
 PIECES_MAX = 4096
 """Of one message. They may be empty, so that no limit in bytes ends them."""
 INCOMING_BYTES_MAX = 128 * 2**20
@@ -58,7 +62,7 @@ class Incoming:
         self.bytes_held = 0
 
 
-class SocketProtocol(WebSocketsSansIOProtocol):
+class SocketProtocol(WebSocketsSansIOProtocol, SlicedParser):
     unsent_bytes_max = 1024 * 1024
     incoming = Incoming()
     addresses = Addresses(10_000)
@@ -66,6 +70,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     _host: str | None = None
     _closing_timer: asyncio.TimerHandle | None = None
     _held_bytes = 0
+    _rows = 0
+    """Frames in the slice that is being parsed."""
     _message_bytes = 0
     """Of the message whose pieces come."""
     _queued_bytes = 0
@@ -73,6 +79,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._unparsed = bytearray()
         self._host = host_of(transport)  # Counted since the connection was made.
         transport.max_size = READ_BYTES_MAX  # type: ignore[attr-defined]  # Of asyncio's own transports.
         self.transport.set_write_buffer_limits(min(BUFFER_BYTES_MAX, self.unsent_bytes_max // 4))
@@ -81,25 +88,59 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         )
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
         if not self.handshake_initiated:
-            self._refuse_handshake()
-        pongs = b"".join(self.conn.data_to_send())
-        if pongs:
-            self.transport.write(pongs)
-        self._note_held(len(self.conn.reader.buffer) + self._message_bytes + self._queued_bytes)
+            self._take_handshake(data)
+            return
+        self._unparsed += data
+        self.parse_slices()
         if self._held_bytes > LONG_BYTES and self.incoming.bytes_held > INCOMING_BYTES_MAX:
             self._refuse(
                 CloseCode.TRY_AGAIN_LATER, "The node holds too much of what clients send: try again."
             )
+            self._limit_closing()
+
+    def has_slice(self) -> bool:
+        return len(self._unparsed) > 0
+
+    def parse_slice(self) -> int:
+        self._rows = 0
+        if self.transport.is_closing():
+            self._unparsed.clear()
+        else:
+            piece = bytes(self._unparsed[:SLICE_BYTES])
+            del self._unparsed[:SLICE_BYTES]
+            super().data_received(piece)
+        return self._rows
+
+    def after_parsing(self) -> None:
+        pongs = b"".join(self.conn.data_to_send())
+        if pongs:
+            self.transport.write(pongs)
+        self._note_held()
         self._limit_closing()
 
-    def _note_held(self, count: int) -> None:
+    def hold_reading(self) -> None:
+        self.transport.pause_reading()
+
+    def let_reading_go(self) -> None:
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    def handle_events(self) -> None:
+        self._rows = len(self.conn.events)
+        super().handle_events()
+
+    def _note_held(self) -> None:
+        count = len(self._unparsed) + len(self.conn.reader.buffer) + self._message_bytes + self._queued_bytes
         self.incoming.bytes_held += count - self._held_bytes
         self._held_bytes = count
 
-    def _refuse_handshake(self) -> None:
-        """The head is whole, and yet it is none: uvicorn would wait for the rest for ever."""
+    def _take_handshake(self, head: bytes) -> None:
+        """If the head is whole, and yet none, uvicorn would wait for the rest for ever."""
+        super().data_received(head)
+        if self.handshake_initiated:
+            self._limit_closing()
+            return
         self.refusals["BAD_REQUEST"] += 1
         self.transport.write(b"".join(self.conn.data_to_send()) or NO_HANDSHAKE)
         self.transport.close()
@@ -157,8 +198,11 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """Whoever asks for the next message is done with the last one."""
         if self.queue.empty() and self._queued_bytes:
             self._queued_bytes = 0
-            self._note_held(len(self.conn.reader.buffer) + self._message_bytes)
-        return await super().receive()
+            self._note_held()
+        message = await super().receive()
+        if self.is_parsing_later:
+            self.hold_reading()  # It may just have been resumed.
+        return message
 
     async def send(self, message: Any) -> None:
         text = message.get(UTF8_TEXT)
@@ -203,7 +247,9 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         close = self.conn.close_sent
         if close is not None and close.code in REFUSALS and not self.conn.close_rcvd_then_sent:
             self.refusals[f"WEBSOCKET_{close.code:d}"] += 1
-        self._note_held(0)
+        self.stop_parsing()
+        self.incoming.bytes_held -= self._held_bytes
+        self._held_bytes = 0
         if self._host is not None:
             self.addresses.give(self._host)
         super().connection_lost(exc)
